@@ -18,7 +18,7 @@ SHOW := import importlib, importlib.metadata; there = importlib.metadata.package
 	wanted = [n for n in ("torch", "vllm", "sglang", "trl", "verl", "tensordict") if n in there]; \
 	print("\n".join(f"{n} {importlib.import_module(n).__version__}" for n in wanted))
 
-.PHONY: image test fast lint format constraints benchmark reproduce dist tool clean help
+.PHONY: image test fast golden lint format constraints benchmark reproduce dist tool clean help
 
 ## image: build TARGET (cu124-vllm), load it where an engine answers, import its packages in it
 image: $(VENV)/ready
@@ -28,18 +28,23 @@ image: $(VENV)/ready
 	$(IMGBUILD) load $(TARGET) || [ $$? -eq 6 ]
 	$(IMGBUILD) run $(TARGET) -- python -c '$(SHOW)'
 
-## test: all tests that this machine can run, the fast ones first; says why it skips the others
-test: fast
-	$(PYTEST) tests/integration
+## test: all tests that this machine can run; the last line says what did not run and why
+test: $(VENV)/ready-test
+	$(PYTEST) tests
 
 ## fast: lint, types, rules of the repository, unit tests
 fast: $(VENV)/ready-test
-	$(PYTEST) tests/test_repository.py tests/unit
+	$(PYTEST) tests/test_*.py tests/unit
 
-## lint: ruff and mypy alone
+## golden: write all golden files anew (tests/data, schemas, docs/reference); read the diff
+golden: $(VENV)/ready-test
+	$(BIN)/python -m pytest --quiet --renew-golden tests/test_*.py tests/unit
+
+## lint: ruff, mypy and codespell alone
 lint: $(VENV)/ready-test
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/codespell
 
 ## format: let ruff lay out the code
 format: $(VENV)/ready-test

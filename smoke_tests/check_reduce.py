@@ -1,8 +1,7 @@
 """All-reduce between the tasks of a Slurm job, on the image's own torch: part of `slurm --check`.
 
-Comes in: the address and port of the first task, and the GPUs of each node. Goes out: a line that
-says what was proven and what was not. Each node has one task; it starts a process for each GPU, or
-one where there is none (gloo).
+It prints what was tested and what was not. Each node has one task, which starts a process for each
+GPU, or one with gloo if there is none.
 """
 
 from __future__ import annotations
@@ -61,13 +60,13 @@ def work(local: int, options: argparse.Namespace) -> None:
     if rank == 0:
         by = "NCCL" if options.gpus else "gloo"
         print(
-            f"proven: all-reduce of {SIZE * 4 >> 20} MB over {world} processes on {nodes} nodes"
+            f"tested: all-reduce of {SIZE * 4 >> 20} MB over {world} processes on {nodes} nodes"
             f" by {by}, {seconds:.3f} s"
         )
         if not options.gpus:
-            print("not proven: GPUs and NCCL, since the job has no GPU")
+            print("not tested: GPUs and NCCL, since the job has no GPU")
         if nodes == 1:
-            print("not proven: the network between nodes, since the job has one")
+            print("not tested: the network between nodes, since the job has one")
     dist.destroy_process_group()
 
 
@@ -80,9 +79,9 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("torch") is None:
         if os.environ.get("SLURM_NODEID") == "0":
-            print("not proven: the interconnect, since the image has no torch")
+            print("not tested: the interconnect, since the image has no torch")
             if options.gpus:
-                print(f"not proven: that anything in the image can use the {options.gpus} GPUs")
+                print(f"not tested: that anything in the image can use the {options.gpus} GPUs")
         return 0
     # A torch that is there and cannot be imported is a failure, with its own words.
     import torch.multiprocessing as processes

@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What run.py is told."""
+    """The options of run.py."""
     group = parser.getgroup("smoke tests")
     group.addoption("--tier", default="static", help="static, cpu, gpu or multi-gpu")
     group.addoption("--expect", help="JSON: what the image must hold")
@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Without what the image must hold nothing can be tested, and nothing passes."""
+    """Without --expect nothing can be tested, and nothing passes."""
     import run
 
     config = session.config

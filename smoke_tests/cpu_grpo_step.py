@@ -100,7 +100,7 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Make the world, take the step, compare."""
+    """Make model and trainer, take the step, and compare the weights."""
     if "trl" not in expectation()["packages"]:
         skip("the lock has no trl")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier is the CPU's, also where there is a GPU

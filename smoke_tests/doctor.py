@@ -1,10 +1,10 @@
-"""Says in seconds whether what surrounds an image lets its stack work.
+"""Checks within seconds whether the packages of an image can work in this container and host.
 
 `imgbuild doctor TARGET --through WAY` runs it in the image, as `imgbuild slurm --check` does.
 
-Comes in: the container that this runs in, as a cluster set it up. Goes out: findings, each with
-what to do; with --json one document on stdout. Exit status 1 if one is an error. It imports nothing
-of the image, makes no GPU context, and no check waits longer than a few seconds.
+The result are findings, each with a remedy; with --json as one document. Exit status 1 if one is an
+error. It imports nothing of the image and makes no GPU context, and no check waits longer than a
+few seconds.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _leak_remedy(place: str) -> str:
 
 
 def user() -> Iterator[Finding]:
-    """torch and vLLM ask for the user's name, and a random user id has none."""
+    """torch and vLLM need the user's name, and an arbitrary user id has none."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -99,7 +99,7 @@ def user() -> Iterator[Finding]:
 
 
 def folders() -> Iterator[Finding]:
-    """Folders that must take files, and those in which compiled code is loaded."""
+    """Folders that must be writable, and those from which compiled code is loaded."""
     asked = {name: os.environ[name] for name in WRITTEN if os.environ.get(name)}
     if asked.get("PYTHONPYCACHEPREFIX", "").startswith(f"{sys.prefix}/"):
         del asked["PYTHONPYCACHEPREFIX"]  # a wheel of bytecode, which is read alone
@@ -160,7 +160,7 @@ def temporary() -> Iterator[Finding]:
 
 
 def shared_memory(least: int) -> Iterator[Finding]:
-    """NCCL, data loaders and Ray's object store meet in /dev/shm."""
+    """NCCL, data loaders and Ray's object store use /dev/shm."""
     try:
         free = shutil.disk_usage("/dev/shm").free
     except OSError as error:
@@ -349,7 +349,7 @@ def _begin(
             found.extend(check())
         except Exception as error:  # noqa: BLE001  # none may pass for "nothing was found"
             bad = "warning" if found else severity
-            found.append(Finding(name, bad, f"could not be looked at: {error!r}"))
+            found.append(Finding(name, bad, f"could not be checked: {error!r}"))
 
     thread = threading.Thread(target=_look, daemon=True)
     try:
@@ -373,7 +373,7 @@ def _ended(looking: _Looking, end: float) -> list[Finding]:
 
 
 def main(arguments: list[str]) -> int:
-    """Look, tell, and say by the status whether an error was found."""
+    """Run the checks and print the findings; the status is 1 if one is an error."""
     parser = argparse.ArgumentParser(description="Whether this container lets its stack work.")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that must be seen")
     parser.add_argument("--shared", type=int, default=0, help="MB that /dev/shm must have free")

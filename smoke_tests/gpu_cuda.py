@@ -56,18 +56,18 @@ def main() -> None:
     for package, answer in found.items():
         versions = locked(package)
         if len(versions) != 1:
-            problems.append(f"the lock has {', '.join(versions) or 'no'} {package}: one is due")
+            problems.append(f"the lock has {', '.join(versions) or 'no'} {package} (expected one)")
             continue
         [version] = versions.values()
         if numbers(version, len(answer)) != answer:
             said = ".".join(map(str, answer))
-            problems.append(f"{package} {version} is locked, torch uses {said}")
+            problems.append(f"{package} {version} is locked, but torch uses {said}")
     prefix = expectation()["prefix"]
     for name, paths in loaded().items():
         print(name, *sorted(paths))
         if len(paths) != 1:
             problems.append(f"{name} is loaded {len(paths)} times, not once: {sorted(paths)}")
-        problems += [f"{path} is not of the image" for path in paths if not path.startswith(prefix)]
+        problems += [f"{path} is not in the image" for path in paths if not path.startswith(prefix)]
     capability = torch.cuda.get_device_capability()
     said = ", ".join(f"{key} {'.'.join(map(str, value))}" for key, value in found.items())
     device = f"{torch.cuda.get_device_name()}, sm_{capability[0]}{capability[1]}"

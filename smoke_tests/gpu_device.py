@@ -15,7 +15,7 @@ VERSION = Path("/proc/driver/nvidia/version")  # of the kernel's part; container
 
 
 def asked(library: ctypes.CDLL, function: str, *arguments: object) -> None:
-    """Call the driver; the case ends with its own word for what went wrong."""
+    """Call the driver; on an error the case ends with the driver's name for it."""
     status = getattr(library, function)(*arguments)
     if status != 0:
         name = ctypes.c_char_p()
@@ -47,7 +47,7 @@ def devices() -> list[str]:
 
 
 def release() -> str:
-    """The driver's release, 580.159.04; "" where the kernel does not tell."""
+    """The driver's release, such as 580.159.04; "" if unknown."""
     text = VERSION.read_text("utf-8") if VERSION.exists() else ""
     found = re.search(r"Kernel Module .*?(\d+\.[\d.]+)", text)
     return found[1] if found else ""

@@ -1,9 +1,9 @@
 """FlashInfer's attention and sampling agree with a reference, in the mode of this image.
 
-The mode is the lock's: in `prebuilt` no kernel may be compiled, in `jit` those that no wheel
-brought are, by the image's own nvcc. An image that has it `off` has told vLLM to leave it alone.
-What a wheel of kernels (`flashinfer-jit-cache`) holds for these GPUs may be compiled in no mode:
-FlashInfer does not say when it misses such a wheel. What lay in the cache before is not judged.
+The mode is that of the lock: in `prebuilt` no kernel may be compiled, in `jit` the image's nvcc
+compiles those that are in no wheel, and with `off` vLLM does not use FlashInfer. Kernels that the
+wheel `flashinfer-jit-cache` has for these GPUs must not be compiled in any mode: FlashInfer does
+not report when it ignores that wheel. Kernels that were in the cache before do not count.
 """
 
 from __future__ import annotations

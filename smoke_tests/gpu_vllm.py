@@ -37,7 +37,7 @@ TOKENS = 32
 
 
 def make(kind: str) -> tuple[str, Path]:
-    """The kind of the model that is tested, and its folder; --model stands in for the tiny one."""
+    """The kind of the tested model, and its folder; --model replaces the tiny one."""
     given = os.environ.get("SMOKE_MODEL")
     tokenizer = tiny_qwen.make_tokenizer()
     if kind == "half-billion":
@@ -55,7 +55,7 @@ def make(kind: str) -> tuple[str, Path]:
 def compare(
     model: Any, prompts: list[list[int]], completions: list[list[int]], kind: str
 ) -> tuple[list[str], str]:
-    """What is wrong with greedy `completions`, and how many of their positions could tell."""
+    """Problems of greedy `completions`, and the number of positions that could be compared."""
     import torch
 
     problems = []
@@ -73,12 +73,16 @@ def compare(
             total += 1
             tested += gap > bound
             if token != best:
-                words = f"prompt {prompts.index(prompt)}, token {place}: vLLM {token}, due {best}"
+                words = (
+                    f"prompt {prompts.index(prompt)}, token {place}: vLLM {token}, expected {best}"
+                )
                 print(f"{words}, by {gap:.3f}")
                 if gap > bound:
                     problems.append(f"{words}, by {gap:.3f}: more than {bound}")
     if tested < TESTED[kind] * total:
-        problems.append(f"{tested} of {total} positions could tell, {TESTED[kind]:.0%} are needed")
+        problems.append(
+            f"{tested} of {total} positions could be compared, {TESTED[kind]:.0%} are needed"
+        )
     if total != len(prompts) * TOKENS:
         problems.append(f"{total} tokens were generated, {len(prompts) * TOKENS} expected")
     kinds = len({token for completion in completions for token in completion})
@@ -130,8 +134,8 @@ def main(way: str) -> None:
     again = smoke_stack.generate(llm, prompts, greedy)
     reference = smoke_stack.load(folder).cuda()
     problems, said = compare(reference, prompts, completions, kind)
-    told, _ = compare(reference, prompts, again, kind)
-    problems += [f"asked again: {problem}" for problem in told]
+    again_problems, _ = compare(reference, prompts, again, kind)
+    problems += [f"asked again: {problem}" for problem in again_problems]
     scored = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
     largest, mean = smoke_stack.apart(
         smoke_stack.scores(llm, scored), smoke_stack.model_scores(reference, scored)

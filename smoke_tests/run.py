@@ -1,8 +1,8 @@
-"""Runs the smoke tests of one tier inside an image: each case a process, with a limit and a log.
+"""Runs the smoke tests of one tier inside an image: each case is a process with a time limit.
 
-Comes in: a tier and the expectation (README.md). Goes out: a table, or with --json one document on
-stdout; exit status 0 if every case that ran passed and at least one did, 1 if not, 2 for bad input.
-Needs Python 3.10 and its standard library; nothing is imported that is under test.
+The result is a table, or one JSON document with --json. Exit status 0 if no case failed and at
+least one passed, 1 if not, 2 for invalid input. It needs Python 3.10 and its standard library, and
+imports nothing that is tested. README.md describes tiers and expectation.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from smoke_support import HERE, SKIPPED
 from smoke_tiers import TIERS, Case
 
 FORMAT = 1
-# What the files that are given must have.
+# Keys that the given files must have.
 EXPECTED = ("packages", "prefix", "cache", "workdir", "debian", "flashinfer")
 ACCEPTED = ("requirements", "entry points", "imports")
 PLUGIN = "plugin"
 CACHE = 2 << 30  # bytes of an engine's cache, where engines share a GPU
-FAILED_LOG = 60_000  # characters kept of a failed case's log: its head and its tail
+FAILED_LOG = 60_000  # characters of a failed case's log that are kept, from start and end
 PASSED_LOG = 2_000
 REMARK = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")  # of torch's C++ code, on stderr
 
 
 def main(arguments: list[str]) -> int:
-    """Run what `arguments` ask for; the exit status."""
+    """Run the tier that `arguments` select; returns the exit status."""
     options = read_options(arguments)
     packages = json.loads(options.expect.read_text("utf-8"))["packages"]
     chosen = picked(options)
-    if options.jobs > 1:  # what takes longest begins first
+    if options.jobs > 1:  # the longest cases first
         chosen.sort(key=lambda case: (not case.gate, -case.usual))
     cases: list[dict[str, Any]] = []
     telling = threading.Lock()
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
 
 
 def picked(options: argparse.Namespace) -> list[Case]:
-    """The cases of the tier that --only names."""
+    """The cases of the tier that --only selects."""
     patterns = options.only.split("|")
     return [
         case
@@ -93,7 +93,7 @@ def picked(options: argparse.Namespace) -> list[Case]:
 
 
 def read_options(arguments: list[str]) -> argparse.Namespace:
-    """The command line, and that the files which it names can be read."""
+    """The options; ends the process if they or the files they name are invalid."""
     parser = argparse.ArgumentParser(description="Smoke tests of the image that this runs in.")
     parser.add_argument("--tier", choices=sorted(TIERS), required=True)
     parser.add_argument("--expect", type=Path, required=True, help="JSON: what the image must hold")
@@ -134,27 +134,29 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
             parser.error(f"{path}: {error}")
         lacking = [key for key in keys if not isinstance(found, dict) or key not in found]
         if lacking:
-            parser.error(f"{path}: it has no {', '.join(lacking)}; README.md says what it holds")
+            parser.error(f"{path}: missing keys: {', '.join(lacking)} (see README.md)")
         if found.get("format", FORMAT) != FORMAT:
-            parser.error(f"{path}: format {found['format']}; these tests read {FORMAT}")
+            parser.error(f"{path}: unsupported format {found['format']} (expected {FORMAT})")
     if not picked(options):
         names = ", ".join(case.name for case in TIERS[options.tier])
-        parser.error(f"--only {options.only}: no case of {options.tier} is called so: {names}")
+        parser.error(
+            f"--only {options.only}: no such case in {options.tier} (expected one of {names})"
+        )
     if options.report is not None and not options.report.parent.is_dir():
-        parser.error(f"--report {options.report}: its folder is not there")
+        parser.error(f"--report {options.report}: its folder does not exist")
     if options.model is not None and not (options.model / "config.json").is_file():
-        parser.error(f"--model {options.model}: it holds no config.json")
+        parser.error(f"--model {options.model}: no config.json in this folder")
     for name in ("jobs", "share"):
         if getattr(options, name) < 1:
-            parser.error(f"--{name} {getattr(options, name)}: one at least")
+            parser.error(f"invalid --{name}: {getattr(options, name)} (expected 1 or more)")
     if not 0 < options.patience < float("inf"):
-        parser.error(f"--patience {options.patience}: a number above 0")
+        parser.error(f"invalid --patience: {options.patience} (expected a number above 0)")
     options.began = time.time()
     return options
 
 
 def document(options: argparse.Namespace, cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """What --json prints."""
+    """The document of --json."""
     return {
         "format": FORMAT,
         "tier": options.tier,
@@ -167,7 +169,7 @@ def document(options: argparse.Namespace, cases: list[dict[str, Any]]) -> dict[s
 
 
 def write_report(options: argparse.Namespace, cases: list[dict[str, Any]]) -> None:
-    """Write what is known so far: a machine that is taken away then leaves its report."""
+    """Write the results so far, which then remain if the machine is lost."""
     if options.report is not None:
         unfinished = options.report.with_suffix(".part")
         unfinished.write_text(json.dumps(document(options, cases), indent=1), "utf-8")
@@ -175,12 +177,12 @@ def write_report(options: argparse.Namespace, cases: list[dict[str, Any]]) -> No
 
 
 def not_run(case: Case, reason: str) -> dict[str, Any]:
-    """A case that was not started."""
+    """The result of a case that was not started."""
     return {"name": case.name, "outcome": "skipped", "seconds": 0.0, "message": reason, "log": ""}
 
 
 def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Run one case to its end: the cases that it reported, then its own."""
+    """Run one case; the results that it reported, followed by its own."""
     work = folder / re.sub(r"[^a-z0-9]+", "-", case.name.lower())
     work.mkdir()
     reported = work.with_suffix(".cases")
@@ -225,7 +227,7 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
 def watch(
     process: subprocess.Popen[bytes], limit: float, waited: Path, jobs: int
 ) -> tuple[int | None, float]:
-    """The status that a case ends with, None if it is not done in time; and that time in seconds.
+    """The exit status of a case, None if it timed out; and its limit in seconds.
 
     Cases wait for others before they use the GPU: that is no time of theirs.
     """
@@ -241,7 +243,7 @@ def watch(
 
 
 def idle_time(waited: Path) -> float | None:
-    """The seconds that a case waited for the GPU; None as long as it has not got it."""
+    """The seconds that a case waited for the GPU; None while it is still waiting."""
     try:
         return float(waited.read_text("ascii"))
     except (OSError, ValueError):
@@ -296,12 +298,12 @@ def environment(
 
 
 def sharing(options: argparse.Namespace) -> int:
-    """How many cases may use the GPUs at once: other tiers need none, or all."""
+    """The number of cases that may use the GPUs at once: 1 in tiers that need no GPU, or all."""
     return int(options.share) if options.tier == "gpu" else 1
 
 
 def offer_plugin(folder: Path) -> None:
-    """Install smoke_cache where vLLM looks for plugins: a folder that PYTHONPATH names."""
+    """Install smoke_cache as a plugin of vLLM in a folder of PYTHONPATH."""
     (folder / PLUGIN).mkdir()
     shutil.copy(HERE / "smoke_cache.py", folder / PLUGIN)
     about = folder / PLUGIN / "smoke_cache-1.dist-info"
@@ -311,7 +313,7 @@ def offer_plugin(folder: Path) -> None:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill what a case has left running: its session is its process group."""
+    """Kill processes that a case has left running; they are in its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -326,16 +328,16 @@ def verdict(status: int | None, log: str, limit: float) -> tuple[str, str]:
     if status is None:
         why = cause(log)
         words = f"; its log has: {why}" if why else ""
-        return "failed", f"not done after {limit:.0f} s; last said: {last_line(log)}{words}"
+        return "failed", f"timed out after {limit:.0f} s; last line: {last_line(log)}{words}"
     if status < 0:
         why = first_error(log)
         name = signal.Signals(-status).name
         return "failed", f"killed by {name}: {why}" if why else f"killed by {name}"
-    return "failed", first_error(log) or f"ended with status {status} and said nothing"
+    return "failed", first_error(log) or f"ended with status {status} without output"
 
 
 def read_reported(path: Path) -> list[dict[str, Any]]:
-    """The cases that a script reported itself."""
+    """The results that a script reported itself."""
     if not path.exists():
         return []
     cases: list[dict[str, Any]] = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
@@ -345,13 +347,13 @@ def read_reported(path: Path) -> list[dict[str, Any]]:
 
 
 def last_line(log: str) -> str:
-    """The last line that says anything; torch's own remarks at exit come after a case's word."""
+    """The last line of the log, without remarks of torch at exit."""
     said = (row.strip() for row in reversed(log.splitlines()))
     return next((row for row in said if row and not REMARK.match(row)), "")
 
 
 def clip(log: str, kept: int) -> str:
-    """At most `kept` characters of `log`, from both ends: the cause stands early, the end late."""
+    """At most `kept` characters of `log`, from its start (the cause) and its end."""
     if len(log) <= kept:
         return log
     half = kept // 2

@@ -1,4 +1,4 @@
-"""What the cases of the GPU tiers share: is there a GPU, whose turn is it, servers and their ends.
+"""Shared by the cases of the GPU tiers: checks for GPUs, turns on a GPU, starting servers.
 
 Nothing here makes a CUDA context or initializes the driver: vLLM forks its engine from a process
 that has not.
@@ -25,24 +25,24 @@ from typing import Any, NoReturn
 from smoke_log import cause, first_error
 from smoke_support import finish
 
-# Files in which the lock of this process' place is held until it and what it forked have ended.
+# Open files with the locks of this process's GPU, held until it and its children have ended.
 _TURNS: list[Any] = []
-# No proxy stands between this process and the loopback, whatever the environment says.
+# Requests to the loopback never use a proxy, whatever the environment says.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def require(count: int = 1) -> None:
-    """End the case, failed, unless `count` GPUs and the driver's library are here.
+    """End the case as failed unless there are `count` GPUs and the driver's library.
 
-    No GPU is no reason to skip: a GPU tier that tested nothing has not passed.
+    A missing GPU is not a reason to skip: a GPU tier that tested nothing must not pass.
     """
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        sys.exit(f"error: no GPU here: the driver's library cannot be loaded: {error}")
+        sys.exit(f"error: no GPU found: the driver's library cannot be loaded: {error}")
     found = len(visible())
     if found < count:
-        sys.exit(f"error: {found} GPU(s) here, {count} needed")
+        sys.exit(f"error: {found} GPU(s) found, {count} needed")
 
 
 def visible() -> list[str]:
@@ -85,7 +85,7 @@ def turn(*, alone: bool = False) -> None:
 
 
 def sharing() -> int:
-    """How many cases may use the GPUs at once."""
+    """The number of cases that may use the GPUs at once."""
     return int(os.environ.get("SMOKE_SHARE") or 1)
 
 
@@ -126,17 +126,17 @@ def age() -> float:
 
 
 def patience() -> float:
-    """What time limits are multiplied by."""
+    """The factor for time limits."""
     return float(os.environ.get("SMOKE_PATIENCE") or 1)
 
 
 def script(name: str) -> str:
-    """The command `name` of the environment that is tested."""
+    """The command `name` of the tested environment."""
     return str(Path(sys.executable).with_name(name))
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that nobody uses at this moment."""
+    """An unused TCP port of the loopback."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -158,7 +158,7 @@ def as_torchrun() -> None:
 
 
 def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
-    """Run `command` to its end, and print all that it says as it comes; that is returned as well.
+    """Run `command`, print its output at once, and return it.
 
     A case that is stopped then has the log up to there. Ends the case if the command fails.
     """

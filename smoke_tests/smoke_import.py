@@ -1,8 +1,7 @@
-"""Imports names in a new process and judges what comes of it. Used by two cases.
+"""Imports names in a new process and reports the result. Used by two cases.
 
-Comes in: a package, its names, the entries of allowed.json about it. Goes out: reported cases.
-A name is `module` or `module:attribute`. A crash ends the process, and a new one takes what is
-left, so that one crash is located and hides nothing.
+A name is `module` or `module:attribute`. After a crash a new process imports the remaining names,
+so that one crash does not hide others. Errors listed in allowed.json are reported as skipped.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ for entry in sys.argv[1:]:
 
 
 class Attempt(NamedTuple):
-    """How the import of one name went: its first error ("" if it went well) and its log."""
+    """The result of importing one name: its first error ("" if there is none) and its log."""
 
     error: str
     log: str
 
 
 def attempt(names: list[str]) -> dict[str, Attempt]:
-    """Import `names` one after the other: each one's attempt."""
+    """Import `names` one after another; the result of each."""
     done: dict[str, Attempt] = {}
     while len(done) < len(names):
         rest = [name for name in names if name not in done]
@@ -57,13 +56,13 @@ def attempt(names: list[str]) -> dict[str, Attempt]:
                 done[name] = Attempt(first_error(part) or "failed and said nothing", part)
             else:
                 done[name] = Attempt(f"{ending}: {first_error(part)}", part)
-        if len(done) == before:  # not even the first name was begun: Python itself is broken
+        if len(done) == before:  # not even the first name was started: Python itself is broken
             done |= {name: Attempt(f"{ending}: {first_error(log)}", log) for name in rest}
     return done
 
 
 def run_child(names: list[str]) -> tuple[str, str]:
-    """Run one process over `names`: its log, and how it ended if it ended early."""
+    """Import `names` in one process; its log, and why it ended if it ended early."""
     limit = LIMIT * float(os.environ["SMOKE_PATIENCE"])
     try:
         done = subprocess.run(
@@ -75,7 +74,7 @@ def run_child(names: list[str]) -> tuple[str, str]:
             check=False,
         )
     except subprocess.TimeoutExpired as expired:
-        return (expired.stdout or b"").decode(errors="replace"), f"not done after {limit:.0f} s"
+        return (expired.stdout or b"").decode(errors="replace"), f"timed out after {limit:.0f} s"
     return done.stdout.decode(errors="replace"), f"ended with status {done.returncode}"
 
 
@@ -84,7 +83,7 @@ def parts(log: str) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     current, text = "", [""]
     for row in log.splitlines():
-        # A library may leave its own line open, so the mark need not stand at the beginning.
+        # A library may print an unfinished line, so the mark may not be at the start of a line.
         head, mark, tail = row.partition(MARK)
         if not mark:
             text.append(row)
@@ -133,7 +132,7 @@ def judge(title: str, package: str, names: list[str], waivers: list[dict[str, An
 
 
 def accepts(entry: dict[str, Any], name: str, result: Attempt) -> bool:
-    """Whether `entry` is about `name` and this very error, and its log has what it is to have."""
+    """Whether `entry` matches `name`, the error and, if it has such a condition, the log."""
     mine = fnmatch.fnmatchcase(name, entry["name"]) and entry["error"] in result.error
     return mine and entry.get("log", "") in result.log
 
@@ -146,7 +145,7 @@ def idle(waivers: list[dict[str, Any]], results: dict[str, Attempt]) -> list[str
     driver = has_driver()
     failed = {name: result for name, result in results.items() if result.error}
     return [
-        f"allowed.json accepts {entry['name']} ({entry['error']}), and nothing fails so any more"
+        f"allowed.json accepts {entry['name']} ({entry['error']}), but nothing fails like that"
         for entry in waivers
         if not (driver and entry.get("needs") == "driver")
         and not any(accepts(entry, name, result) for name, result in failed.items())

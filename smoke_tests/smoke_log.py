@@ -1,14 +1,12 @@
-"""Finds the first real error of a log: the cause, not the last line that complains about it.
-
-Comes in: what a case wrote to stdout and stderr. Goes out: one line that names the cause.
+"""Finds the first error of a log: the cause, not the last line that reports a consequence.
 
 Rules, each from logs of these stacks:
 - Python prints a chain of exceptions with the cause first, so a chain's first traceback counts.
-- A worker's traceback, printed behind a prefix such as `(EngineCore pid=7) ERROR … [core.py:1]`,
-  stands before the "see root cause above" of the process that waited for it.
-- A traceback that somebody logged as a warning and survived is no cause, unless nothing else is:
-  what is said after it shows that the process went on.
-- A compiler's `error:` stands before the CalledProcessError of the Python code that called it.
+- A worker's traceback, printed after a prefix such as `(EngineCore pid=7) ERROR … [core.py:1]`,
+  comes before the "see root cause above" of the process that waited for it.
+- A traceback logged as a warning is not the cause, unless there is nothing else: the process
+  continued after it.
+- A compiler's `error:` comes before the CalledProcessError of the Python code that called it.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ from typing import NamedTuple
 
 TRACEBACK = "Traceback (most recent call last):"
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
-NOWHERE = re.compile(r"^<|/importlib/__init__\.py$")  # frames that say nothing of the cause
+NOWHERE = re.compile(r"^<|/importlib/__init__\.py$")  # frames that do not help
 EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?: (?P<text>.*))?)?$")
-# torchrun's word for a child that failed: the child said why.
+# torchrun's message for a failed child, which has reported its error itself.
 WRAPPER = re.compile(r"(?:^|\.)ChildFailedError\b")
 COMPILER = re.compile(
     r"^(?:\S+?:\d+(?::\d+)?: (?:fatal )?error: "  # gcc, clang
@@ -49,7 +47,7 @@ LONGEST = 600
 
 
 class Found(NamedTuple):
-    """A traceback (`start` to `end`, line numbers) or a line that tells of an error."""
+    """A traceback (`start` to `end`, line numbers) or a line with an error."""
 
     message: str
     start: int
@@ -75,7 +73,7 @@ def cause(log: str) -> str:
         if not WRAPPER.search(chain.message):
             return chain.message[:LONGEST]
     weak = next((line.strip() for line in lines if ERROR_LINE.match(line)), "")
-    # What failed in a child may stand behind a warning that has nothing to do with it.
+    # An error in a child may follow an unrelated warning.
     found = [chain.message for chain in (*survived[-1:], *others)] if others else [""]
     return (weak or found[0])[:LONGEST]
 
@@ -107,7 +105,7 @@ def _chains(lines: list[str]) -> list[Found]:
 
 
 def _survived(lines: list[str], chain: Found) -> bool:
-    """Whether somebody logged this traceback as a mere warning and went on."""
+    """Whether this traceback was only logged as a warning."""
     if not chain.traceback or not any(line.strip() for line in lines[chain.end + 1 :]):
         return False
     prefix = lines[chain.start].partition(TRACEBACK)[0]
@@ -134,9 +132,9 @@ def _traceback(lines: list[str], start: int) -> Found:
 
 
 def _group(lines: list[str], start: int) -> Found:
-    """The last exception that a group tells of, none of which has a traceback of its own."""
-    told = [text.strip(" |+-") for text in lines[start + 1 :]]
-    found = [text for text in told if (match := EXCEPTION.match(text)) and match["text"]]
+    """The last exception of a group whose exceptions have no tracebacks."""
+    texts = [text.strip(" |+-") for text in lines[start + 1 :]]
+    found = [text for text in texts if (match := EXCEPTION.match(text)) and match["text"]]
     return Found((found or ["an exception group"])[-1], start, len(lines), traceback=False)
 
 

@@ -1,7 +1,6 @@
-"""Where the versions of vLLM, TRL and transformers differ, as far as the cases meet it.
+"""Differences between versions of vLLM, TRL and transformers that the cases must handle.
 
-Each difference is read off the library that is there: its signatures and its attributes, never its
-version number.
+They are detected from signatures and attributes of the installed library, not its version number.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 import smoke_gpu
 
-# Arguments that some versions have no more, or not yet, and that a case can do without.
+# Arguments that only some versions have, and that a case can omit.
 PASSING = {
     "max_prompt_length",  # TRL's, until 0.26
     "vllm_mode",  # TRL's, since 0.18
@@ -153,7 +152,7 @@ def trl_serves_itself() -> bool:
 
 
 def trl_health(server: str) -> str:
-    """Where the `trl vllm-serve` that listens at `server` says that it is well."""
+    """The URL of the health check of the `trl vllm-serve` at `server`."""
     return f"{server}/health/" if trl_serves_itself() else f"{server}/health"
 
 

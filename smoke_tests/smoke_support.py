@@ -1,4 +1,4 @@
-"""What the cases share: the expectation, the list of allowed failures, and how a case reports.
+"""Shared by the cases: the expectation, the list of allowed failures, and reporting.
 
 A case is a script. It ends with status 0 (passed), SKIPPED (77), or any other (failed); what it
 prints is its log. `report` adds a case of its own for each thing that it looks at.
@@ -25,7 +25,7 @@ OWN_CACHE = "triton.runtime.cache:FileCacheManager"
 
 
 def expectation() -> dict[str, Any]:
-    """What the image must hold: the document that README.md describes."""
+    """What the image must contain: the document that README.md describes."""
     loaded: dict[str, Any] = json.loads(Path(os.environ["SMOKE_EXPECT"]).read_text("utf-8"))
     return loaded
 
@@ -43,9 +43,9 @@ def allowed(kind: str) -> list[dict[str, Any]]:
 
 
 def has_driver() -> bool:
-    """Whether the host shows its CUDA driver here: the library, and what it talks to.
+    """Whether the host's CUDA driver is available: its library and its devices.
 
-    The library alone may be a stub that lies in the image.
+    The library alone may be a stub in the image.
     """
     return loads_driver() and any(Path(place).exists() for place in DRIVER)
 
@@ -65,7 +65,7 @@ def normalize(package: str) -> str:
 
 
 def installed() -> Iterator[tuple[str, importlib.metadata.Distribution]]:
-    """Every distribution that Python sees, with its normalized name. One name may come twice."""
+    """Every distribution that Python finds, with its normalized name; names may be duplicate."""
     for distribution in importlib.metadata.distributions():
         yield normalize(distribution.metadata["Name"] or "(no name)"), distribution
 
@@ -94,13 +94,13 @@ def finish(problems: list[str], good: str) -> NoReturn:
 
 
 def skip(reason: str) -> NoReturn:
-    """End the case without a verdict, and say why."""
+    """End the case as skipped, for `reason`."""
     _say(reason)
     sys.exit(SKIPPED)
 
 
 def _say(word: str) -> None:
-    """Print the case's word, and leave it where no library's remark at exit comes after it."""
+    """Print the case's message, and store it, since libraries may print more at exit."""
     print(word, flush=True)
     if os.environ.get("SMOKE_SAID"):
         Path(os.environ["SMOKE_SAID"]).write_text(word, "utf-8")

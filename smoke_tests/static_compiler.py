@@ -66,7 +66,7 @@ def extension(compiler: str) -> list[str]:
     subprocess.run(command, check=True)
     spec = importlib.util.spec_from_file_location("smoke_stub", built)
     if spec is None or spec.loader is None:
-        return [f"{built} is no extension module"]
+        return [f"{built} is not an extension module"]
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return [] if module.twice(21) == 42 else ["the compiled extension cannot add"]

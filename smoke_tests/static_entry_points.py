@@ -1,4 +1,4 @@
-"""The names that users start from are there: packages that import lazily hide what is broken."""
+"""The main names of packages can be imported: lazy imports hide broken modules otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every file of every RECORD is on disk with its size, and no file is nobody's."""
+"""Every file of every RECORD exists with its size, and every file is in a RECORD."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def main() -> None:
         folders[:] = [item for item in folders if item != "__pycache__"]
         problems += [text for item in names if (text := stranger(f"{folder}/{item}", owned))]
         links = (f"{folder}/{item}" for item in [*folders, *names])
-        problems += [f"{link}: a link to nothing" for link in links if not Path(link).exists()]
-    finish(problems, f"{len(owned)} files, all there, all of a distribution")
+        problems += [f"{link}: a broken link" for link in links if not Path(link).exists()]
+    finish(problems, f"{len(owned)} files, all complete and of a distribution")
 
 
 def stranger(path: str, owned: set[str]) -> str:
-    """The problem with a file that no RECORD names. Links are the matrix's; wheels hold none."""
+    """The problem with a file in no RECORD. Links are allowed: they come from matrix.yaml."""
     if path in owned or Path(path).is_symlink():
         return ""
     return f"{path}: in no RECORD"

@@ -1,4 +1,4 @@
-"""Who runs, where one may write, and what of the driver is in the image (nothing)."""
+"""The user is not root, caches are writable, and no part of the driver is in the image."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ CACHES = (
 
 
 def user_problems() -> list[str]:
-    """Nothing in these stacks needs root, and some of it behaves otherwise under root."""
+    """These packages do not need root, and some behave differently under root."""
     problems = []
     if os.getuid() == 0:
         problems.append("the user is root (user id 0)")
     elif single_user():
-        print("one user id alone is mapped here, so root's files cannot be told from the user's")
+        print("only one user id is mapped here, so root's files look like the user's")
     elif os.access(site_packages(), os.W_OK):
         problems.append(f"{site_packages()} can be written by user id {os.getuid()}")
     try:
         getpass.getuser()
     except (KeyError, OSError) as error:
-        problems.append(f"user id {os.getuid()} has no name, and torch asks for one: {error!r}")
+        problems.append(f"user id {os.getuid()} has no name, which torch needs: {error!r}")
     return problems
 
 
@@ -58,10 +58,10 @@ def single_user() -> bool:
 
 
 def cache_problems() -> list[str]:
-    """Every cache folder that the environment names, and the image's own, takes a file."""
+    """Every cache folder of the environment and of the image is writable."""
     folders = {name: os.environ[name] for name in CACHES if os.environ.get(name)}
     if Path(folders.get("PYTHONPYCACHEPREFIX", "/")).is_relative_to(sys.prefix):
-        print("bytecode is a part of the environment, so that nobody writes it")
+        print("bytecode is part of the environment, so it need not be writable")
         del folders["PYTHONPYCACHEPREFIX"]
     folders["/tmp"] = "/tmp"
     if os.statvfs("/").f_flag & os.ST_RDONLY:  # a SIF: the entry point moves the caches
@@ -81,7 +81,7 @@ def cache_problems() -> list[str]:
 
 
 def driver_problems() -> list[str]:
-    """libcuda comes from the host. One in the image shadows it, or is linked in its place."""
+    """libcuda comes from the host. A copy in the image hides it or is linked instead of it."""
     listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:  # Triton asks it for the driver's place
         return [f"ldconfig -p: {listed.stderr.strip()}"]
@@ -98,7 +98,7 @@ def main() -> None:
     """All of it, every problem at once."""
     problems = [*user_problems(), *cache_problems()]
     if has_driver():
-        driver = "the host's driver is here, so that one of the image's would not be told from it"
+        driver = "the host's driver is present, so a copy in the image cannot be distinguished"
     else:
         driver = "no driver library"
         problems += driver_problems()

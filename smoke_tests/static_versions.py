@@ -1,4 +1,4 @@
-"""Every distribution that the lock names is there in that version, once, and no other is."""
+"""Every distribution of the lock is installed once in that version, and no others are."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def main() -> None:
         if name not in expected:
             problems.append(f"{name} {copies[0][0]} in {copies[0][1]} is not in the lock")
         elif not copies:
-            problems.append(f"{name} {expected[name]} is locked and not installed")
+            problems.append(f"{name} {expected[name]} is locked but not installed")
         elif len(copies) > 1:
             problems.append(f"{name} is installed {len(copies)} times: {copies}")
         elif versions != [expected[name]]:
-            problems.append(f"{name} {expected[name]} is locked, {versions[0]} is installed")
+            problems.append(f"{name} {expected[name]} is locked, but {versions[0]} is installed")
     if not expected:
         problems.append("the lock names no package")
     finish(problems, f"{len(expected)} distributions, as locked")

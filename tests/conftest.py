@@ -1,27 +1,30 @@
-"""What all tests share. Life of a test:
+"""Hooks and fixtures of all tests.
 
-- `tests/unit`: no process, no network but this machine's own, a cache of its own, 60 seconds.
-- anything else is free; `network` and `disk` marks are checked here, before the test starts, and
-  engines by the test itself, through `tests.needs`.
-- several processes share the work (`make test`): a file of integration tests stays with one of
-  them, and so do all tests that need room for a whole image, which are the first to start. Files
-  with a test that asks for much time come next, so that no process ends long before another.
+- A test in `tests/unit` starts no process, reaches no network but this machine's, has an empty
+  cache, and may take 60 seconds.
+- Other tests have no such limits. The marks `network` and `disk` are checked here before a test
+  starts; engines are checked by the test itself, through `tests.support.needs`.
+- `tests.support.schedule` distributes the tests over several processes.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Generator, Iterator
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
-from tests import needs, turns
+from tests.support import needs, schedule
 
-# No test is judged by its time: another process may keep the machine busy.
+# Another process may keep the machine busy, so no test has a deadline.
 hypothesis.settings.register_profile("imgbuild", deadline=None)
 hypothesis.settings.load_profile("imgbuild")
 
@@ -30,23 +33,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 UNIT = Path(__file__).parent / "unit"
-INTEGRATION = Path(__file__).parent / "integration"
 UNIT_SECONDS = 60
 REMEDY = "move it to tests/integration"
-LINES, WIDTH = 40, 400  # of a failure, told when it happens; the summary has all
+LINES, WIDTH = 40, 400  # of a failure that is printed at once; the summary has all of it
+LONG = "IMGBUILD_LONG=1 make test"
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")
 PROCESSES = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn")
 NETWORK = ("socket.connect", "socket.sendto", "socket.sendmsg")
 LOOKUPS = ("socket.getaddrinfo", "socket.gethostbyname")
+COLLECTED: pytest.StashKey[Path] = pytest.StashKey()
 ROOM: pytest.StashKey[set[tuple[Path, tuple[float, ...]]]] = pytest.StashKey()
 
 
 class Touched(AssertionError):
-    """A unit test reached for the world outside it."""
+    """A unit test started a process or reached the network."""
 
 
 class Guard:
-    """An audit hook, since it sees every way to a process or a socket; hooks cannot be removed."""
+    """An audit hook that sees every process and socket. Python cannot remove audit hooks."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -58,7 +62,7 @@ class Guard:
             message = f"a unit test started a process: {arguments[:2]}; {REMEDY}"
             raise Touched(message)
         if event in NETWORK and not _is_local(arguments[1]):
-            message = f"a unit test reached for the network: {arguments[1]}; {REMEDY}"
+            message = f"a unit test reached the network: {arguments[1]}; {REMEDY}"
             raise Touched(message)
         if event in LOOKUPS and not _is_local(arguments[0]):
             message = f"a unit test looked up a host: {arguments[0]!r}; {REMEDY}"
@@ -76,8 +80,8 @@ GUARD = Guard()
 sys.addaudithook(GUARD)
 
 
-class AtOnce:
-    """Tells a failure when it happens: a run that is killed has no summary."""
+class PrintFailures:
+    """Prints a failure when it happens: a run that is killed prints no summary."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self.terminal = terminal
@@ -90,51 +94,68 @@ class AtOnce:
                 self.terminal.write_line(line[:WIDTH])
 
 
-@pytest.hookimpl(trylast=True)  # the terminal's own comes first
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--renew-golden",
+        action="store_true",
+        help="write the golden files anew; runs only the tests that compare with them",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # pytest registers its terminal reporter first
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[ROOM] = set()
+    if (worker := getattr(config, "workerinput", None)) is not None:
+        config.stash[COLLECTED] = Path(worker["collected"])
+    else:
+        config.stash[COLLECTED] = Path(tempfile.mkdtemp(prefix="imgbuild-tests-")) / "collected"
     terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is not None:  # a process that others share the work with has none
-        config.pluginmanager.register(AtOnce(terminal))
+    if terminal is not None:  # xdist's workers have none
+        config.pluginmanager.register(PrintFailures(terminal))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(config.stash[COLLECTED].parent)
 
 
 def pytest_report_header() -> str | None:
-    return None if needs.long() else "long tests: left out; IMGBUILD_LONG=1 runs them"
+    return None if needs.long() else f"long tests are left out; {LONG} runs them"
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> turns.Turns:
-    return turns.Turns(config, log)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["collected"] = str(node.config.stash[COLLECTED])
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> schedule.Scheduler:
+    return schedule.Scheduler(config, log, config.stash[COLLECTED])
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not needs.long():
-        config.hook.pytest_deselected(items=[one for one in items if _is_long(one)])
-        items[:] = [one for one in items if not _is_long(one)]
+    left_out = [] if needs.long() else [one for one in items if one.get_closest_marker("long")]
+    if config.getoption("--renew-golden"):
+        left_out = [one for one in items if "golden" not in getattr(one, "fixturenames", ())]
+    config.hook.pytest_deselected(items=left_out)
+    dropped = set(left_out)
+    items[:] = [one for one in items if one not in dropped]
     for item in items:
         if item.path.is_relative_to(UNIT) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
-    items.sort(key=_turn)
-
-
-def _is_long(item: pytest.Item) -> bool:
-    return item.get_closest_marker("long") is not None
-
-
-def _turn(item: pytest.Item) -> tuple[bool, bool, float]:
-    """When its turn comes: after unit tests, whole images first, then what takes long."""
-    if not item.path.is_relative_to(INTEGRATION):
-        return False, False, 0
-    path = item.path.relative_to(turns.ROOT).as_posix()
-    return True, turns.room(path) < turns.WHOLE_IMAGE, -turns.patience(path)
+    schedule.sort(items)
+    schedule.write(config.stash[COLLECTED], items, len(left_out))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.path.is_relative_to(schedule.INTEGRATION):
+        needs.wait_for_engines()
     if item.get_closest_marker("network"):
         needs.network()
     for mark in item.iter_markers("disk"):
         room = (item.path, mark.args)
-        if room not in item.config.stash[ROOM]:  # the first test of a file fills it for the others
+        if room not in item.config.stash[ROOM]:  # once a file: its first test fills the disk
             needs.disk(*mark.args)
             item.config.stash[ROOM].add(room)
 
@@ -143,9 +164,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where skipping is not allowed, every skip is a failure, whoever asked for it.
+    """Turn every skip into a failure where skipping is not allowed (IMGBUILD_NO_SKIP=1).
 
-    But for lack of room on a disk that is known to be small.
+    A skip for lack of disk space stays one with IMGBUILD_SMALL_DISK=1.
     """
     report = yield
     allowed = needs.small_disk() and no_room(report)
@@ -155,39 +176,65 @@ def pytest_runtest_makereport(
     return report
 
 
-# What the user's surroundings may say to imgbuild, and not to a unit test.
-OTHERS = (
+# Variables of the user's environment that imgbuild reads and a unit test must not see.
+VARIABLES = (
     "NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH", "IMGBUILD_MIRROR", "IMGBUILD_CACHE_SIZE",
 )  # fmt: skip
 
 
 def no_room(report: pytest.TestReport | pytest.CollectReport) -> bool:
-    """Whether a disk was too full for a test that was skipped; its reason says so at its end."""
-    told = report.longrepr
-    return isinstance(told, tuple) and told[2].endswith(needs.ROOM)
+    """Whether a test was skipped because the disk is too full."""
+    return _reason(report).endswith(needs.ROOM)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """A run that is green because tests found no room says how many."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    if count := sum(map(no_room, skipped)):
-        tests = "1 test" if count == 1 else f"{count} tests"
-        terminalreporter.write_sep("=", f"{tests} found no room and did not run", yellow=True)
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The reason of a skip; empty for another outcome."""
+    found = report.longrepr
+    return found[2].removeprefix("Skipped: ") if isinstance(found, tuple) else ""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # prints after pytest's own summary
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None]:
+    """Print in one line how many tests did not run, and what to do so that they run."""
+    yield
+    remedies = Counter(
+        needs.remedy(_reason(report)) for report in terminalreporter.stats.get("skipped", [])
+    )
+    if not config.getoption("--renew-golden"):
+        remedies[LONG] += schedule.read(config.stash[COLLECTED])["left_out"]
+    parts = [f"{count} ({remedy})" for remedy, count in remedies.items() if count]
+    if parts:
+        terminalreporter.write_line(f"tests that did not run: {', '.join(parts)}", yellow=True)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
+    """Compares a text with a committed file; with --renew-golden, writes the file."""
+
+    def compare(path: Path, text: str) -> None:
+        if request.config.getoption("--renew-golden"):
+            path.write_text(text, encoding="utf-8")
+        remedy = "if the change is intended: make golden, and read the diff"
+        assert path.read_text(encoding="utf-8") == text, remedy
+
+    return compare
 
 
 @pytest.fixture(autouse=True)
 def _alone(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Close the world to a unit test and give it a cache of its own."""
+    """Let a unit test start no process and reach no network, and give it an empty cache."""
     if not request.path.is_relative_to(UNIT):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IMGBUILD_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{os.getpid()}"))
-        # The user's own mirror and certificates are nobody's here.
+        # The user's configuration (mirrors, certificates) must not count.
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
-        for name in OTHERS:
+        for name in VARIABLES:
             patch.delenv(name, raising=False)
         GUARD.closed = True
         try:

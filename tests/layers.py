@@ -37,6 +37,9 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "socket": ("http.*", "cache.download", "index.server"),
 }
 
+# Folders that may print. Other stages report through `system.reporter`, or in their result.
+PRINTERS = ("cli", "pipeline", "system")
+
 # Which modules may call these.
 CALLERS: dict[str, tuple[str, ...]] = {
     "print": ("system.console",),
@@ -62,4 +65,55 @@ HEAVY = (
     "jinja2",
     "hypothesis",
     "uv",
+)
+
+# Classes that may extend one of their own folder, beside protocols and values: typer's group of all
+# verbs, an error of a more general one, a stored value with more fields.
+EXTENDING = ("Program", "_Distrusted", "ImageRun")
+
+# Public class names that several modules define. No name is added; each that goes is taken out.
+SHARED_NAMES = (
+    "Arch",
+    "Asked",
+    "Base",
+    "Beside",
+    "Blob",
+    "Check",
+    "Chosen",
+    "Content",
+    "Definition",
+    "Difference",
+    "Entry",
+    "Folder",
+    "Format",
+    "Found",
+    "Gpu",
+    "Held",
+    "Image",
+    "Index",
+    "Job",
+    "Kernels",
+    "Kind",
+    "Link",
+    "Manifest",
+    "Member",
+    "Order",
+    "Outcome",
+    "Packages",
+    "Page",
+    "Part",
+    "Picture",
+    "Policy",
+    "Request",
+    "Row",
+    "Settings",
+    "Side",
+    "Signature",
+    "Source",
+    "State",
+    "Stopped",
+    "Subject",
+    "Variable",
+    "Verdict",
+    "Wanted",
 )

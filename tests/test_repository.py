@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import fnmatch
-import graphlib
 import json
 import os
 import re
@@ -14,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
-from tests.layers import CALLERS, HEAVY, IMPORTERS, LEVELS, ROOT_MODULES
-from tests.sourcecode import ROOT, calls, imports, modules, own_imports, tracked
+from tests.layers import HEAVY
+from tests.support import needs
+from tests.support.source_code import ROOT, modules, tracked
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
@@ -130,75 +128,6 @@ def test_modules_say_what_they_are():
     assert not mute
 
 
-def test_nothing_else_lies_at_the_root():
-    loose = {name for name in KNOWN if name and "." not in name and not _is_folder(name)}
-    assert loose == {*ROOT_MODULES, "__main__"}
-
-
-def test_every_folder_has_a_level():
-    folders = {name.partition(".")[0] for name in KNOWN if name}
-    assert folders == {name for level in LEVELS for name in level}
-
-
-# Edges that are still to be cut.
-PENDING = {
-    ("lock", "cache"), ("matrix", "cache"), ("oci", "plan"), ("plan", "audit"), ("report", "audit"),
-    ("show", "pipeline"), ("smoke", "show"),
-}  # fmt: skip
-
-
-def test_folders_import_from_lower_levels():
-    wrong = [
-        f"{name or 'imgbuild'} imports {other}, which is not on a lower level"
-        for name in KNOWN
-        for other in own_imports(name, KNOWN)
-        if other and name and _top(name) != _top(other)
-        and (_top(name), _top(other)) not in PENDING
-        and not {_top(name), _top(other)} <= {*ROOT_MODULES}
-        and _level(other) >= _level(name) and name != "__main__"
-    ]  # fmt: skip
-    assert not wrong
-
-
-def test_modules_import_each_other_in_no_circle():
-    graph = {name: own_imports(name, KNOWN) for name in KNOWN}
-    list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
-
-
-def test_folders_import_each_other_in_no_circle():
-    """Of all depths; the modules that lie in a folder beside its subfolders count as one folder."""
-    graph: dict[str, set[str]] = {}
-    for name in KNOWN:
-        for other in own_imports(name, KNOWN):
-            if _folder(name) != _folder(other) and (_top(name), _top(other)) not in PENDING:
-                graph.setdefault(_folder(name), set()).add(_folder(other))
-    list(graphlib.TopologicalSorter(graph).static_order())
-
-
-@pytest.mark.parametrize("banned", IMPORTERS)
-def test_imports_that_few_modules_may_have(banned):
-    wrong = [
-        f"{name}:{line}"
-        for name, tree in KNOWN.items()
-        if not any(_matches(name, allowed) for allowed in IMPORTERS[banned])
-        for dotted, line in imports(tree)
-        if dotted == banned or dotted.startswith(f"{banned}.")
-    ]
-    assert not wrong, f"only {IMPORTERS[banned]} may import {banned}"
-
-
-@pytest.mark.parametrize("banned", CALLERS)
-def test_calls_that_few_modules_may_make(banned):
-    wrong = [
-        f"{name}:{line}"
-        for name, tree in KNOWN.items()
-        if not any(_matches(name, allowed) for allowed in CALLERS[banned])
-        for called, line in calls(tree)
-        if called == banned
-    ]
-    assert not wrong, f"only {CALLERS[banned]} may call {banned}()"
-
-
 def test_no_text_depends_on_the_locale():
     wrong = [
         f"{name}:{node.lineno} {ast.unparse(node.func)}"
@@ -256,7 +185,7 @@ def test_exit_codes_are_documented():
     ("name", "words"),
     [
         ("LICENSE", "Apache License"),
-        ("README.md", "## Two commands"),
+        ("README.md", "## Quick start"),
         ("CONTRIBUTING.md", "## Rules"),
         ("CHANGELOG.md", "## Unreleased"),
         ("docs/reproducibility.md", "umask"),
@@ -278,10 +207,25 @@ def test_links_in_papers_lead_somewhere():
     assert not broken
 
 
+def test_a_verb_has_its_file_and_no_other_public_file_is_beside_it():
+    import typer
+
+    from imgbuild.cli._app import app
+
+    folder = ROOT / "builder/imgbuild/cli"
+    files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    verbs = getattr(typer.main.get_command(app), "commands", {})
+    own = verbs.keys() - {"help"}  # the program's own, in _app.py
+    assert own - files == set()
+    # A file of a sub-verb is named VERB_SUBVERB.
+    below = {f"{verb}_{name}" for verb in own for name in getattr(verbs[verb], "commands", {})}
+    assert files - own - below == set()
+
+
 def test_papers_name_verbs_that_exist():
     import typer
 
-    from imgbuild.cli.app import app
+    from imgbuild.cli._app import app
 
     verbs = set(getattr(typer.main.get_command(app), "commands", {}))
     named = {
@@ -293,10 +237,22 @@ def test_papers_name_verbs_that_exist():
     assert {place for place in named if place[1] not in verbs} == set()
 
 
-def test_schema_is_fresh():
+def test_schema_is_fresh(golden):
     from imgbuild.matrix.schema import published
 
-    assert (ROOT / "matrix.schema.json").read_bytes() == published()
+    golden(ROOT / "matrix.schema.json", published().decode())
+
+
+def test_pytest_collects_every_test_file():
+    """By default pytest skips folders named build or dist, among others."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-p", "no:xdist", "tests"],
+        cwd=ROOT, env={**os.environ, "IMGBUILD_LONG": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    collected = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert {_name(path) for path in tracked("tests/**/test_*.py", "tests/test_*.py")} <= collected
 
 
 def test_schema_accepts_the_matrix():
@@ -341,32 +297,6 @@ def test_makefile_explains_itself():
     phony = re.search(r"^\.PHONY: (.+)$", _text("Makefile"), re.MULTILINE)
     assert phony
     assert {line.partition(":")[0] for line in done.stdout.splitlines()} == set(phony[1].split())
-
-
-def _matches(name: str, pattern: str) -> bool:
-    package = pattern.removesuffix(".*")
-    return name == pattern or (
-        pattern != package and (name == package or fnmatch.fnmatchcase(name, pattern))
-    )
-
-
-def _top(name: str) -> str:
-    return name.partition(".")[0]
-
-
-def _level(name: str) -> int:
-    return next(number for number, level in enumerate(LEVELS) if _top(name) in level)
-
-
-def _is_folder(name: str) -> bool:
-    return (ROOT / "builder" / "imgbuild" / name.replace(".", "/")).is_dir()
-
-
-def _folder(name: str) -> str:
-    """The folder of a module; a module at the root counts as one of its own."""
-    if _is_folder(name):
-        return name
-    return name.rpartition(".")[0] or name
 
 
 def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -34,7 +34,7 @@ CASES = {
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One case: the medians of each side, None where a side has nothing to measure."""
+    """One case: the medians of each builder, None if one has nothing to measure."""
 
     case: str
     docker: measuring.Measure | None
@@ -44,7 +44,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> None:
-    """Run the benchmark in a folder of its own, which is removed."""
+    """Run the benchmark in a temporary folder."""
     options = arguments()
     options.work.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-benchmark-", dir=options.work))
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What to measure, from the command line."""
+    """The options."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -161,7 +161,7 @@ def report(
     before: str,
     docker: contenders.Docker | None,
 ) -> str:
-    """The table, with what one must know to read it."""
+    """The table, with notes on how to read it."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -197,7 +197,7 @@ def report(
 
 
 def megabytes(size: int | None) -> str:
-    """A size for people; a dash for none."""
+    """A size with its unit, or a dash."""
     return NOTHING if size is None else f"{size / 1e6:,.1f} MB"
 
 

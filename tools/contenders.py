@@ -1,7 +1,4 @@
-"""The two ways to an image that tools/benchmark.py compares, so prepared that only they are timed.
-
-Comes in: a project and a target. Goes out: measures, and the layers that a push would move.
-"""
+"""The two builders that tools/benchmark.py compares, prepared so that only the build is timed."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ import yaml
 
 from imgbuild.cache.store import Store
 from imgbuild.lock.lock import Lock, read_lock
-from imgbuild.lock.resolution import Locked
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.plan.seal import read_seal
 from imgbuild.values import Arch
 
@@ -46,37 +43,37 @@ RUN --network=none --mount=type=bind,source=.,target=/context \\
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with matrix.yaml and images/, and the target of it that is measured."""
+    """A folder with matrix.yaml and images/, and the target that is measured."""
 
     root: Path
     target: str
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):
-    """A target whose inputs and layers are all in the user's cache. `layers`: digest → bytes."""
+    """A target with all inputs and layers in the user's cache. `layers`: digest → bytes."""
 
     project: Project
     lock: Lock
     layers: dict[str, int]
 
-    def inputs(self) -> list[Locked]:
+    def inputs(self) -> list[LockedFile]:
         """Every file that the image is made from."""
         found = self.lock.arch[ARCH]
         return [*found.wheels, *(built.wheel for built in found.built), *found.debs]
 
-    def wheels(self) -> list[Locked]:
+    def wheels(self) -> list[LockedFile]:
         """Every wheel that is installed."""
         found = self.lock.arch[ARCH]
         return [*found.wheels, *(built.wheel for built in found.built)]
 
 
 def prepare(project: Project, folder: Path) -> Built:
-    """Copy the project and bring everything that its target needs into the user's cache."""
+    """Copy the project, and download everything that its target needs into the user's cache."""
     return changed(project, {}, folder)
 
 
 def changed(project: Project, pins: Mapping[str, str], folder: Path) -> Built:
-    """A copy of the project with other pins, locked anew where there are any, and built once."""
+    """A copy of the project, locked again if `pins` are given, and built once."""
     copy = Project(root=folder, target=project.target)
     folder.mkdir(parents=True)
     shutil.copytree(project.root / "images", folder / "images")
@@ -96,7 +93,7 @@ def changed(project: Project, pins: Mapping[str, str], folder: Path) -> Built:
 
 
 class Imgbuild:
-    """imgbuild with a cache of its own that holds what the case says, and nothing else."""
+    """imgbuild with its own cache, which has only what the case needs."""
 
     def __init__(self, folder: Path, jobs: int | None) -> None:
         self._folder = folder
@@ -122,7 +119,7 @@ class Imgbuild:
         )
 
     def digest(self, built: Built) -> measuring.Measure:
-        """Say the digest from the lock."""
+        """Print the digest from the lock."""
         command: list[str | Path] = [IMGBUILD, "digest", built.project.target]
         return measuring.measure(command, folder=built.project.root, env=self._env)
 
@@ -157,7 +154,7 @@ class Docker:
 
     def __init__(self, folder: Path) -> None:
         if "io.containerd.snapshotter" not in _said("docker", "info", "-f", "{{.DriverStatus}}"):
-            sys.exit("no Docker with the containerd image store answers: run tools/engines")
+            sys.exit("no Docker with the containerd image store is running: run tools/engines")
         self._folder = folder
         self._context = folder / "context"
         self._layers: dict[Path, dict[str, int]] = {}
@@ -168,7 +165,7 @@ class Docker:
         return _said("docker", "version", "--format", "{{.Server.Version}}").strip()
 
     def prepare(self, built: Built) -> None:
-        """Write the build context and let BuildKit take it over, so that no run pays for that."""
+        """Write the build context and transfer it to BuildKit, so that no run includes this."""
         self._load_base(built)
         shutil.rmtree(self._context, ignore_errors=True)
         wheels = self._context / "wheels"
@@ -288,7 +285,7 @@ def _checked(*command: str | Path) -> None:
 
 
 def _quiet(*command: str | Path) -> None:
-    """Run a command that may fail, such as removing what is not there."""
+    """Run a command that may fail, such as removing a missing image."""
     subprocess.run(command, capture_output=True, check=False)
 
 

@@ -1,6 +1,6 @@
-"""Run a command and measure it: wall time, peak memory of all its processes, of its largest one.
+"""Runs a command and measures wall time, and peak memory of all its processes and the largest.
 
-Comes in: a command. Goes out: a `Measure`. Linux only, since memory is read from /proc.
+Linux only, since memory is read from /proc.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INTERVAL = 0.2  # seconds between two looks at the memory
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command took.
+    """The measurements of a command.
 
     `seconds` of wall time; `memory` in bytes of all processes at once, shared pages counted once
     (Pss, by sampling); `largest` in bytes, the largest resident set of one process.
@@ -60,7 +60,7 @@ def measure(
     env: Mapping[str, str] | None = None,
     daemons: Sequence[int] = (),
 ) -> Measure:
-    """Run `command` to its end; CalledProcessError if it fails.
+    """Run `command`; CalledProcessError if it fails.
 
     `daemons` are processes that work for it, such as dockerd: their growth counts as its memory.
     """
@@ -84,7 +84,7 @@ def measure(
 
 
 def memory(roots: Sequence[int]) -> int:
-    """Bytes that `roots` and all their descendants hold, shared pages counted once."""
+    """The memory of `roots` and all their descendants, in bytes; shared pages count once."""
     if not roots:
         return 0
     children = defaultdict(list)
@@ -117,7 +117,7 @@ def _held(process: int) -> int:
 
 
 def machine() -> str:
-    """What this machine is and how busy it is, in one line."""
+    """A description of this machine and its load, in one line."""
     cpus = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     model = cpus[0].partition(":")[2].strip() if cpus else platform.machine()
     total = next((line.split()[1] for line in _lines("/proc/meminfo") if "MemTotal" in line), "0")

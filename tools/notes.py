@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Notes of an audit, tried: a sample is drawn with a fixed seed, and each is put to the image.
+"""Tests a sample of an audit's notes, drawn with a fixed seed, inside the image.
 
-The image must be built. What a note says is missing is looked for by Python itself inside the
-image, with no GPU and no network: the module is imported, the name or attribute looked up, the
-signature read, the library opened. A note that fails there for another reason counts as untried.
+The image must be built. Python inside the image looks for what a note reports as missing, without
+GPU or network: it imports the module, looks up the name or attribute, reads the signature, opens
+the library. A note whose test fails for another reason counts as untried.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRUE, FALSE, UNTRIED = "true", "false", "untried"
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one note, and why."""
+    """The result of one note, and the reason."""
 
     outcome: str
     why: str
@@ -48,7 +48,7 @@ def draw(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
 def tried(
     session: targets.Session, target: str, arch: Arch, notes: Sequence[Finding], through: str
 ) -> list[Verdict]:
-    """What Python inside the image says of each note."""
+    """The result for each note, from Python inside the image."""
     evidence = [one.evidence for one in notes if isinstance(one.evidence, Evidence)]
     asked = [{"relation": str(one.relation), "subject": one.subject} for one in evidence]
     files = [one.file for one in evidence]
@@ -62,8 +62,7 @@ def tried(
         ["python", "-c", code, json.dumps(asked)],
         through=through,
         store=session.inputs().store,
-        settings=engine.Running(network=False, gpus=False, stdin=False, tty=False),
-        stream=False,
+        settings=engine.ContainerOptions(network=False, gpus=False, stdin=False, tty=False),
     )
     answers = [line for line in done.stdout.splitlines() if line.startswith("VERDICTS ")]
     if not answers:
@@ -85,7 +84,7 @@ def table(target: str, arch: Arch, verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def main() -> None:
-    """Draw, try, print."""
+    """Draw a sample, test it, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("target")
     parser.add_argument("--arch", type=Arch.parse, default=Arch.X86_64)

@@ -1,4 +1,4 @@
-"""Runs inside an image, for tools/notes.py: is it true that something is missing.
+"""Runs inside an image, for tools/notes.py: tests whether something is missing.
 
 Takes one argument, a JSON list of questions (relation, subject, file), and prints one line of
 verdicts, [outcome, why] each. Imports nothing of imgbuild: the image has none.
@@ -20,11 +20,11 @@ from typing import Any
 
 
 class Untried(Exception):
-    """The image cannot answer, for a reason of its own."""
+    """The question cannot be answered in this image."""
 
 
 def load(module: str) -> Any:
-    """The module; None if there is none of that name."""
+    """The module; None if there is no module of that name."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -75,12 +75,12 @@ def has(owner: Any, name: str) -> bool:
 
 
 def lacks_module(subject: str, file: str) -> bool:
-    """Whether the module `subject` cannot be imported for it is not there."""
+    """Whether the module `subject` cannot be imported because it is missing."""
     return load(subject) is None
 
 
 def lacks_package(subject: str, file: str) -> bool:
-    """Whether nothing brings the top-level module of `subject`."""
+    """Whether no package provides the top-level module of `subject`."""
     return importlib.util.find_spec(subject.partition(".")[0]) is None
 
 
@@ -108,7 +108,7 @@ def lacks_attribute(subject: str, file: str) -> bool:
     owner, _, name = subject.rpartition(".")
     found = find(owner)
     if found is None:
-        message = f"{owner} was not found"
+        message = f"{owner} not found"
         raise Untried(message)
     return not has(found, name)
 
@@ -118,7 +118,7 @@ def refuses_keyword(subject: str, file: str) -> bool:
     callee, _, keyword = subject.removesuffix(")").partition("(")
     found = find(callee)
     if found is None:
-        message = f"{callee} was not found"
+        message = f"{callee} not found"
         raise Untried(message)
     parameters = inspect.signature(found).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
@@ -126,7 +126,7 @@ def refuses_keyword(subject: str, file: str) -> bool:
 
 
 def does_not_load(subject: str, file: str) -> bool:
-    """Whether the linker refuses the library `file` for the lack of `subject`."""
+    """Whether the library `file` cannot be loaded because `subject` is missing."""
     found = [Path(folder, file) for folder in sys.path if Path(folder, file).exists()]
     if not found:
         message = f"{file} is not installed"

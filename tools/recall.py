@@ -2,7 +2,7 @@
 """How many broken combinations the audit finds, and how often it is wrong: a Markdown table.
 
 Audits the records of tests/data/combinations against the default index. Recall is the share of
-broken worlds whose finding is the expected one, at the expected place. Precision is the share of
+broken package sets with the expected finding at the expected place. Precision is the share of
 true ones among all alarms: a healthy neighbour with any error is a false alarm.
 """
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from imgbuild.system.console import console  # noqa: E402 - tests are beside the tools, not installed
-from tests.combinations import HALVES, Combination, Outcome, audit_all, load  # noqa: E402
+from tests.support.combinations import HALVES, Combination, Outcome, audit_all, load  # noqa: E402
 
 
 def table(rows: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:
@@ -37,7 +37,7 @@ def table(rows: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:
 
 
 def faults(outcomes: Iterable[Outcome]) -> list[str]:
-    """What was missed, and the words of each false alarm."""
+    """The missed findings, and the messages of false alarms."""
     lines = []
     for one in outcomes:
         if not one.found:

@@ -1,20 +1,18 @@
 #!/usr/bin/env python3
-"""The reference in docs/reference, made of the code itself: verbs, files, errors.
+"""Generates docs/reference from the code: verbs, files, errors.
 
-    tools/reference.py            write it anew
-    tools/reference.py --check    say whether it follows from the code; status 5 if not
+    tools/reference.py            write the pages
+    tools/reference.py --check    compare them with the code; status 5 if they are out of date
 
-Comes in: the command line's own description of itself, the JSON Schemas, the classes of errors.
-Goes out: a page of Markdown each, the same on every machine and in every terminal.
+The pages are made from the help of the command line, the JSON Schemas and the classes of errors,
+and are the same on every machine and terminal.
 """
 
 from __future__ import annotations
 
 import argparse
-import enum
 import inspect
 import sys
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,9 @@ import msgspec
 import typer.main
 
 from imgbuild.ci import settings
-from imgbuild.cli.app import app
+from imgbuild.cli._app import app
+from imgbuild.cli._help import metavar
+from imgbuild.cli._help import text as text_of
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix import schema
 
@@ -35,7 +35,7 @@ PLAIN = {"string": "text", "integer": "number", "boolean": "true or false", "nul
 
 
 def pages() -> dict[str, str]:
-    """Every page by its name in docs/reference."""
+    """The pages by their name in docs/reference."""
     return {
         "cli.md": cli(),
         "matrix.md": keys("matrix.yaml", schema.schema(), MATRIX),
@@ -47,14 +47,14 @@ def pages() -> dict[str, str]:
 
 MATRIX = """\
 The one reviewed file of versions. `imgbuild schema` prints its JSON Schema, by which editors
-complete it; `imgbuild matrix` reads it and tells every problem with its place. What each choice
-is for stands beside it in [matrix.yaml](../../matrix.yaml) itself."""
+complete it; `imgbuild list` reads it and reports every problem with its place. The reason for each
+choice is beside it in [matrix.yaml](../../matrix.yaml) itself."""
 EXTENSION = """\
-The `matrix.yaml` of a repository that stands on published targets ([how](../extend.md)).
+The `matrix.yaml` of a repository that extends published targets ([how](../extend.md)).
 `imgbuild schema --extension` prints its JSON Schema."""
 CI = """\
-What `imgbuild ci` and `imgbuild nightly` ask of images and machines ([how](../ci.md)). It lies
-beside `matrix.yaml`; what it leaves out is as in
+What `imgbuild ci` needs to know of images and machines ([how](../ci.md)). It is
+beside `matrix.yaml`; defaults are in
 [data/ci.yaml](../../builder/imgbuild/data/ci.yaml)."""
 
 
@@ -62,7 +62,7 @@ beside `matrix.yaml`; what it leaves out is as in
 
 
 def verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
-    """Every verb and sub-verb that is shown, by its full name, in the order of the help."""
+    """Every visible verb and sub-verb by its full name, in the order of the help."""
     for name, command in of.commands.items():
         if command.hidden:
             continue
@@ -72,7 +72,7 @@ def verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
 
 
 def cli() -> str:
-    """The page of verbs: a list by what they are for, then a section for each."""
+    """The page of verbs: a list by panel of the help, then a section for each."""
     program = typer.main.get_command(app)
     found = list(verbs(program))
     parts = [MADE, "# Commands\n", f"{program.help}\n", COMMON, *_contents(found)]
@@ -81,12 +81,12 @@ def cli() -> str:
 
 
 COMMON = """\
-Every verb has `--json` (the result as data on stdout, nothing else there), `--quiet` (warnings
+Every command has `--json` (the result as data on stdout, nothing else there), `--quiet` (warnings
 and errors alone), `--verbose` and `--help`; they are left out below. Exit statuses are those of
 the [errors](errors.md); `imgbuild run` ends with the command's own.
 
-The examples are not run: most want an image, a registry or hours. `tests/unit/cli/test_verbs.py`
-reads each as the command line does, so that verbs, options and values are those that there are.
+The examples are not run: most need an image, a registry or hours. `tests/unit/cli/test_verbs.py`
+parses each of them.
 """
 EXAMPLE = "<!-- not run: read by the command line itself in tests/unit/cli/test_verbs.py -->"
 SHARED = {"--json", "--quiet", "--verbose", "--help"}
@@ -103,7 +103,7 @@ def _contents(found: Sequence[tuple[str, Any]]) -> Iterator[str]:
 
 
 def section(name: str, command: Any) -> str:
-    """A verb: what it does, how it is typed, its arguments and options."""
+    """A verb: description, usage, arguments and options."""
     lines = [f"## {name}\n", f"{prose(command.help or '')}\n"]
     if hasattr(command, "commands"):
         rest = ", ".join(f"`{name} {each}`" for each in command.commands)
@@ -114,10 +114,10 @@ def section(name: str, command: Any) -> str:
     words = [name, *(["[OPTIONS]"] if given != arguments else []), *map(metavar, arguments)]
     lines.append(f"```text\n{' '.join(words)}\n```\n")
     if arguments:
-        rows = [(f"`{metavar(each)}`", told(each)) for each in arguments]
+        rows = [(f"`{metavar(each)}`", text_of(each)) for each in arguments]
         lines += table(("argument", "is"), rows)
     if own:
-        lines += table(("option", "does"), [(flags(each), told(each)) for each in own])
+        lines += table(("option", "does"), [(flags(each), text_of(each)) for each in own])
     return "\n".join(lines)
 
 
@@ -138,41 +138,12 @@ def prose(text: str) -> str:
     return joined.replace(f"```\n\n{EXAMPLE}\n```bash\n", "")
 
 
-def metavar(option: Any) -> str:
-    """What stands for a value: its own word, else its choices, else its name. "" for a flag."""
-    if getattr(option, "is_flag", False):
-        return ""
-    if option.metavar:
-        return str(option.metavar)
-    choices = _choices(option.type_descriptor.annotation)
-    return "|".join(choices) or str(option.name).upper()
-
-
-def _choices(annotation: object) -> list[str]:
-    inner = [one for one in typing.get_args(annotation) or (annotation,) if isinstance(one, type)]
-    return [str(item.value) for one in inner if issubclass(one, enum.Enum) for item in one]
-
-
 def flags(option: Any) -> str:
-    """How an option is typed, the long name first; its opposite after a slash."""
+    """The names of an option, the long one first; its opposite after a slash."""
     value = metavar(option)
     names = sorted(option.opts, key=lambda name: -len(name))
     words = [f"`{names[0]} {value}`" if value else f"`{names[0]}`", *(f"`{n}`" for n in names[1:])]
     return " / ".join([", ".join(words), *(f"`{name}`" for name in option.secondary_opts)])
-
-
-def told(option: Any) -> str:
-    """The help of an option, and its default if it is shown there."""
-    text = " ".join((option.help or "").split())
-    default = option.default
-    default = default.value if isinstance(default, enum.Enum) else default
-    if option.required and option.opts[0].startswith("-"):
-        return f"{text} Required."
-    if option.secondary_opts and isinstance(default, bool) and option.show_default:
-        default = (option.opts if default else option.secondary_opts)[0]
-    if not option.show_default or default in (None, False, (), [], "") or callable(default):
-        return text
-    return f"{text} Default: `{default}`."
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -200,7 +171,7 @@ def keys(title: str, found: Mapping[str, Any], head: str) -> str:
 
 
 def _used(part: object, definitions: Mapping[str, Any]) -> list[str]:
-    """Names of definitions below `part` in the order in which one meets them."""
+    """The names of definitions below `part`, in the order of use."""
     found: dict[str, None] = {}
 
     def _walk(node: object) -> None:
@@ -221,7 +192,7 @@ def _used(part: object, definitions: Mapping[str, Any]) -> list[str]:
 
 
 def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
-    """A row for each key: what its value is, whether it may be left out, what it says."""
+    """A row for each key: the type of its value, whether it is required, its description."""
     required = part.get("required", ())
     rows = [
         (
@@ -236,7 +207,7 @@ def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[s
 
 
 def kind(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """What a value is, in words; parts of the file are links."""
+    """The type of a value, in words; parts of the file are links."""
     if "$ref" in node:
         name = node["$ref"].rsplit("/", 1)[1]
         if "enum" in definitions[name]:
@@ -292,12 +263,13 @@ def errors_page() -> str:
 
 
 ERRORS = """\
-An error is told on stderr: `error:` with file, place and value, a line `because` for each reason,
-and `hint:` with the remedy. With `--json` the same is on stdout, as
+An error is printed on stderr: `error:` with file, place and value, a line `because` for each
+reason, and `hint:` with the remedy. With `--json` the same is on stdout, as
 `{"error", "message", "hint", "exit_code", …}`.
 """
 SEVERAL = """\
-Where several targets failed, the others are done; the status is theirs if they share one, else 1.
+If several targets fail, the others are still done; the status is that of the errors if they share
+one, else 1.
 """
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Builds targets in many surroundings and compares each digest with images/TARGET/digests.json.
+"""Builds targets in many environments and compares each digest with images/TARGET/digests.json.
 
-Every build but the first starts with no layer in its cache, from input files linked from the
-user's cache. Each blob that a build leaves is hashed here too. Prints a table; status 1 if anything
+Every build except the first starts without layers in its cache, from input files linked from the
+user's cache. Each blob of the result is hashed here too. Prints a table; exit status 1 if anything
 differs.
 """
 
@@ -49,7 +49,7 @@ CASES = {
     "folder": (
         "another folder, time zone and locale",
         Surroundings(
-            folder="some where/else",
+            folder="some wh\u00e9re/else",
             env={
                 "TZ": "Asia/Kathmandu",
                 "LC_ALL": "C",
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What to build and how, from the command line."""
+    """The options."""
     cases = "\n".join(f"  {name:8} {title}" for name, (title, _) in CASES.items())
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -111,7 +111,7 @@ def arguments() -> argparse.Namespace:
 
 
 def attempt(target: str, name: str, surroundings: Surroundings, work: Path) -> str | None:
-    """Build `target` once; None if the digest is as sealed, else what is wrong."""
+    """Build `target` once; None if the digest is that of digests.json, else the error."""
     if os.geteuid() != 0 and (surroundings.user is not None or surroundings.suite is not None):
         return "not tried: needs root"
     folder = work / name
@@ -259,7 +259,7 @@ def install_dependencies(version: str, site: Path, folder: Path) -> None:
 
 
 def compare(target: str, layout: Path) -> str | None:
-    """Hash what lies in the layout, from its index down; None if all is as sealed."""
+    """Hash all blobs of the layout; None if they are those of digests.json, else the error."""
     sealed = json.loads((ROOT / "images" / target / "digests.json").read_text())
     expected = {entry["manifest"] for entry in sealed["arch"].values()}
     found = set()
@@ -283,7 +283,7 @@ def compare(target: str, layout: Path) -> str | None:
 
 
 def children(path: Path) -> list[str]:
-    """Digests that a document of the layout names; none if it is no document."""
+    """The digests in a document of the layout, empty if it is not a document."""
     document = read_document(path)
     entries = [*document.get("manifests", []), *document.get("layers", [])]
     if "layers" in document:
@@ -297,7 +297,7 @@ def is_manifest(path: Path) -> bool:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A blob's JSON object; empty if it is no OCI document."""
+    """A blob's JSON object, empty if it is not an OCI document."""
     with path.open("rb") as file:
         if file.read(1) != b"{":
             return {}
@@ -306,7 +306,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def cache_root() -> Path:
-    """Where the user's cache is, by the rules of imgbuild."""
+    """The user's cache, by the rules of imgbuild."""
     if "IMGBUILD_CACHE" in os.environ:
         return Path(os.environ["IMGBUILD_CACHE"])
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -314,7 +314,7 @@ def cache_root() -> Path:
 
 
 def link(source: str, place: str) -> str:
-    """Link a file, or copy it where links do not reach."""
+    """Link a file, or copy it if it cannot be linked."""
     try:
         os.link(source, place)
     except OSError:

@@ -35,7 +35,7 @@ Sealed = tuple[str, Arch, SealedImage]
 
 
 def images(folder: Path) -> list[Sealed]:
-    """Every sealed image below `folder`: target, architecture, image."""
+    """Every image with digests below `folder`: target, architecture, image."""
     seals = [codec.read(path, Seal) for path in sorted(folder.glob("*/digests.json"))]
     return [(seal.target, arch, image) for seal in seals for arch, image in seal.arch.items()]
 
@@ -110,7 +110,7 @@ def pushed(found: Sequence[Sealed], place: str, storage: Path | None) -> tuple[l
 
 
 def main() -> int:
-    """Print the table or the comparison; exit status 2 if nothing is sealed."""
+    """Print the table or the comparison; exit status 2 if no target has digests."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--images", type=Path, default=ROOT / "images", help="the folder of locks and seals"

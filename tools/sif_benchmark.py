@@ -1,4 +1,4 @@
-"""Measures `imgbuild sif` against `apptainer build`: the same layout, the same compressor, in turn.
+"""Measures `imgbuild build --format sif` against `apptainer build`, with one compressor, in turn.
 
 Prints a Markdown table for docs/benchmarks.md: medians of wall time, peak memory, peak disk beyond
 the output. Beside the layout it needs room for what Apptainer unpacks and the SIF, twice: 18 GB for
@@ -75,7 +75,7 @@ class Watch(threading.Thread):
 
 
 def main() -> None:
-    """Convert in a folder of its own, which is removed."""
+    """Convert in a temporary folder."""
     options = arguments()
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-sif-", dir=options.work))
     try:
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What to measure, from the command line."""
+    """The options."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -98,18 +98,21 @@ def arguments() -> argparse.Namespace:
 
 
 def benchmark(options: argparse.Namespace, folder: Path) -> str:
-    """Both in turn, so that other work on the machine meets both; the report as Markdown."""
+    """Run both alternately, so that other load affects both; the report as Markdown."""
     before = measuring.machine()
     layout = options.layout.resolve()
     for blob in (layout / "blobs/sha256").iterdir():
         with blob.open("rb") as file:
             while file.read(1 << 24):
                 pass
-    runs: dict[str, list[Run]] = {"imgbuild sif": [], "apptainer build": []}
+    runs: dict[str, list[Run]] = {"imgbuild": [], "apptainer build": []}
     for _ in range(options.runs):
         out = folder / "ours.sif"
-        command = [IMGBUILD, "sif", layout, "--output", out, "--compress", options.compress]
-        runs["imgbuild sif"].append(convert(command, folder, out))
+        command = [
+            *(IMGBUILD, "build", "--from", layout, "--format", "sif"),
+            *("--output", out, "--compress", options.compress),
+        ]
+        runs["imgbuild"].append(convert(command, folder, out))
         out = folder / "theirs.sif"
         arguments = ["--disable-cache", "--mksquashfs-args", OPTIONS[options.compress]]
         command = ["apptainer", "build", *arguments, out, f"oci:{layout}"]
@@ -145,7 +148,7 @@ def processor() -> float:
 
 def report(runs: dict[str, list[Run]], before: str) -> str:
     """A line on the machine, and a table of medians."""
-    count = len(runs["imgbuild sif"])
+    count = len(runs["imgbuild"])
     lines = [f"{before}; median of {count}.", "", HEAD, "| --- " * 7 + "|"]
     slowest = max(median(each) for each in runs.values())
     for name, each in runs.items():

@@ -1,3 +1,3 @@
-"""imgbuild: one reviewed file of versions in, container images that work together out."""
+"""imgbuild: reproducible container images from one reviewed file of versions."""
 
 __version__ = "0.1.0"

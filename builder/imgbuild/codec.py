@@ -1,7 +1,7 @@
 """Values to canonical JSON and back.
 
-Canonical here means: UTF-8, keys in the order of the value's fields (mappings sorted), two spaces
-of indentation, and any list or mapping that holds only scalars on one line, so that a diff of a
+Canonical means: UTF-8, keys in the order of the struct's fields (mappings sorted), an indentation
+of two spaces, and any list or mapping that holds only scalars on one line, so that a diff of a
 lock shows one line for each changed item. The last byte is a newline.
 """
 
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 
 def to_builtins(value: Any) -> Any:
-    """A value as JSON's own types; mappings sorted by key, fields in the order of their struct."""
+    """`value` as JSON types: mappings sorted by key, fields in the order of their struct."""
     return msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_other)
 
 
 def _other(value: object) -> str:
-    """What msgspec does not encode by itself in all its versions."""
+    """Encode types that not every release of msgspec encodes."""
     if isinstance(value, PurePath):
         return str(value)
     raise NotImplementedError
@@ -39,7 +39,7 @@ def compact(value: Any) -> bytes:
 
 
 def encode(value: Any) -> bytes:
-    """Canonical JSON for files that people review: see the module's own words."""
+    """Canonical JSON for files that people review, as the module's docstring defines it."""
     return (_block(to_builtins(value), "") + "\n").encode()
 
 
@@ -69,9 +69,9 @@ def _scalar(value: Any) -> str:
 def decode(
     data: bytes, kind: type[T], *, file: str, what: str = "document", hint: str | None = None
 ) -> T:
-    """Read `data` as a `kind`; InputError names `file` and the path of what does not fit.
+    """Decode `data` as a `kind`; InputError, with `hint`, names `file` and the invalid key.
 
-    `what` is the word for such a file, `hint` what to do about a damaged one.
+    `what` is what the message calls the file: "lock", "test record".
     """
     cause: Exception
     try:
@@ -87,7 +87,7 @@ def decode(
 
 
 def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None = None) -> T:
-    """Read the file at `path` as a `kind`; InputError if it is absent or does not fit.
+    """Read the file at `path` as a `kind`; InputError if it is missing or invalid.
 
     `what` and `hint` as for `decode`.
     """
@@ -100,14 +100,14 @@ def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None 
 
 
 def write(path: Path, value: Any) -> bool:
-    """Write `value` to `path` in one step (a rename); False if it stood there already."""
+    """Write `value` to `path` by an atomic rename; False if the file has this content already."""
     return write_bytes(path, encode(value))
 
 
 def write_bytes(path: Path, data: bytes) -> bool:
-    """Write `data` to `path` in one step (a rename); False if it stood there already.
+    """Write `data` to `path` by an atomic rename; False if the file has this content already.
 
-    Several processes may write at once: each has a temporary name of its own, the last one wins.
+    Several processes may write at once: each uses its own temporary file, and the last one wins.
     """
     if path.exists() and path.read_bytes() == data:
         return False

@@ -1,6 +1,6 @@
-"""Every error that a user can meet: its text, its remedy, and the exit code of its class.
+"""The errors that users see: a message, a hint, and one exit code for each class.
 
-Comes in: what went wrong. Goes out: an exception that only the command line's entry point catches.
+They are caught only in `cli.main`, which prints them and ends the process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ import msgspec
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong with an input: where it stands, what stands there, what should."""
+    """One error in an input file: where it is, the value found there, and what was expected.
+
+    `line` and `column` count from 1; `path` is a key such as "targets.cu124.python". `nearest` is
+    the valid value that is most similar to `value`.
+    """
 
     file: str
     message: str
@@ -37,7 +41,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImgbuildError(Exception):
-    """What users see: a message, a hint that says what to do, and an exit code by class."""
+    """Base class: `message` names file, place and value; `hint` says what to do about it."""
 
     exit_code = 1
 
@@ -48,13 +52,13 @@ class ImgbuildError(Exception):
 
 
 class WorkFailed(ImgbuildError):
-    """The work itself failed: a build, a smoke test, an engine that refused."""
+    """A build or a smoke test failed, or a container engine returned an error."""
 
     exit_code = 1
 
 
 class InputError(ImgbuildError):
-    """A file or a flag is wrong. Carries every problem that was found, not just the first."""
+    """A file or an option is invalid. `problems` are all errors that were found in the file."""
 
     exit_code = 2
 
@@ -66,37 +70,41 @@ class InputError(ImgbuildError):
 
 
 class NothingSelected(ImgbuildError):
-    """No target has that name, or no architecture of it is left."""
+    """No target or architecture matches what was asked for."""
 
     exit_code = 3
 
 
 class AuditFailed(ImgbuildError):
-    """An audit found an error: parts of a world that cannot work together."""
+    """An audit found errors: packages of the set cannot work together."""
 
     exit_code = 4
 
 
 class LockStale(ImgbuildError):
-    """A lock is missing, was made by another format, or no longer follows from the matrix."""
+    """A lock is missing, has another format, or is out of date with the matrix."""
 
     exit_code = 5
 
 
 class ToolMissing(ImgbuildError):
-    """A program that imgbuild needs for this verb is absent or too old."""
+    """A program that this verb needs is missing or too old."""
 
     exit_code = 6
 
 
 class FetchFailed(ImgbuildError):
-    """A download or an upload failed: no route, no such file, no permission."""
+    """A download or an upload failed: no connection, no such file, no permission."""
 
     exit_code = 7
 
 
-class WorldImpossible(ImgbuildError):
-    """No set of packages satisfies the target: the chain of reasons, the nearest worlds."""
+class NoSolution(ImgbuildError):
+    """No package set satisfies the target.
+
+    `reasons` explain the conflict, one line each; `nearest` are similar requests that have a
+    solution.
+    """
 
     exit_code = 8
 
@@ -114,25 +122,26 @@ class WorldImpossible(ImgbuildError):
 
 
 class IntegrityError(ImgbuildError):
-    """A file is not what its hash, its own directory or the lock says, or is unsafe to unpack."""
+    """A file does not match its hash or the lock, is damaged, or is unsafe to unpack."""
 
     exit_code = 9
 
 
 class Interrupted(ImgbuildError):
-    """The user stopped the work; what was finished is kept."""
+    """The user interrupted the work; finished parts are kept."""
 
     exit_code = 130
 
 
 class SomeFailed(WorkFailed):
-    """Of several targets some failed: what each said, and their exit code if they share one."""
+    """Several targets failed. The exit code is theirs if all of them have the same, else 1."""
 
     def __init__(self, failed: Mapping[str, ImgbuildError]) -> None:
         codes = {error.exit_code for error in failed.values()}
         lines = "".join(f"\n  {name}: {error.message}" for name, error in failed.items())
         super().__init__(
-            f"{len(failed)} targets failed:{lines}", hint="the others are done; name one to see why"
+            f"{len(failed)} targets failed:{lines}",
+            hint="the other targets are done; run it for one of these alone to see its full error",
         )
         self.exit_code = codes.pop() if len(codes) == 1 else 1
         self.failed = dict(failed)

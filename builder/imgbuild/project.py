@@ -1,4 +1,4 @@
-"""Where a project keeps its things: `matrix.yaml`, the folder `images` beside it, the outputs."""
+"""The paths of a project: `matrix.yaml`, the folder `images` next to it, and the outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MATRIX = "matrix.yaml"
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with a matrix."""
+    """A folder with a `matrix.yaml`."""
 
     matrix: Path
 
@@ -23,11 +23,11 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def images(self) -> Path:
-        """The folder of locks and seals."""
+        """The folder of locks, digests and test records."""
         return self.root / "images"
 
     def output(self, target: str) -> Path:
-        """Where the layout of `target` goes unless the user names another place."""
+        """The default folder for the OCI layout of `target`."""
         return self.root / "build" / target
 
     def sealed(self) -> tuple[str, ...]:
@@ -36,16 +36,19 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(named: Path | None) -> Project:
-    """The project of the matrix at `named`, else of the nearest one in this folder or above."""
+    """The project of the matrix at `named`, or of the first one in this folder or its parents.
+
+    InputError if there is none.
+    """
     if named is not None:
         path = named / MATRIX if named.is_dir() else named
         if not path.is_file():
             message = f"{path}: no such file"
-            raise InputError(message, hint="name a matrix with --matrix FILE")
+            raise InputError(message, hint="pass the path of a matrix.yaml with --matrix FILE")
         return Project(matrix=path.resolve())
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / MATRIX).is_file():
             return Project(matrix=folder / MATRIX)
-    message = f"no {MATRIX} in {here} or above"
-    raise InputError(message, hint="run inside a checkout, or name a matrix with --matrix FILE")
+    message = f"no {MATRIX} in {here} or any parent folder"
+    raise InputError(message, hint="run it in a project, or pass --matrix FILE")

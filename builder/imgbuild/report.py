@@ -1,4 +1,4 @@
-"""Findings: one shape for audit, smoke tests and doctor."""
+"""Findings and test cases, in one format for audit, smoke tests and doctor."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild.audit.source.facts import Floors
-
-Tier = Literal["static", "cpu", "gpu", "multi-gpu"]  # of smoke tests, in the order of their needs
-OUTCOMES = ("passed", "failed", "skipped")  # of a case
+Tier = Literal["static", "cpu", "gpu", "multi-gpu"]  # of smoke tests; each needs more than the last
+OUTCOMES = ("passed", "failed", "skipped")  # of a test case
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is: an error fails the verb, a warning and a note do not."""
+    """The severity of a finding. Only an error makes the verb fail."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -23,34 +21,34 @@ class Severity(enum.StrEnum):
 
 
 class Relation(enum.StrEnum):
-    """How two packages clash, or what one of them lacks."""
+    """How two packages conflict, or what one of them lacks."""
 
-    PACKAGE = "package"  # imports a package that nothing in the world provides
+    PACKAGE = "package"  # imports a package that is not in the package set
     MODULE = "module"  # imports a module that the other does not have
     NAME = "name"  # imports or reads a name that a module of the other does not have
-    KEYWORD = "keyword"  # passes an argument that the other's callable does not take
-    ARGUMENT = "argument"  # leaves out, or passes too many, positional arguments
+    KEYWORD = "keyword"  # passes a keyword argument that the other's callable does not accept
+    ARGUMENT = "argument"  # passes too few or too many positional arguments
     ATTRIBUTE = "attribute"  # reads an attribute that the other's class does not have
-    REGISTERED = "registered"  # registers a name that the other has taken already
-    SYMBOL = "symbol"  # links to a symbol that no library of the world defines
-    LIBRARY = "library"  # links to a library that is not there
+    REGISTERED = "registered"  # registers a name that the other has registered already
+    SYMBOL = "symbol"  # links to a symbol that no library of the package set defines
+    LIBRARY = "library"  # links to a library that is missing
     ABI = "abi"  # compiled against another binary interface (numpy 1, another torch)
-    CUDA = "cuda"  # of another CUDA release than the world
+    CUDA = "cuda"  # built for another CUDA release than the package set's
     WINDOW = "window"  # declares in its code which versions of the other it supports
-    REQUIREMENT = "requirement"  # METADATA asks for something else
+    REQUIREMENT = "requirement"  # its METADATA requires another version
     RULE = "rule"  # a known failure of the rules file
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a finding rests on: a place in a file of one package, and what it clashes with.
+    """The evidence for a finding: a place in a file of one package, and what conflicts with it.
 
-    `subject` is what is missing or refused: "vllm.sampling_params:GuidedDecodingParams" for a
+    `subject` is what is missing or not accepted: "vllm.sampling_params:GuidedDecodingParams" for a
     name, "vllm.worker" for a module, "vllm.SamplingParams(best_of)" for a keyword,
     "vllm.AsyncEngineArgs.disable_log_requests" for an attribute, the mangled symbol, the SONAME,
-    a requirement. `other` is empty where no package of the world is meant. `spec` says which
-    versions of `other` would do, where the evidence itself tells (a window, a rule, a requirement).
-    `symbols` are all that a shared object lacks, sorted, where it lacks several; the first finding
-    of a file has them.
+    a requirement. `other` is empty if no other package of the set is involved. `spec` are the
+    versions of `other` that fit, if the evidence states them (a window, a rule, a requirement).
+    `symbols` are all undefined symbols of a shared object, sorted, if there are several; only the
+    first finding of a file has them.
     """
 
     relation: Relation
@@ -66,9 +64,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One result: what was found, where, how bad it is, what to do.
+    """One result of a check: what was found, where, its severity, and what to do.
 
-    An error of an audit lies on the main path; in a corner the same is a note.
+    In an audit a finding is an error only on the main path; elsewhere it is a note.
     """
 
     check: str
@@ -80,7 +78,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One test of a tier: how it ended and how long it took (seconds)."""
+    """The result of one smoke test; `seconds` is how long it took."""
 
     name: str
     outcome: str  # "passed", "failed" or "skipped"
@@ -90,24 +88,43 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count(cases: Sequence[Case], outcome: str) -> int:
-    """How many cases ended so."""
+    """The number of `cases` with this outcome."""
     return sum(case.outcome == outcome for case in cases)
 
 
 def passed(cases: Sequence[Case]) -> bool:
-    """No case failed, and at least one passed: a skip is never a pass."""
+    """Whether no case failed and at least one passed: skipped cases alone do not count."""
     return not count(cases, "failed") and count(cases, "passed") > 0
 
 
 def counts(cases: Sequence[Case]) -> str:
-    """How many cases ended in which way, in words."""
+    """The number of cases by outcome, such as "3 passed, 0 failed, 1 skipped"."""
     return ", ".join(f"{count(cases, outcome)} {outcome}" for outcome in OUTCOMES)
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a verb found out about one target on one architecture.
+class Floors(msgspec.Struct, frozen=True, kw_only=True):
+    """The minimum that an image requires of its host.
 
-    `floors` are what the image needs of its host, where its shared objects were read.
+    `driver` is the oldest NVIDIA driver that runs it at all; below `driver_full`, the driver of the
+    CUDA release, PTX is not compiled and newer functions are missing. `gpu` are the compute
+    capabilities ("9.0") for which all required libraries have code; for those in `gpu_ptx` some
+    libraries have only PTX, which the driver compiles at the first use. `glibc` is the newest
+    version that a wheel's file requires: a container has its own glibc, an installation from the
+    same lock uses the host's.
+    """
+
+    cuda: str
+    driver: str = ""
+    driver_full: str = ""
+    gpu: tuple[str, ...] = ()
+    gpu_ptx: tuple[str, ...] = ()
+    glibc: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings and test cases for one target on one architecture.
+
+    `floors` are the image's requirements of its host, if its shared objects were read.
     """
 
     target: str
@@ -119,7 +136,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """No error among the findings, no failed case, and something was checked."""
+        """Whether no finding is an error and no case failed."""
         return not any(finding.severity is Severity.ERROR for finding in self.findings) and not any(
             case.outcome == "failed" for case in self.cases
         )

@@ -1,4 +1,4 @@
-"""Small values that all stages share: architectures and digests."""
+"""Values that all stages share: architectures, digests, sizes, package names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Bytes = Annotated[int, msgspec.Meta(ge=0, description="a size in bytes")]
 
 
 class Arch(enum.StrEnum):
-    """A machine architecture, named as users name it; its properties are the other spellings."""
+    """A machine architecture. The value is what users write; properties are other spellings."""
 
     X86_64 = "x86_64"
     ARM64 = "arm64"
@@ -48,19 +48,19 @@ class Arch(enum.StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> Arch:
-        """Any common spelling (amd64, aarch64, linux/arm64, …); ValueError if none fits."""
+        """The architecture for a common spelling (amd64, aarch64, linux/arm64), else ValueError."""
         name = text.lower().removeprefix("linux/").replace("-", "_")
         spellings = {"amd64": cls.X86_64, "x64": cls.X86_64, "aarch64": cls.ARM64}
         return spellings.get(name) or cls(name)
 
 
 class Condition(enum.StrEnum):
-    """How far a target is, in words (see `states`)."""
+    """The state of a target's lock (see `show.status`)."""
 
-    LOCKED = "locked"  # its lock and seal follow from the matrix
-    STALE = "stale"  # its lock or seal does not, any more
+    LOCKED = "locked"  # lock and digests follow from the matrix
+    STALE = "stale"  # lock or digests are out of date
     UNLOCKED = "not locked"
-    NEEDS = "needs"  # not locked, and the default index alone cannot give it
+    NEEDS = "needs"  # not locked, and needs more than the default index
 
 
 def sha256(data: bytes) -> str:
@@ -74,10 +74,10 @@ def digest_of(data: bytes) -> Digest:
 
 
 def digest_of_file(file: BufferedReader) -> Digest:
-    """The OCI digest of what is left to read of `file`."""
+    """The OCI digest of `file` from its current position to its end."""
     return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def normalize(package: str) -> str:
-    """A package name as PEP 503 spells it: lower case, one hyphen for each run of `-_.`."""
+    """A package name normalized by PEP 503: lower case, one hyphen for each run of `-_.`."""
     return re.sub(r"[-_.]+", "-", package).lower()

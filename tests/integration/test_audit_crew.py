@@ -15,7 +15,7 @@ from imgbuild.audit.packages.reading import (
     find_modules,
     read_modules,
 )
-from tests import audited
+from tests.support import audited
 
 LINE = "def f{0}(a, b={0}):\n    return g(a, key=b)\n"
 

@@ -15,8 +15,8 @@ from imgbuild.index.pages import SIMPLE, read_page
 from imgbuild.lock.resolution import Wheel
 from imgbuild.solve import uv
 from imgbuild.values import Arch
-from tests import audited
-from tests.servers import Site, serve
+from tests.support import audited
+from tests.support.servers import Site, serve
 
 BINARY = random.Random(3).randbytes(20 << 20)
 

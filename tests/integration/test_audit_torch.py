@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.assemble import sources
+from imgbuild.assemble.sources import LockSources
 from imgbuild.audit.checks import linking
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import open_package_set
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.lock import lock as locks
@@ -24,7 +25,7 @@ from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.load import load
 from imgbuild.report import Finding, Relation, Severity
 from imgbuild.values import Arch
-from tests import needs, samples
+from tests.support import needs, samples
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
@@ -56,7 +57,7 @@ def torch() -> Iterator[tuple[Wheel, Path]]:
     assert wheel.version == "2.6.0"
     store = Store.open()
     if store.file(wheel.sha256) is None:
-        sources.fetch(lock, {wheel.sha256}, load(ROOT / "matrix.yaml"), store, Http())
+        LockSources(lock, load(ROOT / "matrix.yaml"), Context(store, Http())).fetch({wheel.sha256})
     path = store.file(wheel.sha256)
     assert path is not None
     yield wheel, path

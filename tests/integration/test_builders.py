@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from imgbuild.oci import layout
-from tests import dockerworld, needs
-from tests.smallproject import TARGET, Project
+from tests.support import dockerfile_project, needs
+from tests.support.sample_project import TARGET, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 BUILDERS = ("docker", "podman", "buildah")
@@ -30,7 +30,7 @@ FORGET = 'description~="venv-|exec /bin/sh"'  # the steps that install, in what 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    with dockerworld.project(tmp_path_factory.mktemp("builders")) as made:
+    with dockerfile_project.project(tmp_path_factory.mktemp("builders")) as made:
         made.run("render", TARGET)
         yield made
 
@@ -90,7 +90,7 @@ def test_another_builder_makes_the_same_files(project, builder):
     assert leftovers(project) == []
 
     pair = f"embedded,{builder}"
-    compared = json.loads(project.run("compare", TARGET, "--builders", pair, "--json").stdout)[0]
+    compared = json.loads(project.run("diff", TARGET, "--builders", pair, "--json").stdout)[0]
     comparison = compared["comparison"]
     assert comparison["equal"]
     assert comparison["left"]["paths"] > 1000
@@ -126,11 +126,11 @@ def test_compare_tells_a_difference_and_its_status(project, tmp_path):
     needs.buildx()
     project.run("build", TARGET)
     pair = [str(project.folder / "build" / TARGET), str(built(project, "docker"))]
-    done = project.run("compare", *pair, status=1)
+    done = project.run("diff", "--files", *pair, status=1)
     assert "/opt/venv/bin/acall: content: " in done.stderr
     accept = tmp_path / "accept.yaml"
     accept.write_text("- {path: '**', field: '**', reason: for this test}\n")
-    assert " equal " in project.run("compare", *pair, "--accept", str(accept)).stdout
+    assert " equal " in project.run("diff", "--files", *pair, "--accept", str(accept)).stdout
 
 
 def test_a_second_build_without_what_was_kept_gives_the_same_digest(project):
@@ -148,12 +148,12 @@ def test_a_second_build_without_what_was_kept_gives_the_same_digest(project):
     assert len(digests) == 1
 
 
-def test_a_step_that_fails_is_told_and_nothing_is_left(project, template):
+def test_a_step_that_fails_is_an_error_and_nothing_is_left(project, template):
     needs.buildx()
     step(template, "echo the cause && exit 3")
     out = project.folder / "build/fails"
     done = project.run("build", TARGET, "--builder", "docker", "--output", str(out), status=1)
-    assert "step [venv-amd64 " in done.stderr
+    assert "[venv-amd64 " in done.stderr
     assert "exit code: 3" in done.stderr
     assert "the cause" in done.stderr
     assert "to repeat: docker buildx build" in done.stderr
@@ -189,20 +189,22 @@ def test_a_secret_is_seen_by_its_step_and_by_no_layer(project, template, tmp_pat
     assert seen == 1, found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_a_folder_with_commas_colons_and_spaces_is_a_folder(project, tmp_path, builder):
     need(builder)
     odd = copied(project, tmp_path / "a,b: c" / "é@1")
     pair = f"embedded,{builder}"
-    done = odd.run("compare", TARGET, "--builders", pair)
+    done = odd.run("diff", TARGET, "--builders", pair)
     assert " equal " in done.stdout
     assert f"with {builder} …" in done.stderr
     assert leftovers(odd) == []
 
 
+@pytest.mark.long
 def test_compare_builds_anew_what_does_not_follow_from_what_lies_there(project, template):
     needs.buildx()
-    words = ["compare", TARGET, "--builders", "embedded,docker"]
+    words = ["diff", TARGET, "--builders", "embedded,docker"]
 
     def _was_built(status: int = 0) -> bool:
         return "with docker …" in project.run(*words, status=status).stderr
@@ -233,7 +235,7 @@ def test_compare_builds_anew_what_does_not_follow_from_what_lies_there(project, 
     away.rename(layer)
 
 
-@pytest.mark.parametrize("builder", ["docker", "podman"])
+@pytest.mark.parametrize("builder", ["docker", pytest.param("podman", marks=pytest.mark.long)])
 def test_two_builds_at_once_do_not_disturb_each_other(project, template, tmp_path, builder):
     """Of one target: they share a folder of wheels. Of two with one base: its name with podman."""
     need(builder)
@@ -359,6 +361,7 @@ def archived(path: Path) -> str:
     return str(image["digest"])
 
 
+@pytest.mark.long
 def test_commands_by_hand(project, podman, tmp_path):
     """What the head of a Dockerfile says, word for word, for Docker and for podman."""
     docker = needs.buildx()
@@ -388,7 +391,7 @@ def test_commands_by_hand(project, podman, tmp_path):
     by_hand = {"docker": project.folder / f"build/{TARGET}.oci.tar", "podman": saved}
     for builder, archive in by_hand.items():
         pair = [str(archive), str(built(project, builder))]
-        assert " equal " in project.run("compare", *pair, "--accept", str(accept)).stdout
+        assert " equal " in project.run("diff", "--files", *pair, "--accept", str(accept)).stdout
     digest = archived(by_hand["docker"])
     by_hand["docker"].unlink()
     subprocess.run([docker, "buildx", "bake", TARGET], cwd=project.folder, check=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.oci import layout
-from tests import needs
+from tests.support import needs
 
 ROOT = Path(__file__).parents[2]
 TARGETS = ("cu124-vllm", "cu130-vllm")
@@ -68,7 +68,7 @@ def imgbuild(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_docker_makes_the_same_files_from_the_committed_dockerfile(project, target):
-    done = imgbuild(project, "compare", target, *ARCH, "--builders", "embedded,docker", "--json")
+    done = imgbuild(project, "diff", target, *ARCH, "--builders", "embedded,docker", "--json")
     assert f"building {target} for x86_64 with docker …" in done.stderr
     assert "does not follow from the lock" not in done.stderr
     place = project / "build/compare/docker" / target

@@ -19,8 +19,10 @@ from imgbuild.errors import InputError
 from imgbuild.oci import layout
 from imgbuild.precompile import bytecode
 from imgbuild.values import Arch, sha256
-from tests import dockerworld, needs, smallworld
-from tests.smallproject import TARGET, Project
+from tests.support import dockerfile_project, needs, smoke_environment
+from tests.support.sample_project import TARGET, Project
+
+VERB = ("precompile", "bytecode")
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 VARIANT = f"{TARGET}-fast"
@@ -39,9 +41,9 @@ for module in (helper, json, thewheel):
 def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, dict[str, Any]]]:
     """A project with a target and its variant, both built, and what was said of the wheel."""
     needs.user_namespaces()
-    with dockerworld.project(tmp_path_factory.mktemp("bytecode") / "project") as project:
+    with dockerfile_project.project(tmp_path_factory.mktemp("bytecode") / "project") as project:
         project.run("build", TARGET)
-        done = project.run("bytecode", TARGET, "--json")
+        done = project.run(*VERB, TARGET, "--json")
         assert f"{TARGET}: compiling" in done.stderr
         _, _, row = done.stderr.partition("to use it, add to matrix.yaml:\n")
         add(project, yaml.safe_load(row))
@@ -123,20 +125,21 @@ def test_a_source_that_changed_is_not_served_stale(world, tmp_path):
     assert f"{WHERE}/{SITE}/helper.cpython-311.pyc matches" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_second_run_gives_the_same_bytes(world, tmp_path):
     project, made = world
-    again = json.loads(project.run("bytecode", TARGET, "-o", str(tmp_path), "--json").stdout)
+    again = json.loads(project.run(*VERB, TARGET, "-o", str(tmp_path), "--json").stdout)
     assert again == made
     assert sha256((tmp_path / made["file"]).read_bytes()) == made["sha256"]
     # Of the variant's own image too: bytecode is not made of bytecode.
-    of_variant = project.run("bytecode", VARIANT, "-o", str(tmp_path), "--json")
+    of_variant = project.run(*VERB, VARIANT, "-o", str(tmp_path), "--json")
     assert json.loads(of_variant.stdout)["sha256"] == made["sha256"]
 
 
 def test_what_an_import_loads_can_be_taken_alone(world, tmp_path):
     project, made = world
-    words = ("--import", "thewheel", "--import", "json.tool", "--output", str(tmp_path))
-    few = json.loads(project.run("bytecode", TARGET, *words, "--arch", "x86_64", "--json").stdout)
+    words = ("--module", "thewheel", "--module", "json.tool", "--output", str(tmp_path))
+    few = json.loads(project.run(*VERB, TARGET, *words, "--arch", "x86_64", "--json").stdout)
     assert few["imports"] == ["thewheel", "json.tool"]
     assert few["modules"] < 150 < made["modules"]
     with zipfile.ZipFile(tmp_path / few["file"]) as archive:
@@ -151,8 +154,8 @@ def test_what_an_import_loads_can_be_taken_alone(world, tmp_path):
 
 def test_a_module_that_cannot_be_imported_is_told_in_pythons_words(world, tmp_path):
     project, _ = world
-    words = ("--import", "thewheel.nothing", "--output", str(tmp_path / "out"))
-    done = project.run("bytecode", TARGET, *words, status=1)
+    words = ("--module", "thewheel.nothing", "--output", str(tmp_path / "out"))
+    done = project.run(*VERB, TARGET, *words, status=1)
     assert f"{TARGET}: cannot import thewheel.nothing" in done.stderr
     assert "ModuleNotFoundError: No module named 'thewheel.nothing'" in done.stderr
     assert f"hint: look into the image: imgbuild run {TARGET} -- sh" in done.stderr
@@ -184,7 +187,7 @@ def test_docker_makes_the_same_files(world):
     project.run("render", VARIANT)
     project.run("build", VARIANT, "--builder", "docker")
     pair = ("--builders", "embedded,docker")
-    compared = json.loads(project.run("compare", VARIANT, *pair, "--json").stdout)[0]["comparison"]
+    compared = json.loads(project.run("diff", VARIANT, *pair, "--json").stdout)[0]["comparison"]
     assert compared["equal"], compared
 
 
@@ -195,10 +198,13 @@ def test_what_does_not_compile_is_left_out_and_said(tmp_path):
     template, old = b"import {{ name }}\n", b"print 'hello'\n"
     files = {"gamma/__init__.py": b"", "gamma/template.py": template, "gamma/old.py": old}
     wheels = [
-        *smallworld.good(tmp_path / "wheels"),
-        smallworld.make_wheel(tmp_path / "wheels", "gamma", "1.0", files),
+        *smoke_environment.good(tmp_path / "wheels"),
+        smoke_environment.make_wheel(tmp_path / "wheels", "gamma", "1.0", files),
     ]
-    built, lock = smallworld.make_layout(tmp_path, wheels), smallworld.make_lock_of(wheels)
+    built, lock = (
+        smoke_environment.make_layout(tmp_path, wheels),
+        smoke_environment.make_lock_of(wheels),
+    )
     store, out = Store.open(tmp_path / "cache"), tmp_path / "out"
     made = bytecode.compile_twice(lock, built, Arch.X86_64, [], store=store, out=out)
     left = {each.path: each.reason for each in made.left_out}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
+from tests.support import needs
 
 pytestmark = pytest.mark.engine
 SCRIPT = Path(__file__).parents[2] / "smoke_tests/doctor.py"
@@ -113,8 +113,8 @@ def reduce_(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_torch_that_cannot_be_imported_is_not_taken_for_none(tmp_path: Path) -> None:
     absent = reduce_(tmp_path, "--gpus", "8")
     assert absent.returncode == 0
-    assert "not proven: the interconnect, since the image has no torch" in absent.stdout
-    assert "not proven: that anything in the image can use the 8 GPUs" in absent.stdout
+    assert "not tested: the interconnect, since the image has no torch" in absent.stdout
+    assert "not tested: that anything in the image can use the 8 GPUs" in absent.stdout
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise ImportError('undefined symbol')")
     broken = reduce_(tmp_path, "--gpus", "8")

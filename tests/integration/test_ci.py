@@ -21,15 +21,15 @@ import pytest
 from imgbuild.attest.signing import forms
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse_repository
-from tests import ciworld, needs, ownregistry
-from tests.ciworld import BROKEN, CAUSE, OTHER, Ran
-from tests.ownregistry import OwnRegistry
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import ci_repository, docker_registry, needs
+from tests.support.ci_repository import BROKEN, CAUSE, OTHER, Ran
+from tests.support.docker_registry import OwnRegistry
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 ARCH = "x86_64"
-NIGHT = ("nightly", "--through", "root", "--json")
+NIGHT = ("ci", "nightly", "--through", "root", "--json")
 
 
 @dataclass
@@ -64,7 +64,7 @@ class World:
 
     def job(self, workflow: str, job: str, **env: str) -> Ran:
         """Run the scripts of a workflow's job."""
-        return ciworld.run_job(self.project, workflow, job, env, self.folder / workflow / job)
+        return ci_repository.run_job(self.project, workflow, job, env, self.folder / workflow / job)
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +72,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     needs.user_namespaces()
     folder = tmp_path_factory.mktemp("ci")
     with (
-        serve(Site(files=ciworld.index().site_files())) as site,
-        ownregistry.serve(folder / "registry") as registry,
+        serve(Site(files=ci_repository.index().site_files())) as site,
+        docker_registry.serve(folder / "registry") as registry,
     ):
-        project = ciworld.make(folder / "project", site.url("simple"))
-        base = ciworld.git(project.folder, "rev-parse", "HEAD")
+        project = ci_repository.make(folder / "project", site.url("simple"))
+        base = ci_repository.git(project.folder, "rev-parse", "HEAD")
         yield World(project, registry, base, folder / "scripts")
 
 
@@ -148,7 +148,7 @@ def test_nothing_is_left_to_do_but_what_failed(world):
 @pytest.fixture(scope="module")
 def changed(world: World) -> World:
     """The same world after a pin of one target was changed."""
-    ciworld.pin(world.project, TARGET, "2.0")
+    ci_repository.pin(world.project, TARGET, "2.0")
     return world
 
 
@@ -205,7 +205,7 @@ def report(world: World, folder: Path) -> None:
         '#!/bin/sh\necho "$@" >> "$0.log"\n[ "$2" != list ] || cat "$0.number" || true\n'
     )
     program.chmod(0o755)
-    env = {"PATH": ciworld.with_programs(folder), "GH_TOKEN": "none", "GH_REPO": "me/rl"}
+    env = {"PATH": ci_repository.with_programs(folder), "GH_TOKEN": "none", "GH_REPO": "me/rl"}
     done = world.job("nightly", "report", **env)
     assert done.status == 1, done.said
     assert f"| {TARGET} | ✅ published |" in done.summary
@@ -238,7 +238,7 @@ def own(changed: World) -> Iterator[World]:
 
 def tell(world: World, more: str = "", **other: str) -> None:
     """Write ci.yaml, with `more`, and `other` in the place of words that it has."""
-    text = ciworld.SETTINGS + more
+    text = ci_repository.SETTINGS + more
     for old, new in other.items():
         text = re.sub(rf"{old}: (\d+|\[.*\])", f"{old}: {new}", text)
     (world.project.folder / "ci.yaml").write_text(text)
@@ -262,7 +262,7 @@ def expensive(world: World, target: str) -> dict[str, str]:
 
 def test_a_tag_that_somebody_moved_is_put_back(own):
     place, before = own.place("rl"), expensive(own, OTHER)
-    own.project.run("tag", f"{place}@{own.digest(TARGET)}", OTHER)
+    own.project.run("registry", "tag", f"{place}@{own.digest(TARGET)}", OTHER)
     assert own.tags("rl")[OTHER] == own.digest(TARGET)
     done = own.project.run(*NIGHT, OTHER, "--registry", place)
     assert [one["outcome"] for one in json.loads(done.stdout)["targets"]] == ["published"]
@@ -280,7 +280,7 @@ def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(own):
     tell(own, GPU)
     gate = ("--gate", "static", "--gate", "gpu")
     words = ("--registry", own.place("gated"), *gate)
-    done = own.project.run("nightly", OTHER, *SLURM, *words, "--json", status=1)
+    done = own.project.run("ci", "nightly", OTHER, *SLURM, *words, "--json", status=1)
     [said] = json.loads(done.stdout)["targets"]
     assert (said["job"], said["step"]) == (f"{OTHER}@{ARCH}-gpu", "smoke"), said
     assert list((own.project.folder / f"build/ci/{OTHER}@{ARCH}-gpu").glob("slurm-*.log"))
@@ -308,12 +308,12 @@ def test_a_tier_that_passes_on_a_node_opens_the_way_to_the_tag(own, tmp_path):
     own.project.env.update(needs.slurm(), PYTHONPATH=str(tmp_path))
     tell(own, GPU)
     words = ("--registry", own.place("passed"), "--gate", "static")
-    done = own.project.run("nightly", OTHER, *SLURM, *words, "--json")
+    done = own.project.run("ci", "nightly", OTHER, *SLURM, *words, "--json")
     assert [one["outcome"] for one in json.loads(done.stdout)["targets"]] == ["published"]
     job = f"{OTHER}@{ARCH}-static"
     [log] = (own.project.folder / "build/ci" / job).glob("slurm-*.log")
     assert f"{job} passed" in log.read_text()
-    assert ciworld.result(own.project, job, "smoke")["tiers"] == ["static"]
+    assert ci_repository.result(own.project, job, "smoke")["tiers"] == ["static"]
     assert own.tags("passed")[OTHER] == own.digest(OTHER)
 
 
@@ -341,7 +341,7 @@ def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_pat
     before = expensive(own, OTHER)
     for _ in range(2):
         asked = len(own.registry.asked())
-        own.project.run(*NIGHT, OTHER, "--registry", own.place("signed"), "--key", str(secret))
+        own.project.run(*NIGHT, OTHER, "--registry", own.place("signed"), "--sign-key", str(secret))
         put = [one.path for one in own.registry.writes(asked) if one.method == "PUT"]
         tags = [at for at, path in enumerate(put) if f"/signed/manifests/{OTHER}" in path]
         made = f"/v2/signed/manifests/{forms.tag(own.digest(OTHER), forms.SIGNATURES)}"

@@ -1,38 +1,32 @@
 """Combinations that install and fail: the audit says so, with file and line; neighbours are clean.
 
-The records that are asked are audited in a few processes before the first test, since that is what
-takes time: by default one for each check, of the half that was held back, which the checks were not
-made with.
+All records are audited in a few processes before the first test, since that is what takes time.
+`tests.support.combinations` says how they are divided into two halves.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests import needs
-from tests.combinations import HALVES, Combination, Outcome, audit_all, half_of, load
+from tests.support.combinations import HALVES, Combination, Outcome, audit_all, half_of, load
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(2700), pytest.mark.disk(5)]
 
 ALL = [record for half in HALVES for record in load(half)]
-FIRST: dict[str, Combination] = {}  # of the held half for each check
-for one in load("held"):
-    FIRST.setdefault(one.check, one)
-RECORDS = ALL if needs.long() else list(FIRST.values())
 # What the audit is known not to see, with the reason in docs/benchmarks.md.
 UNSEEN: frozenset[str] = frozenset()
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    return audit_all(RECORDS, tmp_path_factory.mktemp("cache"))
+    return audit_all(ALL, tmp_path_factory.mktemp("cache"))
 
 
 def test_there_are_enough_of_every_kind() -> None:
     assert len(load("held")) >= 25
     kinds = {"elf", "cuda", "imports", "calls", "support", "metadata", "rules"}
     assert {record.check for record in ALL} >= kinds
-    assert FIRST.keys() == {record.check for record in ALL}
+    assert {record.check for record in load("held")} == {record.check for record in ALL}
     assert {record.arch for record in ALL} == {"x86_64", "arm64"}
 
 
@@ -41,13 +35,15 @@ def test_the_halves_are_drawn_by_a_fixed_rule(half: str) -> None:
     assert {half_of(record.id) for record in load(half)} == {half}
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.id)
-def test_the_broken_world_is_found(record: Combination, outcomes: dict[str, Outcome]) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("record", ALL, ids=lambda record: record.id)
+def test_the_broken_combination_is_found(record: Combination, outcomes: dict[str, Outcome]) -> None:
     found = outcomes[record.id].found
     assert bool(found) == (record.id not in UNSEEN)
     assert all(one.where and one.message and one.remedy for one in found)
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.id)
+@pytest.mark.long
+@pytest.mark.parametrize("record", ALL, ids=lambda record: record.id)
 def test_the_healthy_neighbour_is_clean(record: Combination, outcomes: dict[str, Outcome]) -> None:
     assert outcomes[record.id].alarms == ()

@@ -17,8 +17,8 @@ from imgbuild.oci.documents import MANIFEST, Descriptor, Manifest
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.values import Arch, sha256
-from tests import images, needs, ownregistry
-from tests.ownregistry import OwnRegistry
+from tests.support import docker_registry, images, needs
+from tests.support.docker_registry import OwnRegistry
 
 pytestmark = pytest.mark.engine
 
@@ -39,7 +39,7 @@ SAID = {
 @pytest.fixture(name="registry", scope="module")
 def _registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
     needs.tool("cosign")
-    with ownregistry.serve(tmp_path_factory.mktemp("cosign") / "registry") as running:
+    with docker_registry.serve(tmp_path_factory.mktemp("cosign") / "registry") as running:
         yield running
 
 

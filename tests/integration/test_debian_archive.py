@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.deb import apt
@@ -21,8 +22,8 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase
 from imgbuild.system import process
 from imgbuild.values import Arch
-from tests import needs
-from tests.servers import Site, serve
+from tests.support import needs
+from tests.support.servers import Site, serve
 
 MATRIX = load(Path(__file__).parent.parent.parent / "matrix.yaml")
 RELEASE = "debian/dists/bookworm/InRelease"
@@ -51,7 +52,7 @@ def mirror(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 def resolved(folder: Path) -> int:
     http = Http(attempts=1)
-    return len(apt.resolve_debs(base(), Arch.X86_64, Store.open(folder), http))
+    return len(apt.resolve_debs(base(), Arch.X86_64, Context(Store.open(folder), http)))
 
 
 @pytest.mark.network
@@ -124,7 +125,7 @@ def test_a_release_of_another_suite_is_refused(mirror: Site, tmp_path: Path) -> 
     mirror.files[RELEASE.replace("bookworm", "trixie")] = mirror.files[RELEASE]
     other = msgspec.structs.replace(base(), suite="trixie")
     with pytest.raises(IntegrityError, match="is signed for bookworm, not for trixie"):
-        apt.resolve_debs(other, Arch.X86_64, Store.open(tmp_path), Http(attempts=1))
+        apt.resolve_debs(other, Arch.X86_64, Context(Store.open(tmp_path), Http(attempts=1)))
 
 
 @pytest.mark.network

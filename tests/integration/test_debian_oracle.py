@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.container.sandbox import run
@@ -29,7 +30,7 @@ from imgbuild.oci.tar import MTIME
 from imgbuild.oci.unpack import unpack
 from imgbuild.plan.plan import DebianRecipe
 from imgbuild.values import Arch
-from tests import needs
+from tests.support import needs
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
 
@@ -92,12 +93,14 @@ def base() -> DebianBase:
 
 def locked(arch: Arch) -> Locked:
     store, http, places = Store.open(), Http(), apt.mirrors(base())
-    debs = apt.resolve_debs(base(), arch, store, http)
+    debs = apt.resolve_debs(base(), arch, Context(store, http))
 
     def want(deb: Deb) -> Want:
         return Want(deb, lambda: apt.urls(deb, places))
 
-    paths = fetch_all([want(deb) for deb in debs], store, http, title=f"Debian packages, {arch}")
+    paths = fetch_all(
+        [want(deb) for deb in debs], Context(store, http), title=f"Debian packages, {arch}"
+    )
     return Locked(debs, paths)
 
 

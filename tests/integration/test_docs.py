@@ -1,7 +1,7 @@
-"""The commands of README and docs, run as they are printed: a shell for each file and world.
+"""The commands of README and docs, run as they are printed: a shell for each file and environment.
 
-What a block says of itself stands in a comment before it (tests/docblocks.py); that every block has
-one is for tests/unit/helpers/test_docblocks.py to hold.
+A comment before each block says how it is run (tests/support/doc_blocks.py).
+tests/unit/test_docs.py checks that every block has one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests import docworld
-from tests.docblocks import ROOT, Block, blocks, commands, papers
-from tests.docworld import Shell, Worlds
+from tests.support import docs_shell
+from tests.support.doc_blocks import ROOT, Block, blocks, commands, papers
+from tests.support.docs_shell import Environments, Shell
 
 pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.network]
 # What reads a file that a block was made to be.
-READERS = {"matrix.yaml": "imgbuild matrix", "ci.yaml": "imgbuild ci jobs --all"}
+READERS = {"matrix.yaml": "imgbuild list", "ci.yaml": "imgbuild ci jobs --all"}
 
 
 def runs(path: Path) -> list[Block]:
@@ -26,25 +26,38 @@ def runs(path: Path) -> list[Block]:
     return [block for block in blocks(path) if block.mark and block.mark.kind == "run"]
 
 
-PAPERS = [path for path in papers() if runs(path)]
+# Each takes 20 to 60 seconds; the engines and verbs that they use have tests of their own.
+SLOW = (
+    "docs/apptainer.md", "docs/extend.md", "docs/howto/add-a-target.md",
+    "docs/howto/air-gapped.md", "docs/registry.md",
+)  # fmt: skip
+FILES = [
+    pytest.param(path, id=name, marks=[pytest.mark.long] if name in SLOW else [])
+    for path in papers()
+    if runs(path) and (name := path.relative_to(ROOT).as_posix())
+]
 
 
-@pytest.fixture(scope="module", name="worlds")
-def _worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
-    with docworld.serve_worlds(tmp_path_factory.mktemp("docs")) as worlds:
-        yield worlds
+@pytest.fixture(scope="module", name="environments")
+def _environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environments]:
+    with docs_shell.serve_environments(tmp_path_factory.mktemp("docs")) as environments:
+        yield environments
 
 
-@pytest.mark.parametrize("path", PAPERS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_commands_do_what_they_are_said_to(path: Path, worlds: Worlds) -> None:
+def test_slow_files_exist() -> None:
+    assert set(SLOW) <= {one.id for one in FILES}
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_the_commands_print_what_the_docs_show(path: Path, environments: Environments) -> None:
     shells: dict[str, Shell] = {}
     with contextlib.ExitStack() as stack:
         for block in runs(path):
             assert block.mark is not None
-            world = block.mark.world
-            if world not in shells:
-                shells[world] = stack.enter_context(worlds.shell(world))
-            do(block, shells[world])
+            name = block.mark.environment
+            if name not in shells:
+                shells[name] = stack.enter_context(environments.shell(name))
+            do(block, shells[name])
 
 
 def do(block: Block, shell: Shell) -> None:

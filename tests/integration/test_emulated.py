@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
+from tests.support import needs
 
 ROOT = Path(__file__).parents[2]
 FORMATS = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from imgbuild.container import engine
-from imgbuild.container.engine import Engine, Running
+from imgbuild.container.engine import ContainerOptions, Engine
 from imgbuild.errors import ToolMissing
 from imgbuild.oci import layout
 from imgbuild.system import process
 from imgbuild.values import Arch
-from tests import images, needs
+from tests.support import images, needs
 
 pytestmark = pytest.mark.engine
 
@@ -96,13 +96,15 @@ def test_an_image_goes_with_its_name(found, loaded):
 
 
 def test_settings_reach_the_command(found, loaded):
-    settings = Running(env={"MORE": "a b"}, user="4321", network=False, options=("--workdir=/bin",))
+    settings = ContainerOptions(
+        env={"MORE": "a b"}, user="4321", network=False, options=("--workdir=/bin",)
+    )
     said = engine.run(
         found, loaded, ["sh", "-c", "id -u; echo $MORE; pwd; ls /sys/class/net"], settings
     )
     assert said.stdout.split("\n")[:3] == ["4321", "a b", "/bin"], said
     assert said.stdout.split()[-1] == "lo"
-    said = engine.run(found, loaded, ["/opt/hello"], Running(entrypoint="/bin/ls"))
+    said = engine.run(found, loaded, ["/opt/hello"], ContainerOptions(entrypoint="/bin/ls"))
     assert said.stdout == "/opt/hello\n"
 
 
@@ -113,7 +115,7 @@ def test_files_go_in_and_out_without_shared_folders(found, loaded, tmp_path):
         info.size, info.uid, info.gid = 4, 1000, 1000
         tar.addfile(info, io.BytesIO(b"in\nx"))
     command = ["sh", "-c", "stat -c %u /opt/given/word; cat /opt/given/word >/opt/given/out; cat"]
-    settings = Running(user="0", network=False)
+    settings = ContainerOptions(user="0", network=False)
     container = engine.create(found, loaded, command, settings)
     try:
         engine.copy_in(found, container, [data.getvalue()], "/opt")
@@ -138,7 +140,7 @@ def test_an_engine_that_does_not_answer_is_told_with_a_remedy(monkeypatch):
 def test_with_no_engine_installed_none_is_found(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert engine.find() is None
-    with pytest.raises(ToolMissing, match="no container engine answers"):
+    with pytest.raises(ToolMissing, match="no container engine found"):
         engine.require()
 
 

@@ -15,7 +15,7 @@ import pytest
 from imgbuild.oci import layout
 from imgbuild.sif import convert
 from imgbuild.values import Arch
-from tests import needs, smallworld
+from tests.support import needs, smoke_environment
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 STRANGER = "54321:54321"
@@ -54,14 +54,14 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> layout.Layout:
     needs.root()
     folder = tmp_path_factory.mktemp("world")
     (folder / "wheels").mkdir()
-    return smallworld.make_layout(folder, smallworld.good(folder / "wheels"))
+    return smoke_environment.make_layout(folder, smoke_environment.good(folder / "wheels"))
 
 
 @pytest.fixture(scope="module", name="image")
 def _image(world: layout.Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs.tool("unsquashfs", "squashfs-tools")
     out = tmp_path_factory.mktemp("image") / "small.sqsh"
-    options = convert.Options(format="squashfs")
+    options = convert.ConvertOptions(format="squashfs")
     convert.convert(world, Arch.X86_64, out, options, lock=b"{}\n")
     return out
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import dockerworld, needs
-from tests.smallproject import TARGET, Project
+from tests.support import dockerfile_project, needs
+from tests.support.sample_project import TARGET, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 OWN = "ours"
@@ -21,7 +21,7 @@ def ours(tmp_path: Path) -> Iterator[Project]:
 
     What is published has a package that was built from its sdist.
     """
-    with dockerworld.project(tmp_path / "published", sdist=True) as published:
+    with dockerfile_project.project(tmp_path / "published", sdist=True) as published:
         folder = tmp_path / OWN
         folder.mkdir()
         (folder / "train.sh").write_text("#!/bin/sh\njq --version\n")
@@ -42,9 +42,7 @@ def test_docker_makes_the_same_files(ours: Project) -> None:
     needs.buildx()
     assert (ours.folder / f"images/{OWN}/Dockerfile").is_file()
     ours.run("render", OWN, "--check")
-    (answer,) = json.loads(
-        ours.run("compare", OWN, "--builders", "embedded,docker", "--json").stdout
-    )
+    (answer,) = json.loads(ours.run("diff", OWN, "--builders", "embedded,docker", "--json").stdout)
     assert answer["comparison"]["equal"], answer["comparison"]["differences"]
     assert answer["comparison"]["left"]["paths"] > 1000
     # A folder of an added package, into which a file is put, is as it is there.

@@ -19,7 +19,7 @@ from imgbuild.lock import lock as locks
 from imgbuild.oci import layout
 from imgbuild.plan import seal as seals
 from imgbuild.values import Arch
-from tests import needs
+from tests.support import needs
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"

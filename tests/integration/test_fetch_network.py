@@ -10,10 +10,11 @@ from urllib.parse import urldefrag, urljoin
 
 import pytest
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Refused, Want, fetch_all
 from imgbuild.cache.store import Store
-from imgbuild.lock.resolution import Locked
-from tests import downloads
+from imgbuild.lock.resolution import LockedFile
+from tests.support import downloads
 
 pytestmark = pytest.mark.network
 
@@ -32,9 +33,11 @@ def test_a_wheel_of_the_index(tmp_path: Path) -> None:
     end, size = http.part_end(url, 1000)
     assert http.part(url, 0, 4) == b"PK\x03\x04"
     assert http.part(url, size - 1000, 1000) == end
-    locked = Locked(file="six.whl", size=size, sha256=fragment.removeprefix("sha256="))
+    locked = LockedFile(file="six.whl", size=size, sha256=fragment.removeprefix("sha256="))
     store = Store.open(tmp_path / "cache")
-    path = fetch_all([Want(locked, lambda: [url])], store, http, title="six")[locked.sha256]
+    path = fetch_all([Want(locked, lambda: [url])], Context(store, http), title="six")[
+        locked.sha256
+    ]
     assert "six.py" in zipfile.ZipFile(BytesIO(path.read_bytes())).namelist()
 
 

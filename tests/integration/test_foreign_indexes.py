@@ -18,10 +18,10 @@ from imgbuild.cache.store import Store
 from imgbuild.oci import layout
 from imgbuild.oci.unpack import unpack
 from imgbuild.values import Arch, sha256
-from tests import images, samples, smallproject
-from tests.localindex import LocalIndex, wheel_bytes
-from tests.servers import Site, serve
-from tests.smallproject import Project
+from tests.support import images, sample_project, samples
+from tests.support.local_index import LocalIndex, wheel_bytes
+from tests.support.sample_project import Project
+from tests.support.servers import Site, serve
 
 TOOLKIT_126 = ('nvidia-cublas-cu12==12.6.4.1.*; extra == "all"',)
 TOOLKIT_130 = ('nvidia-cublas==13.1.0.3.*; extra == "all"',)
@@ -96,7 +96,7 @@ COMMON = "summary: a small world\n    base: below\n    as_of: 2026-01-01"
 
 def public() -> LocalIndex:
     """The default index: torch with CUDA for x86_64 alone, and what belongs to it."""
-    made = smallproject.index()
+    made = sample_project.index()
     made.wheel("cuda-toolkit", "12.6.3", TOOLKIT_126)
     made.wheel("cuda-toolkit", "13.0.2", TOOLKIT_130)
     made.wheel("nvidia-cublas-cu12", "12.6.4.1")
@@ -179,7 +179,7 @@ def project(net: Net, tmp_path: Path) -> Project:
     layout.write(tmp_path / "base", {arch: images.picture([made], arch) for arch in Arch}, "base")
     base = {
         "kind": "registry",
-        "image": smallproject.serve_image(net.default, tmp_path / "base", "base"),
+        "image": sample_project.serve_image(net.default, tmp_path / "base", "base"),
         "python": "3.11",
         "glibc": "2.36",
         "interpreter": "/usr/bin/python3.11",
@@ -278,8 +278,8 @@ def test_kernels_are_a_locked_input_of_a_variant(project: Project, tmp_path: Pat
         place = folder / ".cache/flashinfer/0.6.12/90a/cached_ops/sampling"
         place.mkdir(parents=True)
         (place / "sampling.so").write_bytes(samples.elf())
-    words = [word for folder in runs for word in ("--from", str(folder))]
-    done = project.run("kernels", "jit", "--gpu", "9.0", *words, "--json")
+    words = [word for folder in runs for word in ("--cache", str(folder))]
+    done = project.run("precompile", "flashinfer", "jit", "--gpu", "9.0", *words, "--json")
     made = json.loads(done.stdout)
     # The row is the one that the verb shows, with the rest of the target's own.
     shown = done.stderr.partition("add to matrix.yaml:\n")[2]
@@ -316,8 +316,8 @@ def test_all_takes_on_what_the_default_index_has_and_tells_the_rest(project: Pro
         ("ready", "the index flashinfer for flashinfer-python"),
         ("own", "a wheel of flash-attn in wheels/"),
     ):
-        assert f"{target} is passed over: it needs {need}" in said
-    rows = json.loads(project.run("matrix", "--json").stdout)
+        assert f"{target} is skipped: it needs {need}" in said
+    rows = json.loads(project.run("list", "--json").stdout)
     states = {row["target"]: row["state"] for row in rows}
     assert states["near"] == "locked"
     assert states["arm"] == "needs the index pytorch for torch, triton"

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from imgbuild.oci import layout
-from tests import images, needs, ownregistry, smallproject
 from tests.integration.test_history import git
 from tests.integration.test_mirror import BOTH, base
-from tests.ownregistry import OwnRegistry
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import docker_registry, images, needs, sample_project
+from tests.support.docker_registry import OwnRegistry
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 pytestmark = pytest.mark.engine
 DAYS = ("20260101", "20260201")
@@ -46,7 +46,7 @@ class World:
 
     def gc(self, place: str, *options: str, status: int = 0) -> dict[str, Any]:
         """The sweep of one repository."""
-        done = self.project.run("gc", place, "--json", *options, status=status)
+        done = self.project.run("registry", "gc", place, "--json", *options, status=status)
         found: list[dict[str, Any]] = json.loads(done.stdout)
         assert len(found) == 1
         return found[0]
@@ -68,7 +68,7 @@ def skopeo(verb: str, *arguments: str) -> str:
 
 def collect(registry: OwnRegistry) -> None:
     """The registry's own garbage collection, which wants nobody to push meanwhile."""
-    command = [ownregistry.program(), "garbage-collect", str(registry.folder / "config.yml")]
+    command = [docker_registry.program(), "garbage-collect", str(registry.folder / "config.yml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -79,8 +79,8 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("gc")
     with (
         pytest.MonkeyPatch.context() as patch,
-        ownregistry.serve(folder / "registry") as registry,
-        serve(Site(files=smallproject.index().site_files())) as site,
+        docker_registry.serve(folder / "registry") as registry,
+        serve(Site(files=sample_project.index().site_files())) as site,
     ):
         patch.setenv("GIT_CEILING_DIRECTORIES", str(folder))
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
@@ -95,7 +95,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             git(project.folder, "add", "images", "matrix.yaml")
             git(project.folder, "commit", "--quiet", "--message", f"thewheel {version}")
             project.run("push", TARGET, made.images, "--date", day)
-            project.run("mirror", "push", TARGET, made.inputs)
+            project.run("registry", "mirror", "push", TARGET, made.inputs)
             made.digests.append(project.run("digest", TARGET).stdout.strip())
         theirs = images.tiny(folder / "theirs")
         skopeo("copy", "--quiet", f"oci:{theirs}:tiny", f"docker://{made.images}:theirs")
@@ -105,7 +105,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture
 def world(pushed: World, tmp_path: Path) -> Iterator[World]:
     """The same in a registry of the test's own."""
-    with ownregistry.serve(tmp_path / "registry") as registry:
+    with docker_registry.serve(tmp_path / "registry") as registry:
         shutil.copytree(pushed.registry.storage, registry.storage)
         yield World(pushed.project, registry, pushed.digests)
 
@@ -116,7 +116,7 @@ def test_what_two_revisions_name_is_all_kept(world):
         assert sweep["garbage"] == []
         assert sweep["size"] == 0
     assert world.gc(world.images)["kept"]["not this project's"] == 1
-    done = world.project.run("gc", world.registry.host, "--json")
+    done = world.project.run("registry", "gc", world.registry.host, "--json")
     assert [one["repository"] for one in json.loads(done.stdout)] == [world.inputs, world.images]
 
 
@@ -157,14 +157,14 @@ def test_what_the_last_revision_does_not_name_goes_and_frees_what_was_said(world
     assert layout.verify(pulled).digest == new
     skopeo("copy", "--quiet", "--src-tls-verify=false", f"docker://{world.images}:theirs",
            f"dir:{tmp_path / 'theirs-again'}")  # fmt: skip
-    world.project.run("mirror", "status", TARGET, world.inputs)
+    world.project.run("registry", "mirror", "status", TARGET, world.inputs)
 
 
 def test_what_was_pushed_without_a_tag_is_found_by_the_history(world):
     """A registry lists no manifest without a tag; old seals say what to ask for."""
     old = world.digests[0]
     # Both days name one image now, so that the old one has no tag left.
-    world.project.run("tag", f"{world.images}:{TARGET}", f"{TARGET}-{DAYS[0]}")
+    world.project.run("registry", "tag", f"{world.images}:{TARGET}", f"{TARGET}-{DAYS[0]}")
     (entry,) = world.gc(world.images, "--revisions", "1")["garbage"]
     assert (entry["digest"], entry["tags"]) == (old, [])
 
@@ -174,9 +174,9 @@ def test_a_shallow_clone_deletes_nothing(world, tmp_path):
     origin = f"file://{world.project.folder}"
     git(tmp_path, "clone", "--quiet", "--depth", "1", origin, str(clone))
     project = Project(clone, world.project.index_url, cache=tmp_path / "cache")
-    done = project.run("gc", world.images, "--delete", status=2)
+    done = project.run("registry", "gc", world.images, "--delete", status=2)
     assert "is a shallow clone" in done.stderr
     assert "git fetch --unshallow" in done.stderr
-    done = project.run("gc", world.images)
+    done = project.run("registry", "gc", world.images)
     assert "is a shallow clone" in done.stderr
     assert world.tags(world.images) >= {f"{TARGET}-{day}" for day in DAYS}

@@ -14,7 +14,7 @@ from imgbuild.plan import seal
 from imgbuild.project import Project
 from imgbuild.publish import gc_roots
 from imgbuild.show import revisions
-from tests import needs, samples
+from tests.support import needs, samples
 from tests.unit.plan.test_seal import records
 
 TARGET = "small"

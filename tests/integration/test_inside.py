@@ -27,10 +27,10 @@ from imgbuild.registry import artifacts
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import parse_repository
 from imgbuild.values import Arch, sha256
-from tests import images, needs, ownregistry, smallproject
-from tests.ownregistry import OwnRegistry
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import docker_registry, images, needs, sample_project
+from tests.support.docker_registry import OwnRegistry
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 from tests.unit.attest.sbom.test_document import valid_cyclonedx, valid_spdx
 from tests.unit.attest.test_provenance import valid as valid_provenance
 
@@ -107,12 +107,12 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     }
     layout.write(folder / "base", picture, "base")
     with (
-        serve(Site(files=smallproject.index().site_files())) as site,
-        ownregistry.serve(folder / "registry") as registry,
+        serve(Site(files=sample_project.index().site_files())) as site,
+        docker_registry.serve(folder / "registry") as registry,
     ):
         base = {
             "kind": "registry", "python": "3.11", "glibc": "2.36",
-            "image": smallproject.serve_image(site, folder / "base", "base"),
+            "image": sample_project.serve_image(site, folder / "base", "base"),
             "interpreter": "/usr/bin/python3.11",
         }  # fmt: skip
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
@@ -223,7 +223,7 @@ def test_bills_of_a_target_here_are_valid(tmp_path: Path):
         folder = tmp_path / form
         made = json.loads(
             own.run(
-                "sbom", "cu130-sglang", "--format", form, "--output", str(folder), "--json"
+                "show", "cu130-sglang", "--sbom", form, "--output", str(folder), "--json"
             ).stdout
         )
         for item in made:
@@ -257,10 +257,10 @@ def test_a_sif_of_the_pushed_image_is_that_of_the_target(shop, tmp_path):
         ["--arch", "x86_64", "--output", str(tmp_path / f"{name}.sif")]
         for name in ("own", "folder", "pulled")
     )
-    shop.project.run("sif", TARGET, *own)
-    shop.project.run("sif", f"build/{TARGET}", *folder)
+    shop.project.run("build", TARGET, "--format", "sif", *own)
+    shop.project.run("build", "--from", f"build/{TARGET}", "--format", "sif", *folder)
     assert (tmp_path / "own.sif").read_bytes() == (tmp_path / "folder.sif").read_bytes()
-    done = shop.project.run("sif", f"{place}:{TARGET}", *pulled)
+    done = shop.project.run("build", "--from", f"{place}:{TARGET}", "--format", "sif", *pulled)
     assert "has no digests.json" in " ".join(done.stderr.split())
     assert (tmp_path / "own.sif").read_bytes() == (tmp_path / "pulled.sif").read_bytes()
     lock = (shop.project.folder / "images" / TARGET / "lock.json").read_bytes()

@@ -18,7 +18,7 @@ from imgbuild.matrix.model import Flashinfer
 from imgbuild.oci import layout
 from imgbuild.precompile import flashinfer
 from imgbuild.values import Arch
-from tests import needs, samples, smallworld
+from tests.support import needs, samples, smoke_environment
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu130-vllm"
@@ -41,7 +41,7 @@ def imgbuild(folder: Path, verb: str, *words: str) -> subprocess.CompletedProces
 def test_an_image_without_a_compiler_tells_so(tmp_path):
     needs.user_namespaces()
     (tmp_path / "wheels").mkdir()
-    built = smallworld.make_layout(tmp_path, smallworld.good(tmp_path / "wheels"))
+    built = smoke_environment.make_layout(tmp_path, smoke_environment.good(tmp_path / "wheels"))
     source = samples.matrix(
         flashinfer=Flashinfer(mode="jit", reason="tested"), cuda="13.0", pins={"torch": "2.11.0"}
     )
@@ -64,7 +64,9 @@ def test_kernels_of_a_real_image(tmp_path):
     shutil.copytree(ROOT / "images", tmp_path / "images")
     shutil.copy(ROOT / "matrix.yaml", tmp_path)
     imgbuild(tmp_path, "build")
-    done = imgbuild(tmp_path, "kernels", "--gpu", "9.0", "--module", FUNCTION, "--json")
+    done = imgbuild(
+        tmp_path, "precompile", "flashinfer", "--gpu", "9.0", "--function", FUNCTION, "--json"
+    )
     made = json.loads(done.stdout)
     assert [each["name"] for each in made["kernels"]] == ["quantization"]
     assert "flashinfer-jit-cache: wheels" in done.stderr

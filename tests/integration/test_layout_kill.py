@@ -10,7 +10,7 @@ from pathlib import Path
 
 from imgbuild.oci import layout
 from imgbuild.values import Arch
-from tests import images
+from tests.support import images
 
 WRITER = """
 import sys
@@ -23,7 +23,7 @@ print("ready", flush=True)
 while True:
     for found in read:
         stored = found.image(Arch.X86_64)
-        image = layout.Image(
+        image = layout.ImageFiles(
             config=found.blob(stored.config.digest).read_bytes(),
             manifest=found.blob(stored.manifest.digest).read_bytes(),
             layers={layer.digest: found.blob(layer.digest) for layer in stored.layers},

@@ -9,21 +9,22 @@ import msgspec
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.learn import loop
+from imgbuild.learn.constraints_file import add_constraints
 from imgbuild.matrix import constraints
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Wanted
 from imgbuild.solve import solve, uv
-from imgbuild.solve.base import Below
-from imgbuild.solve.solve import Asked
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
-from tests import needs, samples
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
-from tests.sourcecode import ROOT
+from tests.support import needs, samples
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
+from tests.support.source_code import ROOT
 
 WANTED = Wanted(reason="for the test")
 PINS = {"torch": "2.6.0", "vllm": "0.8.5"}
@@ -92,15 +93,12 @@ class Small:
 
     def keep(self, learned):
         self.kept.append(tuple(learned))
-        return constraints.add(self.images, learned, self.store)
+        return add_constraints(self.images, learned, self.store)
 
     def settle(self):
-        world = solve.open_world(
-            self.matrix, "small", Arch.X86_64, "3.11.2", no_root, self.store, self.http
-        )
-        known = constraints.read(self.images)
-        asked = Asked(below=Below(), world=world)
-        return loop.settle_one(asked, self.store, self.http, known, self.keep)
+        problem = SolveProblem(self.matrix, "small", Arch.X86_64, Context(self.store, self.http))
+        prepared = solve.prepare(problem, "3.11.2", no_root)
+        return loop.settle_one(prepared, constraints.read(self.images), self.keep)
 
 
 def no_root():
@@ -152,7 +150,7 @@ def test_a_constraint_brings_no_package_into_a_world(stack, monkeypatch, tmp_pat
 
 def test_pins_that_clash_are_refused_with_what_was_learned(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins={**PINS, "trl": "1.2.0"})
-    with pytest.raises(WorldImpossible) as caught:
+    with pytest.raises(NoSolution) as caught:
         small.settle()
     text = "\n".join(caught.value.reasons)
     assert "trl==1.2.0 needs vllm>=0.11.0 (imports, trl/trainer.py:3, vllm.net" in text
@@ -194,14 +192,12 @@ def test_an_old_vllm_without_a_cut_off_gets_what_its_code_can_live_with(tmp_path
         waive=(),
     )
     matrix = msgspec.structs.replace(found, targets={"old": target})
-    store, http = Store.open(tmp_path / "cache"), Http()
-    world = solve.open_world(matrix, "old", Arch.X86_64, "3.11.2", no_root, store, http)
+    store = Store.open(tmp_path / "cache")
+    problem = SolveProblem(matrix, "old", Arch.X86_64, Context(store, Http()))
     settled = loop.settle_one(
-        Asked(below=Below(), world=world),
-        store,
-        http,
+        solve.prepare(problem, "3.11.2", no_root),
         (),
-        lambda learned: constraints.add(tmp_path / "images", learned, store),
+        lambda learned: add_constraints(tmp_path / "images", learned, store),
     )
     versions = settled.resolution.versions
     assert versions["vllm"] == "0.8.5.post1"

@@ -17,9 +17,9 @@ import pytest
 from imgbuild.cache.store import Store
 from imgbuild.oci import layout
 from imgbuild.values import Arch, sha256
-from tests import images, smallproject
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import images, sample_project
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 HELD = "packages/thewheel-2.0-py3-none-any.whl"
 OTHER = "packages/another-0.1-py3-none-any.whl"
@@ -37,7 +37,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     ]
     made = images.layer(tmp_path / "blobs", members)
     layout.write(tmp_path / "base", {Arch.X86_64: images.picture([made])}, "base")
-    with serve(Site(files=smallproject.index().site_files())) as opened:
+    with serve(Site(files=sample_project.index().site_files())) as opened:
         yield opened
 
 
@@ -45,7 +45,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def base(site: Site, tmp_path: Path) -> dict[str, object]:
     return {
         "kind": "registry",
-        "image": smallproject.serve_image(site, tmp_path / "base", "base"),
+        "image": sample_project.serve_image(site, tmp_path / "base", "base"),
         "python": "3.11",
         "glibc": "2.36",
         "interpreter": "/usr/bin/python3.11",
@@ -229,13 +229,15 @@ def stop(project: Project, gate: Gate, store: Store, wanted: str, number: int) -
     return process.returncode, said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM, signal.SIGKILL]
+)
 def test_a_lock_that_is_stopped_leaves_the_old_one_and_goes_on(
     site, project, base, tmp_path, number
 ):
     before = project.files()
     project.write(base, thewheel="2.0")
-    another = next(item for item in smallproject.index().published if item.package == "another")
+    another = next(item for item in sample_project.index().published if item.package == "another")
     wanted = sha256(another.data)
     gate = Gate(site, HELD)
     status, said = stop(project, gate, Store.open(tmp_path / "cache"), wanted, number)

@@ -1,4 +1,4 @@
-"""The main job on the real thing: cu124-vllm from its committed lock to a container that works.
+"""The main job: cu124-vllm from its committed lock to a container that works.
 
 One build serves all tests of this file. It uses this user's cache, so only the first run downloads.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
-import shlex
+import re
 import shutil
 import subprocess
 import sys
@@ -17,20 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 import pytest
 
-from imgbuild.assemble import layers, sources
 from imgbuild.lock import lock as locks
-from imgbuild.lock.resolution import Wheel
 from imgbuild.oci import layout
-from imgbuild.oci.unpack import Reader, inflated
-from imgbuild.pipeline import lock_target, targets
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.plan import seal as seals
-from imgbuild.plan.plan import plan
-from imgbuild.values import Arch, digest_of, sha256
-from tests import damaged, downloads, needs, ordinary, ownregistry, squashed
-from tests.ownregistry import OwnRegistry
+from imgbuild.values import Arch, digest_of
+from tests.support import damaged, docker_registry, needs, squashed
+from tests.support.docker_registry import OwnRegistry
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
@@ -70,7 +64,8 @@ def sealed():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The layout of the target, built for real."""
+    """The layout of the target, built for real. Without an engine few tests would use it."""
+    needs.docker()
     out = tmp_path_factory.mktemp("main") / TARGET
     imgbuild("build", TARGET, "--output", str(out))
     yield out
@@ -89,12 +84,6 @@ def loaded(built):
         subprocess.run([docker, "image", "rm", "--force", answer[0]["reference"]], check=False)
 
 
-@pytest.fixture(name="user_folder")
-def _user_folder():
-    with ordinary.home() as folder:
-        yield folder
-
-
 def test_the_digest_is_the_sealed_one(built, sealed):
     found = layout.verify(built)
     assert found.digest == sealed.digest
@@ -110,6 +99,7 @@ def test_a_second_build_has_nothing_to_do(built, sealed):
     ]
 
 
+@pytest.mark.long
 def test_no_file_is_in_two_layers(built):
     """Layers are disjoint but for one empty file that all nvidia wheels share, byte for byte.
 
@@ -128,16 +118,26 @@ def test_no_file_is_in_two_layers(built):
 
 
 @pytest.mark.apptainer
-@pytest.mark.timeout(3000)  # in turn 1445 s, beside a load of 12 to 32
-def test_the_sif_has_the_images_files_and_passes_its_smoke_tests(built, tmp_path):
-    """Made here and gone at the end: beside what the engine will hold there is no room for it."""
+@pytest.mark.timeout(3000)
+def test_the_sif_has_the_images_files_and_passes_its_static_tests(built, tmp_path):
+    """The SIF is deleted at the end: the disk has no room for it beside the engine's copy."""
     needs.apptainer()
     needs.disk(5)
     sif = tmp_path / "image.sif"
-    imgbuild("sif", TARGET, "--layout", str(built), "--output", str(sif))
-    smoke = ("smoke", TARGET, "--sif", str(sif), "--json", "--patience", "4")
+    imgbuild("build", "--from", str(built), "--format", "sif", "--output", str(sif))
+    smoke = (
+        "smoke",
+        TARGET,
+        "--sif",
+        str(sif),
+        "--tier",
+        "static",
+        "--json",
+        "--timeout-factor",
+        "4",
+    )
     try:
-        with ThreadPoolExecutor() as pool:  # none of the three keeps two cores busy
+        with ThreadPoolExecutor() as pool:  # none of the three uses two cores
             smoked = pool.submit(imgbuild, *smoke)
             layers = pool.submit(squashed.tree, layout.read(built), Arch.X86_64)
             found = squashed.read(sif, squashed.start(sif))
@@ -150,11 +150,10 @@ def test_the_sif_has_the_images_files_and_passes_its_smoke_tests(built, tmp_path
         ".exec", ".run", ".shell", ".singularity.d", ".test", "environment", "etc",
         "singularity",
     }  # fmt: skip
-    assert [report["tier"] for report in reports] == ["static", "cpu"]
-    static, cpu = ([case["outcome"] for case in report["cases"]] for report in reports)
+    assert [report["tier"] for report in reports] == ["static"]
+    static = [case["outcome"] for case in reports[0]["cases"]]
     assert "failed" not in static
     assert static.count("passed") > 150
-    assert set(cpu) == {"passed"}
 
 
 @pytest.mark.engine
@@ -195,7 +194,15 @@ def test_a_random_user_id_with_a_read_only_root_works(loaded):
 @pytest.mark.engine
 def test_the_image_passes_its_smoke_tests(loaded, built):
     answer = imgbuild(
-        "smoke", TARGET, "--layout", str(built), "--through", "docker", "--json", "--patience", "4"
+        "smoke",
+        TARGET,
+        "--layout",
+        str(built),
+        "--through",
+        "docker",
+        "--json",
+        "--timeout-factor",
+        "4",
     )
     reports = json.loads(answer.stdout)
     assert [report["tier"] for report in reports] == ["static", "cpu"]
@@ -217,9 +224,10 @@ def test_without_gcc_the_compilers_case_fails(loaded, tmp_path):
     assert "'gcc'" in found["triton launcher"][1]
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_with_a_transformers_too_new_vllm_reads_no_model(loaded, tmp_path):
-    """As `pip install -U transformers` leaves it: everything is there, and fails at the start."""
+    """After `pip install -U transformers` every import succeeds, and vLLM fails at the start."""
     with damaged.container(loaded[0], loaded[1]["reference"]) as container:
         site = "/opt/venv/lib/python3.11/site-packages"
         container.damage(f"cd {site}; rm -r {' '.join(f'{name} {name}-*' for name in TOO_NEW)}")
@@ -236,55 +244,11 @@ def test_with_a_transformers_too_new_vllm_reads_no_model(loaded, tmp_path):
     assert (outcome, "all_special_tokens_extended" in message) == ("failed", True), message
 
 
-@pytest.mark.engine
-def test_another_user_with_another_surrounding_gets_the_same_digest(user_folder, built, sealed):
-    """Another user, folder, umask, time zone, locale and one process; the layers are made anew.
-
-    Downloads are shared with this user's cache, since no byte of a layer may come from elsewhere.
-    """
-    needs.disk(5)
-    _, store, inputs = downloads.locked(TARGET)  # while `store` lives, nobody prunes them
-    nobody = pwd.getpwnam("nobody")
-    work, cache = user_folder / "ünusual folder", user_folder / "cache"
-    shutil.copytree(ROOT / "images", work / "images")
-    shutil.copy(ROOT / "matrix.yaml", work)
-    for path in inputs.values():
-        own = cache / path.relative_to(store.root)
-        own.parent.mkdir(parents=True, exist_ok=True)
-        own.hardlink_to(path)
-    for path in (work, cache, *work.rglob("*"), *(p for p in cache.rglob("*") if p.is_dir())):
-        os.chown(path, nobody.pw_uid, nobody.pw_gid)
-    python = ordinary.python(user_folder)
-    command = shlex.join(
-        [python, "-m", "imgbuild", "build", TARGET, "--offline", "--jobs", "1", "--json"]
-    )
-    done = subprocess.run(
-        ["sh", "-c", f"umask 077; exec {command}"],
-        cwd=work,
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(work),
-            "IMGBUILD_CACHE": str(cache),
-            "TZ": "Pacific/Chatham",
-            "LC_ALL": "C",
-            "PYTHONHASHSEED": "7",
-            "PYTHONPATH": str(ROOT / "builder"),
-        },
-        user=nobody.pw_uid,
-        group=nobody.pw_gid,
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert [item["digest"] for item in json.loads(done.stdout)] == [sealed.digest]
-
-
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     """A registry of this file's own, to which the image is pushed once; what the push answered."""
     needs.disk(5)
-    with ownregistry.serve(tmp_path_factory.mktemp("registry") / "own") as running:
+    with docker_registry.serve(tmp_path_factory.mktemp("registry") / "own") as running:
         yield running, push(running)
 
 
@@ -322,56 +286,25 @@ def test_a_second_push_moves_no_blob(registry):
     assert running.writes(before) == []
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_changed_trl_pin_pushes_under_two_megabytes_beyond_the_package(tmp_path, registry):
-    """DESIGN's mark, with the wheel of another version of trl; counted on the registry's disk."""
+    """Locked with another version of trl; the sizes are counted on the registry's disk."""
     running, _ = registry
-    wheel = changed_pin(tmp_path, "trl", "0.18.1")
+    shutil.copytree(ROOT / "images", tmp_path / "images")
+    head, row, rest = (ROOT / "matrix.yaml").read_text().partition(f"\n  {TARGET}:\n")
+    changed = re.sub(r'(?<=\btrl: )"[^"]+"', '"0.18.1"', rest, count=1)
+    (tmp_path / "matrix.yaml").write_text(head + row + changed)
+    matrix = ("--matrix", str(tmp_path / "matrix.yaml"))
+    imgbuild("lock", TARGET, *matrix)
+    lock = locks.read_lock(tmp_path / "images", TARGET)
+    [wheel] = [one for one in lock.arch[Arch.X86_64].wheels if one.package == "trl"]
+    assert wheel.version == "0.18.1"
     before = running.blobs()
-    pushed = push(running, "--matrix", str(tmp_path / "matrix.yaml"))
+    pushed = push(running, *matrix)
     assert {row["name"] for row in pushed["blobs"] if row["state"] == "sent"} == {
         "trl", "configuration"
     }  # fmt: skip
     fresh = {digest: size for digest, size in running.blobs().items() if digest not in before}
     assert pushed["digest"] in fresh
     assert pushed["sent"] <= sum(fresh.values()) < wheel.size + 2_000_000
-
-
-def changed_pin(folder: Path, package: str, version: str) -> Wheel:
-    """A copy of the project in `folder`, locked with another version of one wheel; that wheel.
-
-    Nothing is resolved or audited: all other packages are those of the committed lock.
-    """
-    shutil.copytree(ROOT / "images", folder / "images")
-    head, name, rows = (ROOT / "matrix.yaml").read_text().partition(f"\n  {TARGET}:\n")
-    old = locks.read_lock(ROOT / "images", TARGET)
-    pin = f'{package}: "{old.requirements[package].removeprefix("==")}"'
-    assert pin in rows.partition("\n  cu")[0]
-    changed = rows.replace(pin, f'{package}: "{version}"', 1)
-    (folder / "matrix.yaml").write_text(head + name + changed)
-    session = targets.open_session(folder, targets.Options())
-    inputs = session.inputs()
-    listed = sources.open_indexes(old, session.matrix, inputs.http).files(package)
-    file = next(one for one in listed if one.is_wheel and str(one.version) == version)
-    data = inputs.http.bytes(file.url)
-    with inputs.store.scratch() as scratch:
-        (scratch / "wheel").write_bytes(data)
-        inputs.store.add_file(scratch / "wheel", sha256(data))
-    resolution = old.arch[Arch.X86_64]
-    (before,) = (one for one in resolution.wheels if one.package == package)
-    wheel = msgspec.structs.replace(
-        before, file=file.name, size=len(data), sha256=sha256(data), version=version
-    )
-    wheels = tuple(wheel if one == before else one for one in resolution.wheels)
-    lock = locks.make_lock(
-        session.matrix, TARGET, {Arch.X86_64: msgspec.structs.replace(resolution, wheels=wheels)}
-    )
-    sealed = seals.read_seal(ROOT / "images", old)
-    known = seals.sealed_records(sealed)
-    for layer in plan(lock, Arch.X86_64).layers:
-        if layer.id not in known:
-            job = layers.Job(layer=layer, record=None, keep=False)
-            known[layer.id] = layers.make_layer(job, inputs.store, lambda _: None).record
-    floors = {arch: image.floors for arch, image in sealed.arch.items()}
-    lock_target.write_locked(session.project, lock, seals.seal(lock, known, floors))
-    return wheel

@@ -15,15 +15,17 @@ import pytest
 
 from imgbuild import project
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.matrix import constraints
 from imgbuild.matrix.load import load
-from imgbuild.pipeline import audit_lock, lock_target
+from imgbuild.pipeline import audit_lock
+from imgbuild.plan import current
 from imgbuild.report import Severity
 from imgbuild.show import status
 from imgbuild.values import Arch
-from tests.sourcecode import ROOT
+from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(1800)]
 
@@ -41,7 +43,7 @@ TARGETS = list(dict.fromkeys((*REACHED, *SEALED)))
 
 @pytest.fixture(scope="module")
 def inputs():
-    return Inputs(MATRIX, Store.open(), Http(), offline=False)
+    return Inputs(MATRIX, Context(Store.open(), Http()))
 
 
 def test_there_are_targets_to_look_at():
@@ -52,7 +54,7 @@ def test_there_are_targets_to_look_at():
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_target_is_locked_and_its_code_is_clean(name, inputs):
-    lock, sealed = lock_target.read_current(PROJECT, MATRIX, name)
+    lock, sealed = current.read_current(PROJECT, MATRIX, name)
     assert sealed.arch[Arch.X86_64].floors is not None
     known = constraints.read(PROJECT.images)
     report = audit_lock.audit_lock(lock, Arch.X86_64, inputs, known, checks=READABLE)

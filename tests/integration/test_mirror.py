@@ -19,10 +19,12 @@ import pytest
 from imgbuild.assemble.mirror_items import ARTIFACT
 from imgbuild.oci import layout
 from imgbuild.values import Arch
-from tests import images, needs, ownregistry, smallproject
-from tests.ownregistry import OwnRegistry
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import docker_registry, images, needs, sample_project
+from tests.support.docker_registry import OwnRegistry
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
+
+MIRROR = ("registry", "mirror")
 
 pytestmark = pytest.mark.engine
 BOTH = ("x86_64", "arm64")
@@ -67,15 +69,15 @@ def base(folder: Path, site: Site) -> str:
     made = [images.layer(folder / "blobs", members)]
     pictures = {arch: images.picture(made, arch) for arch in Arch}
     layout.write(folder / "base", pictures, "base")
-    return smallproject.serve_image(site, folder / "base", "upstream/base")
+    return sample_project.serve_image(site, folder / "base", "upstream/base")
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("mirror")
     with (
-        ownregistry.serve(folder / "registry") as registry,
-        serve(Site(files=smallproject.index().site_files())) as site,
+        docker_registry.serve(folder / "registry") as registry,
+        serve(Site(files=sample_project.index().site_files())) as site,
     ):
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
         below = {"kind": "registry", "image": base(folder, site), "python": "3.11",
@@ -83,7 +85,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         project.write(below, arches=BOTH)
         project.run("lock", TARGET)
         project.run("build", TARGET, "--output", str(folder / "image"))
-        done = project.run("mirror", "push", TARGET, f"{registry.host}/team/inputs", "--json")
+        done = project.run(
+            "registry", "mirror", "push", TARGET, f"{registry.host}/team/inputs", "--json"
+        )
         yield World(project, registry, site, json.loads(done.stdout))
         shutil.rmtree(folder / "image")
 
@@ -94,7 +98,7 @@ def alone(world: World, project: Project, *arguments: str) -> subprocess.Complet
     needs.tool("ip", "iproute2")
     env = {
         **project.environment(),
-        "REGISTRY": ownregistry.program(),
+        "REGISTRY": docker_registry.program(),
         "CONFIGURATION": str(world.registry.folder / "config.yml"),
         "LOG": str(world.registry.folder / "log-alone"),
         "PORT": world.registry.host.rpartition(":")[2],
@@ -138,7 +142,7 @@ def test_every_input_of_the_lock_is_there_and_named(world):
 
 def test_a_second_push_writes_nothing(world):
     before = len(world.registry.asked())
-    done = world.project.run("mirror", "push", TARGET, world.place, "--json")
+    done = world.project.run(*MIRROR, "push", TARGET, world.place, "--json")
     again = json.loads(done.stdout)
     assert (again["sent"], again["sent_size"], again["fetched"]) == (0, 0, 0)
     assert world.pushed["sent"] == world.pushed["files"] == again["files"]
@@ -151,13 +155,13 @@ def test_a_build_with_no_other_network(world, tmp_path):
     before = world.project.files()
     project = world.fresh(tmp_path / "cache")
     output = tmp_path / "image"
-    world.project.run("mirror", "use", world.place, "--only")
+    world.project.run(*MIRROR, "use", world.place, "--mirror-only")
     try:
         done = alone(world, project, "build", TARGET, "--output", str(output))
         assert done.returncode == 0, done.stderr
         assert f"from the mirror {world.place}" in done.stderr
     finally:
-        world.project.run("mirror", "use", "--off")
+        world.project.run(*MIRROR, "use", "--off")
     assert layout.verify(output).digest == world.project.read(f"{TARGET}/digests.json")["digest"]
     assert world.project.files() == before
     asked = (world.registry.folder / "log-alone").read_text()
@@ -185,8 +189,10 @@ def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(world, tmp_path)
         done = strict.run(*options, "--mirror-only", status=7)
         assert wheel["file"] in done.stderr
         assert "lacks 1 inputs of small" in done.stderr
-        assert f"imgbuild mirror push small {world.place}" in done.stderr
-        done = world.project.run("mirror", "status", TARGET, world.place, "--json", status=1)
+        assert f"imgbuild registry mirror push small {world.place}" in done.stderr
+        done = world.project.run(
+            "registry", "mirror", "status", TARGET, world.place, "--json", status=1
+        )
         assert [item["lacking"] for item in json.loads(done.stdout)] == [[wheel["file"]]] * 2
         asked = len(world.site.requests)
         world.fresh(tmp_path / "lenient").run(*options)
@@ -194,7 +200,7 @@ def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(world, tmp_path)
         assert [path.rpartition("/")[2] for path in wheels] == [wheel["file"]]
     finally:
         link.write_bytes(kept)
-    world.project.run("mirror", "status", TARGET, world.place)
+    world.project.run(*MIRROR, "status", TARGET, world.place)
 
 
 def test_a_damaged_file_of_the_mirror_is_never_used(world, tmp_path):
@@ -208,7 +214,7 @@ def test_a_damaged_file_of_the_mirror_is_never_used(world, tmp_path):
         done = world.fresh(tmp_path / "strict").run(*options, "--mirror-only", status=9)
         assert key in done.stderr
         done = world.fresh(tmp_path / "lenient").run(*options)
-        assert f"{wheel['file']} of {world.place} is passed over" in done.stderr
+        assert f"{wheel['file']} of {world.place} is skipped" in done.stderr
     finally:
         blob.write_bytes(kept)
     assert layout.verify(tmp_path / "image").digest in world.project.run("digest", TARGET).stdout
@@ -218,7 +224,7 @@ def test_a_mirror_that_does_not_answer_is_passed_over(world, tmp_path):
     nobody = "127.0.0.1:9/team/inputs"
     project = world.fresh(tmp_path / "cache", IMGBUILD_MIRROR=nobody)
     done = project.run("build", TARGET, "--output", str(tmp_path / "image"))
-    assert f"the mirror {nobody} is passed over" in done.stderr
+    assert f"the mirror {nobody} is skipped" in done.stderr
 
 
 def test_a_damaged_cache_is_not_published(world, tmp_path):
@@ -230,9 +236,9 @@ def test_a_damaged_cache_is_not_published(world, tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     other = f"{world.registry.host}/other/inputs"
-    done = project.run("mirror", "push", TARGET, other, status=9)
+    done = project.run(*MIRROR, "push", TARGET, other, status=9)
     assert f"{path} was damaged" in done.stderr
     assert not list(world.registry.storage.glob("**/other/inputs/_manifests/tags/*"))
     assert not path.exists()
-    project.run("mirror", "push", TARGET, other)
-    project.run("mirror", "status", TARGET, other)
+    project.run(*MIRROR, "push", TARGET, other)
+    project.run(*MIRROR, "status", TARGET, other)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild import codec
 from imgbuild.ci import nightly, results, running
 from imgbuild.ci.jobs import Job
 from imgbuild.ci.results import JobResult
 from imgbuild.ci.running import Way
-from imgbuild.slurm import commands
-from imgbuild.system import process
-from tests import needs, slurmworld
-from tests.unit import ci_world
-from tests.unit.cli_project import TARGET, Command, make
+from imgbuild.slurm import array
+from imgbuild.slurm.array import Order, Task
+from tests.support import ci_jobs_sample, needs, slurm_project
+from tests.support.inprocess_project import TARGET, Command, make
 
 pytestmark = pytest.mark.engine
 BARE = "--gpus-per-node=0"  # the Slurm of the tests has no GPUs
@@ -32,21 +32,30 @@ class Night:
     job: Job
     known: dict[str, Job]
 
-    @property
-    def folder(self) -> Path:
-        """Where its results and Slurm's logs are."""
-        return self.way.results / self.job.id
-
     def queue(self) -> list[str]:
-        """Numbers of the jobs of that name which are queued or run."""
-        command = ("squeue", "--noheader", "--me", f"--name={self.job.id}", "--format=%i")
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        """Numbers of the arrays of this job that are queued or run."""
+        command = ("squeue", "--noheader", "--me", "--format=%F %j")
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        rows = [line.split() for line in done.stdout.splitlines()]
+        return [number for number, name in rows if name.startswith(f"{self.job.id}-")]
 
-    def left(self, script: str) -> str:
-        """What an earlier night left in the queue, held: its number."""
-        words = (f"--job-name={self.job.id}", f"--output={self.folder}/slurm-%j.log", "--hold")
-        self.folder.mkdir(parents=True)
-        return commands.submit(f"#!/bin/sh\n{script}\n", self.way.project.root, [*words, BARE])
+    def left(self) -> str:
+        """Leave this job in the queue, held, as an interrupted run may: its number."""
+        [one] = array.start(
+            self.way.project,
+            nightly.orders(self.way),
+            nightly.VERB,
+            nightly.run_command(self.way),
+            [Task(target=self.job.id, digest=self.job.digest)],
+            (BARE, "--hold"),
+            name=self.job.id,
+        )
+        return one.order.job
+
+    def logs(self) -> list[str]:
+        """The job numbers of all arrays that were submitted."""
+        found = nightly.orders(self.way).glob(f"*/{array.ORDER}")
+        return sorted(codec.read(path, Order).job for path in found)
 
     def through(self, *options: str) -> JobResult:
         """Do the job."""
@@ -55,7 +64,7 @@ class Night:
     def failed_before(self) -> None:
         """Leave the result of another night."""
         said = {"outcome": "failed", "error": "of last night", "exit_code": 1}
-        ci_world.passed(self.way.results, self.job, "smoke", **said)
+        ci_jobs_sample.passed(self.way.results, self.job, "smoke", **said)
 
 
 @pytest.fixture(name="night")
@@ -68,10 +77,13 @@ def _night(
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     world = make(tmp_path)
     assert Command(monkeypatch, capsys)("build", TARGET).status == 0
-    way, own = ci_world.way(world, ci_world.RUNNERS, through="root"), ci_world.of(world)
+    way, own = (
+        ci_jobs_sample.way(world, ci_jobs_sample.RUNNERS, through="root"),
+        ci_jobs_sample.of(world),
+    )
     known = running.known(way, own)
     [image], [job] = own.image, own.gpu
-    ci_world.passed(way.results, known[image.id], registry=way.registry)
+    ci_jobs_sample.passed(way.results, known[image.id], registry=way.registry)
     made = Night(way, known[job.id], known)
     yield made
     for number in made.queue():
@@ -82,7 +94,7 @@ def once(night: Night, *command: str) -> threading.Thread:
     """Hand the number of the first job to one of Slurm's commands, as soon as there is one."""
 
     def _do() -> None:
-        slurmworld.until(night.queue, "a job in the queue")
+        slurm_project.until(night.queue, "a job in the queue")
         subprocess.run([*command, night.queue()[0]], check=True)
 
     thread = threading.Thread(target=_do)
@@ -92,23 +104,22 @@ def once(night: Night, *command: str) -> threading.Thread:
 
 def test_what_an_earlier_night_left_in_the_queue_is_waited_for(night):
     """It is queued still, and holds no lock; its own result counts, and nothing is submitted."""
-    number = night.left(f"exec {process.pasted(nightly.run_command(night.way, night.job))}")
+    number = night.left()
     night.failed_before()
     release = once(night, "scontrol", "release")
     done = night.through()
     release.join()
-    assert [path.name for path in night.folder.glob("slurm-*.log")] == [f"slurm-{number}.log"]
+    assert night.logs() == [number]
     assert done.failed is not None
     assert (done.failed.step, done.failed.error != "of last night") == ("smoke", True)
 
 
-def test_a_job_of_that_name_that_proves_nothing_is_followed_by_the_night_s_own(night):
-    first = night.left(":")
-    release = once(night, "scontrol", "release")
+def test_a_job_in_the_queue_that_ends_without_a_result_is_submitted_again(night):
+    night.left()
+    cancel = once(night, "scancel")
     done = night.through()
-    release.join()
-    logs = {path.name for path in night.folder.glob("slurm-*.log")}
-    assert (f"slurm-{first}.log" in logs, len(logs)) == (True, 2)
+    cancel.join()
+    assert len(night.logs()) == 2
     assert done.failed is not None
     assert done.failed.step == "smoke"
 
@@ -119,13 +130,13 @@ def test_the_word_of_slurm_stands_where_another_night_failed(night):
     done = night.through("--hold")
     cancel.join()
     assert done.failed is not None
-    assert "of Slurm ended as CANCELLED, status 1" in done.failed.error
+    assert "ended without a result: cancelled" in done.failed.error
     assert done.failed.repeat.startswith(f"imgbuild ci run {night.job.id} ")
 
 
 def test_what_has_passed_is_not_submitted(night):
     """Its gate was shut then, and opens now."""
-    ci_world.passed(night.way.results, night.job, "pull", "smoke")
+    ci_jobs_sample.passed(night.way.results, night.job, "pull", "smoke")
     assert night.through("--hold").passed
-    assert not list(night.folder.glob("slurm-*.log"))
+    assert not night.logs()
     assert results.read_job(night.way.results, night.job).passed

@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 import trustme
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Refused, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.http.session import BUNDLES
-from imgbuild.lock.resolution import Locked
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.system.console import console
 from imgbuild.values import sha256
-from tests import needs
-from tests.integration import proxy
-from tests.servers import Site, serve
+from tests.support import connect_proxy, needs
+from tests.support.servers import Site, serve
 
 WHEEL = bytes(range(256)) * 4000
 SECRET = "s3cret/of:me"
@@ -66,9 +66,9 @@ def impatient() -> Http:
 
 
 def download(root: Path, http: Http, url: str) -> bytes:
-    locked = Locked(file="trl.whl", size=len(WHEEL), sha256=sha256(WHEEL))
+    locked = LockedFile(file="trl.whl", size=len(WHEEL), sha256=sha256(WHEEL))
     store = Store.open(root / "cache")
-    found = fetch_all([Want(locked, lambda: [url])], store, http, title="private")
+    found = fetch_all([Want(locked, lambda: [url])], Context(store, http), title="private")
     return found[sha256(WHEEL)].read_bytes()
 
 
@@ -159,7 +159,9 @@ def test_a_proxy_with_a_password(
 ) -> None:
     """The index's name leads nowhere but through the proxy."""
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    with proxy.serve(proxy.Proxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))) as door:
+    with connect_proxy.serve(
+        connect_proxy.Proxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))
+    ) as door:
         monkeypatch.setenv("HTTPS_PROXY", f"http://p:pr0xy-s3cret@127.0.0.1:{door.port}")
         url = f"https://me:{ENCODED}@{NAME}/files/trl.whl"
         assert download(tmp_path, impatient(), url) == WHEEL
@@ -172,7 +174,9 @@ def test_a_proxy_that_refuses(
     login: str, words: str, bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    with proxy.serve(proxy.Proxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))) as door:
+    with connect_proxy.serve(
+        connect_proxy.Proxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))
+    ) as door:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{login}127.0.0.1:{door.port}")
         with pytest.raises(FetchFailed, match=words) as caught:
             impatient().bytes(f"https://{NAME}/files/trl.whl")
@@ -184,7 +188,7 @@ def test_a_proxy_that_finds_no_way(
     bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    with proxy.serve(proxy.Proxy({})) as door:
+    with connect_proxy.serve(connect_proxy.Proxy({})) as door:
         monkeypatch.setenv("HTTPS_PROXY", f"http://p:pr0xy-s3cret@127.0.0.1:{door.port}")
         with pytest.raises(FetchFailed, match="proxy") as caught:
             impatient().bytes(f"https://{NAME}/files/trl.whl")

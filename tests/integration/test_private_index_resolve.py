@@ -7,20 +7,21 @@ import msgspec
 import pytest
 import trustme
 
-from imgbuild.assemble import sources
+from imgbuild.assemble.sources import LockSources
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import FetchFailed, IntegrityError, WorldImpossible
+from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
 from imgbuild.lock.lock import make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.model import Index, Wanted
 from imgbuild.solve import uv
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
-from tests import samples
-from tests.localindex import LocalIndex
-from tests.resolving import resolve_wheels
-from tests.servers import Site, serve
+from tests.support import samples
+from tests.support.local_index import LocalIndex
+from tests.support.resolving import resolve_wheels
+from tests.support.servers import Site, serve
 
 CUDA_TOOLKIT = [
     "nvidia-cublas-cu12==12.4.5.8.*; extra == \"all\"",
@@ -70,7 +71,7 @@ def no_root():
 def wheels(matrix, folder, http=None, arch=Arch.X86_64):
     store = Store.open(folder / "cache")
     found, built = resolve_wheels(
-        matrix, "small", arch, "3.11.2", no_root, store, http or Http(attempts=1)
+        matrix, "small", arch, "3.11.2", no_root, Context(store, http or Http(attempts=1))
     )
     assert built == ()
     return found
@@ -124,7 +125,7 @@ def test_a_private_index_with_tls_and_a_password(private, default, tmp_path, mon
     lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=found)})
     store = Store.open(tmp_path / "cache")
     due = {wheel.sha256 for wheel in found}
-    sources.fetch(lock, due, samples.matrix(), store, Http(attempts=1))
+    LockSources(lock, samples.matrix(), Context(store, Http(attempts=1))).fetch(due)
     assert all(store.file(wheel.sha256) for wheel in found)
     said = capfd.readouterr()
     everything = said.out + said.err + msgspec.json.encode(lock).decode()
@@ -234,14 +235,14 @@ def test_a_package_that_left_its_index_is_not_taken_from_another(stack, default,
     matrix.targets["small"] = msgspec.structs.replace(
         matrix.targets["small"], pins={"torch": "2.6.0", "company-kernels": "1.0"}
     )
-    with pytest.raises(WorldImpossible) as caught:
+    with pytest.raises(NoSolution) as caught:
         wheels(matrix, tmp_path)
     assert caught.value.reasons == ("company-kernels: the index own has no such package",)
 
 
 def test_a_cpu_build_is_refused_in_a_cuda_world(stack, default, tmp_path):
     default(stack.enter_context(serve(Site(files=world().site_files()))).url("simple"))
-    with pytest.raises(WorldImpossible, match="small is impossible on arm64") as caught:
+    with pytest.raises(NoSolution, match="small cannot be solved for arm64") as caught:
         wheels(samples.matrix(), tmp_path, arch=Arch.ARM64)
     assert caught.value.reasons[0] == (
         "torch 2.6.0 for aarch64 on the index pypi requires no CUDA library: a CPU build"
@@ -254,7 +255,7 @@ def test_packages_that_cannot_be_together(stack, default, tmp_path):
     index.wheel("trl", "0.18.2", ["numpy>=2.3"])
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
     matrix = samples.matrix(pins={"torch": "2.6.0", "trl": "0.18.2"})
-    with pytest.raises(WorldImpossible, match="no set of packages satisfies small") as caught:
+    with pytest.raises(NoSolution, match="no set of packages satisfies small") as caught:
         wheels(matrix, tmp_path)
     assert any("trl" in reason and "numpy" in reason for reason in caught.value.reasons)
 
@@ -265,7 +266,7 @@ def test_a_mixed_cuda_world_is_refused(stack, default, tmp_path):
     index.wheel("nvidia-cublas-cu11", "11.11.3.6")
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
     matrix = samples.matrix(pins={"torch": "2.6.0", "kernels": "1.0"})
-    with pytest.raises(WorldImpossible, match="would mix CUDA releases") as caught:
+    with pytest.raises(NoSolution, match="would mix CUDA releases") as caught:
         wheels(matrix, tmp_path)
     assert caught.value.reasons == (
         "nvidia-cublas-cu11 11.11.3.6 is of CUDA 11, the target of CUDA 12",
@@ -277,7 +278,7 @@ def test_a_torch_of_another_cuda_is_refused(stack, default, tmp_path):
     index.wheel("torch", "2.7.0", [f"nvidia-cublas-cu12==12.6.4.1; {X86}"])
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
     matrix = samples.matrix(pins={"torch": "2.7.0"})
-    with pytest.raises(WorldImpossible, match=r"agrees with no release of CUDA 12\.4") as caught:
+    with pytest.raises(NoSolution, match=r"is compatible with no release of CUDA 12\.4") as caught:
         wheels(matrix, tmp_path)
     assert "12.6.4.1" in caught.value.reasons[0]
 
@@ -305,5 +306,5 @@ def test_a_replaced_file_is_not_fetched(stack, default, tmp_path):
     store = Store.open(tmp_path / "cache")
     due = {wheel.sha256 for wheel in found if wheel.package == "numpy"}
     with pytest.raises(IntegrityError, match="the lock says"):
-        sources.fetch(lock, due, samples.matrix(), store, Http(attempts=1))
+        LockSources(lock, samples.matrix(), Context(store, Http(attempts=1))).fetch(due)
     assert not any(store.file(key) for key in due)

@@ -10,33 +10,33 @@ from pathlib import Path
 import pytest
 
 from imgbuild.container import driver
-from tests import ciworld, needs
-from tests.ciworld import BROKEN, CAUSE, OTHER
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import ci_repository, needs
+from tests.support.ci_repository import BROKEN, CAUSE, OTHER
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
-SMOKE = ("--tier", "static", "--through", "root", "--patience", "4", "--json")
+SMOKE = ("--tier", "static", "--through", "root", "--timeout-factor", "4", "--json")
 
 
 @pytest.fixture(scope="module", name="project")
 def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     needs.user_namespaces()
     folder = tmp_path_factory.mktemp("proofs")
-    with serve(Site(files=ciworld.index().site_files())) as site:
-        project = ciworld.make(folder / "project", site.url("simple"))
+    with serve(Site(files=ci_repository.index().site_files())) as site:
+        project = ci_repository.make(folder / "project", site.url("simple"))
         project.run("build", "--all")
         yield project
 
 
 def proven(project: Project, target: str) -> str:
-    (row,) = json.loads(project.run("matrix", target, "--json").stdout)
+    (row,) = json.loads(project.run("list", target, "--json").stdout)
     text: str = row["images"][0]["proven"]
     return text
 
 
 def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None:
-    assert proven(project, TARGET) == "no proof of this digest"
+    assert proven(project, TARGET) == "no test record for this digest"
     done = project.run("smoke", TARGET, *SMOKE, "--record")
     (report,) = json.loads(done.stdout)
     sealed = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]
@@ -50,7 +50,7 @@ def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None
 
     answer = project.folder / "answer.json"
     answer.write_text(done.stdout)
-    said = project.run("prove", str(answer))
+    said = project.run("smoke", "--import", str(answer))
     assert said.stdout == f"{TARGET} x86_64 static pass\n"
     assert len(project.read(f"{TARGET}/smoke.json")["runs"]) == 1
 
@@ -79,7 +79,7 @@ def test_several_processes_record_at_once(project: Project, tmp_path: Path) -> N
         (tmp_path / f"{number}.json").write_text(json.dumps([again]))
     running = [
         subprocess.Popen(
-            project.command("prove", str(tmp_path / f"{number}.json")),
+            project.command("smoke", "--import", str(tmp_path / f"{number}.json")),
             cwd=project.folder, env=project.environment(), stdout=subprocess.DEVNULL,
         )
         for number in range(count)
@@ -92,12 +92,12 @@ def test_a_tier_that_cannot_run_takes_no_report_along(project: Project, tmp_path
     if driver.libraries() is not None:
         pytest.skip("this machine has a driver: run it where there is none")
     junit = tmp_path / "report.xml"
-    words = ("--tier", "static", "--tier", "gpu", "--junit", str(junit), "--only", "versions")
+    words = ("--tier", "static", "--tier", "gpu", "--junit", str(junit), "--case", "versions")
     done = project.run("smoke", TARGET, *SMOKE[2:], *words, status=1)
     tested, stopped = json.loads(done.stdout)
     assert [(case["name"], case["outcome"]) for case in tested["cases"]] == [("versions", "passed")]
     assert (stopped["target"], stopped["tier"]) == (TARGET, "gpu")
-    assert "has no libcuda.so.1" in stopped["cases"][0]["message"]
+    assert "libcuda.so.1 not found" in stopped["cases"][0]["message"]
     assert "hint: install the driver" in done.stderr
     assert junit.read_text().count("<testsuite ") == 2
 
@@ -112,7 +112,7 @@ def test_a_tier_that_cannot_run_has_a_report_though_it_is_the_only_one(
     done = project.run("smoke", TARGET, *words, "--json", "--junit", str(junit), status=1)
     (stopped,) = json.loads(done.stdout)
     assert [case["outcome"] for case in stopped["cases"]] == ["failed"]
-    assert "has no libcuda.so.1" in stopped["cases"][0]["message"]
+    assert "libcuda.so.1 not found" in stopped["cases"][0]["message"]
     assert junit.read_text().count("<testsuite ") == 1
     alone = project.run("smoke", TARGET, *words, status=1)
     assert (alone.stdout, alone.stderr.splitlines()[-2:]) == ("", done.stderr.splitlines()[-2:])
@@ -122,7 +122,7 @@ def test_a_target_that_is_not_built_takes_no_report_along(project: Project) -> N
     layout = project.folder / "build" / OTHER
     layout.rename(layout.with_name("aside"))
     try:
-        words = ("--only", "versions", "--jobs", "2")
+        words = ("--case", "versions", "--jobs", "2")
         done = project.run("smoke", OTHER, TARGET, *SMOKE, *words, status=2)
     finally:
         layout.with_name("aside").rename(layout)
@@ -132,5 +132,5 @@ def test_a_target_that_is_not_built_takes_no_report_along(project: Project) -> N
     assert "is not built" in stopped["cases"][0]["message"]
     answer = project.folder / "part.json"
     answer.write_text(json.dumps([tested]))
-    refused = project.run("prove", str(answer), status=2)
+    refused = project.run("smoke", "--import", str(answer), status=2)
     assert "only 'versions' of its tier was run" in refused.stderr

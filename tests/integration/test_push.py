@@ -23,11 +23,11 @@ from imgbuild import codec
 from imgbuild.oci import layout
 from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch
-from tests import needs, ownregistry, registries, smallproject
-from tests.ownregistry import OwnRegistry
-from tests.registries import Answer, Fault, Registry
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import docker_registry, memory_registry, needs, sample_project
+from tests.support.docker_registry import OwnRegistry
+from tests.support.memory_registry import Answer, Fault, Registry
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,8 +78,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """Debian's packages come to the user's own cache, so that only a first run downloads."""
     folder = tmp_path_factory.mktemp("push")
     with (
-        serve(Site(files=smallproject.index().site_files())) as site,
-        ownregistry.serve(folder / "registry") as registry,
+        serve(Site(files=sample_project.index().site_files())) as site,
+        docker_registry.serve(folder / "registry") as registry,
     ):
         project = Project(folder / "project", site.url("simple"), cache=None)
         project.write(DEBIAN, arches=("x86_64", "arm64"), user="imgbuild", uid=1000)
@@ -105,7 +105,7 @@ def layers(sealed: Seal) -> set[str]:
     }
 
 
-def sent(writes: Sequence[ownregistry.Asked]) -> list[str]:
+def sent(writes: Sequence[docker_registry.Asked]) -> list[str]:
     """The digests of the blobs that requests have put."""
     return [
         one.path.rpartition("digest=")[2].replace("%3A", ":")
@@ -182,7 +182,7 @@ def test_podman_and_skopeo_have_the_same_digest(shop):
 
 
 def test_ls_diff_and_pull_say_the_same_as_the_seals(shop, tmp_path):
-    listed = shop.json("ls", shop.registry.host)
+    listed = shop.json("registry", "ls", shop.registry.host)
     assert {entry["target"]: entry["digest"] for entry in listed["entries"]} == {
         target: shop.seal(target).digest for target in TARGETS
     }
@@ -278,7 +278,7 @@ def test_a_push_that_is_killed_leaves_no_tag_and_goes_on(shop, how):
         reached.set()
         go_on.wait(60)
 
-    with registries.serve(Registry()) as registry:
+    with memory_registry.serve(Registry()) as registry:
         where = f"{registry.host}/rl"
         registry.faults.append(Fault(f"PUT .*{base.replace(':', '%3A')}", edit=_hold))
         running = subprocess.Popen(

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.oci import archive, layout
 from imgbuild.registry import base_image
 from imgbuild.system import process
 from imgbuild.values import Arch, sha256
-from tests import images, needs
+from tests.support import images, needs
 
 pytestmark = pytest.mark.engine
 BOTH = (Arch.X86_64, Arch.ARM64)
@@ -160,7 +162,7 @@ def test_a_base_is_read_back_from_a_registry(two, repository, tmp_path):
             assert base.settings == stored.settings
             assert [layer.diff_id for layer in base.layers] == list(stored.diff_ids)
     base = base_image.base(f"{repository}@{source.digest}", Arch.ARM64)
-    base_image.fetch_layers(f"{repository}@{source.digest}", base.layers, store)
+    base_image.fetch_layers(f"{repository}@{source.digest}", base.layers, Context(store, Http()))
     for layer in base.layers:
         blob = store.blob(layer.digest)
         assert blob is not None

@@ -12,21 +12,23 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
-from imgbuild.resolve import answer, request, survey
-from imgbuild.resolve.answer import Refused
-from imgbuild.resolve.request import Ask
+from imgbuild.resolve import answer, explain, first_solve, request
+from imgbuild.resolve.answer import Refusal
+from imgbuild.resolve.request import ResolveRequest
 from imgbuild.resolve.suggest import UNREAD
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
-from tests.sourcecode import ROOT
+from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
 
-Refuse = Callable[..., Refused]
+Refuse = Callable[..., Refusal]
 
 
 @functools.cache
@@ -39,11 +41,11 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
     """Asks for a world that must be refused; its chain is short."""
     store = Store.open(tmp_path_factory.mktemp("cache"))
 
-    def ask(*wanted: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refused:
+    def ask(*wanted: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refusal:
         assigned = request.indexes_of([index] if index else [], matrix())
         asked, _ = request.read(wanted, [], assigned)
-        made = Ask(wishes=asked, arches=(arch,), indexes=assigned, **more)  # type: ignore[arg-type]
-        found = answer.answer(made, matrix(), (), store, Http())
+        made = ResolveRequest(requests=asked, arches=(arch,), indexes=assigned, **more)  # type: ignore[arg-type]
+        found = answer.answer(made, matrix(), (), Context(store, Http()))
         assert found.target is None
         assert found.row == ()
         refused = found.arch[arch].refused
@@ -67,10 +69,10 @@ def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
     assert found.nearest[-1].startswith("the target cu130-vllm on arm64: CUDA 13.0, torch 2.11.0")
 
 
-@pytest.mark.parametrize("wish", ["tensordict==0.6.2", "tensordict<=0.6.2"])
-def test_tensordict_0_6_2_on_arm64_is_never_0_1_2(refuse: Refuse, wish: str) -> None:
-    found = refuse(wish, arch=Arch.ARM64, cuda="13.0")
-    assert found.reasons[0] == f"you asked for {wish}"
+@pytest.mark.parametrize("requested", ["tensordict==0.6.2", "tensordict<=0.6.2"])
+def test_tensordict_0_6_2_on_arm64_is_never_0_1_2(refuse: Refuse, requested: str) -> None:
+    found = refuse(requested, arch=Arch.ARM64, cuda="13.0")
+    assert found.reasons[0] == f"you asked for {requested}"
     assert found.reasons[1].startswith(
         "tensordict 0.6.2: no Linux aarch64 wheel, nor has any version from 0.2.0 to 0.7.2"
     )
@@ -78,6 +80,7 @@ def test_tensordict_0_6_2_on_arm64_is_never_0_1_2(refuse: Refuse, wish: str) -> 
     assert "0.1.2" not in str(found)
 
 
+@pytest.mark.long
 def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     found = refuse("trl==1.16.0", "vllm==0.8.5.post1")
     chain = "\n".join(found.reasons)
@@ -99,7 +102,7 @@ def test_python_3_8_with_grpo(refuse: Refuse) -> None:
     found = refuse("trl", python="3.8")
     assert found.reasons == (
         "you asked for Python 3.8, and no base of the matrix has it: debian-12 has 3.11",
-        "trl from 0.12.0 on wants Python >=3.9; the newest for Python 3.8 is 0.11.4",
+        "trl from 0.12.0 on requires Python >=3.9; the newest for Python 3.8 is 0.11.4",
         "trl 0.11.4 has no trl.GRPOTrainer: it came in 0.14.0",
     )
     assert found.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
@@ -129,12 +132,12 @@ def test_vllm_0_33_on_cuda_12_4(refuse: Refuse) -> None:
 def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    store = Store.open(tmp_path_factory.mktemp("cache"))
+    context = Context(Store.open(tmp_path_factory.mktemp("cache")), Http())
     target = matrix().targets["cu124-vllm"]
     changed = msgspec.structs.replace(target, pins={**target.pins, "tensordict": "0.15.0"})
-    other = answer.with_target(matrix(), "later", changed)
-    before = WorldImpossible("no set of packages satisfies later", reasons=("many words",))
-    found = survey.explained(before, other, "later", Arch.X86_64, (), store, Http())
+    other = first_solve.with_target(matrix(), "later", changed)
+    before = NoSolution("no set of packages satisfies later", reasons=("many words",))
+    found = explain.explained(before, SolveProblem(other, "later", Arch.X86_64, context))
     assert found is not before
     assert any(
         reason.startswith("tensordict 0.15.0: its wheel was uploaded 2026")
@@ -143,5 +146,5 @@ def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
     assert found.nearest
     assert not [told for told in found.nearest if "the target later" in told]
     assert not [reason for reason in found.reasons if "you asked for" in reason]
-    same = survey.explained(before, matrix(), "cu124-vllm", Arch.X86_64, (), store, Http())
+    same = explain.explained(before, SolveProblem(matrix(), "cu124-vllm", Arch.X86_64, context))
     assert same is before

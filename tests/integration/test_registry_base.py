@@ -18,12 +18,13 @@ from pathlib import Path
 import pytest
 
 from imgbuild.oci import documents, layout
+from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import documents as image
 from imgbuild.values import Arch
-from tests import images, needs, smallproject
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import images, needs, sample_project
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 DEBIAN = {
@@ -73,7 +74,7 @@ def registry_base(image: str, **changes: object) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def index() -> Iterator[str]:
-    with serve(Site(files=smallproject.index().site_files())) as site:
+    with serve(Site(files=sample_project.index().site_files())) as site:
         yield site.url("simple")
 
 
@@ -250,15 +251,15 @@ def test_layers_without_compression_and_one_layer_twice(tmp_path):
     records = [record, twice[0], twice[0]]
     config = image.config(images.plan(names="abc"), [each.diff_id for each in records])
     types = {record.digest: documents.LAYER}
-    picture = layout.Image(
+    picture = layout.ImageFiles(
         config=config,
-        manifest=image.manifest(config, records, media_types=types),
+        manifest=oci_documents.manifest(config, records, media_types=types),
         layers={record.digest: plain, twice[0].digest: twice[1]},
     )
     layout.write(tmp_path / "base", {Arch.X86_64: picture}, "odd")
-    with serve(Site(files=smallproject.index().site_files())) as site:
+    with serve(Site(files=sample_project.index().site_files())) as site:
         project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
-        project.write(registry_base(smallproject.serve_image(site, tmp_path / "base", "odd")))
+        project.write(registry_base(sample_project.serve_image(site, tmp_path / "base", "odd")))
         project.run("lock", TARGET)
         project.run("build", TARGET)
     stored = layout.verify(tmp_path / "project/build" / TARGET).image(Arch.X86_64)
@@ -271,7 +272,7 @@ def test_layers_without_compression_and_one_layer_twice(tmp_path):
         project.run("build", TARGET, "--format", form, "--output", str(archive), "--offline")
         skopeo("copy", "--quiet", f"{form}:{archive}", f"dir:{tmp_path / form}")
     docker = needs.docker()
-    loaded = json.loads(project.run("load", TARGET, "--engine", "docker", "--json").stdout)
+    loaded = json.loads(project.run("load", TARGET, "--through", "docker", "--json").stdout)
     subprocess.run([docker, "image", "rm", "--force", loaded[0]["reference"]], check=True,
                    capture_output=True)  # fmt: skip
 

@@ -25,7 +25,7 @@ from imgbuild.registry import uploads
 from imgbuild.registry.client import Client, NotFound, Outcome, bytes_source, file_source
 from imgbuild.registry.reference import Reference, Repository, parse
 from imgbuild.values import Arch
-from tests import breakingline, images, needs, ownregistry, registries
+from tests.support import breaking_line, docker_registry, images, memory_registry, needs
 
 pytestmark = pytest.mark.engine
 
@@ -38,7 +38,7 @@ SBOM = "application/vnd.cyclonedx+json"
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = os.environ["PATH"]
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setenv("PATH", path)
 
 
@@ -54,7 +54,7 @@ def _host(
 
 @contextlib.contextmanager
 def dockers(folder: Path) -> Iterator[str]:
-    with ownregistry.serve(folder) as registry:
+    with docker_registry.serve(folder) as registry:
         yield registry.host
 
 
@@ -207,7 +207,7 @@ def test_other_bytes_are_refused(client, repository):
 def test_a_line_that_breaks(repository, monkeypatch, cuts):
     monkeypatch.setattr(uploads, "CHUNK", 2_000_000)
     blob = bytes_source(random.Random(str(cuts)).randbytes(5_000_000))
-    with breakingline.line_to(repository.host) as line:
+    with breaking_line.line_to(repository.host) as line:
         line.cuts += cuts
         counted: list[int] = []
         far = Repository(line.host, repository.name)
@@ -246,7 +246,7 @@ def test_the_tags_of_nobody(client, host):
 
 def test_a_catalog_of_more_than_one_page(client, tmp_path):
     names = [f"catalog/{number:03}" for number in range(101)]  # one more than a page of its own
-    with ownregistry.serve(tmp_path / "registry") as registry:
+    with docker_registry.serve(tmp_path / "registry") as registry:
         for name in names:
             folder = registry.storage / "docker/registry/v2/repositories" / name
             (folder / "_layers").mkdir(parents=True)

@@ -27,7 +27,7 @@ from imgbuild.registry import logins
 from imgbuild.registry.client import Client, Outcome, bytes_source
 from imgbuild.registry.logins import Found
 from imgbuild.registry.reference import Repository
-from tests import ownregistry, registries
+from tests.support import docker_registry, memory_registry
 
 pytestmark = pytest.mark.engine
 
@@ -40,7 +40,7 @@ BLOB = bytes_source(b"some bytes " * 100_000)
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = os.environ["PATH"]
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{path}")
     (tmp_path / "bin").mkdir()
@@ -116,7 +116,7 @@ def secure(folder: Path, authority: trustme.CA, **settings: str) -> Iterator[Rep
         "REGISTRY_HTTP_TLS_KEY": f"{folder}/tls.key",
         **settings,
     }
-    with ownregistry.serve(folder / "registry", wanted) as registry:
+    with docker_registry.serve(folder / "registry", wanted) as registry:
         place = folder / "config/imgbuild/certs.d" / registry.host
         place.mkdir(parents=True)
         authority.cert_pem.write_to_path(str(place / "own.crt"))

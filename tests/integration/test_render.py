@@ -20,10 +20,10 @@ from imgbuild.oci.tar import Kind
 from imgbuild.plan.plan import FilesRecipe, VenvRecipe
 from imgbuild.render import tree
 from imgbuild.values import Arch
-from tests import dockerworld, needs
-from tests.localindex import wheel_bytes
-from tests.servers import Site
-from tests.smallproject import TARGET, Project
+from tests.support import dockerfile_project, needs
+from tests.support.local_index import wheel_bytes
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site
 
 PYTHON = "3.11"
 LOOK = "import thewheel, sys; print(thewheel.VALUE, sys.prefix)"
@@ -39,7 +39,9 @@ def site() -> Site:
 def project(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A locked project with its wheels in a folder, while its index is there."""
     needs.network()  # for Debian's packages
-    with dockerworld.project(tmp_path_factory.mktemp("render"), sdist=True, site=site) as made:
+    with dockerfile_project.project(
+        tmp_path_factory.mktemp("render"), sdist=True, site=site
+    ) as made:
         made.run("build", TARGET, "--only", "wheels", "--output", "build/wheels/small")
         made.run("render", TARGET, "--format", "script", "--output", "small.sh")
         yield made
@@ -147,7 +149,7 @@ def test_what_builds_a_package_is_held_against_its_hash(
     project, site, path, request, monkeypatch, tmp_path
 ):
     """The index has another maker by the same name: nothing of it runs."""
-    code = f"open({str(tmp_path / 'ran')!r}, 'w')\n".encode() + dockerworld.MAKER
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')\n".encode() + dockerfile_project.MAKER
     wheel, page = "packages/maker-1.0-py3-none-any.whl", "simple/maker/"
     other = wheel_bytes("maker", "1.0", files={"maker.py": code})
     old, new = (hashlib.sha256(data).hexdigest().encode() for data in (site.files[wheel], other))
@@ -238,7 +240,7 @@ def test_uv_installs_a_pylock(project, tmp_path):
 
 
 def test_steps_of_a_shell_make_the_members(tmp_path):
-    """Below a folder of the test's own, whose path the recipes have as their prefix."""
+    """PublishedTarget a folder of the test's own, whose path the recipes have as their prefix."""
     root = tmp_path / "ro ot"
     own = FilesRecipe(
         user=User(name="me", uid=1, gid=1, home=f"{root}/home/me"),
@@ -365,10 +367,10 @@ def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
     ("words", "told"),
     [
         (["--online"], "--output FOLDER"),
-        (["--registry", "host/name"], "--registry says where --online finds the base"),
-        (["--check", "--online", "--output", "x"], "--check looks at what is kept"),
-        (["--format", "script", "--check"], "not of --format script"),
-        (["--arch", "x86_64"], "is of all its architectures"),
+        (["--registry", "host/name"], "--registry needs --online"),
+        (["--check", "--online", "--output", "x"], "--check cannot be combined"),
+        (["--format", "script", "--check"], "cannot be combined with --format script"),
+        (["--arch", "x86_64"], "is for all its architectures"),
         (["--online", "--output", "x"], "no registry has its base"),
     ],
 )

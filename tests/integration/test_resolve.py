@@ -7,19 +7,21 @@ import msgspec
 import pytest
 from packaging.version import Version
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.solve import solve
 from imgbuild.solve.build_root import host_root
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.sdists import host_arch
 from imgbuild.values import Arch
-from tests import needs
-from tests.resolving import resolve_wheels
-from tests.sourcecode import ROOT
+from tests.support import needs
+from tests.support.resolving import resolve_wheels
+from tests.support.source_code import ROOT
 
 pytestmark = pytest.mark.network
 
@@ -48,7 +50,7 @@ def no_root():
 
 
 def ask(matrix: Matrix, name: str, arch: Arch, store: Store) -> tuple[Wheel, ...]:
-    found, _ = resolve_wheels(matrix, name, arch, "3.11.2", no_root, store, Http())
+    found, _ = resolve_wheels(matrix, name, arch, "3.11.2", no_root, Context(store, Http()))
     return found
 
 
@@ -69,14 +71,14 @@ def test_cu124_is_the_proven_world_and_twice_the_same(store, tmp_path):
 
 
 def test_cu124_has_no_arm64_and_says_why(store):
-    with pytest.raises(WorldImpossible) as caught:
-        solve.resolve(matrix(), "cu124-vllm", Arch.ARM64, store, Http())
+    with pytest.raises(NoSolution) as caught:
+        solve.resolve(SolveProblem(matrix(), "cu124-vllm", Arch.ARM64, Context(store, Http())))
     assert caught.value.reasons == (matrix().targets["cu124-vllm"].exclude[Arch.ARM64],)
     assert "cu130-vllm" in (caught.value.hint or "")
 
 
 def test_the_reasons_for_cu124_on_arm64_are_found_without_being_told(store):
-    with pytest.raises(WorldImpossible, match="cu124-vllm is impossible on arm64") as caught:
+    with pytest.raises(NoSolution, match="cu124-vllm cannot be solved for arm64") as caught:
         ask(matrix(), "cu124-vllm", Arch.ARM64, store)
     text = "\n".join(caught.value.reasons)
     assert "torch 2.6.0 for aarch64 on the index pypi requires no CUDA library: a CPU build" in text
@@ -87,7 +89,7 @@ def test_a_pin_of_after_the_cut_off_is_refused_with_its_day(store):
     target = matrix().targets["cu124-vllm"]
     later = msgspec.structs.replace(target, pins={**target.pins, "trl": "0.19.0"})
     changed = msgspec.structs.replace(matrix(), targets={"later": later})
-    with pytest.raises(WorldImpossible) as caught:
+    with pytest.raises(NoSolution) as caught:
         ask(changed, "later", Arch.X86_64, store)
     (reason,) = caught.value.reasons
     assert reason.startswith("trl 0.19.0: its wheel was uploaded 2025-06-2")
@@ -101,7 +103,7 @@ def debian(store):
         needs.user_namespaces()
     found = matrix()
     base = found.bases[found.targets["cu130-vllm"].base]
-    with host_root(base, found.image.user, host_arch(), store, Http()) as root:
+    with host_root(base, found.image.user, host_arch(), Context(store, Http())) as root:
         yield root
 
 
@@ -109,7 +111,9 @@ def debian(store):
 @pytest.mark.engine
 @pytest.mark.parametrize("arch", list(Arch))
 def test_cu130_is_of_one_cuda_release_and_has_verl(arch, store, debian):
-    found, built = resolve_wheels(matrix(), "cu130-vllm", arch, "3.11.2", debian, store, Http())
+    found, built = resolve_wheels(
+        matrix(), "cu130-vllm", arch, "3.11.2", debian, Context(store, Http())
+    )
     versions = {wheel.package: wheel.version for wheel in found}
     (antlr,) = built
     assert (antlr.package, antlr.version) == ("antlr4-python3-runtime", "4.9.3")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from imgbuild.values import Arch
-from tests import images, needs
-from tests.unit.matrix_text import RIGHT
+from tests.support import images, needs
+from tests.support.matrix_text import RIGHT
 
 pytestmark = pytest.mark.engine
 TARGET = "cu124-vllm"

@@ -18,7 +18,7 @@ from imgbuild.errors import WorkFailed
 from imgbuild.oci.tree import remove
 from imgbuild.oci.unpack import unpack
 from imgbuild.system.process import Result
-from tests import images, needs, ordinary
+from tests.support import images, needs, ordinary
 
 pytestmark = pytest.mark.engine
 REPOSITORY = Path(__file__).parents[2]
@@ -150,7 +150,7 @@ def mounts(root: Path) -> list[str]:
 def test_nothing_stays_mounted_or_running_after_a_kill(root):
     mark = "3.14159265"
     script = (
-        "from pathlib import Path; from imgbuild import sandbox\n"
+        "from pathlib import Path; from imgbuild.container import sandbox\n"
         f"sandbox.run(Path({str(root)!r}), ['sh', '-c', 'sleep {mark}1 & sleep {mark}0000'])"
     )
     with subprocess.Popen([sys.executable, "-c", script]) as process:
@@ -193,7 +193,7 @@ def test_an_ordinary_user_unpacks_and_runs(user_folder):
     script = f"""
 from pathlib import Path
 import os
-from imgbuild import sandbox
+from imgbuild.container import sandbox
 from imgbuild.oci.tree import remove
 from imgbuild.oci.unpack import unpack
 assert os.geteuid() != 0

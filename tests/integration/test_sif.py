@@ -20,7 +20,7 @@ from imgbuild import codec
 from imgbuild.oci import documents, layout
 from imgbuild.sif import convert, files, image
 from imgbuild.values import Arch, sha256
-from tests import needs, squashed
+from tests.support import needs, squashed
 from tests.unit.sif.test_flat import info, members
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -105,7 +105,7 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
             ],
         }
     )  # fmt: skip
-    picture = layout.Image(
+    picture = layout.ImageFiles(
         config=config,
         manifest=manifest,
         layers={digest: path for digest, (path, _, _) in stored.items()},
@@ -123,6 +123,9 @@ def check_tree(of: layout.Layout, path: Path, offset: int) -> set[str]:
     return found.keys() - wanted.keys()
 
 
+SIF = ("build", "--format", "sif")
+
+
 @pytest.fixture(scope="module", name="odd")
 def _odd(tmp_path_factory):
     return make_layout(tmp_path_factory.mktemp("odd"), odd_layers())
@@ -132,7 +135,7 @@ def _odd(tmp_path_factory):
 def test_a_sif_has_the_files_of_its_image(odd, tmp_path, compressor):
     needs.tool("mksquashfs", "squashfs-tools")
     out = tmp_path / "odd.sif"
-    convert.convert(odd, ARCH, out, convert.Options(compressor=compressor))
+    convert.convert(odd, ARCH, out, convert.ConvertOptions(compressor=compressor))
     beside = check_tree(odd, out, squashed.start(out))
     added = files.members(image.read(odd, ARCH), squashed.tree(odd, ARCH))
     assert beside == {f"/{member.path}" for member in added}
@@ -141,7 +144,7 @@ def test_a_sif_has_the_files_of_its_image(odd, tmp_path, compressor):
 
 def test_a_squashfs_has_the_files_of_its_image(odd, tmp_path):
     out = tmp_path / "odd.sqsh"
-    convert.convert(odd, ARCH, out, convert.Options(format="squashfs"), lock=b"{}\n")
+    convert.convert(odd, ARCH, out, convert.ConvertOptions(format="squashfs"), lock=b"{}\n")
     assert check_tree(odd, out, 0) == {
         "/etc", "/etc/environment", "/etc/fstab", "/etc/rc", "/etc/rc.local", "/opt/imgbuild",
         "/opt/imgbuild/lock.json",
@@ -153,7 +156,7 @@ def test_extended_attributes_come_along(tmp_path):
     made = info("bin/ping")
     made.pax_headers = {"SCHILY.xattr.user.note": "kept"}
     found = make_layout(tmp_path / "image", [members((made, b"a program"))])
-    convert.convert(found, ARCH, tmp_path / "x.sqsh", convert.Options(format="squashfs"))
+    convert.convert(found, ARCH, tmp_path / "x.sqsh", convert.ConvertOptions(format="squashfs"))
     subprocess.run(
         [needs.tool("unsquashfs", "squashfs-tools"), "-quiet", "-no-progress", "-xattrs",
          "-dest", tmp_path / "root", tmp_path / "x.sqsh"],
@@ -173,7 +176,8 @@ def test_attributes_that_no_squashfs_holds_are_named_once(tmp_path):
         rows.append((made, b""))
     found = make_layout(tmp_path / "image", [members(*rows)])
     done = subprocess.run(
-        [sys.executable, "-m", "imgbuild", "sif", found.path, "--output", tmp_path / "x.sif"],
+        [sys.executable, "-m", "imgbuild", *SIF, "--from", found.path,
+         "--output", tmp_path / "x.sif"],
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     said = " ".join(done.stderr.split())
@@ -184,12 +188,22 @@ def test_attributes_that_no_squashfs_holds_are_named_once(tmp_path):
 
 def test_the_bytes_follow_from_the_image_alone(odd, tmp_path):
     """Another name, folder, umask, clock's zone, SOURCE_DATE_EPOCH, one process or two."""
-    made = convert.convert(odd, ARCH, tmp_path / "odd.sif", convert.Options(processors=2))
+    made = convert.convert(odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions(processors=2))
     other = tmp_path / "another folder"
     shutil.copytree(odd.path, other / "layout")
     index = other / "layout/index.json"
     index.write_text(index.read_text().replace('"odd"', '"nightly"'))
-    command = [sys.executable, "-m", "imgbuild", "sif", "layout", "--output", "x.sif", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "imgbuild",
+        *SIF,
+        "--from",
+        "layout",
+        "--output",
+        "x.sif",
+        "--json",
+    ]
     done = subprocess.run(
         ["sh", "-c", 'umask 077; exec "$@"', "sh", *command, "--jobs", "1"],
         cwd=other,
@@ -211,7 +225,7 @@ def test_a_damaged_layer_leaves_nothing_behind(odd, tmp_path):
     blob.write_bytes(blob.read_bytes().replace(b"3", b"4"))
     (tmp_path / "x.sif").write_bytes(b"the old one")
     done = subprocess.run(
-        [sys.executable, "-m", "imgbuild", "sif", "layout", "--output", "x.sif"],
+        [sys.executable, "-m", "imgbuild", *SIF, "--from", "layout", "--output", "x.sif"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 9
@@ -225,7 +239,7 @@ def test_what_a_killed_run_left_is_removed_and_what_another_writes_is_not(odd, t
     free.write_bytes(b"half a file")
     with held.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        convert.convert(odd, ARCH, tmp_path / "odd.sif", convert.Options())
+        convert.convert(odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions())
     assert sorted(path.name for path in tmp_path.iterdir()) == [held.name, "odd.sif"]
 
 
@@ -240,7 +254,7 @@ def test_an_interrupt_leaves_nothing_behind(odd, tmp_path):
     slow.chmod(0o755)
     out = tmp_path / "out"
     with subprocess.Popen(
-        [sys.executable, "-m", "imgbuild", "sif", odd.path, "--output", out / "odd.sif"],
+        [sys.executable, "-m", "imgbuild", *SIF, "--from", odd.path, "--output", out / "odd.sif"],
         env={**os.environ, "PATH": f"{slow.parent}:{os.environ['PATH']}"},
         stderr=subprocess.PIPE,
     ) as process:

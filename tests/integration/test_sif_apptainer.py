@@ -20,7 +20,7 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.reference import parse, parse_repository
 from imgbuild.sif import convert, files
 from imgbuild.values import Arch, sha256
-from tests import needs, ordinary, ownregistry, smallworld, squashed
+from tests.support import docker_registry, needs, ordinary, smoke_environment, squashed
 
 pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.timeout(600)]
 ARCH = Arch.X86_64
@@ -32,7 +32,7 @@ SMOKE = Path(__file__).parents[2] / "smoke_tests"
 def _world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     (folder / "wheels").mkdir()
-    return smallworld.make_layout(folder, smallworld.good(folder / "wheels"))
+    return smoke_environment.make_layout(folder, smoke_environment.good(folder / "wheels"))
 
 
 @pytest.fixture(scope="module", name="sif")
@@ -41,7 +41,7 @@ def _sif(world, tmp_path_factory):
     with ordinary.home() as folder:
         out = folder / "small.sif"
         lock = codec.encode({"a": "lock"})
-        convert.convert(world, ARCH, out, convert.Options(), lock=lock)
+        convert.convert(world, ARCH, out, convert.ConvertOptions(), lock=lock)
         yield out
 
 
@@ -104,7 +104,7 @@ def test_what_an_image_of_anybodys_says_of_python_and_its_home(world, tmp_path):
     umoci = [needs.tool("umoci"), "config", "--image", f"{place}:small", *words]
     subprocess.run(umoci, check=True, capture_output=True)
     out = tmp_path / "mine.sif"
-    convert.convert(layout.read(place), ARCH, out, convert.Options())
+    convert.convert(layout.read(place), ARCH, out, convert.ConvertOptions())
     hostile = {"PYTHONPATH": "/the/callers", "PYTHONHOME": "/nowhere"}
     said = apptainer("exec", out, "env", env=hostile)
     found = said.stdout.splitlines()
@@ -216,10 +216,10 @@ def _without_owners(found: dict[str, squashed.Facts]) -> dict[str, tuple[object,
 
 
 def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_path):
-    with ownregistry.serve(tmp_path / "registry") as registry:
+    with docker_registry.serve(tmp_path / "registry") as registry:
         place = f"{registry.host}/team/small"
-        command = [sys.executable, "-m", "imgbuild", "sif", world.path, "--output",
-                   tmp_path / "small.sif", "--push", place, "--json"]  # fmt: skip
+        imgbuild = [sys.executable, "-m", "imgbuild"]
+        command = [*imgbuild, "push", place, "--sif", "--layout", world.path, "--json"]
         early = subprocess.run(command, capture_output=True, text=True, check=False)
         assert early.returncode == 2
         assert f"does not have the image {world.digest}" in early.stderr
@@ -241,12 +241,13 @@ def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_
         [referrer] = client.referrers(repository, world.digest)
         assert referrer.digest == pushed["digest"]
         # Of the image in the registry, too, and with nothing but its name.
-        again = [*command[:4], f"{place}:small", "--output", tmp_path / "again.sif"]
-        subprocess.run(again, check=True, capture_output=True)
-        assert (tmp_path / "again.sif").read_bytes() == (tmp_path / "small.sif").read_bytes()
+        again = ["build", "--from", f"{place}:small", "--format", "sif"]
+        again = [*again, "--output", tmp_path / "again.sif"]
+        subprocess.run([*imgbuild, *again], check=True, capture_output=True)
+        assert (tmp_path / "again.sif").read_bytes() == Path(first["output"]).read_bytes()
         pulled = tmp_path / "pulled.sif"
         apptainer("pull", "--no-https", "--disable-cache", pulled, f"oras://{pushed['reference']}")
-        assert pulled.read_bytes() == (tmp_path / "small.sif").read_bytes()
+        assert pulled.read_bytes() == Path(first["output"]).read_bytes()
         # What Apptainer itself pushes has the same shape.
         apptainer("push", "--no-https", pulled, f"oras://{place}:theirs")
         mine, theirs = (
@@ -318,7 +319,7 @@ def test_the_gpu_tier_is_run_with_nv(sif, driver, monkeypatch):
     with ordinary.home() as work:
         binds = {"/smoke_tests": SMOKE}
         work.chmod(0o1777)
-        asked = running.Running(binds=binds, work=work, gpus=True, user=(54321, 54321))
+        asked = running.ApptainerOptions(binds=binds, work=work, gpus=True, user=(54321, 54321))
         look = ["python", "/smoke_tests/doctor.py", "--gpus", "1"]
         done = running.run(needs.apptainer(), sif, look, asked)
     assert "/.singularity.d/libs/libcuda.so.1 sees 0 GPUs (CUDA error 100), 1 were" in done.stdout

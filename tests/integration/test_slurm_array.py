@@ -12,16 +12,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests import slurmworld
-from tests.slurmworld import TARGETS, orders, queue, until
-from tests.smallproject import Project
+from tests.support import slurm_project
+from tests.support.sample_project import Project
+from tests.support.slurm_project import TARGETS, orders, queue, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 
 
 @pytest.fixture(scope="module", name="project")
 def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    with slurmworld.project(tmp_path_factory.mktemp("an array, 100%")) as made:
+    with slurm_project.project(tmp_path_factory.mktemp("an array, 100%")) as made:
         yield made
 
 
@@ -39,7 +39,7 @@ def _built(project: Project) -> Project:
     assert "1 of 3 targets failed: two" in failed.stderr
     layers.unlink()
     again = project.run("build", "--all", "--on", "slurm")
-    assert "1 to submit, 0 in the queue already, 2 done before" in again.stderr
+    assert "1 to submit, 0 in the queue already, 2 already done" in again.stderr
     assert [line.split()[0] for line in again.stdout.splitlines()] == list(TARGETS)
     return project
 
@@ -58,7 +58,7 @@ def test_only_what_failed_is_submitted_again(built: Project) -> None:
 def test_a_third_run_submits_nothing(built: Project) -> None:
     before = orders(built, "build")
     done = built.run("build", "--all", "--on", "slurm")
-    assert "0 to submit, 0 in the queue already, 3 done before" in done.stderr
+    assert "0 to submit, 0 in the queue already, 3 already done" in done.stderr
     assert orders(built, "build") == before
 
 
@@ -93,9 +93,9 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
 
 
 def test_an_interrupt_cancels_and_the_next_run_goes_on(built: Project) -> None:
-    process = started(built, "--again")
+    process = started(built, "--no-resume")
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=slurmworld.PATIENCE)
+    _, said = process.communicate(timeout=slurm_project.PATIENCE)
     assert process.returncode == 130, said
     assert "the tasks that had not ended are cancelled" in said
     folder = orders(built, "build")[-1]
@@ -111,9 +111,9 @@ def test_an_interrupt_cancels_and_the_next_run_goes_on(built: Project) -> None:
 
 
 def test_tasks_outlive_a_killed_imgbuild_and_are_looked_after_again(built: Project) -> None:
-    process = started(built, "--again")
+    process = started(built, "--no-resume")
     process.kill()
-    process.communicate(timeout=slurmworld.PATIENCE)
+    process.communicate(timeout=slurm_project.PATIENCE)
     orders_before = orders(built, "build")
     assert queue(built)
     done = built.run("build", "--all", "--on", "slurm")
@@ -123,10 +123,10 @@ def test_tasks_outlive_a_killed_imgbuild_and_are_looked_after_again(built: Proje
 
 
 def test_a_task_that_slurm_ends_is_told(built: Project) -> None:
-    process = started(built, "--again", "--leave")
+    process = started(built, "--no-resume", "--leave")
     [first] = {name.partition("_")[0] for name in queue(built)}
-    slurmworld.slurm(built, "scancel", first)
-    _, said = process.communicate(timeout=slurmworld.PATIENCE)
+    slurm_project.slurm(built, "scancel", first)
+    _, said = process.communicate(timeout=slurm_project.PATIENCE)
     assert process.returncode == 1, said
     assert "cancelled" in said
     assert f"{first}_2" not in queue(built)
@@ -135,7 +135,7 @@ def test_a_task_that_slurm_ends_is_told(built: Project) -> None:
 def test_what_sbatch_refuses_is_told_and_nothing_is_left(built: Project) -> None:
     before = orders(built, "build")
     done = built.run(
-        "build", "--all", "--again", "--on", "slurm", "--partition", "nowhere", status=1
+        "build", "--all", "--no-resume", "--on", "slurm", "--partition", "nowhere", status=1
     )
     assert "invalid partition" in done.stderr.lower()
     left = [one for one in orders(built, "build") if (one / "order.json").exists()]

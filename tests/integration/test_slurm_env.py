@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from imgbuild.slurm import jobs
-from tests import needs, samples, slurmworld
-from tests.smallproject import Project
+from tests.support import needs, samples, slurm_project
+from tests.support.sample_project import Project
 
 pytestmark = pytest.mark.engine
 # Names that the host's programs, the script itself, srun or Apptainer would heed.
@@ -56,7 +56,7 @@ def test_variables_reach_the_image_and_nothing_else(image, tmp_path, export):
     path.write_text(jobs.text(made, None))
     home = {"HOME": str(tmp_path), "NCCL_DEBUG": "WARN", "TOKEN": "a secret"}
     env = needs.slurm() | home | ({} if export else {"BASH_ENV": str(tmp_path / "talk")})
-    status, log = slurmworld.job(Project(tmp_path, "", None, env), path)
+    status, log = slurm_project.job(Project(tmp_path, "", None, env), path)
     assert status == 0, log
     seen = dict(line.split("=", 1) for line in log.splitlines() if "=" in line)
     for name, value in TAKEN.items():

@@ -13,8 +13,8 @@ import pytest
 from imgbuild.lock.lock import read_lock
 from imgbuild.slurm import jobs
 from imgbuild.slurm.jobs import Container
-from tests import needs, samples, slurmworld
-from tests.smallproject import TARGET, Project
+from tests.support import needs, samples, slurm_project
+from tests.support.sample_project import TARGET, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 # What a job sees: one line of JSON.
@@ -74,7 +74,7 @@ time.sleep(600)
 
 @pytest.fixture(scope="module", name="project")
 def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    with slurmworld.ray_project(tmp_path_factory.mktemp("jobs")) as made:
+    with slurm_project.ray_project(tmp_path_factory.mktemp("jobs")) as made:
         yield made
 
 
@@ -113,7 +113,7 @@ def said(log: str) -> object:
 def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
     """Run a script as that user; nothing may be left on the nodes."""
     own = Project(project.folder, "", None, {**project.env, **user})
-    ended = slurmworld.job(own, path)
+    ended = slurm_project.job(own, path)
     assert list(Path(user["TMPDIR"]).iterdir()) == [], ended[1]
     return ended
 
@@ -150,6 +150,7 @@ def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path
     }
 
 
+@pytest.mark.long
 def test_ray_over_two_nodes(project: Project, user: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text(RAY)
     path = script(
@@ -200,12 +201,12 @@ def test_a_job_that_is_cancelled_saves_and_leaves_nothing(
     words = ("--", "python", str(tmp_path / "train.py"), str(saved))
     path = script(project, tmp_path, "--cpus-per-task", "1", *words)
     own = Project(project.folder, "", None, {**project.env, **user})
-    number = slurmworld.slurm(own, "sbatch", "--parsable", str(path), cwd=tmp_path).strip()
-    slurmworld.until(saved.exists, "the training has started")
-    slurmworld.slurm(own, "scancel", number)
-    slurmworld.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
+    number = slurm_project.slurm(own, "sbatch", "--parsable", str(path), cwd=tmp_path).strip()
+    slurm_project.until(saved.exists, "the training has started")
+    slurm_project.slurm(own, "scancel", number)
+    slurm_project.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
     [log] = tmp_path.glob(f"*-{number}.log")
-    slurmworld.until(lambda: saved.read_text() == "at the end", log.read_text())
+    slurm_project.until(lambda: saved.read_text() == "at the end", log.read_text())
     assert "told to end by Slurm" in log.read_text()
 
 
@@ -223,14 +224,14 @@ def test_one_node_that_cannot_prepare_ends_the_job(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = tmp_path / "check.sh"
-    words = ("--check", "--nodes", "2", "--cpus-per-task", "1", "--output", str(path))
+    words = ("--job", "check", "--nodes", "2", "--cpus-per-task", "1", "--output", str(path))
     project.run("slurm", TARGET, *words)
     fails = 'prepare() {\n  [ "$SLURMD_NODENAME" != node2 ] || exit 1\n'
     path.write_text(path.read_text().replace("prepare() {\n", fails))
     status, log = run(project, user, path)
     assert status == 1, log
     assert "a node has no place for the job's files" in log
-    slurmworld.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
+    slurm_project.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
 
 
 def test_a_folder_of_somebody_else_takes_no_file(
@@ -244,20 +245,20 @@ def test_a_folder_of_somebody_else_takes_no_file(
     head, line, rest = path.read_text().partition("set -euo pipefail\n")
     path.write_text(head + line + trap + rest)
     own = Project(project.folder, "", None, {**project.env, **user})
-    status, log = slurmworld.job(own, path)
+    status, log = slurm_project.job(own, path)
     assert status == 1, log
     assert "is not yours: another --scratch" in log
     assert (list(other.iterdir()), (tmp_path / "ran").exists()) == ([], False)
 
 
 def test_the_check_says_what_was_proven(project: Project, tmp_path: Path) -> None:
-    words = ("slurm", TARGET, "--check", "--submit", "--nodes", "2", "--cpus-per-task", "1")
+    words = ("slurm", TARGET, "--job", "check", "--submit", "--nodes", "2", "--cpus-per-task", "1")
     done = project.run(*words)
     assert "nothing stands in the way on node1 node2" in done.stdout
     for node in ("node1", "node2"):
         assert f"{node}: note     packages: all come from /opt/venv" in done.stdout
         assert f"{node}: note     driver: there is none, and no GPU was asked for" in done.stdout
-    assert "not proven: the interconnect, since the image has no torch" in done.stdout
+    assert "not tested: the interconnect, since the image has no torch" in done.stdout
     short = project.run(*words[:-4], *words[-2:], "--shared", "999999999", status=1)
     assert "999999999 MB are wanted" in short.stdout
     assert "see the errors above" in short.stdout

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs, slurmworld, smallproject
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import needs, sample_project, slurm_project
+from tests.support.local_index import LocalIndex
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 SERVER = b"""\
@@ -77,7 +77,7 @@ class GRPOConfig:
 
 def index() -> LocalIndex:
     """Packages by the names that the job needs."""
-    made = smallproject.index()
+    made = sample_project.index()
     made.wheel("vllm", "0.8.5")
     points = b"[console_scripts]\ntrl = trl.cli:main\naccelerate = trl.launch:main\n"
     made.wheel("trl", "0.18.2", files={
@@ -95,7 +95,7 @@ def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     needs.apptainer()
     with serve(Site(files=index().site_files())) as site:
         made = Project(tmp_path_factory.mktemp("server"), site.url("simple"), None, env)
-        made.write(slurmworld.BASE)
+        made.write(slurm_project.BASE)
         path = made.folder / "matrix.yaml"
         pins = 'thewheel: "1.0"}'
         path.write_text(
@@ -103,8 +103,8 @@ def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
             .replace(pins, 'trl: "0.18.2", vllm: "0.8.5"}')
             .replace("named: [thewheel]", "named: [torch]")
         )
-        for verb in ("lock", "build", "sif"):
-            made.run(verb, TARGET)
+        for verb in (("lock",), ("build",), ("build", "--format", "sif")):
+            made.run(*verb, TARGET)
         yield made
 
 
@@ -113,12 +113,13 @@ def run(project: Project, folder: Path, *words: str) -> tuple[int, str]:
     path = folder / "job.sh"
     (folder / "train.py").write_text(TRAIN)
     project.run(
-        "slurm", TARGET, "--job", "trl-server", "--nodes", "2", "--gpus", "1", "--model", "a/model",
+        "slurm", TARGET, "--job", "trl-server", "--nodes", "2", "--gpus", "1",
+        "--served-model", "a/model",
         "--cpus-per-task", "1", "--scratch", str(folder), "--output", str(path), "--",
         "python", "train.py", *words,
     )  # fmt: skip
     path.write_text(path.read_text().replace("#SBATCH --gpus-per-node=1\n", ""))
-    return slurmworld.job(project, path)
+    return slurm_project.job(project, path)
 
 
 def test_trainers_reach_the_server_on_the_last_node(project: Project, tmp_path: Path) -> None:

@@ -16,9 +16,8 @@ import pytest
 
 from imgbuild.ci import nightly
 from imgbuild.slurm import commands
-from tests import needs, slurmworld
-from tests.unit import ci_world
-from tests.unit.cli_project import TARGET, Command, make
+from tests.support import ci_jobs_sample, needs, slurm_project
+from tests.support.inprocess_project import TARGET, Command, make
 
 pytestmark = pytest.mark.engine
 
@@ -74,10 +73,10 @@ def test_a_check_that_was_cancelled_in_the_queue_has_not_passed(tmp_path, monkey
     (tmp_path / "some.sif").touch()
     with once_held(tmp_path, scancel):
         done = Command(monkeypatch, capsys)(
-            "slurm", TARGET, "--sif", "some.sif", "--check", "--submit", "--sbatch=--hold"
+            "slurm", TARGET, "--sif", "some.sif", "--job", "check", "--submit", "--sbatch=--hold"
         )
     assert done.status == 1
-    assert re.search(r"job \d+ ended as cancelled: the check was not made to its end", done.stderr)
+    assert re.search(r"job \d+ ended as cancelled: the check did not finish", done.stderr)
 
 
 def test_a_check_that_says_nothing_has_not_passed(tmp_path, monkeypatch, capsys):
@@ -88,7 +87,9 @@ def test_a_check_that_says_nothing_has_not_passed(tmp_path, monkeypatch, capsys)
     template.parent.mkdir(parents=True, exist_ok=True)
     template.write_text("#!/bin/sh\n#SBATCH --output={{ log }}\n#SBATCH --job-name={{ name }}\n:\n")
     (tmp_path / "some.sif").touch()
-    done = Command(monkeypatch, capsys)("slurm", TARGET, "--sif", "some.sif", "--check", "--submit")
+    done = Command(monkeypatch, capsys)(
+        "slurm", TARGET, "--sif", "some.sif", "--job", "check", "--submit"
+    )
     assert done.status == 1
 
 
@@ -109,7 +110,9 @@ def test_a_job_that_slurm_has_forgotten_is_lost():
 def test_ports_on_which_something_listens_are_passed_over(tmp_path):
     """By the lines that the committed scripts have for it."""
     lines = (
-        (slurmworld.SCRIPTS / "check.sh").read_text("utf-8").partition("# --- nodes and ports")[2]
+        (slurm_project.SCRIPTS / "check.sh")
+        .read_text("utf-8")
+        .partition("# --- nodes and ports")[2]
     )
     ports = lines.partition("\n")[2].partition("\n# --- ")[0]
     words = "set -euo pipefail\n", ports, 'for _ in 1 2; do free_port; echo "$taken"; done\n'
@@ -120,7 +123,9 @@ def test_ports_on_which_something_listens_are_passed_over(tmp_path):
     first = 20000 + int(number) % 1000 * 10
     with socket.create_server(("", first)):
         subprocess.run(["scontrol", "release", number], check=True)
-        slurmworld.until(lambda: commands._shown(number)[0] not in commands.LIVE, "the job's end")
+        slurm_project.until(
+            lambda: commands._shown(number)[0] not in commands.LIVE, "the job's end"
+        )
     assert commands._shown(number) == ("COMPLETED", 0)
     assert log.read_text().split() == [str(first + 1), str(first + 2)]
 
@@ -129,16 +134,16 @@ def test_an_interrupt_takes_the_job_out_of_the_queue(tmp_path):
     interrupt = once_held(tmp_path, lambda _: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt), interrupt:
         commands.wait("#!/bin/sh\nsleep 600\n", tmp_path, ["--hold"])
-    slurmworld.until(lambda: not held(tmp_path), "the job is gone")
+    slurm_project.until(lambda: not held(tmp_path), "the job is gone")
 
 
 def test_a_night_keeps_why_a_job_has_no_results(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     world = make(tmp_path)
     assert Command(monkeypatch, capsys)("build", TARGET).status == 0
-    way, own = ci_world.way(world, ci_world.RUNNERS), ci_world.of(world)
+    way, own = ci_jobs_sample.way(world, ci_jobs_sample.RUNNERS), ci_jobs_sample.of(world)
     [image], [job] = own.image, own.gpu
-    ci_world.passed(way.results, image)
+    ci_jobs_sample.passed(way.results, image)
     known = {each.id: each for each in own.all}
     with once_held(tmp_path, scancel):
         done = nightly._through_slurm(way, job, known, ["--hold", "--gpus-per-node=0"])

@@ -15,7 +15,7 @@ import pytest
 
 from imgbuild.report import Case
 from imgbuild.smoke import run as smoke
-from tests import needs, smallworld
+from tests.support import needs, smoke_environment
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPTS = REPOSITORY / "smoke_tests"
@@ -28,7 +28,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "wheels").mkdir()
-        self.wheels = smallworld.good(folder / "wheels")
+        self.wheels = smoke_environment.good(folder / "wheels")
         self.expect: dict[str, Any] = {
             "format": smoke.FORMAT,
             "target": "small",
@@ -40,13 +40,13 @@ class World:
             "flashinfer": "off",
         }
         self.allowed: dict[str, Any] = dict(NOTHING)
-        self.site = smallworld.make_venv(folder / "venv", self.wheels)
-        self.expect["packages"] = smallworld.versions(self.wheels)
+        self.site = smoke_environment.make_venv(folder / "venv", self.wheels)
+        self.expect["packages"] = smoke_environment.versions(self.wheels)
 
     def add(self, name: str, files: Mapping[str, bytes], *, locked: bool = True) -> None:
         """Install one more wheel."""
-        wheel = smallworld.make_wheel(self.folder / "wheels", name, "1.0", files)
-        smallworld.make_venv(self.folder / "venv", [wheel])
+        wheel = smoke_environment.make_wheel(self.folder / "wheels", name, "1.0", files)
+        smoke_environment.make_venv(self.folder / "venv", [wheel])
         if locked:
             self.expect["packages"][name] = "1.0"
 
@@ -149,15 +149,15 @@ def leaving(world):
 @pytest.mark.parametrize(
     ("case", "break_it", "words"),
     [
-        ("versions", old, "beta 2.1 is locked, 2.0 is installed"),
-        ("versions", absent, "gamma 1.0 is locked and not installed"),
+        ("versions", old, "beta 2.1 is locked, but 2.0 is installed"),
+        ("versions", absent, "gamma 1.0 is locked but not installed"),
         ("versions", extra, "gamma 1.0 in"),
         ("versions", twice, "beta is installed 2 times"),
         ("requirements", alone, "alpha 1.0 requires beta, which is not installed."),
         ("files", lost, "alpha/data.txt: No such file"),
         ("files", cut, "alpha/data.txt: 3 bytes, RECORD says 4"),
         ("files", stray, "alpha/stray.py: in no RECORD"),
-        ("files", dangling, "alpha/link: a link to nothing"),
+        ("files", dangling, "alpha/link: a broken link"),
     ],
 )
 def test_a_broken_world_fails_and_says_why(world, case, break_it, words):
@@ -172,7 +172,7 @@ def test_a_broken_world_fails_and_says_why(world, case, break_it, words):
     [
         (raising, "gamma: ImportError: cannot import name 'NOTHING' from 'alpha'"),
         (crashing, "gamma: ended with status -6: Fatal Python error: Aborted"),
-        (hanging, "gamma: not done after 3 s"),
+        (hanging, "gamma: timed out after 3 s"),
         (leaving, "gamma: ended with status 0"),
     ],
 )
@@ -213,7 +213,7 @@ def test_an_entry_that_accepts_nothing_is_a_failure(world, versions):
     bounded = {"versions": versions} if versions else {}
     world.allowed["imports"] = [{**ENTRY, **bounded, "error": "cannot import"}]
     cases = world.run("imports")
-    assert "nothing fails so any more" in cases["import gamma"].message
+    assert "but nothing fails like that" in cases["import gamma"].message
     assert cases["imports"].outcome == "failed"
 
 
@@ -228,7 +228,7 @@ def test_a_waived_requirement_must_still_be_broken(world):
     world.allowed["requirements"] = [{"package": "alpha", "error": line, "reason": "as above"}]
     idle = world.run("requirements")["requirements"]
     assert idle.outcome == "failed"
-    assert "pip no longer says it" in idle.message
+    assert "but pip does not report it" in idle.message
     alone(world)
     assert world.run("requirements")["requirements"].outcome == "passed"
 
@@ -321,17 +321,25 @@ EXPECTED = {
     ("expect", "words", "said"),
     [
         ("{", [], "expect.json: Expecting property name"),
-        ("{}", [], "expect.json: it has no packages, prefix, cache"),
-        ("[]", [], "expect.json: it has no packages"),
-        (json.dumps({**EXPECTED, "format": 2}), [], "format 2; these tests read 1"),
-        (json.dumps(EXPECTED), ["--only=grop*"], "no case of cpu is called so: vllm reads a model"),
-        (json.dumps(EXPECTED), ["--patience=0"], "--patience 0.0: a number above 0"),
-        (json.dumps(EXPECTED), ["--jobs=0"], "--jobs 0: one at least"),
-        (json.dumps(EXPECTED), ["--report=/absent/r.json"], "/absent/r.json: its folder is not"),
-        (json.dumps(EXPECTED), ["--model=/absent"], "/absent: it holds no config.json"),
+        ("{}", [], "expect.json: missing keys: packages, prefix, cache"),
+        ("[]", [], "expect.json: missing keys: packages"),
+        (json.dumps({**EXPECTED, "format": 2}), [], "unsupported format 2 (expected 1)"),
+        (
+            json.dumps(EXPECTED),
+            ["--only=grop*"],
+            "no such case in cpu (expected one of vllm reads a model",
+        ),
+        (
+            json.dumps(EXPECTED),
+            ["--patience=0"],
+            "invalid --patience: 0.0 (expected a number above 0)",
+        ),
+        (json.dumps(EXPECTED), ["--jobs=0"], "invalid --jobs: 0 (expected 1 or more)"),
+        (json.dumps(EXPECTED), ["--report=/absent/r.json"], "/absent/r.json: its folder does not"),
+        (json.dumps(EXPECTED), ["--model=/absent"], "/absent: no config.json in this folder"),
     ],
 )
-def test_bad_input_of_the_runner_is_told_before_a_case_runs(expect, words, said, tmp_path):
+def test_invalid_input_of_the_runner_is_an_error_before_a_case_runs(expect, words, said, tmp_path):
     (tmp_path / "expect.json").write_text(expect)
     command = [sys.executable, str(SCRIPTS / "run.py"), "--tier=cpu"]
     done = subprocess.run(

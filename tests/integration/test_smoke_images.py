@@ -20,7 +20,7 @@ from imgbuild.oci.tree import remove
 from imgbuild.report import Report
 from imgbuild.smoke import result, run, sif
 from imgbuild.values import Arch
-from tests import needs, ordinary, smallworld
+from tests.support import needs, ordinary, smoke_environment
 
 pytestmark = pytest.mark.engine
 REPOSITORY = Path(__file__).parents[2]
@@ -37,12 +37,12 @@ def _place() -> Iterator[Path]:
 @pytest.fixture(scope="module", name="wheels")
 def _wheels(place: Path) -> list[Path]:
     (place / "wheels").mkdir()
-    return smallworld.good(place / "wheels")
+    return smoke_environment.good(place / "wheels")
 
 
 @pytest.fixture(scope="module", name="built")
 def _built(place: Path, wheels: list[Path]) -> Layout:
-    return smallworld.make_layout(place, wheels)
+    return smoke_environment.make_layout(place, wheels)
 
 
 def check(report: Report) -> None:
@@ -66,13 +66,13 @@ def check(report: Report) -> None:
     said = {case.name: case.message for case in report.cases}
     assert said["compiler"].startswith("FileNotFoundError")
     assert said["entry points"].endswith("has none of the packages that entry_points.json names")
-    assert f"user id {smallworld.USER.uid}," in said["system"]
+    assert f"user id {smoke_environment.USER.uid}," in said["system"]
     assert (report.target, report.arch, report.tier) == ("small", Arch.X86_64, "static")
 
 
 def test_a_root_folder_needs_no_engine(built, wheels, tmp_path):
     needs.user_namespaces()
-    lock = smallworld.make_lock_of(wheels)
+    lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     [report] = run.smoke(lock, built, Arch.X86_64, ["static"], through="root", store=store)
     check(report)
@@ -89,13 +89,14 @@ def test_a_root_folder_needs_no_root(built, wheels, place):
     script = f"""
 import os, sys
 from pathlib import Path
-from imgbuild import codec, smoke
+from imgbuild import codec
+from imgbuild.smoke import run as smoke
 from imgbuild.oci import layout
 from imgbuild.cache.store import Store
 from imgbuild.values import Arch
-from tests import smallworld
+from tests.support import smoke_environment
 assert os.geteuid() != 0
-lock = smallworld.make_lock_of([Path(path) for path in sys.argv[1:]])
+lock = smoke_environment.make_lock_of([Path(path) for path in sys.argv[1:]])
 built = layout.read(Path({str(built.path)!r}))
 store = Store.open(Path({str(cache)!r}))
 [report] = smoke.smoke(lock, built, Arch.X86_64, ["static"], through="root", store=store)
@@ -119,7 +120,7 @@ sys.stdout.buffer.write(codec.encode(report))
 def test_a_root_folder_that_is_there_is_used(built, wheels, tmp_path):
     needs.user_namespaces()
     store = Store.open(tmp_path)
-    lock = smallworld.make_lock_of(wheels)
+    lock = smoke_environment.make_lock_of(wheels)
     settings = run_in_image.running(built, Arch.X86_64)
     with run_in_image.root_folder(built, Arch.X86_64, store) as root:
         shutil.rmtree(root / "opt/venv/lib/python3.11/site-packages/alpha")
@@ -135,7 +136,7 @@ def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
     ask()
     found = engine.require(kind)
     before = _containers(found)
-    lock = smallworld.make_lock_of(wheels)
+    lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     try:
         [report] = run.smoke(lock, built, Arch.X86_64, ["static"], through=kind, store=store)
@@ -149,7 +150,7 @@ def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
 def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path):
     ask: Callable[[], object] = needs.user_namespaces if kind == "root" else getattr(needs, kind)
     ask()
-    lock = smallworld.make_lock_of(wheels)
+    lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     try:
         [report] = run.smoke(
@@ -168,7 +169,7 @@ def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path)
 @pytest.mark.apptainer
 def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     needs.apptainer()
-    lock = smallworld.make_lock_of(wheels)
+    lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     [report, none] = sif.smoke_sif(
         lock, built, Arch.X86_64, ["static", "gpu"], store=store, how=result.How(patience=10)
@@ -190,9 +191,9 @@ def _containers(found: engine.Engine) -> set[str]:
 
 
 def test_the_active_environment_is_tested(wheels, tmp_path, monkeypatch):
-    smallworld.make_venv(tmp_path / "venv", wheels)
+    smoke_environment.make_venv(tmp_path / "venv", wheels)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
-    lock = smallworld.make_lock_of(wheels)
+    lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path / "cache")
     [report] = run.smoke_here(lock, Arch.X86_64, ["static"], store=store)
     outcomes = {case.name: case.outcome for case in report.cases}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import damaged, needs
+from tests.support import damaged, needs
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 SCRIPTS = Path(__file__).parents[2] / "smoke_tests"

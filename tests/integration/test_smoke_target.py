@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.lock import lock as locks
-from tests import damaged, needs
+from tests.support import damaged, needs
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu130-trl"
@@ -24,7 +24,8 @@ SITE = "/opt/venv/lib/python3.11/site-packages"
 OTHER = "13.1.80"  # of nvcc, the locked one being of 13.0
 
 pytestmark = [
-    pytest.mark.engine, pytest.mark.network, pytest.mark.disk(16), pytest.mark.timeout(2400),
+    pytest.mark.long, pytest.mark.engine, pytest.mark.network, pytest.mark.disk(16),
+    pytest.mark.timeout(2400),
 ]  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 
 def test_an_image_without_vllm_passes_its_smoke_tests(built):
-    words = ("--layout", str(built[1]), "--through", "docker", "--json", "--patience", "4")
+    words = ("--layout", str(built[1]), "--through", "docker", "--json", "--timeout-factor", "4")
     reports = json.loads(imgbuild("smoke", TARGET, *words))
     assert [report["tier"] for report in reports] == ["static", "cpu"]
     static, cpu = (

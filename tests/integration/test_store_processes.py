@@ -16,8 +16,8 @@ import pytest
 from imgbuild.cache import prune
 from imgbuild.cache.store import Store
 from imgbuild.values import sha256
-from tests import needs
-from tests.servers import Site, serve
+from tests.support import needs
+from tests.support.servers import Site, serve
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -25,8 +25,9 @@ DOWNLOAD = """
 import json, sys
 from pathlib import Path
 from imgbuild.errors import ImgbuildError
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Want, fetch_all
-from imgbuild.lock.resolution import Locked
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.cache.store import Store
 
 root, wanted, ballast = json.loads(sys.argv[1])
@@ -43,12 +44,13 @@ def want(name, size, sha256, url):
                 except OSError:
                     pass
         return [url]
-    return Want(Locked(file=name, size=size, sha256=sha256), urls)
+    return Want(LockedFile(file=name, size=size, sha256=sha256), urls)
 
 try:
     with store.scratch() as folder:
         (folder / "half").write_bytes(b"half")
-        found = fetch_all([want(*one) for one in wanted], store, Http(), title="test")
+        context = Context(store, Http())
+        found = fetch_all([want(*one) for one in wanted], context, title="test")
 except ImgbuildError as error:
     print(f"{type(error).__name__}: {error.message}", file=sys.stderr)
     sys.exit(error.exit_code)

@@ -16,8 +16,8 @@ from imgbuild.lock import lock as locks
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse_repository
 from imgbuild.values import Arch
-from tests import ciworld, needs, ownregistry
-from tests.smallproject import Project
+from tests.support import ci_repository, docker_registry, needs
+from tests.support.sample_project import Project
 
 ROOT = Path(__file__).parents[2]
 NAME = "imgbuild"
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A checkout of what lies here, whose `make` has an environment already."""
     folder = tmp_path_factory.mktemp("tool") / "checkout"
-    tracked = ciworld.git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard")
+    tracked = ci_repository.git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard")
     for name in tracked.splitlines():
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -41,14 +41,16 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     text = matrix.read_text()
     assert BOTH in text
     matrix.write_text(text.replace(BOTH, "arch: [x86_64]"))
-    ciworld.git(folder, "init", "--quiet", "--initial-branch=main")
-    ciworld.commit(folder, "as it lies")
+    ci_repository.git(folder, "init", "--quiet", "--initial-branch=main")
+    ci_repository.commit(folder, "as it lies")
     (folder / ".venv").mkdir()
     (folder / ".venv/bin").symlink_to(Path(sys.prefix) / "bin")
     for name in ("made", "ready"):
         (folder / ".venv" / name).touch()
     project = Project(folder, "", cache=None)
-    made = ciworld.run_job(project, "release", "build", {"TAG": TAG}, folder / "build/scripts")
+    made = ci_repository.run_job(
+        project, "release", "build", {"TAG": TAG}, folder / "build/scripts"
+    )
     assert made.status == 0, made.said
     yield project
     shutil.rmtree(folder)
@@ -70,16 +72,16 @@ def test_it_is_built_and_runs_and_is_published(checkout, tmp_path):
     docker = needs.docker()
     scripts = tmp_path / "scripts"
     try:
-        done = ciworld.run_job(checkout, "release", "container", {"TAG": TAG}, scripts)
+        done = ci_repository.run_job(checkout, "release", "container", {"TAG": TAG}, scripts)
         assert done.status == 0, done.said
         lists = [docker, "run", "--rm", "--entrypoint", "id", NAME, "-u"]
         assert subprocess.run(lists, capture_output=True, text=True, check=True).stdout == "1000\n"
     finally:
         subprocess.run([docker, "image", "rm", "--force", NAME], capture_output=True, check=False)
-    with ownregistry.serve(tmp_path / "registry") as registry:
+    with docker_registry.serve(tmp_path / "registry") as registry:
         place = f"{registry.host}/Me/RL/imgbuild"
         env = {"TAG": TAG, "PLACE": place, "SIGN": "no"}
-        done = ciworld.run_job(checkout, "release", "image", env, scripts)
+        done = ci_repository.run_job(checkout, "release", "image", env, scripts)
         assert done.status == 0, done.said
         repository = parse_repository(place.lower())
         client = Client(origin=True)

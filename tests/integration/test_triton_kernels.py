@@ -12,7 +12,7 @@ from uv import find_uv_bin
 
 from imgbuild.precompile import triton
 from imgbuild.values import Arch
-from tests import downloads, needs, samples, smallworld
+from tests.support import downloads, needs, samples, smoke_environment
 
 pytestmark = [pytest.mark.network, pytest.mark.disk(3), pytest.mark.timeout(900)]
 RELEASE = "3.6.0"
@@ -57,7 +57,7 @@ class World:
         platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (27, 28)]
         options = [*platforms, "--python-version=3.11"]
         found = downloads.wheels(folder / "wheels", [f"triton=={RELEASE}"], *options)
-        self.site = smallworld.make_venv(folder / "venv", found)
+        self.site = smoke_environment.make_venv(folder / "venv", found)
         for path in (self.site / "triton/backends/nvidia/bin").iterdir():
             path.chmod(0o755)
         (self.site / "kernel.py").write_text(KERNEL)

@@ -24,19 +24,18 @@ from imgbuild.attest import attachments, bundle, provenance
 from imgbuild.attest.sbom import cyclonedx
 from imgbuild.attest.signing import forms, statements
 from imgbuild.oci import layout
-from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
+from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, index
 from imgbuild.plan import seal as seals
-from imgbuild.plan.documents import index
 from imgbuild.plan.plan import plan
 from imgbuild.plan.seal import Seal
 from imgbuild.registry import artifacts
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.values import Arch, sha256
-from tests import images, needs, ownregistry, smallproject
-from tests.ownregistry import OwnRegistry
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import docker_registry, images, needs, sample_project
+from tests.support.docker_registry import OwnRegistry
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 pytestmark = pytest.mark.engine
 NAME = "rl"
@@ -91,8 +90,8 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("verify")
     cosign("generate-key-pair", cwd=folder)
     with (
-        ownregistry.serve(folder / "registry") as registry,
-        serve(Site(files=smallproject.index().site_files())) as site,
+        docker_registry.serve(folder / "registry") as registry,
+        serve(Site(files=sample_project.index().site_files())) as site,
     ):
         env = {"COSIGN_PASSWORD": "pw"}
         project = Project(folder / "project", site.url("simple"), folder / "cache", env)
@@ -115,7 +114,7 @@ def _base(folder: Path, site: Site) -> str:
     ]
     made = [images.layer(folder / "blobs", members)]
     layout.write(folder / "base", {arch: images.picture(made, arch) for arch in Arch}, "base")
-    return smallproject.serve_image(site, folder / "base", "upstream/base")
+    return sample_project.serve_image(site, folder / "base", "upstream/base")
 
 
 def cosign(*arguments: str, cwd: Path | None = None) -> str:

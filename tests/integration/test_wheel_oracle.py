@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from imgbuild.values import Arch
-from tests import downloads, needs, oracle
-from tests.wheels import LINK, PROGRAM, make
+from tests.support import downloads, needs, oracle
+from tests.support.wheels import LINK, PROGRAM, make
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"

@@ -1,7 +1,7 @@
-"""Folders of the base that a user's files are put into: a layer that adds the files names them too.
+"""Folders of the base that added files are in: the layer that adds the files has them too.
 
-Comes in: the lock of an extension, and the cache. Goes out: the same lock, which says mode and
-owner of those that are not plain: the layer writer would make /root a folder that all can read.
+The lock records mode and owner of those that are not plain: without that the layer writer would
+make /root a folder that everyone can read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from imgbuild.deb import root as debian_root
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import AddedFolder, Extends, Lock
 from imgbuild.oci.merged import Merged
-from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, RegistryRecipe, base_of, plan
 from imgbuild.values import Arch
 
@@ -30,8 +30,8 @@ PLAIN = AddedFolder(mode="0755")
 SETGID = 0o2000
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands at a path of the base: its type, and mode and owner as a folder has them."""
+class BasePath(msgspec.Struct, frozen=True, kw_only=True):
+    """A path of the base: its type, and mode and owner as a folder has them."""
 
     path: str
     kind: str
@@ -39,11 +39,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known(lock: Lock, inputs: Inputs) -> Lock:
-    """`lock` with the folders of its base that added files and links lie in, where not plain.
+    """`lock` with the folders of its base that added files and links are in, if not plain.
 
-    What the base is made of is fetched if nobody has read it. InputError if a file or link would
-    stand for a folder, if above it there is something else than one, or one whose group a
-    container's programs would pass on.
+    The inputs of the base are fetched if they were never read. InputError if a file or link would
+    replace a folder, if something above it is not a folder, or one whose group files inherit.
     """
     if lock.extends is None or not (lock.extends.files or lock.extends.links):
         return lock
@@ -67,27 +66,27 @@ def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[s
         found = _met(_seen(layers, inputs.store), above, own)
         inputs.store.put_fact(FACT, key, msgspec.json.encode(found))
     else:
-        found = msgspec.json.decode(kept, type=tuple[Seen, ...])
+        found = msgspec.json.decode(kept, type=tuple[BasePath, ...])
     for seen in found:
         _refuse(lock.target, extends, seen)
     return {f"/{seen.path}": seen.folder for seen in found if seen.folder != PLAIN}
 
 
-def _met(every: Iterable[Seen], above: Sequence[str], placed: set[str]) -> tuple[Seen, ...]:
-    """What of a base is above the placed paths, and the folders that stand at one of them.
+def _met(every: Iterable[BasePath], above: Sequence[str], placed: set[str]) -> tuple[BasePath, ...]:
+    """What of a base is above the placed paths, and the folders at one of them.
 
-    A folder that no package names is known by what lies below it.
+    A folder that no package contains is known by the paths below it.
     """
-    met: dict[str, Seen] = {}
+    met: dict[str, BasePath] = {}
     for seen in every:
         if seen.path in above or (seen.path in placed and seen.kind == FOLDER):
             met[seen.path] = seen
         for path in placed & set(_above(seen.path)):
-            met.setdefault(path, Seen(path=path, kind=FOLDER, folder=PLAIN))
+            met.setdefault(path, BasePath(path=path, kind=FOLDER, folder=PLAIN))
     return tuple(met[path] for path in sorted(met))
 
 
-def _refuse(target: str, extends: Extends, seen: Seen) -> None:
+def _refuse(target: str, extends: Extends, seen: BasePath) -> None:
     """InputError if what a row adds cannot be where or below what `seen` is."""
     place = f"/{seen.path}"
     added = {**extends.links, **{path: file.file for path, file in extends.files.items()}}
@@ -98,7 +97,7 @@ def _refuse(target: str, extends: Extends, seen: Seen) -> None:
         message = f"{message} is a folder there"
         raise InputError(message, hint=f"write {place}/{posixpath.basename(added[path])}")
     if seen.kind != FOLDER:
-        message = f"{message} is no folder there: {seen.kind}"
+        message = f"{message} is not a folder there: {seen.kind}"
         raise InputError(message, hint="write the path of a folder, not of a link to one")
     if int(seen.folder.mode, 8) & SETGID:
         message = f"{message} hands its group on to what is in it (its mode is {seen.folder.mode})"
@@ -112,7 +111,7 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-def _seen(layers: Sequence[Layer], store: Store) -> Iterable[Seen]:
+def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
     """Every path of a base: Debian's packages, those that are added as well, or a registry's."""
     last = layers[-1].recipe
     if isinstance(last, DebianRecipe):
@@ -126,19 +125,19 @@ def _seen(layers: Sequence[Layer], store: Store) -> Iterable[Seen]:
         yield from _of_layers([blob for blob in blobs if blob is not None])
 
 
-def _of_packages(recipe: DebianRecipe, store: Store) -> Iterator[Seen]:
+def _of_packages(recipe: DebianRecipe, store: Store) -> Iterator[BasePath]:
     paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in recipe.debs}
     with store.scratch() as scratch:
         for each in debian_root.members(recipe, paths, scratch):
             folder = AddedFolder(mode=f"{each.mode:04o}", uid=each.uid, gid=each.gid)
-            yield Seen(path=each.path, kind=each.kind.name.lower(), folder=folder)
+            yield BasePath(path=each.path, kind=each.kind.name.lower(), folder=folder)
 
 
-def _of_layers(blobs: Sequence[Path]) -> Iterator[Seen]:
+def _of_layers(blobs: Sequence[Path]) -> Iterator[BasePath]:
     tree = Merged()
     for blob in blobs:
         with inflated(blob) as stream:
             tree.add(Reader(stream, str(blob)))
     for path, node in tree.walk():
         folder = AddedFolder(mode=f"{node.mode:04o}", uid=node.uid, gid=node.gid)
-        yield Seen(path=path.strip("/"), kind=node.kind, folder=folder)
+        yield BasePath(path=path.strip("/"), kind=node.kind, folder=folder)

@@ -1,7 +1,4 @@
-"""The cache and the ways to fill it: what a build reads, brought into the store.
-
-Comes in: layers of a plan. Goes out: their files in the store, with the hashes that the lock says.
-"""
+"""The inputs of layers: fetches those that the store lacks, from a mirror or their sources."""
 
 from __future__ import annotations
 
@@ -12,9 +9,10 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble import layers as assemble
-from imgbuild.assemble import mirror_items, skeleton, sources
+from imgbuild.assemble import mirror_items, skeleton
 from imgbuild.assemble.mirror import Mirror
-from imgbuild.cache.download import Http
+from imgbuild.assemble.sources import LockSources, host_debs
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.lock import extension
@@ -35,23 +33,24 @@ T = TypeVar("T")
 class Inputs:
     """Everything that layers are made from, fetched when it is missing and allowed.
 
-    `mirror` is asked first; if it is the only source, or `offline`, no other server is asked.
+    `mirror` is asked first; no other server is asked if it is the only source, or if the context's
+    HTTP client is offline.
     """
 
-    def __init__(
-        self,
-        matrix: Matrix,
-        store: Store,
-        http: Http,
-        *,
-        offline: bool,
-        mirror: Mirror | None = None,
-    ) -> None:
+    def __init__(self, matrix: Matrix, context: Context, *, mirror: Mirror | None = None) -> None:
         self.matrix = matrix
-        self.store = store
-        self.http = http
-        self.offline = offline
-        self.mirror = None if offline else mirror
+        self.context = context
+        self.mirror = None if context.http.offline else mirror
+
+    @property
+    def store(self) -> Store:
+        """The cache."""
+        return self.context.store
+
+    @property
+    def offline(self) -> bool:
+        """Whether no server may be asked."""
+        return self.context.http.offline
 
     def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
         """Bring every input of `layers` into the store; the hashes of those that were not there."""
@@ -67,7 +66,7 @@ class Inputs:
             if isinstance(layer.recipe, RegistryRecipe)
             and self.store.blob(layer.recipe.layer.digest) is None
         ]
-        due -= extension.bring(lock, due, self.matrix, self.store)
+        due -= added_files(lock, due, self.matrix, self.store)
         self.download(lock, due, blobs)
         return sorted(due)
 
@@ -84,9 +83,13 @@ class Inputs:
         if self.offline or (self.mirror is not None and self.mirror.only):
             self._refuse_far(lock, due, blobs)
         if due:
-            sources.fetch(lock, due, self.matrix, self.store, self.http)
+            self.sources(lock).fetch(due)
         for recipe in blobs:
-            base_image.fetch_layers(recipe.image, [recipe.layer], self.store)
+            base_image.fetch_layers(recipe.image, [recipe.layer], self.context)
+
+    def sources(self, lock: Lock) -> LockSources:
+        """Where the files of `lock` are, under this matrix."""
+        return LockSources(lock, self.matrix, self.context)
 
     def _from_mirror(self, mirror: Mirror, lock: Lock, wanted: set[Sha256]) -> set[Sha256]:
         """Bring what the mirror has of `wanted`: its hashes; and what builds a wheel that it lacks.
@@ -95,18 +98,18 @@ class Inputs:
         """
         named = mirror_items.inputs_of_all(lock)
         items = [named[key] for key in sorted(wanted) if key in named]
-        found = mirror.bring(items, self.store, title=lock.target)
+        found = mirror.bring(items, self.context, title=lock.target)
         brought = {digest.removeprefix("sha256:") for digest in found}
-        parts = sources.made_of(lock, wanted - brought)
+        parts = self.sources(lock).locate(wanted - brought).ingredients
         if parts:
-            parts |= {deb.sha256 for deb in sources.host_debs(lock)}
-            due = [named[key] for key in sorted(parts) if self.store.file(key) is None]
-            mirror.bring(due, self.store, title=f"{lock.target}, what is built from an sdist")
+            every = parts | {deb.sha256 for deb in host_debs(lock)}
+            due = [named[key] for key in sorted(every) if self.store.file(key) is None]
+            mirror.bring(due, self.context, title=f"{lock.target}, inputs of sdists")
         return brought
 
     def _refuse_far(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe]) -> None:
         """FetchFailed if a server that may not be asked would have to be."""
-        far = sources.far(lock, due, self.matrix, self.store) if due else set()
+        far = self.sources(lock).locate(due).remote
         if not far and not blobs:
             return
         if self.mirror is None:
@@ -125,7 +128,7 @@ class Inputs:
             f"the mirror {self.mirror.repository} lacks {len(lacking)} inputs of {lock.target},"
             f" and no other place may be asked: {some}"
         )
-        place = f"imgbuild mirror push {lock.target} {self.mirror.repository}"
+        place = f"imgbuild registry mirror push {lock.target} {self.mirror.repository}"
         raise FetchFailed(message, hint=f"fill it where the indexes answer: {place}")
 
     def drop(self, hashes: Iterable[Sha256]) -> None:
@@ -135,7 +138,7 @@ class Inputs:
 
     def file_tables(
         self, lock: Lock, layers: Sequence[Layer]
-    ) -> dict[str, tuple[conflicts.Entry, ...]]:
+    ) -> dict[str, tuple[conflicts.InstalledFile, ...]]:
         """Package → installed files with CRC and size, remembered by the wheel's hash."""
         tables = {}
         for layer in layers:
@@ -160,11 +163,11 @@ class Inputs:
 
     def _table(
         self, lock: Lock, layer: Layer, recipe: WheelsRecipe, wheel: Wheel
-    ) -> tuple[conflicts.Entry, ...]:
+    ) -> tuple[conflicts.InstalledFile, ...]:
         key = _table_key(recipe, wheel)
         stored = self.store.fact(TABLES, key)
         if stored is not None:
-            return msgspec.json.decode(stored, type=tuple[conflicts.Entry, ...])
+            return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
         self.fetch(lock, [layer])
         members = assemble.wheel_members(recipe, wheel, self.store)
         table = conflicts.table(members, recipe.prefix.strip("/"))
@@ -173,7 +176,7 @@ class Inputs:
 
 
 def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> Iterator[list[T]]:
-    """Items in runs of at most BATCH_BYTES (a single larger one stands alone), or all in one."""
+    """Items in batches of at most BATCH_BYTES (a larger one alone), or all in one batch."""
     batch: list[T] = []
     total = 0
     for item in items:
@@ -190,3 +193,24 @@ def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> I
 def _table_key(recipe: WheelsRecipe, wheel: Wheel) -> Sha256:
     omit = recipe.omit.get(wheel.package, ())
     return sha256(codec.compact([wheel.sha256, recipe.prefix, recipe.python, omit]))
+
+
+def added_files(lock: Lock, due: set[Sha256], matrix: Matrix, store: Store) -> set[Sha256]:
+    """Put the files that `lock` adds into the store, those of `due`; returns their hashes.
+
+    IntegrityError if a file has changed since it was locked.
+    """
+    found: set[Sha256] = set()
+    if lock.extends is None or not due.intersection(
+        file.sha256 for file in lock.extends.files.values()
+    ):
+        return found
+    for path, data in extension.contents(lock, matrix).items():
+        file = lock.extends.files[path]
+        if file.sha256 not in due:
+            continue
+        with store.scratch() as scratch:
+            (scratch / "file").write_bytes(data)
+            store.add_file(scratch / "file", file.sha256)
+        found.add(file.sha256)
+    return found

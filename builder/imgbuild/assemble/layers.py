@@ -1,7 +1,6 @@
 """The embedded builder: layers of a plan to blobs in the store, with no daemon and no root.
 
-Comes in: layers and the records of those that are known. Goes out: the record of each, and, unless
-only digests are wanted, its blob in the store. One layer at a time; `workers` makes several.
+Makes one layer, or only its record; `workers` makes several at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from imgbuild.values import Digest, Sha256
 from imgbuild.wheel import archive, install
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
     """One layer to make. With a record, its bytes must come out as recorded.
 
     `keep` puts the blob into the store; otherwise only the digests are wanted. `verify` inflates
@@ -50,7 +49,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = False
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
+class MadeLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer that was made, and the wheels whose contents were checked on the way."""
 
     id: Digest
@@ -90,15 +89,15 @@ def input_hashes(recipe: Recipe) -> tuple[Sha256, ...]:
             return ()
 
 
-def make_layer(job: Job, store: Store, advance: Callable[[int], None]) -> Made:
-    """Make one layer in this process; `advance` is told of bytes read."""
+def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> MadeLayer:
+    """Make one layer in this process; `advance` gets the count of bytes read."""
     recipe = job.layer.recipe
     if isinstance(recipe, RegistryRecipe):
         layer = recipe.layer
         record = LayerRecord(
             digest=layer.digest, size=layer.size, diff_id=layer.diff_id, unpacked=0
         )
-        return Made(id=job.layer.id, record=record, wheels={})
+        return MadeLayer(id=job.layer.id, record=record, wheels={})
     trusted = job.record.diff_id if job.record and not job.verify else None
     with store.scratch() as scratch, contextlib.ExitStack() as stack:
         members = _members(recipe, store, scratch)
@@ -111,7 +110,7 @@ def make_layer(job: Job, store: Store, advance: Callable[[int], None]) -> Made:
         ):
             message = (
                 f"layer {job.layer.name}: {record.digest} was made,"
-                f" {job.record.digest} stands in images/layers.json"
+                f" {job.record.digest} is in images/layers.json"
             )
             hint = (
                 "an input or imgbuild changed the bytes; a changed layer needs a new format number"
@@ -121,7 +120,7 @@ def make_layer(job: Job, store: Store, advance: Callable[[int], None]) -> Made:
             sink.close()
             store.add_blob(blob, record.digest)
     facts = {} if job.record or not isinstance(recipe, WheelsRecipe) else _facts(recipe, store)
-    return Made(id=job.layer.id, record=record, wheels=facts)
+    return MadeLayer(id=job.layer.id, record=record, wheels=facts)
 
 
 def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[Member]:

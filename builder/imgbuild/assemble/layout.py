@@ -12,7 +12,7 @@ import msgspec
 
 from imgbuild.assemble import published_layers
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layers import Job
+from imgbuild.assemble.layers import LayerJob
 from imgbuild.assemble.workers import assemble_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
@@ -20,11 +20,11 @@ from imgbuild.lock.lock import Lock
 from imgbuild.oci import layout
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import Layer, RegistryRecipe, base_of, plan
-from imgbuild.plan.seal import Document, Seal
+from imgbuild.plan.seal import ImageDocuments, Seal
 from imgbuild.values import Arch, Digest, digest_of
 
 
-class Built(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image in a layout on disk. `size` is what a pull moves, in bytes; `made` counts layers."""
 
     target: str
@@ -46,10 +46,10 @@ def build(
     processes: int,
     verify: bool,
     only_base: bool = False,
-) -> Built:
+) -> BuiltImage:
     """Leave the image of `lock` on `arches` in the OCI layout `output`, digest as sealed.
 
-    With `only_base` the image has the base's layers alone; its digest is told, not sealed.
+    With `only_base` the image has the base's layers alone; its digest is not one of digests.json.
     """
     plans = {arch: plan(lock, arch) for arch in arches}
     if only_base:
@@ -66,7 +66,7 @@ def build(
         layers = [layer for planned in plans.values() for layer in planned.layers]
         made = make_missing(lock, layers, sealed, inputs, processes=processes, verify=verify)
         layout.write(output, _images(documents, inputs.store), lock.target)
-    return Built(
+    return BuiltImage(
         target=lock.target,
         digest=digest,
         arch={arch: digest_of(document.manifest) for arch, document in documents.items()},
@@ -102,17 +102,17 @@ def make_missing(
         due = [layer for layer in due if inputs.store.blob(known[layer.id].digest) is None]
     inputs.fetch(lock, due)
     jobs = [
-        Job(layer=layer, record=known[layer.id], keep=True, verify=verify)
+        LayerJob(layer=layer, record=known[layer.id], keep=True, verify=verify)
         for layer in due
         if not isinstance(layer.recipe, RegistryRecipe)
     ]
-    assemble_all(jobs, inputs.store, processes=processes)
+    assemble_all(jobs, inputs.context, processes=processes)
     return len(due)
 
 
-def _images(documents: dict[Arch, Document], store: Store) -> dict[Arch, layout.Image]:
+def _images(documents: dict[Arch, ImageDocuments], store: Store) -> dict[Arch, layout.ImageFiles]:
     return {
-        arch: layout.Image(
+        arch: layout.ImageFiles(
             config=document.config,
             manifest=document.manifest,
             layers={layer.digest: made(store, layer.digest) for layer in document.layers},
@@ -122,7 +122,7 @@ def _images(documents: dict[Arch, Document], store: Store) -> dict[Arch, layout.
 
 
 def made(store: Store, digest: Digest) -> Path:
-    """The blob of a layer that was just made; IntegrityError if somebody took it away."""
+    """The blob of a layer that was just made; IntegrityError if it was removed."""
     path = store.blob(digest)
     if path is None:
         message = f"layer {digest} left the cache {store.root} while it was in use"

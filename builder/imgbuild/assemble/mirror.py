@@ -1,11 +1,10 @@
-"""The mirror: a repository of one's own registry that is asked for inputs before any index.
+"""The mirror: a repository of a private registry that is asked for inputs before any index.
 
-Comes in: a setting, and inputs that the store lacks. Goes out: those that the mirror has, in the
-store. What it gives is checked against the hashes of the lock as everything is, so that a mirror
-changes where files come from and never what they are; no lock and no digest knows of it.
+Files of the mirror are checked against the hashes of the lock like any other: a mirror changes
+where files come from, never what they are; no lock and no digest contains it.
 
 A mirror is named by an option, by $IMGBUILD_MIRROR, by mirror.json beside the matrix, or by the
-user's own, in this order; `off` says that there is none.
+user's own mirror.json, in this order; `off` means none.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble.mirror_items import Input
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Refused, check_space
 from imgbuild.cache.store import NAME, Store
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.reference import Repository, parse_repository
 from imgbuild.system import files, threads
-from imgbuild.system.console import Bar, console
+from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.system.threads import Stop
 from imgbuild.values import Digest
 
@@ -40,10 +40,10 @@ VARIABLE = "IMGBUILD_MIRROR"
 OFF = "off"
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `imgbuild mirror use` writes. With `only` no index is asked for what the mirror lacks.
+class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What `imgbuild registry mirror use` writes. With `only`, no index is asked for missing files.
 
-    `plain_http` lets a registry on another machine be spoken to without TLS.
+    `plain_http` allows a registry on another machine without TLS.
     """
 
     mirror: str
@@ -51,7 +51,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     plain_http: bool = False
 
 
-class Origin(enum.StrEnum):
+class MirrorOrigin(enum.StrEnum):
     """Who named the mirror."""
 
     OPTION = "--mirror"
@@ -60,23 +60,23 @@ class Origin(enum.StrEnum):
     USER = "user"
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting and who made it; `place` is the file where it stands, if it is one's."""
+class NamedMirror(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting and its origin; `place` is its file, if it is from one."""
 
-    setting: Setting
-    origin: Origin
+    setting: MirrorSetting
+    origin: MirrorOrigin
     place: Path | None = None
 
 
 def user_file() -> Path:
-    """Where a user's setting stands: $XDG_CONFIG_HOME/imgbuild, else ~/.config/imgbuild."""
+    """The file of a user's setting: $XDG_CONFIG_HOME/imgbuild, else ~/.config/imgbuild."""
     xdg = os.environ.get("XDG_CONFIG_HOME", "")
     # The XDG specification: a relative path there is to be ignored.
     folder = Path(xdg) if xdg.startswith("/") else Path.home() / ".config"
     return folder / "imgbuild" / FILE
 
 
-def find(root: Path, text: str | None = None, *, only: bool = False) -> Named | None:
+def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMirror | None:
     """The setting for the project in `root`; None if no mirror is to be used.
 
     `text` and `only` are the options of a verb. InputError if a setting cannot be read, or `only`
@@ -98,7 +98,7 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> Named | 
 
 
 def repository(text: str, place: str) -> Repository:
-    """The mirror that `text` names; InputError, with the `place` where it stands, if it does not.
+    """The mirror that `text` names; InputError, with the `place` of the text, if it does not.
 
     It is HOST/REPOSITORY: a name without a host would be one of Docker's own registry.
     """
@@ -108,21 +108,27 @@ def repository(text: str, place: str) -> Repository:
         message = f"{place}: {error.message}"
         raise InputError(message, hint=error.hint) from error
     if text.partition("/")[0] != found.host:
-        message = f"{place}: {text!r} names no registry's host"
+        message = f"{place}: {text!r} has no registry host"
         raise InputError(message, hint="name it as HOST/REPOSITORY: registry.example/rl/inputs")
     return found
 
 
-def _named(root: Path, text: str | None) -> Named | None:
-    for origin, named in ((Origin.OPTION, text), (Origin.ENVIRONMENT, os.environ.get(VARIABLE))):
+def _named(root: Path, text: str | None) -> NamedMirror | None:
+    for origin, named in (
+        (MirrorOrigin.OPTION, text),
+        (MirrorOrigin.ENVIRONMENT, os.environ.get(VARIABLE)),
+    ):
         if named:
-            return Named(setting=Setting(mirror=named), origin=origin)
-    for origin, path in ((Origin.PROJECT, root / FILE), (Origin.USER, user_file())):
+            return NamedMirror(setting=MirrorSetting(mirror=named), origin=origin)
+    for origin, path in ((MirrorOrigin.PROJECT, root / FILE), (MirrorOrigin.USER, user_file())):
         if path.is_file():
             setting = codec.read(
-                path, Setting, what="setting of a mirror", hint="write it anew: imgbuild mirror use"
+                path,
+                MirrorSetting,
+                what="setting of a mirror",
+                hint="write it again: imgbuild registry mirror use",
             )
-            return Named(setting=setting, origin=origin, place=path)
+            return NamedMirror(setting=setting, origin=origin, place=path)
     return None
 
 
@@ -147,7 +153,7 @@ class Mirror:
     @classmethod
     def of(
         cls,
-        named: Named | None,
+        named: NamedMirror | None,
         *,
         any_source: bool = False,
         plain_http: Collection[str] = (),
@@ -169,61 +175,63 @@ class Mirror:
                 self._client = Client(plain_http=self._plain_http)
             return self._client
 
-    def bring(self, wanted: Sequence[Input], store: Store, *, title: str) -> set[Digest]:
-        """Bring those of `wanted` that the mirror has into the store: their digests.
+    def bring(self, wanted: Sequence[Input], context: Context, *, title: str) -> set[Digest]:
+        """Fetch those of `wanted` that the mirror has into the store: their digests.
 
-        A mirror that does not answer, or gives other bytes, is warned of and passed over, unless
-        it is the only source: then FetchFailed or IntegrityError. It is not asked again.
+        A mirror that does not answer, or gives other bytes, is skipped with a warning, unless it
+        is the only source: then FetchFailed or IntegrityError. It is not asked again.
         """
+        store, reporter = context.store, context.reporter
         if not wanted or self._given_up:
             return set()
         check_space({item.sha256 for item in wanted}, sum(item.size for item in wanted), store)
         largest_first = sorted(wanted, key=lambda item: (-item.size, item.file))
-        with console.progress(
+        with reporter.progress(
             f"{title}: from {self.repository}", sum(i.size for i in wanted)
         ) as bar:
             try:
                 found = threads.each(
                     largest_first,
-                    lambda item, stop: self._bring(item, store, bar, stop),
+                    lambda item, stop: self._bring(item, context, bar, stop),
                     kept="what was downloaded is kept",
                 )
             except FetchFailed as error:
                 if self.only:
                     raise
-                self._give_up(error)
+                self._give_up(error, reporter)
                 found = [item.digest if _has(item, store) else None for item in largest_first]
         brought = {digest for digest in found if digest is not None}
         size = sum(item.size for item in wanted if item.digest in brought)
-        console.info(
+        reporter.info(
             f"{title}: {len(brought)} of {len(wanted)} files, {size / 1e9:.2f} GB,"
             f" from the mirror {self.repository}"
         )
         return brought
 
-    def _give_up(self, error: ImgbuildError) -> None:
+    def _give_up(self, error: ImgbuildError, reporter: Reporter) -> None:
         self._given_up = True
-        console.warn(f"the mirror {self.repository} is passed over: {error.message}")
+        reporter.warn(f"the mirror {self.repository} is skipped: {error.message}")
 
-    def _bring(self, item: Input, store: Store, bar: Bar, stop: Stop) -> Digest | None:
-        """One file; None if the mirror has not got it."""
+    def _bring(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
+        """One file; None if the mirror does not have it."""
 
         def _advance(amount: int) -> None:
             stop.check()
             bar.advance(amount)
 
         try:
-            self._download(item, store, _advance, stop)
+            self._download(item, context.store, _advance, stop)
         except Refused as refused:
             if refused.status != 404:
                 raise
-            console.detail(f"{item.file}: not in {self.repository}")
+            context.reporter.detail(f"{item.file}: not in {self.repository}")
             bar.advance(item.size)
             return None
         except IntegrityError as error:
             if self.only:
                 raise
-            console.warn(f"{item.file} of {self.repository} is passed over: {error.message}")
+            message = f"{item.file} of {self.repository} is skipped: {error.message}"
+            context.reporter.warn(message)
             return None
         return item.digest
 

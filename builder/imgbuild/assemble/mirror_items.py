@@ -1,8 +1,8 @@
-"""The inputs of a lock as one's own registry keeps them.
+"""The inputs of a lock as a private registry keeps them.
 
-Comes in: a lock and an architecture. Goes out: every file that a build from the lock downloads, as
-a blob that is named by the sha256 that the lock has; and the artifact that names them all, so that
-a registry keeps them and people see them. Nothing of the hour or the machine is in it.
+Every file that a build from the lock downloads is a blob named by the sha256 in the lock; one
+artifact names them all, so that the registry keeps them and people can list them. It contains no
+time and no property of the machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Locked, RegistryLayer
+from imgbuild.lock.resolution import LockedFile, RegistryLayer
 from imgbuild.oci.documents import MANIFEST
 from imgbuild.values import Arch, Bytes, Digest, Sha256, digest_of, sha256
 
@@ -88,7 +88,7 @@ def layer(item: RegistryLayer) -> Input:
     )
 
 
-def _files(items: Iterable[Locked], media_type: str, *, folder: str = "") -> Iterator[Input]:
+def _files(items: Iterable[LockedFile], media_type: str, *, folder: str = "") -> Iterator[Input]:
     for item in items:
         yield Input(
             file=posixpath.join(folder, item.file),
@@ -131,5 +131,5 @@ def tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
 
 
 def newest(target: str, arch: Arch) -> str:
-    """The tag of a target's newest inputs; TARGET-ARCH is an image's, which may lie beside them."""
+    """The tag of a target's newest inputs; TARGET-ARCH is the tag of an image."""
     return f"{target}-{arch}-inputs"

@@ -1,8 +1,7 @@
-"""The layers of a published image: what they are, as its seal says, and where they are taken from.
+"""The layers of a published image: their records, from digests.json, and where their blobs are.
 
-Comes in: a matrix of either kind and layers of a plan. Goes out: records, so that nothing of a
-published image is made to know its digests; blobs in the store, taken from a registry or a layout
-by digest, so that a build makes added layers only.
+So an extension needs nothing of the published image to know its digests, and a build takes those
+layers from a registry or a layout and makes only the added ones.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.lock import published as extend
-from imgbuild.lock.published import SEAL, Below
+from imgbuild.lock.published import SEAL, PublishedTarget
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord
@@ -33,10 +32,10 @@ def records(matrix: Matrix, name: str) -> dict[Digest, LayerRecord]:
 
     LockStale if the seal is not of the lock, or other layers would follow from it here.
     """
-    found = extend.below(matrix, name)
+    found = extend.extended_target(matrix, name)
     if found is None:
         return {}
-    hint = "copy both files anew, or use the imgbuild by which they were published"
+    hint = "copy both files again, or use the imgbuild that published them"
     return seals.sealed_records(seals.read_seal_at(found.folder / SEAL, found.lock, hint=hint))
 
 
@@ -48,7 +47,7 @@ def take(
     A mirror is asked first; if no other place may be asked, they are left to be made of their
     inputs. FetchFailed if that place does not have one, IntegrityError if it has something else.
     """
-    found = extend.below(inputs.matrix, name)
+    found = extend.extended_target(inputs.matrix, name)
     published = records(inputs.matrix, name)
     wanted = [known[layer.id] for layer in due if layer.id in published]
     if found is None or not found.image or not wanted:
@@ -64,10 +63,10 @@ def take(
     left = _layers(wanted)
     if inputs.mirror is not None:
         items = [mirror_items.layer(item) for item in left]
-        brought = inputs.mirror.bring(items, inputs.store, title=f"layers of {found.name}")
+        brought = inputs.mirror.bring(items, inputs.context, title=f"layers of {found.name}")
         left = [] if inputs.mirror.only else [item for item in left if item.digest not in brought]
     if left:
-        base_image.fetch_layers(place, left, inputs.store)
+        base_image.fetch_layers(place, left, inputs.context)
 
 
 def _layers(wanted: Iterable[LayerRecord]) -> list[RegistryLayer]:
@@ -77,7 +76,7 @@ def _layers(wanted: Iterable[LayerRecord]) -> list[RegistryLayer]:
     ]
 
 
-def _blob(matrix: Matrix, found: Below, digest: Digest) -> Path:
+def _blob(matrix: Matrix, found: PublishedTarget, digest: Digest) -> Path:
     folder = matrix.folder if isinstance(matrix, extend.Extended) else Path()
     layout = folder / found.image.removeprefix(LAYOUT)
     path = layout / "blobs/sha256" / digest.removeprefix("sha256:")
@@ -93,6 +92,6 @@ def _copy(path: Path, digest: Digest, store: Store) -> None:
         found = digest_of_file(file)
     if found != digest:
         message = f"{path} has the digest {found}"
-        raise IntegrityError(message, hint="the layout is damaged: copy the image anew")
+        raise IntegrityError(message, hint="the layout is damaged: copy the image again")
     with store.scratch() as scratch:
         store.add_blob(Path(shutil.copyfile(path, scratch / "blob")), digest)

@@ -1,7 +1,4 @@
-"""The layers that come from no package: the empty virtual environment, imgbuild's files, a user's.
-
-Comes in: their recipes. Goes out: members of a layer.
-"""
+"""The layers without packages: the empty virtual environment, imgbuild's files, a user's files."""
 
 from __future__ import annotations
 

@@ -1,84 +1,125 @@
 """Where a lock's files are: addresses are looked up for a fetch, never kept in the lock.
 
-Comes in: a lock and the hashes of files that the store lacks. Goes out: these files in the store.
-A wheel is looked for by name and sha256 on its package's page in the index that the lock names, a
+A wheel is looked up by name and sha256 on its package's page in the index that the lock names, a
 Debian package on the mirrors; a wheel built from an sdist is built again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 
+import msgspec
+
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Want, fetch_all
-from imgbuild.cache.store import Store
 from imgbuild.deb import apt
 from imgbuild.errors import IntegrityError, LockStale
 from imgbuild.index.pages import Indexes, places
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Built, Deb, Locked, Resolution
+from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
 from imgbuild.solve import sdists, uv
 from imgbuild.solve.build_root import host_root
 from imgbuild.values import Sha256
 
 
-def fetch(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store, http: Http) -> None:
-    """Bring the files of `lock` with the hashes `due` into the store, whatever their architecture.
+class Located(msgspec.Struct, frozen=True):
+    """Where files of a lock come from, as far as the lock and the matrix say.
 
-    Among them may be sdists and what builds them. FetchFailed if one cannot be had, IntegrityError
-    if one is not what the lock says.
+    `remote` are those that a server has to be asked for, `ingredients` what wheels among them are
+    built from: sdists and build requirements.
     """
-    resolutions = tuple(lock.arch.values())
-    indexes = open_indexes(lock, matrix, http)
-    wants = list(wanted(resolutions, due, indexes, debian_urls(lock, matrix)))
-    wants += ingredients(resolutions, due, indexes)
-    fetch_all(wants, store, http, title=f"fetching {lock.target}")
-    lost = {
-        built.wheel.sha256: built
-        for resolution in resolutions
-        for built in resolution.built
-        if built.wheel.sha256 in due and store.file(built.wheel.sha256) is None
-    }
-    if lost:
-        rebuild(list(lost.values()), lock, matrix, indexes, store, http)
+
+    remote: frozenset[Sha256] = frozenset()
+    ingredients: frozenset[Sha256] = frozenset()
 
 
-def made_of(lock: Lock, due: Collection[Sha256]) -> set[Sha256]:
-    """The sdists and build requirements of those of `due` that are built from sdists."""
-    return {
-        item.sha256
-        for resolution in lock.arch.values()
-        for built in resolution.built
-        if built.wheel.sha256 in due
-        for item in (built.sdist, *built.requires)
-    }
+class LockSources:
+    """The sources of the files of `lock`. Indexes are opened when the first address is needed."""
 
+    def __init__(self, lock: Lock, matrix: Matrix, context: Context) -> None:
+        self._lock = lock
+        self._matrix = matrix
+        self._context = context
 
-def far(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store) -> set[Sha256]:
-    """Those of `due` for which a server has to be asked.
+    @cached_property
+    def indexes(self) -> Indexes:
+        """The indexes that the lock names; LockStale if the matrix no longer has its target."""
+        return open_indexes(self._lock, self._matrix, self._context.http)
 
-    None has to be for a wheel in a folder that the matrix names, nor for one that can be built of
-    what such folders and `store` have: its sdist, what it requires, and the packages of the root
-    that it is built under. An index whose address the matrix leaves to uv counts as a server.
-    """
-    located = places(matrix, _target(lock, matrix), str)
-    near = {name for name, place in located.items() if place.local}
-    # Without packages of this machine's architecture a build asks Debian's archive which these are.
-    debs = host_debs(lock)
-    rooted = bool(debs) and all(store.file(deb.sha256) is not None for deb in debs)
-    found = set(due)
-    for resolution in lock.arch.values():
-        found -= {wheel.sha256 for wheel in resolution.wheels if wheel.index in near}
-        for built in resolution.built:
-            needed: list[tuple[str, Locked]] = [(built.index, built.sdist)]
-            needed += [(wheel.index, wheel) for wheel in built.requires]
-            found -= {each.sha256 for index, each in needed if index in near}
-            if rooted and all(
-                index in near or store.file(each.sha256) is not None for index, each in needed
-            ):
-                found.discard(built.wheel.sha256)
-    return found
+    def locate(self, due: Collection[Sha256]) -> Located:
+        """Where the files with the hashes `due` come from; no server is asked.
+
+        No server is needed for a wheel in a folder that the matrix names, nor for one that can be
+        built from what such folders and the cache have: its sdist, its build requirements, and the
+        packages of its root folder. An index whose address the matrix leaves to uv counts as a
+        server. LockStale as for `indexes`.
+        """
+        if not due:
+            return Located()
+        located = places(self._matrix, _target(self._lock, self._matrix), str)
+        near = {name for name, place in located.items() if place.local}
+        # Without packages for this machine's architecture Debian's archive is asked for them.
+        debs = host_debs(self._lock)
+        rooted = bool(debs) and all(self._has(deb) for deb in debs)
+        remote, parts = set(due), set[Sha256]()
+        for resolution in self._lock.arch.values():
+            remote -= {wheel.sha256 for wheel in resolution.wheels if wheel.index in near}
+            for built in resolution.built:
+                needed: list[tuple[str, LockedFile]] = [(built.index, built.sdist)]
+                needed += [(wheel.index, wheel) for wheel in built.requires]
+                remote -= {each.sha256 for index, each in needed if index in near}
+                if built.wheel.sha256 in due:
+                    parts |= {each.sha256 for _, each in needed}
+                if rooted and all(index in near or self._has(each) for index, each in needed):
+                    remote.discard(built.wheel.sha256)
+        return Located(frozenset(remote), frozenset(parts))
+
+    def addresses(self, package: str, locked: LockedFile) -> list[str]:
+        """As `addresses`, in the indexes of the lock."""
+        return addresses(package, locked, self.indexes)
+
+    def fetch(self, due: Collection[Sha256]) -> None:
+        """Bring the files with the hashes `due`, of all architectures, into the store.
+
+        Among them may be sdists and what builds them. FetchFailed if one is not available,
+        IntegrityError if one is not what the lock says.
+        """
+        lock, matrix, resolutions = self._lock, self._matrix, tuple(self._lock.arch.values())
+        wants = list(wanted(resolutions, due, self.indexes, debian_urls(lock, matrix)))
+        wants += ingredients(resolutions, due, self.indexes)
+        fetch_all(wants, self._context, title=f"fetching {lock.target}")
+        lost = {
+            built.wheel.sha256: built
+            for resolution in resolutions
+            for built in resolution.built
+            if built.wheel.sha256 in due and not self._has(built.wheel)
+        }
+        if lost:
+            self._rebuild(list(lost.values()))
+
+    def _has(self, locked: LockedFile) -> bool:
+        return self._context.store.file(locked.sha256) is not None
+
+    def _rebuild(self, lost: Sequence[BuiltWheel]) -> None:
+        """Build wheels from locked inputs again; IntegrityError if other bytes come out."""
+        lock, context = self._lock, self._context
+        base, user, own = _base(lock, self._matrix), lock.settings.user, sdists.host_arch()
+        with host_root(base, user, own, context, host_debs(lock)) as root:
+            for built in lost:
+                one = Resolution(wheels=(), built=(built,))
+                parts = {built.sdist.sha256, *(wheel.sha256 for wheel in built.requires)}
+                wants = list(ingredients([one], parts, self.indexes))
+                fetch_all(wants, context, title=f"fetching what builds {built.package}")
+                made = sdists.make(built, root(), lock.base.python, context)
+                if made != built.wheel:
+                    message = (
+                        f"{built.package} {built.version} built from its sdist has sha256"
+                        f" {made.sha256}, the lock says {built.wheel.sha256}"
+                    )
+                    hint = "its build is not reproducible, or used another Python: lock it again"
+                    raise IntegrityError(message, hint=hint)
 
 
 def host_debs(lock: Lock) -> tuple[Deb, ...]:
@@ -151,7 +192,7 @@ def ingredients(
                     yield Want(locked=locked, urls=partial(addresses, package, locked, indexes))
 
 
-def addresses(package: str, locked: Locked, indexes: Indexes) -> list[str]:
+def addresses(package: str, locked: LockedFile, indexes: Indexes) -> list[str]:
     """Where the index of `package` has `locked`: same name, and same sha256 if it says one.
 
     Empty if the index has no such file any more; IntegrityError if it has other bytes by that name.
@@ -164,31 +205,7 @@ def addresses(package: str, locked: Locked, indexes: Indexes) -> list[str]:
             f"{locked.file} on the index {place.name} has sha256 {named[0].sha256},"
             f" the lock says {locked.sha256}"
         )
-        raise IntegrityError(message, hint="the file was replaced; nothing of it was fetched")
+        raise IntegrityError(
+            message, hint="the file was replaced on the index; nothing of it was fetched"
+        )
     return found
-
-
-def rebuild(
-    lost: Sequence[Built],
-    lock: Lock,
-    matrix: Matrix,
-    indexes: Indexes,
-    store: Store,
-    http: Http,
-) -> None:
-    """Build wheels of sdists again from locked inputs; IntegrityError if other bytes come out."""
-    base, user, own = _base(lock, matrix), lock.settings.user, sdists.host_arch()
-    with host_root(base, user, own, store, http, host_debs(lock)) as root:
-        for built in lost:
-            one = Resolution(wheels=(), built=(built,))
-            parts = {built.sdist.sha256, *(wheel.sha256 for wheel in built.requires)}
-            wants = list(ingredients([one], parts, indexes))
-            fetch_all(wants, store, http, title=f"fetching what builds {built.package}")
-            made = sdists.make(built, root(), lock.base.python, store)
-            if made != built.wheel:
-                message = (
-                    f"{built.package} {built.version} built from its sdist has sha256"
-                    f" {made.sha256}, the lock says {built.wheel.sha256}"
-                )
-                hint = "its build is not reproducible, or another Python built it: lock it anew"
-                raise IntegrityError(message, hint=hint)

@@ -11,27 +11,30 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
-from imgbuild.assemble.layers import Job, Made, input_size, make_layer
+from imgbuild.assemble.layers import LayerJob, MadeLayer, input_size, make_layer
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.system.console import Bar, console
+from imgbuild.system.reporter import ProgressBar
 
 POLL_SECONDS = 0.1
 
 
-def assemble_all(jobs: Sequence[Job], store: Store, *, processes: int) -> list[Made]:
-    """Make every layer of `jobs`. What is finished stays in the store, come what may."""
+def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[MadeLayer]:
+    """Make every layer of `jobs`. Finished layers stay in the store, also after an error."""
     total = sum(input_size(job.layer.recipe) for job in jobs)
     largest_first = sorted(jobs, key=lambda job: -input_size(job.layer.recipe))
-    with console.progress(f"assembling {len(jobs)} layers", total) as bar:
+    with context.reporter.progress(f"assembling {len(jobs)} layers", total) as bar:
         if processes == 1 or len(jobs) <= 1:
-            return [make_layer(job, store, bar.advance) for job in largest_first]
-        return _in_processes(largest_first, store, processes, bar)
+            return [make_layer(job, context.store, bar.advance) for job in largest_first]
+        return _in_processes(largest_first, context.store, processes, bar)
 
 
 _counter: Synchronized[int] | None = None
 
 
-def _in_processes(jobs: Sequence[Job], store: Store, processes: int, bar: Bar) -> list[Made]:
+def _in_processes(
+    jobs: Sequence[LayerJob], store: Store, processes: int, bar: ProgressBar
+) -> list[MadeLayer]:
     # spawn, not fork: the progress bar's thread may hold a lock at the moment of a fork.
     context = multiprocessing.get_context("spawn")
     counter: Synchronized[int] = context.Value("q", 0)
@@ -56,7 +59,7 @@ def _start_worker(counter: Synchronized[int]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _work(job: Job, root: Path) -> Made:
+def _work(job: LayerJob, root: Path) -> MadeLayer:
     return make_layer(job, Store.open(root), _advance)
 
 
@@ -67,7 +70,7 @@ def _advance(amount: int) -> None:
 
 
 @contextlib.contextmanager
-def _polled(counter: Synchronized[int], bar: Bar) -> Iterator[None]:
+def _polled(counter: Synchronized[int], bar: ProgressBar) -> Iterator[None]:
     stop = threading.Event()
 
     def _poll() -> None:

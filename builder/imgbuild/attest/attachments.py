@@ -1,8 +1,7 @@
-"""What is attached to a pushed image: bills of materials, provenance, and the lock itself.
+"""What is attached to a pushed image: SBOMs, provenance, and the lock itself.
 
-Comes in: a sealed lock that was pushed to a repository. Goes out: artifacts that refer to its
-manifests. The bills of an architecture refer to its manifest; provenance and lock to what the tag
-names and to each manifest, so that they are found from either digest.
+SBOMs of an architecture refer to its manifest; provenance and lock refer to what the tag names and
+to each manifest, so that they are found from either digest.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from imgbuild.attest import bundle, provenance
 from imgbuild.attest.bundle import Carried
 from imgbuild.attest.sbom import cyclonedx, document, spdx
 from imgbuild.lock.lock import Lock
+from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
-from imgbuild.plan import documents, seal
+from imgbuild.plan import seal
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.registry import artifacts as attach
 from imgbuild.registry.artifacts import Part
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
-from imgbuild.system.console import console
 from imgbuild.values import Arch, digest_of
 
 PREDICATE = "in-toto.io/predicate-type"  # where others look for the kind of a statement
@@ -55,7 +54,7 @@ def attach_all(
     chosen = tuple(lock.arch) if arches is None else tuple(sorted(arches))
     own = bundle.of(lock, sealed, project)
     said = _statement(client, repository, own, chosen, project)
-    with console.step(f"attaching what is known of {lock.target}"):
+    with client.reporter.step(f"attaching what is known of {lock.target}"):
         return tuple(
             attach.attach(
                 client, repository, due.subject, due.artifact_type, due.files, due.annotations
@@ -72,7 +71,7 @@ def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[
     about = {TARGET: lock.target}
     due = []
     for arch, subject in zip(sorted(arches), manifests, strict=True):
-        for media_type, files in bills(own, arch).items():
+        for media_type, files in sboms(own, arch).items():
             named = {**about, "dev.imgbuild.arch": str(arch)}
             due.append(
                 Due(subject=subject, artifact_type=media_type, files=files, annotations=named)
@@ -99,9 +98,9 @@ def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[
     return due
 
 
-def bills(own: Carried, arch: Arch) -> Mapping[str, dict[str, Part]]:
-    """The bills of materials on `arch`, by media type."""
-    made = document.bill(own.lock, own.sealed, arch, own.packages)
+def sboms(own: Carried, arch: Arch) -> Mapping[str, dict[str, Part]]:
+    """The SBOMs on `arch`, by media type."""
+    made = document.sbom(own.lock, own.sealed, arch, own.packages)
     documents = {
         cyclonedx.MEDIA_TYPE: ("sbom.cdx.json", cyclonedx.document(made)),
         spdx.MEDIA_TYPE: ("sbom.spdx.json", spdx.document(made)),
@@ -118,7 +117,7 @@ def subjects(lock: Lock, sealed: Seal, arches: Collection[Arch]) -> list[Descrip
     each = [_descriptor(MANIFEST, data) for data in manifests.values()]
     if len(each) == 1:
         return each
-    return [_descriptor(INDEX, documents.index(manifests)), *each]
+    return [_descriptor(INDEX, oci_documents.index(manifests)), *each]
 
 
 def _statement(

@@ -1,9 +1,10 @@
-"""A lock that travels with its image: all that a build needs but the inputs themselves.
+"""A lock with all that a build needs besides the input files, attached to an image or in a folder.
 
-Comes in: a lock, its seal and the project that they lie in. Goes out: a `Carried`, as files of an
-artifact or of a folder, and back; and a matrix that stands in for the project's, so that an image
-is built again, to the same digest, where there is no checkout. What is read is checked: the seal
-must follow from the lock. Whether it is the seal of the image in question is for callers to see.
+It has lock, seal, package records, indexes and added files. `matrix` makes a matrix of it, with
+which an image is built again, to the same digest, without a checkout.
+
+What is read is checked: the seal must follow from the lock. Whether it is the seal of a given image
+is for callers to check.
 """
 
 from __future__ import annotations

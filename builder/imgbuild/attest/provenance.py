@@ -1,8 +1,7 @@
-"""Where an image comes from: an in-toto statement with SLSA's provenance, version 1.
+"""Where an image comes from: an in-toto statement with SLSA provenance, version 1.
 
-Comes in: lock, seal and the circumstances of a build. Goes out: the statement's bytes. It names
-the image by digest, what was asked for (target, architectures, lock, matrix), every file that went
-in, and who built it. No time is in it: of the same lock, commit and run it is the same bytes.
+It has the image's digest, the request (target, architectures, lock, matrix), every input file, and
+the builder. It has no time: the same lock, commit and run give the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import msgspec
 import imgbuild
 from imgbuild import codec
 from imgbuild.attest.sbom import document, purl
-from imgbuild.attest.sbom.document import Bill, Kind
+from imgbuild.attest.sbom.document import ComponentKind, Sbom
 from imgbuild.attest.sbom.packages import Packages
 from imgbuild.errors import ToolMissing
 from imgbuild.lock import lock as locks
@@ -181,9 +180,12 @@ def _inputs(lock: Lock, sealed: Seal, arches: Sequence[Arch]) -> Iterator[dict[s
     """Every file that went in, once, by purl and sha256."""
     seen: set[Sha256] = set()
     for arch in arches:
-        found: Bill = document.bill(lock, sealed, arch, Packages())
-        for part in found.parts:
-            given = part.id not in found.made and part.kind not in (Kind.LAYER, Kind.SYSTEM)
+        found: Sbom = document.sbom(lock, sealed, arch, Packages())
+        for part in found.components:
+            given = part.id not in found.made and part.kind not in (
+                ComponentKind.LAYER,
+                ComponentKind.SYSTEM,
+            )
             if given and part.sha256 not in seen:
                 seen.add(part.sha256)
                 place = {"uri": part.purl} if part.purl else {}

@@ -1,7 +1,4 @@
-"""The lock of an image in a registry: one that is attached to it, and that it follows from.
-
-Comes in: a reference and the manifest that it leads to. Goes out: the bytes of lock.json.
-"""
+"""The lock that is attached to an image in a registry."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from imgbuild.errors import ImgbuildError
 from imgbuild.registry import artifacts as attach
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
-from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest
 
 
@@ -25,11 +21,13 @@ def lock_of(client: Client, repository: Repository, image: Digest, arch: Arch) -
         try:
             own = bundle.read({name: part.data for name, part in artifact.files.items()}, place)
         except ImgbuildError as error:
-            console.warn(f"left out of what is attached to {image}: {error.message}")
+            client.reporter.warn(f"ignored what is attached to {image}: {error.message}")
             continue
         if arch in own.sealed.arch:
             [given] = attachments.subjects(own.lock, own.sealed, [arch])
             if given.digest == image:
                 return own.data[bundle.LOCK]
-        console.warn(f"left out of what is attached to {image}: {place} is another image's lock")
+        client.reporter.warn(
+            f"ignored what is attached to {image}: {place} is another image's lock"
+        )
     return b""

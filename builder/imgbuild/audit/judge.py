@@ -1,4 +1,4 @@
-"""Runs all checks on a package set and applies waivers."""
+"""Runs all checks on a package set and applies waivers: a report with findings in a fixed order."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 
 from imgbuild.audit.checks.findings import ordered
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.audit.source.facts import ElfFacts, Floors
+from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.errors import InputError
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Check, Waiver
-from imgbuild.report import Finding, Report, Severity
+from imgbuild.report import Finding, Floors, Report, Severity
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:

@@ -1,10 +1,8 @@
-"""Downloads: from wanted files to verified files in the store.
+"""Downloads files by size and sha256 into the store, with four threads.
 
-Comes in: files by size and sha256, each with addresses to try. Goes out: their paths in the store.
-
-Four threads. A download that ends early, or is killed, goes on from its last byte: the partial
-file stands in the store under the hash of the whole. Nothing enters the cache that has not the
-locked size and sha256; who serves anything else is named.
+A download that was interrupted continues from its last byte: the partial file is kept in the store
+under the hash of the whole. A file with another size or sha256 than the lock's is never added, and
+the error names the server.
 """
 
 from __future__ import annotations
@@ -18,25 +16,26 @@ from typing import IO
 
 import msgspec
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import NAME, Store
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, Interrupted, WorkFailed
-from imgbuild.http.client import Http, Page, Refused
+from imgbuild.http.client import Http, Refused
 from imgbuild.http.credentials import host
 from imgbuild.http.headers import content_range, number
-from imgbuild.lock.resolution import Locked
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.system import files
-from imgbuild.system.console import Bar, console
+from imgbuild.system.reporter import ProgressBar
 
-__all__ = ["Http", "Page", "Refused", "Want", "fetch_all"]
+__all__ = ["Http", "Refused", "Want", "fetch_all"]
 
 THREADS = 4
 _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
 
 
 class Want(msgspec.Struct, frozen=True):
-    """A file to have, and where it may be. `urls` is asked only if the store has not got it."""
+    """A file to have, and where it may be. `urls` is called only if the store lacks it."""
 
-    locked: Locked
+    locked: LockedFile
     urls: Callable[[], Sequence[str]]
 
 
@@ -44,8 +43,8 @@ class _Stopped(Exception):
     """Another thread failed or the user stopped the work: this one ends quietly."""
 
 
-def fetch_all(wants: Sequence[Want], store: Store, http: Http, *, title: str) -> dict[str, Path]:
-    """Have all `wants` in `store`: the path of each by its sha256.
+def fetch_all(wants: Sequence[Want], context: Context, *, title: str) -> dict[str, Path]:
+    """Have all `wants` in the store: the path of each by its sha256.
 
     FetchFailed if no address gives a file, IntegrityError if one gives another file, WorkFailed if
     the disk is too small, Interrupted on Ctrl-C; what arrived until then is kept.
@@ -53,22 +52,22 @@ def fetch_all(wants: Sequence[Want], store: Store, http: Http, *, title: str) ->
     have: dict[str, Path] = {}
     missing: dict[str, Want] = {}
     for want in wants:
-        path = _present(want.locked, store)
+        path = _present(want.locked, context)
         if path is not None:
             have[want.locked.sha256] = path
         else:
             missing.setdefault(want.locked.sha256, want)
     if missing:
         size = sum(want.locked.size for want in missing.values())
-        console.info(f"{title}: {len(missing)} files, {size / 1e9:.2f} GB to download")
-        check_space(missing, size, store)
-        with console.progress(title, size) as bar:
-            have.update(_Pool(list(missing.values()), store, http, bar).run())
+        context.reporter.info(f"{title}: {len(missing)} files, {size / 1e9:.2f} GB to download")
+        check_space(missing, size, context.store)
+        with context.reporter.progress(title, size) as bar:
+            have.update(_Pool(list(missing.values()), context, bar).run())
     return have
 
 
-def _present(locked: Locked, store: Store) -> Path | None:
-    path = store.file(locked.sha256)
+def _present(locked: LockedFile, context: Context) -> Path | None:
+    path = context.store.file(locked.sha256)
     if path is None or path.stat().st_size == locked.size:
         return path
     with path.open("rb") as file:
@@ -77,9 +76,9 @@ def _present(locked: Locked, store: Store) -> Path | None:
         message = (
             f"{locked.file}: the lock says {locked.size} bytes, the file has {path.stat().st_size}"
         )
-        raise IntegrityError(message, hint="the lock was edited by hand: make it anew")
-    console.warn(f"{path} is damaged; {locked.file} is downloaded again")
-    store.drop_damaged(path)
+        raise IntegrityError(message, hint="the lock was edited by hand: make it again")
+    context.reporter.warn(f"{path} is damaged; {locked.file} is downloaded again")
+    context.store.drop_damaged(path)
     return None
 
 
@@ -98,11 +97,10 @@ def check_space(missing: Iterable[str], size: int, store: Store) -> None:
 class _Pool:
     """Daemon threads that empty one list: an executor would wait for slow reads at Ctrl-C."""
 
-    def __init__(self, wants: list[Want], store: Store, http: Http, bar: Bar) -> None:
+    def __init__(self, wants: list[Want], context: Context, bar: ProgressBar) -> None:
         # Largest first, so that the last to finish is a small one; taken from the end.
         self._wants = sorted(wants, key=lambda want: (want.locked.size, want.locked.file))
-        self._store = store
-        self._http = http
+        self._context = context
         self._bar = bar
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -136,7 +134,7 @@ class _Pool:
                     return
                 want = self._wants.pop()
             try:
-                download = _Download(want.locked, self._store, self._http, self._bar, self._stop)
+                download = _Download(want.locked, self._context, self._bar, self._stop)
                 path = download.run(want.urls)
                 with self._lock:
                     self._have[want.locked.sha256] = path
@@ -153,11 +151,12 @@ class _Download:
     """One file on its way."""
 
     def __init__(
-        self, locked: Locked, store: Store, http: Http, bar: Bar, stop: threading.Event
+        self, locked: LockedFile, context: Context, bar: ProgressBar, stop: threading.Event
     ) -> None:
         self._locked = locked
-        self._store = store
-        self._http = http
+        self._store = context.store
+        self._http = context.http
+        self._reporter = context.reporter
         self._bar = bar
         self._stop = stop
         self._size = 0
@@ -185,7 +184,7 @@ class _Download:
             raise _Stopped
 
     def _read(self, file: IO[bytes]) -> None:
-        """Take up what an earlier run left; a file that is too long is none of ours."""
+        """Continue an earlier run's file; one that is too long is not a part of this file."""
         for chunk in iter(lambda: file.read(1 << 20), b""):
             self._count(chunk)
         if self._size > self._locked.size:
@@ -209,13 +208,13 @@ class _Download:
             try:
                 self._try(url, file)
             except (FetchFailed, IntegrityError) as failure:
-                console.detail(f"{self._locked.file}: {failure.message}")
+                self._reporter.detail(f"{self._locked.file}: {failure.message}")
                 failures.append(failure)
             else:
                 return
         if not failures:
             message = f"{self._locked.file}: no index has it any more"
-            raise FetchFailed(message, hint="make the lock anew, or name a mirror that keeps it")
+            raise FetchFailed(message, hint="make the lock again, or name a mirror that keeps it")
         worst = next((one for one in failures if isinstance(one, IntegrityError)), failures[0])
         if len(failures) == 1 or isinstance(worst, IntegrityError):
             raise worst
@@ -246,13 +245,13 @@ class _Download:
                 if self._size >= furthest + _PROGRESS:
                     tries, furthest = 0, self._size
                 self._http.give_up(url, tries, transient.reason, transient.wait)
-                console.detail(f"{self._locked.file}: {transient.reason}; trying again")
+                self._reporter.detail(f"{self._locked.file}: {transient.reason}; trying again")
                 self._http.pause(max(1, tries), transient.wait, self._stop.wait)
                 self._check_stop()
 
     def _append(self, url: str, file: IO[bytes]) -> int:
         """One request for what is missing; the byte from which on its answer was used."""
-        # The bytes as they lie on the server, whatever it says of their encoding: these are hashed.
+        # The bytes of the file on the server, without an encoding: these are hashed.
         headers = {"Accept-Encoding": "identity"}
         if self._size:
             headers["Range"] = f"bytes={self._size}-"

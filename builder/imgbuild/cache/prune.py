@@ -1,7 +1,4 @@
-"""The cache from outside: what is in it, what can go, what is damaged.
-
-Comes in: a store. Goes out: its entries, and reports of what was removed.
-"""
+"""The entries of the cache: listing, pruning by size and age, finding damaged ones."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from imgbuild.cache.store import NAME, Store, size_limit
 from imgbuild.system import files
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One thing in the cache. `kind` is file, blob, fact or partial; `used` counts from the epoch.
 
     `path` is relative to the cache; `label` the file name of an input, or the kind of a fact.
@@ -49,7 +46,7 @@ _PLACES = (
 )
 
 
-def entries(store: Store) -> list[Entry]:
+def entries(store: Store) -> list[CacheEntry]:
     """All entries, least recently used first."""
     leased = store.leases()
     found = []
@@ -60,10 +57,10 @@ def entries(store: Store) -> list[Entry]:
     return sorted(found, key=lambda entry: (entry.used, entry.path))
 
 
-def _entry(store: Store, kind: str, path: Path, leased: set[str]) -> Entry:
+def _entry(store: Store, kind: str, path: Path, leased: set[str]) -> CacheEntry:
     status, name = path.stat(), path.relative_to(store.root).as_posix()
     label = (store.fact(NAME, path.name) or b"").decode("utf-8", "replace")
-    return Entry(
+    return CacheEntry(
         kind=kind,
         sha256=path.name,
         label=path.parts[-3] if kind == "fact" else label,
@@ -81,7 +78,7 @@ def _busy(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _claimed(path: Path) -> Iterator[bool]:
-    """Whether nobody else has the partial file at `path` locked; until the end, nobody will."""
+    """Whether no other process has the partial file at `path` locked; it stays so until the end."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -113,7 +110,7 @@ def prune(store: Store, limit: int) -> Removal:
     return Removal(removed=removed, freed=freed, left=left, in_use=used)
 
 
-def _remove(store: Store, entry: Entry) -> bool:
+def _remove(store: Store, entry: CacheEntry) -> bool:
     path = store.root / entry.path
     if entry.kind == "partial":
         with _claimed(path) as mine:
@@ -121,9 +118,6 @@ def _remove(store: Store, entry: Entry) -> bool:
                 path.unlink()
             return mine
     path.unlink(missing_ok=True)
-    if entry.kind == "blob":
-        for marker in store.root.glob(f"pending/*/{path.name}"):
-            marker.unlink(missing_ok=True)
     return True
 
 
@@ -144,10 +138,10 @@ def trim(store: Store) -> Removal | None:
     return prune(store, limit)
 
 
-def verify(store: Store, advance: Callable[[int], None]) -> list[Entry]:
+def verify(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
     """Hash every file and blob, and remove those that are not what their name says; these go out.
 
-    `advance` is told the bytes that were read.
+    `advance` gets the count of bytes read.
     """
     damaged = []
     for entry in entries(store):

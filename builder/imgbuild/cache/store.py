@@ -1,25 +1,22 @@
 """The cache: files and layers under the name of their own hash, shared by all processes of a user.
 
-Comes in: finished files with a hash that the caller has checked. Goes out: paths to read.
-
     files/ab/SHA256          input files: wheels, debs, sdists
     blobs/sha256/SHA256      layers
     facts/KIND/ab/SHA256     small data derived from inputs, with a checksum of its own
     partial/SHA256           downloads that were interrupted, locked while somebody goes on
     scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
-    pending/BOOT/SHA256      layers whose bytes may not be on the disk yet
     locks/NAME               locks between processes
 
-Nothing is written in place: all appears by rename, so `kill -9` leaves either a whole file or
-rubbish under `scratch/`, which whoever comes next removes, because the kernel has released its
-lock. A process writes the names that it uses into its locked `live/ID`; pruning spares these.
+Nothing is written in place: files are flushed to the disk and then renamed, so that a kill or a
+power cut leaves a whole file or none, and what remains under `scratch/` is removed by the next
+process, because the kernel has released the lock of the dead one. A process writes the names that
+it uses into its locked `live/ID`; pruning spares these.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import re
 import secrets
@@ -33,6 +30,7 @@ from pathlib import Path
 
 from imgbuild.errors import InputError
 from imgbuild.system import files
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import DIGEST_PATTERN, SHA256_PATTERN, sha256
 
 FORMAT = b"1\n"
@@ -41,19 +39,18 @@ _TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# This file marks a cache that backups may leave out: https://bford.info/cachedir/\n"
 )
-LOCK_NAME = 80  # letters of a lock's name that its file tells; a hash has the rest
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+LOCK_NAME = 80  # letters of a lock's name in its file name; a hash stands for the rest
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(text: str, place: str) -> int:
     """A size in bytes from "500M", "20G", "20GB" (powers of 1000) or "20Gi", "20GiB" (of 1024).
 
-    InputError if it is none of these; `place` is the option or variable where it stands.
+    InputError if it is none of these; `place` is the option or variable with the text.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
     if found is None or (found[3] and not found[2]):
-        message = f"{place} {text!r} is no size"
+        message = f"{place}: invalid size {text!r}"
         raise InputError(message, hint="write bytes or a unit: 500M, 20G, 20GiB")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2]])
 
@@ -77,19 +74,20 @@ def size_limit() -> int | None:
 class Store:
     """One cache folder. Safe for several threads, forked children and processes at once."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, reporter: Reporter = SILENT) -> None:
         self.root = root
+        self._reporter = reporter
         self._live: tuple[str, int] | None = None
         self._leased: set[str] = set()
         self._lock = threading.RLock()
 
     @classmethod
-    def open(cls, root: Path | None = None) -> Store:
+    def open(cls, root: Path | None = None, reporter: Reporter = SILENT) -> Store:
         """The cache at `root` (see `default_root`), made if absent.
 
         InputError if it cannot be written to or another format of imgbuild made it.
         """
-        store = cls(Path(root).absolute() if root is not None else default_root())
+        store = cls(Path(root).absolute() if root is not None else default_root(), reporter)
         with files.plain_errors(store.root):
             store.root.mkdir(parents=True, exist_ok=True)
             store._mark("CACHEDIR.TAG", _TAG.encode())
@@ -109,27 +107,15 @@ class Store:
 
     def blob(self, digest: str) -> Path | None:
         """The layer with this digest, not pruned until this process ends; None if absent."""
-        path = self._use(self._blob(digest))
-        if path is not None and not self._settled(path):
-            return None
-        return path
+        return self._use(self._blob(digest))
 
     def add_file(self, temporary: Path, sha256: str) -> Path:
         """Move `temporary`, whose hash the caller has checked, into the cache; its path there."""
-        return self._add(temporary, self._file(sha256), durable=True)
+        return self._add(temporary, self._file(sha256))
 
     def add_blob(self, temporary: Path, digest: str) -> Path:
-        """Move `temporary`, whose digest the caller has computed, into the cache; its path there.
-
-        Gigabytes of layers are not waited for: `pending` remembers which of them a power cut could
-        have spoilt, and `blob` hashes these once after the next boot.
-        """
-        path = self._blob(digest)
-        marker = self._pending(path.name)
-        with files.plain_errors(self.root):
-            marker.parent.mkdir(parents=True, exist_ok=True)
-            marker.touch()
-        return self._add(temporary, path, durable=False)
+        """Move `temporary`, whose digest the caller has checked, into the cache; its path there."""
+        return self._add(temporary, self._blob(digest))
 
     def drop_file(self, sha256: str) -> None:
         """Remove an input file that this process is done with, unless another one uses it."""
@@ -159,16 +145,16 @@ class Store:
             raise ValueError(message)
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
-    def _add(self, temporary: Path, path: Path, *, durable: bool) -> Path:
+    def _add(self, temporary: Path, path: Path) -> Path:
         with files.plain_errors(self.root):
             if temporary.stat().st_dev != self.root.stat().st_dev:
                 with self.scratch() as folder:
                     copy = Path(shutil.copyfile(temporary, folder / "copy"))
                     temporary.unlink()
-                    return self._add(copy, path, durable=durable)
+                    return self._add(copy, path)
             with files.locked(self._locks("entries"), shared=True):
                 self._lease(path)
-                files.move(temporary, path, durable=durable)
+                files.move(temporary, path)
         return path
 
     def _use(self, path: Path) -> Path | None:
@@ -183,27 +169,6 @@ class Store:
                 with contextlib.suppress(PermissionError):  # another user's file, linked or shared
                     os.utime(path)
         return path
-
-    def _settled(self, path: Path) -> bool:
-        # A marker of this boot is fine: the page cache has what the disk may not have yet.
-        base = self.root / "pending"
-        if not base.is_dir():
-            return True
-        current = self._pending(path.name)
-        markers = [boot / path.name for boot in base.iterdir() if boot / path.name != current]
-        stale = [marker for marker in markers if marker.exists()]
-        if stale:
-            if _hash(path) != path.name:
-                self.drop_damaged(path)
-            else:
-                files.sync(path)
-            for marker in stale:
-                marker.unlink(missing_ok=True)
-        return path.exists()
-
-    def _pending(self, name: str) -> Path:
-        boot = _BOOT.read_text(encoding="utf-8").strip() if _BOOT.exists() else "unknown"
-        return self.root / "pending" / boot / name
 
     # -- facts
 
@@ -257,14 +222,12 @@ class Store:
     @contextlib.contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
         """Hold the lock `name` among all processes and threads; waits. Do not nest it in itself."""
-        told = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LOCK_NAME]  # for who looks into the folder
-        path = self._locks(f"user-{told}-{sha256(name.encode())[:16]}")
+        shown = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LOCK_NAME]  # for readers of the folder
+        path = self._locks(f"user-{shown}-{sha256(name.encode())[:16]}")
         with files.plain_errors(self.root):
             descriptor = files.open_locked(path)
             if descriptor is None:
-                from imgbuild.system.console import console  # here: rich is slow to import
-
-                console.info(f"waiting for another imgbuild ({name})")
+                self._reporter.info(f"waiting for another imgbuild ({name})")
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
@@ -374,11 +337,6 @@ def _leave(root: Path, identity: str, descriptor: int, process: int) -> None:
         files.remove_tree(root / "scratch" / identity)
         (root / "live" / identity).unlink(missing_ok=True)
         os.close(descriptor)
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _checked(data: bytes) -> bytes | None:

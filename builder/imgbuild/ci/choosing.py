@@ -1,6 +1,6 @@
 """Which targets a CI has work with, and which it can leave alone because their digest says so.
 
-Comes in: targets, a git revision, a registry. Goes out: `Chosen`: the jobs of each target that has
+Input: targets, a git revision, a registry. Output: `Chosen`: the jobs of each target that has
 any, and why the others have none.
 """
 
@@ -24,7 +24,7 @@ from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.show import revisions
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Digest
 
@@ -42,7 +42,7 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """The targets that have jobs, and those that are passed over."""
+    """The targets that have jobs, and those that are skipped."""
 
     targets: tuple[Jobs, ...]
     passed: tuple[Passed, ...] = ()
@@ -78,11 +78,12 @@ def choose(
     settings: Settings,
     asked: Asked,
     published: Mapping[str, Published],
+    reporter: Reporter = SILENT,
 ) -> Chosen:
     """The jobs of the `selected` targets; `published` says what the registry has.
 
     A published target that lacks a SIF has the jobs that make it, where ci.yaml asks for one. A
-    target for which there is no machine is passed over and said to be, unless it is the only one:
+    target for which there is no machine is skipped and said to be, unless it is the only one:
     then that is an InputError.
     """
     before = revisions.digests_at(project, asked.revision) if asked.revision else {}
@@ -111,7 +112,7 @@ def choose(
             except InputError as error:
                 if len(selected) == 1:
                     raise
-                console.warn(f"{item.name} is passed over: {error.message}; {error.hint}")
+                reporter.warn(f"{item.name} is skipped: {error.message}; {error.hint}")
                 passed.append(_passed(item, digest, "impossible", error.message))
     return Chosen(targets=tuple(found), passed=tuple(passed))
 
@@ -215,7 +216,7 @@ def published(
 
     answers = each(list(selected), _ask, threads=ASKING)
     if refused:
-        console.warn(
+        client.reporter.warn(
             f"{repository} does not say what it has ({refused[0].status}), so nothing is taken to"
             " be published there: that is right if it is new; else log in with what may read it"
         )

@@ -1,6 +1,6 @@
 """From targets to the jobs that prove and publish their images: pure values.
 
-Comes in: a target's architectures and seal, the settings. Goes out: its `Jobs`, each with its
+Input: a target's architectures and seal, the settings. Output: its `Jobs`, each with its
 steps, the machine that it wants and the jobs whose results it rests on.
 
     TARGET@x86_64, TARGET@arm64    check → audit → size → build → smoke (→ push, by digest)

@@ -2,7 +2,7 @@
 
     image jobs → GPU jobs → publish → SIFs, for each target; here, or what needs a GPU through Slurm
 
-Comes in: targets with their jobs, a `Way`. Goes out: what became of each. A target that fails does
+Input: targets with their jobs, a `Way`. Output: what became of each. A target that fails does
 not stop the others, and a night that is stopped goes on where it was: results are on disk.
 """
 
@@ -24,10 +24,11 @@ from imgbuild.ci.report import Overview, Verdict
 from imgbuild.ci.results import JobResult, StepResult
 from imgbuild.ci.running import Way
 from imgbuild.errors import ImgbuildError, Interrupted
-from imgbuild.slurm import commands
-from imgbuild.system import process
-from imgbuild.system.console import console
+from imgbuild.slurm import array
+from imgbuild.slurm.array import Ended, Task
 from imgbuild.values import Arch
+
+VERB = "ci-run"  # of the arrays that run GPU jobs
 
 
 class Machines(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +46,7 @@ def night(way: Way, chosen: Chosen, machines: Machines) -> Overview:
     """Do the jobs of all targets of `chosen` that are not done yet: what became of each."""
     raised: dict[str, ImgbuildError] = {}
     for number, own in enumerate(chosen.targets, start=1):
-        console.info(f"{own.target} ({number} of {len(chosen.targets)})")
+        way.reporter.info(f"{own.target} ({number} of {len(chosen.targets)})")
         folder = way.project.output(own.target)
         there = folder.exists()
         try:
@@ -53,7 +54,7 @@ def night(way: Way, chosen: Chosen, machines: Machines) -> Overview:
         except Interrupted:
             raise
         except ImgbuildError as error:
-            console.error(f"{own.target}: {error.message}", hint=error.hint)
+            way.reporter.error(f"{own.target}: {error.message}", hint=error.hint)
             raised[own.target] = error
         if machines.drop and not there:
             _drop(folder)
@@ -88,57 +89,58 @@ def _target(way: Way, own: Jobs, machines: Machines) -> None:
     anywhere = {job.id for job in own.publish} | sifs
     for job in (known[job.id] for job in own.all):
         if running.over(way, job):
-            console.info(f"{job.id} has passed before")
+            way.reporter.info(f"{job.id} has passed before")
         elif job.gpus and machines.slurm:
             if not _through_slurm(way, job, known, machines.options).passed:
                 return
         elif job.arch is not here and job.id not in anywhere:
             line = running.repeat(way, job)
-            console.warn(f"{job.id} is for another machine; on one of {job.arch}: {line}")
+            way.reporter.warn(f"{job.id} is for another machine; on one of {job.arch}: {line}")
         elif not running.run_job(way, job, known).passed and job.id not in sifs:
             return
 
 
 def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[str]) -> JobResult:
-    """Do `job` on a node of Slurm's, which sees the same folders, and wait for its end.
+    """Run `job` on a node of Slurm that sees the same folders, and wait for its end.
 
-    One that an earlier night has left to Slurm is waited for first: what it proves is not proven
-    again.
+    A task that an earlier run left in the queue is waited for first, and counts if it has results.
     """
     before = results.read_job(way.results, job)
-    if number := commands.named(job.id):
-        with console.step(f"{job.id}: waiting for job {number} of Slurm, which does it already"):
-            commands.ended(number)
+    top, command, task = orders(way), run_command(way), Task(target=job.id, digest=job.digest)
+    _, queued, _ = array.sort(array.known(top, VERB, command, [task]))
+    if queued:
+        with way.reporter.step(f"{job.id}: waiting for {queued[0].order.job}, queued before"):
+            array.follow(queued, way.reporter)
         found = results.read_job(way.results, job)
         if found != before and (found.passed or found.failed is not None):
             return found
-    # Nodes of a site may have no way to a registry: the image is brought here, and they find it.
+    # Nodes may have no access to a registry: the image is pulled here, into the shared folder.
     begun = running.run_job(way, job, known, until="smoke")
     if begun.passed or begun.failed is not None:
         return begun
-    folder = way.results.resolve() / job.id
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "slurm-%j.log"
-    words = [f"--job-name={job.id}", f"--output={log}", f"--gpus-per-node={job.gpus}", *options]
-    script = f"#!/bin/sh\nexec {process.pasted(run_command(way, job))}\n"
-    with console.step(f"{job.id}: waiting for Slurm"):
-        end = commands.wait(script, way.project.root, words)
+    words = (f"--gpus-per-node={job.gpus}", *options)
+    followed = array.start(
+        way.project, top, VERB, command, [task], words, name=job.id, reporter=way.reporter
+    )
+    try:
+        [end] = array.follow(followed, way.reporter)
+    except KeyboardInterrupt:
+        if said := array.cancel(followed):
+            way.reporter.warn(f"{job.id} could not be cancelled: {said}")
+        raise
     done = results.read_job(way.results, job)
     if not done.passed and done.failed is None:
-        results.write(way.results, _lost(way, done, end, log))
+        results.write(way.results, _lost(way, done, end))
         done = results.read_job(way.results, job)
     return done
 
 
-def _lost(way: Way, done: JobResult, end: commands.End, log: Path) -> StepResult:
-    """The result of a job of Slurm's that ended without one.
+def _lost(way: Way, done: JobResult, end: Ended) -> StepResult:
+    """The result of a Slurm task that ended without one.
 
     Its node failed, its time was over, or it was cancelled before it ran.
     """
     job = done.job
-    path = Path(str(log).replace("%j", end.number))
-    said = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    found = results.first_error(b"", said, end.status)
     step = next(step for step in job.steps if step not in {one.step for one in done.steps})
     return StepResult(
         job=job.id,
@@ -147,8 +149,8 @@ def _lost(way: Way, done: JobResult, end: commands.End, log: Path) -> StepResult
         digest=job.digest,
         outcome="failed",
         exit_code=1,
-        error=f"job {end.number} of Slurm ended as {end.state}, status {end.status}: {found.error}",
-        hint=found.hint,
+        error=f"Slurm job {end.job} ended without a result: {end.message}",
+        hint=f"its log: {end.place}",
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=0.0,
         command=(),
@@ -158,13 +160,18 @@ def _lost(way: Way, done: JobResult, end: commands.End, log: Path) -> StepResult
     )
 
 
-def run_command(way: Way, job: Job) -> list[str]:
-    """The command line that does `job` on another machine as it would be done here."""
-    words = [sys.executable, "-m", "imgbuild", "ci", "run", job.id]
+def orders(way: Way) -> Path:
+    """The folder of the arrays that were submitted for these results."""
+    return way.results.resolve() / "slurm"
+
+
+def run_command(way: Way) -> tuple[str, ...]:
+    """The command line that runs a job on another machine as it would run here, without its id."""
+    words = [sys.executable, "-m", "imgbuild", "ci", "run"]
     words += ["--matrix", str(way.project.matrix), "--results", str(way.results.resolve())]
-    words += ["--registry", way.registry, "--date", way.date.isoformat()]
+    words += ["--registry", way.registry]
     words += [word for arch in way.arches for word in ("--arch", arch)]
     words += [word for tier in way.settings.gate for word in ("--gate", tier)]
     words += ["--through", way.through] if way.through else []
-    words += ["--patience", str(way.patience)] if way.patience != 1.0 else []
-    return [*words, *(word for host in way.plain_http for word in ("--plain-http", host))]
+    words += ["--timeout-factor", str(way.patience)] if way.patience != 1.0 else []
+    return (*words, *(word for host in way.plain_http for word in ("--plain-http", host)))

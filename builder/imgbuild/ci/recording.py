@@ -1,7 +1,7 @@
 """The smoke tests of a night, put into the ledgers of their targets.
 
-Comes in: a folder of results, the jobs that there were. Goes out: `images/TARGET/smoke.json`, as
-`imgbuild prove` writes it, with each tier that a job has run.
+Input: a folder of results, the jobs that there were. Output: `images/TARGET/smoke.json`, as
+`imgbuild smoke --import` writes it, with each tier that a job has run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from imgbuild.errors import InputError, LockStale
 from imgbuild.project import Project
 from imgbuild.smoke import proofs, reports
 from imgbuild.smoke.proofs import Recorded
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 
 
 def record(
-    project: Project, folder: Path, targets: Iterable[Jobs], store: Store
+    project: Project,
+    folder: Path,
+    targets: Iterable[Jobs],
+    store: Store,
+    reporter: Reporter = SILENT,
 ) -> tuple[Recorded, ...]:
     """Put every tier that ran in a job of `targets` into its ledger: passed ones and failed ones.
 
@@ -33,8 +37,8 @@ def record(
         if done is None:
             continue
         try:
-            found = reports.claims(folder / job.id, project)
+            found = reports.image_runs(folder / job.id, project)
             recorded += proofs.prove(project, found, store)
         except (InputError, LockStale) as error:
-            console.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")
+            reporter.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")
     return tuple(recorded)

@@ -1,6 +1,6 @@
 """What became of each target, from the results on disk: for people, and for issues.
 
-Comes in: jobs and a folder of results. Goes out: a `Verdict` for each target, as a table, as
+Input: jobs and a folder of results. Output: a `Verdict` for each target, as a table, as
 Markdown, and as the text of an issue for each that failed.
 """
 

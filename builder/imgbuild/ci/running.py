@@ -1,6 +1,6 @@
 """One job's real steps, here and now: each is a verb of imgbuild in a process of its own.
 
-Comes in: a job and a `Way`. Goes out: a result for each step, on disk as soon as the step ends. A
+Input: a job and a `Way`. Output: a result for each step, on disk as soon as the step ends. A
 step that has passed for the same digest is not done again; the first that fails ends the job.
 """
 
@@ -28,7 +28,7 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse_repository
 from imgbuild.smoke.result import Tested
 from imgbuild.system import process
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, sha256
 
 # Steps that look at what lies there now, in well under a second: done anew each time.
@@ -62,6 +62,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 0
     offline: bool = False
     plain_http: tuple[str, ...] = ()
+    reporter: Reporter = SILENT
 
     def fitted(self, job: Job) -> Job:
         """`job` with the steps that this way has: nothing is signed without a key, for example."""
@@ -103,13 +104,13 @@ def run_job(
             if step == until:
                 break
             if step not in due:
-                console.info(f"{job.id}: {step} has passed before")
+                way.reporter.info(f"{job.id}: {step} has passed before")
                 continue
             result = _step(way, job, step, others)
             results.write(way.results, result)
             if result.outcome == "failed":
                 hint = result.hint or None
-                console.error(f"{job.id}: {step} failed: {result.error}", hint=hint)
+                way.reporter.error(f"{job.id}: {step} failed: {result.error}", hint=hint)
                 break
     return results.read_job(way.results, job)
 
@@ -128,13 +129,13 @@ def repeat(way: Way, job: Job, *, alone: bool = False) -> str:
         words += ["--no-push"]
     else:
         words += ["--registry", way.registry]
-        words += ["--key", str(way.key)] if way.key else []
+        words += ["--sign-key", str(way.key)] if way.key else []
         words += ["--keyless"] if way.keyless else []
         words += [word for host in way.plain_http for word in ("--plain-http", host)]
     words += [word for arch in way.arches for word in ("--arch", arch)]
     words += [word for tier in way.settings.gate for word in ("--gate", tier)]
     words += ["--through", way.through] if way.through else []
-    words += ["--patience", str(way.patience)] if way.patience != 1.0 else []
+    words += ["--timeout-factor", str(way.patience)] if way.patience != 1.0 else []
     return process.pasted([*words, *(["--offline"] if way.offline else [])])
 
 
@@ -164,7 +165,7 @@ def due_steps(way: Way, job: Job) -> set[Step]:
     for step in job.steps:
         found = results.read_step(way.results, job, step)
         past = step not in EACH_TIME and found is not None and found.outcome == "passed"
-        if not past or not standing.stands(job, step, sealed, way.plain_http):
+        if not past or not standing.stands(job, step, sealed, way.plain_http, way.reporter):
             due.add(step)
     if WANT & due and not layout.check(way.project.output(job.target), job.digest):
         due |= MAKES & set(job.steps)
@@ -187,9 +188,10 @@ def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
             str(way.project.output(job.target)),
         ),
         "sign": ("sign", _reference(way, job), "--target", job.target, *_signer(way)),
-        "sif": ("sif", job.target, "--arch", job.arch, "--push", way.registry),
+        "sif": ("push", job.target, way.registry, "--sif", "--arch", job.arch),
         "tag": (
             # Dated first: where the target's own tag names the digest, all of it is done.
+            "registry",
             "tag",
             _reference(way, job),
             f"{job.target}-{way.date:%Y%m%d}",
@@ -213,11 +215,11 @@ def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
 def _smoke(way: Way, job: Job) -> list[str]:
     words = [word for tier in job.tiers for word in ("--tier", tier)]
     words += ["--through", way.through] if way.through else []
-    return [*words, "--patience", str(way.patience)] if way.patience != 1.0 else words
+    return [*words, "--timeout-factor", str(way.patience)] if way.patience != 1.0 else words
 
 
 def _signer(way: Way) -> list[str]:
-    return ["--keyless"] if way.keyless else ["--key", str(way.key)]
+    return ["--keyless"] if way.keyless else ["--sign-key", str(way.key)]
 
 
 def _reference(way: Way, job: Job) -> str:
@@ -228,7 +230,7 @@ def _step(way: Way, job: Job, step: Step, others: Mapping[str, Job]) -> StepResu
     words = command(way, job, step)
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     results.place(way.results, job.id, step, "log").parent.mkdir(parents=True, exist_ok=True)
-    console.info(f"{job.id}: {step} …")
+    way.reporter.info(f"{job.id}: {step} …")
     if step == "pull" and layout.check(way.project.output(job.target), job.digest):
         status, said = 0, Said(error="")  # built here, or on a disk that machines share
     elif words:
@@ -266,7 +268,7 @@ def _verb(way: Way, job: Job, step: Step, words: tuple[str, ...]) -> tuple[int, 
         def _line(line: str) -> None:
             text.write(f"{line}\n")
             text.flush()
-            console.info(f"  {line}")
+            way.reporter.info(f"  {line}")
 
         status = process.follow((*program, *words), _line, answer=data, env={"NO_COLOR": "1"})
     part.replace(answer)
@@ -305,7 +307,7 @@ def _gate(way: Way, job: Job, others: Mapping[str, Job]) -> None:
 
 
 def _tagged(way: Way, job: Job) -> bool:
-    client = Client(plain_http=way.plain_http, origin=True)
+    client = Client(plain_http=way.plain_http, origin=True, reporter=way.reporter)
     place = parse_repository(way.registry)
     found = client.resolve(Reference(place.host, place.name, tag=job.target))
     return found is not None and found.digest == job.digest
@@ -332,4 +334,4 @@ def _size(way: Way, job: Job, _: Mapping[str, Job]) -> None:
     size = sealed.arch[job.arch].size / 1e6
     if size > limit:
         message = f"{job.target} on {job.arch} is {size:,.1f} MB to pull; its budget is {limit} MB"
-        raise WorkFailed(message, hint=f"see imgbuild plan {job.target}; budget: is in {FILE}")
+        raise WorkFailed(message, hint=f"imgbuild show {job.target} --layers; budget: is in {FILE}")

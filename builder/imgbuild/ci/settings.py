@@ -1,6 +1,6 @@
 """`ci.yaml`: which machines there are, what an image must pass, how large it may be.
 
-Comes in: the file beside `matrix.yaml`, if there is one. Goes out: `Settings`, in which what the
+Input: the file beside `matrix.yaml`, if there is one. Output: `Settings`, in which what the
 file leaves out is what imgbuild brings along (data/ci.yaml).
 """
 

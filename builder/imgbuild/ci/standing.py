@@ -1,6 +1,6 @@
 """Whether a registry still has what a step put there: a result on disk is of its own moment.
 
-Comes in: a job and a step of it that has passed. Goes out: yes or no. A push costs one question, a
+Input: a job and a step of it that has passed. Output: yes or no. A push costs one question, a
 SIF one, a signature a few.
 """
 
@@ -14,17 +14,24 @@ from imgbuild.plan.seal import Seal
 from imgbuild.registry import referrers
 from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.reference import Reference, Repository, parse_repository
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 
 
-def stands(job: Job, step: Step, sealed: Seal | None, plain_http: Collection[str]) -> bool:
+def stands(
+    job: Job,
+    step: Step,
+    sealed: Seal | None,
+    plain_http: Collection[str],
+    reporter: Reporter = SILENT,
+) -> bool:
     """Whether the registry of `job` has what `step` put there; True where it put nothing.
 
     A registry that refuses to say (401, 403) has it not: the step itself is told why.
     """
     if not job.registry or step not in ("push", "sign", "sif"):
         return True
-    client = Client(plain_http=plain_http, origin=True)
+    client = Client(plain_http=plain_http, origin=True, reporter=reporter)
     place = parse_repository(job.registry)
     try:
         if step == "push":

@@ -1,24 +1,24 @@
-"""The command line: one small function a verb. Only this module's `main` ends the process."""
+"""The command line: one file per verb, named as the verb. Only `main` ends the process."""
 
 from __future__ import annotations
 
 import itertools
 import sys
 
-from imgbuild.errors import ImgbuildError, InputError, Interrupted, WorkFailed, WorldImpossible
+from imgbuild.errors import ImgbuildError, InputError, Interrupted, NoSolution, WorkFailed
 from imgbuild.system.console import console
 
-STOPPED = "interrupted; what was finished is kept, run the same command to go on"
+STOPPED = "interrupted; finished work is kept, and the same command continues"
 
 
 def main() -> None:
     """Run the command line; the exit status is 0, that of the error's class, or a command's own."""
     words = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
-    console.configure(verbosity=0, json="--json" in words)  # for a command line that is wrong
+    console.configure(verbosity=0, json="--json" in words)  # for an invalid command line
     try:
-        from imgbuild.cli import app
+        from imgbuild.cli import _app
 
-        status = app.run()
+        status = _app.run_verb()
     except ImgbuildError as error:
         status = report(error)
     except KeyboardInterrupt:
@@ -31,18 +31,18 @@ def main() -> None:
 
 
 def report(error: ImgbuildError) -> int:
-    """Say what went wrong, every problem of it, on stderr; under `--json` on stdout as data too.
+    """Print an error with all its problems on stderr; with `--json` also as JSON on stdout.
 
     The exit status of the error.
     """
     problems = error.problems if isinstance(error, InputError) else ()
-    reasons = error.reasons if isinstance(error, WorldImpossible) else ()
-    nearest = error.nearest if isinstance(error, WorldImpossible) else ()
+    reasons = error.reasons if isinstance(error, NoSolution) else ()
+    nearest = error.nearest if isinstance(error, NoSolution) else ()
     details = [str(problem) for problem in problems] or [f"because {reason}" for reason in reasons]
-    details += [f"nearest: {world}" for world in nearest]
+    details += [f"suggestion: {each}" for each in nearest]
     console.error("\n  ".join((error.message, *details)), hint=error.hint)
     if console.json:
-        from imgbuild.cli import options
+        from imgbuild.cli._output import answer
 
         document = {
             "error": type(error).__name__,
@@ -53,5 +53,5 @@ def report(error: ImgbuildError) -> int:
             "reasons": reasons,
             "nearest": nearest,
         }
-        options.answer(document, [], json=True)
+        answer(document, [])
     return error.exit_code

@@ -1,4 +1,4 @@
-"""`imgbuild audit`: do the files of a lock work together, as far as they tell without a GPU."""
+"""`imgbuild audit`: do the files of a lock work together, as far as files show without a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli._options import KEEP, PYTHON, JUnit, Offline
+from imgbuild.cli._output import answer, count
+from imgbuild.cli._targets import Selection
+from imgbuild.cli._verb import OUTPUT, SELECT, option, verb
 from imgbuild.errors import AuditFailed, InputError, LockStale
 from imgbuild.report import Case, Finding, Report, Severity
 from imgbuild.system.console import console
@@ -33,87 +36,42 @@ class Check(enum.StrEnum):
     RULES = "rules"
 
 
-Requirements = Annotated[
-    Path | None,
-    typer.Option(
-        "--requirements",
-        metavar="FILE",
-        help="Audit this file of pins (name==version) in place of a target, from the default"
-        " index; wants --python and one --arch. Shared objects are not read.",
-        rich_help_panel=options.SELECT,
-        show_default=False,
-    ),
-]
-Python = Annotated[
-    str | None,
-    typer.Option(
-        "--python",
-        metavar="X.Y",
-        help="The Python of --requirements.",
-        rich_help_panel=options.SELECT,
-        show_default=False,
-    ),
-]
-Checks = Annotated[
-    list[Check] | None,
-    typer.Option(
-        "--check",
-        help="Only this check; repeatable.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Notes = Annotated[
-    bool,
-    typer.Option(
-        "--notes",
-        help="Show notes too: what cannot work, but lies off the main path.",
-        rich_help_panel=options.TALK,
-    ),
-]
-Junit = Annotated[
-    Path | None,
-    typer.Option(
-        "--junit",
-        metavar="FILE",
-        help="Write the result as JUnit XML too: a case for each check.",
-        rich_help_panel=options.TALK,
-        show_default=False,
-    ),
-]
-Keep = Annotated[
-    bool | None,
-    typer.Option(
-        "--keep/--drop",
-        help="Keep wheels that are fetched for this in the cache, or drop each when it is"
-        " read. Default: keep for one target, drop for several.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-
-
+@verb
 def audit(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
-    requirements: Requirements = None,
-    python: Python = None,
-    check: Checks = None,
-    notes: Notes = False,
-    junit: Junit = None,
-    keep: Keep = None,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    selection: Selection,
+    requirements: Annotated[
+        Path | None,
+        option(
+            "--requirements",
+            "Audit this file of pins (name==version) from the default index instead of a target;"
+            " needs --python and one --arch. Shared objects are not read.",
+            metavar="FILE",
+            panel=SELECT,
+        ),
+    ] = None,
+    python: Annotated[str | None, PYTHON("That of --requirements.")] = None,
+    select: Annotated[
+        list[Check] | None, option("--select", "Run this check only; repeatable.", often=True)
+    ] = None,
+    notes: Annotated[
+        bool,
+        option(
+            "--notes",
+            "Also print notes: what cannot work, but is off the main path.",
+            panel=OUTPUT,
+            often=True,
+        ),
+    ] = False,
+    junit: JUnit = None,
+    keep: Annotated[
+        bool | None, KEEP("Here: wheels. Default: keep for one target, remove for several.")
+    ] = None,
+    offline: Offline = False,
 ) -> None:
-    """Check that the files of locked targets work together, as far as files tell.
+    """Check that the files of locked targets work together.
 
-    Reads each wheel once in the life of the cache, runs nothing of it, needs no GPU. Exit status 4
-    if there is an error. A finding that is known and accepted stands in the matrix under `waive:`.
+    Reads each wheel once, runs nothing of it, and needs no GPU. Exit status 4 if there is an error.
+    Accepted findings are listed in the matrix under `waive:`.
 
     Examples:
 
@@ -126,90 +84,73 @@ def audit(
     from imgbuild.codec import write_bytes
     from imgbuild.smoke import junit as junits
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    wanted = options.wanted(names, target)
-    checks = tuple(each.value for each in check or Check)
+    checks = tuple(each.value for each in select or Check)
     if requirements is not None:
-        checks = _readable(requirements, check)
-        _refuse(requirements, wanted, arch, python, everything=everything)
+        checks = _readable(requirements, select)
+        _refuse(requirements, selection, python)
         _refuse_kept(requirements, keep=keep)
-        each = (arch or [])[0]
-        reports = [_audit_pins(requirements, python or "", each, checks, matrix, offline=offline)]
+        arch, matrix = selection.arches[0], selection.matrix
+        reports = [_audit_pins(requirements, python or "", arch, checks, matrix, offline=offline)]
     else:
         if python is not None:
-            message = f"--python {python}: a locked target has its own"
+            message = f"--python {python}: a locked target has its own Python"
             raise InputError(message, hint="leave it out, or name pins with --requirements")
-        reports = _audit_targets(
-            wanted, arch or [], checks, matrix, everything=everything, keep=keep, offline=offline
-        )
+        reports = _audit_targets(selection, checks, keep=keep, offline=offline)
     if junit is not None:
         cases = [with_cases(report, checks) for report in reports]
         write_bytes(junit, junits.document(cases))
-    options.answer(
-        reports, [line for one in reports for line in lines(one, notes=notes)], json=json
-    )
+    answer(reports, [line for one in reports for line in lines(one, notes=notes)])
     failed = [f"{report.target} {report.arch}" for report in reports if not report.ok]
-    if failed and json:  # the answer has been given; an error of its own would be a second one
+    if failed and console.json:  # the answer is on stdout already
         raise typer.Exit(AuditFailed.exit_code)
     if failed:
         message = f"the audit found errors in {', '.join(failed)}"
-        raise AuditFailed(message, hint="change the versions, or waive a finding in matrix.yaml")
+        raise AuditFailed(
+            message, hint="change versions, or accept the finding under `waive:` in matrix.yaml"
+        )
 
 
-def _refuse(
-    requirements: Path,
-    wanted: Sequence[str],
-    arch: Sequence[Arch] | None,
-    python: str | None,
-    *,
-    everything: bool,
-) -> None:
-    """InputError if what goes with `--requirements` is lacking, or what does not is there."""
-    if wanted or everything:
-        message = f"--requirements {requirements} and targets are two questions"
-        raise InputError(message, hint="ask one at a time")
-    if python is None or len(arch or []) != 1:
-        message = f"--requirements {requirements} is audited for one Python and one architecture"
+def _refuse(requirements: Path, selection: Selection, python: str | None) -> None:
+    """InputError if an option that `--requirements` needs is missing, or one does not fit."""
+    if selection.named or selection.everything:
+        message = f"--requirements {requirements} and targets cannot be combined"
+        raise InputError(message, hint="give one of them")
+    if python is None or len(selection.arches) != 1:
+        message = f"--requirements {requirements} needs one Python and one architecture"
         raise InputError(message, hint="name them: --python 3.11 --arch x86_64")
 
 
-def _readable(requirements: Path, check: Sequence[Check] | None) -> tuple[str, ...]:
+def _readable(requirements: Path, select: Sequence[Check] | None) -> tuple[str, ...]:
     """The checks that need no whole wheel; InputError if another one is asked for."""
     from imgbuild.learn.loop import READABLE
 
-    for each in check or ():
+    for each in select or ():
         if each.value not in READABLE:
-            message = (
-                f"--check {each.value}: no shared object of --requirements {requirements} is read"
-            )
+            message = f"--select {each.value} cannot be combined with --requirements {requirements}"
             raise InputError(message, hint="lock a target of these packages, and audit that")
-    return tuple(each.value for each in check) if check else READABLE
+    return tuple(each.value for each in select) if select else READABLE
 
 
 def _refuse_kept(requirements: Path, *, keep: bool | None) -> None:
     """InputError for `--keep` or `--drop`: an audit of `--requirements` downloads no wheel."""
     if keep is not None:
-        option = "--keep" if keep else "--drop"
-        message = f"{option}: no wheel of --requirements {requirements} is downloaded"
-        raise InputError(message, hint=f"leave {option} out: only what is read of them travels")
+        given = "--keep" if keep else "--drop"
+        message = f"{given}: wheels of --requirements {requirements} are not downloaded"
+        raise InputError(message, hint=f"leave {given} out")
 
 
 def _audit_targets(
-    wanted: Sequence[str],
-    arches: Sequence[Arch],
+    selection: Selection,
     checks: Sequence[str],
-    matrix: Path | None,
     *,
-    everything: bool,
     keep: bool | None,
     offline: bool,
 ) -> list[Report]:
     from imgbuild.cache import prune
     from imgbuild.pipeline import audit_lock, targets
 
-    session = targets.open_session(matrix, targets.Options(offline=offline))
-    chosen = session.select(wanted, everything=everything, arches=arches)
-    selected = _locked(session, chosen, wanted)
+    session = selection.session(targets.Options(offline=offline))
+    selected = _locked(session, selection.of(session), selection.named)
     inputs = session.inputs()
     drop = len(selected) > 1 if keep is None else not keep
     reports = [
@@ -232,20 +173,20 @@ def _locked(
     """
     from imgbuild.lock import lock as locks
 
-    kept, passed = [], []
+    kept, skipped = [], []
     for item in selected:
         try:
             locks.read_lock(session.project.images, item.name)
         except LockStale as error:
             if item.name in wanted:
                 raise
-            passed.append(item.name)
-            console.warn(f"{item.name} is passed over: {error.message}")
+            skipped.append(item.name)
+            console.warn(f"{item.name} skipped: {error.message}")
         else:
             kept.append(item)
     if not kept:
-        message = f"none of what was selected is locked: {', '.join(passed)}"
-        raise LockStale(message, hint=f"make a lock with: imgbuild lock {passed[0]}")
+        message = f"no selected target is locked: {', '.join(skipped)}"
+        raise LockStale(message, hint=f"make a lock with: imgbuild lock {skipped[0]}")
     return kept
 
 
@@ -260,8 +201,7 @@ def _audit_pins(
 ) -> Report:
     from imgbuild.audit.judge import Terms
     from imgbuild.audit.packages.pinned import read_pins
-    from imgbuild.cache.download import Http
-    from imgbuild.cache.store import Store
+    from imgbuild.cache.context import Context
     from imgbuild.pipeline import audit_lock
     from imgbuild.resolve import request
     from imgbuild.solve import uv
@@ -276,10 +216,10 @@ def _audit_pins(
         raise InputError(message, hint="name a file of pins") from error
     pins = read_pins(text, str(path), machine)
     index = uv.default_index()
-    with console.step(f"auditing {len(pins)} pins of {path.name} for {arch}"):
-        http = Http(offline=offline)
+    with console.step(f"auditing {count(len(pins), 'pin')} of {path.name} for {arch}"):
+        context = Context.open(console, offline=offline)
         terms = Terms(target=path.name)
-        return audit_lock.audit_pins(pins, machine, index, Store.open(), http, terms, checks)
+        return audit_lock.audit_pins(pins, machine, index, context, terms, checks)
 
 
 def glibc_of(python: str, matrix: Path | None) -> str:
@@ -296,12 +236,12 @@ def glibc_of(python: str, matrix: Path | None) -> str:
             raise
         return ANY_GLIBC
     read = load(found.matrix)
-    ask = request.Ask(wishes=(), arches=(), python=python)
+    ask = request.ResolveRequest(requests=(), arches=(), python=python)
     return read.bases[request.base_of(ask, read)].glibc
 
 
 def lines(report: Report, *, notes: bool) -> Iterator[str]:
-    """A report for people: the counts, then errors and warnings, and notes where asked for."""
+    """A report as text: the counts, then errors and warnings, and with `notes` the notes."""
     counts = ", ".join(_count(report, severity) for severity in Severity)
     yield f"{report.target} {report.arch}: {counts}"
     for finding in report.findings:
@@ -311,7 +251,7 @@ def lines(report: Report, *, notes: bool) -> Iterator[str]:
 
 def _count(report: Report, severity: Severity) -> str:
     number = sum(finding.severity is severity for finding in report.findings)
-    return f"{number} {severity}{'' if number == 1 else 's'}"
+    return count(number, severity)
 
 
 def _words(finding: Finding) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`imgbuild build`, `plan`, `digest`: from a lock to an image."""
+"""`imgbuild build`: from a lock to an image."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
-import typer
-
-from imgbuild.cli import elsewhere, options
+from imgbuild.cli import _builders, _sif
+from imgbuild.cli._options import (
+    FROM,
+    OUTPUT_PATH,
+    PART,
+    Jobs,
+    Mirror,
+    MirrorOnly,
+    Offline,
+    Part,
+    PlainHttp,
+    processes,
+)
+from imgbuild.cli._output import answer
+from imgbuild.cli._targets import Selection
+from imgbuild.cli._verb import Definition, option, verb
 from imgbuild.errors import InputError
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild.pipeline.dockerfile_builders import Choice
+    from imgbuild.pipeline.dockerfile_builders import BuilderChoice
     from imgbuild.pipeline.targets import Options
-    from imgbuild.plan.plan import Plan, Recipe
-    from imgbuild.plan.seal import Seal, SealedImage
-
-PLAN_HEAD = ("target", "arch", "#", "layer", "MB", "unpacked", "contents", "digest")
-PLAN_NUMBERS = frozenset({2, 4, 5})
+    from imgbuild.sif.convert import Format as SifFormat
 
 
 class Format(enum.StrEnum):
@@ -30,105 +38,77 @@ class Format(enum.StrEnum):
     OCI = "oci"
     OCI_ARCHIVE = "oci-archive"
     DOCKER_ARCHIVE = "docker-archive"
+    SIF = "sif"
+    SQUASHFS = "squashfs"
 
 
-class Only(enum.StrEnum):
-    """What a build from a Dockerfile starts from."""
-
-    BASE = "base"
-    WHEELS = "wheels"
-
-
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="PATH",
-        help="Where the image goes; by default build/TARGET beside the matrix.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
 Form = Annotated[
     Format,
-    typer.Option(
+    Definition(
         "--format",
-        help="A folder (oci), or one file that docker, podman or skopeo read.",
-        rich_help_panel=options.WORK,
-    ),
+        "oci: a folder. oci-archive, docker-archive: one file for docker, podman or skopeo. sif:"
+        " one file for Apptainer. squashfs: one file for enroot and pyxis.",
+        often=True,
+        reused="each verb has formats of its own",
+    )(),
 ]
-OnlyPart = Annotated[
-    Only | None,
-    typer.Option(
-        "--only",
-        help="What a Dockerfile starts from. base: the base's layers as an image of their own,"
-        " by default in build/base/TARGET; wheels: a folder of them, by default in"
-        " build/wheels/TARGET.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-From = Annotated[
+
+
+OriginOption = Annotated[
     str | None,
-    typer.Option(
-        "--from",
-        metavar="REF|FOLDER",
-        help="Build from the lock that travels with a published image, or lies in a folder; no"
-        " matrix is read, and the image goes to build/TARGET here.",
-        rich_help_panel=options.SELECT,
-        show_default=False,
+    FROM(
+        "A published image with its lock, or a folder with one; no matrix is read. With"
+        " --format sif or squashfs: any image in a registry, or an OCI layout."
     ),
 ]
-Verify = Annotated[
-    bool,
-    typer.Option(
-        "--verify",
-        help="Assemble every layer anew, inflating and checking every file.",
-        rich_help_panel=options.WORK,
+OutputOption = Annotated[Path | None, OUTPUT_PATH("Default: build/TARGET.")]
+PartOption = Annotated[
+    Part | None,
+    PART(
+        "Here: what a Dockerfile starts from. base: the base's layers as an image, in"
+        " build/base/TARGET. wheels: a folder of wheels, build/wheels/TARGET."
     ),
 ]
+VerifyOption = Annotated[bool, option("--verify", "Build every layer again, and check every file.")]
 
 
+@verb
 def build(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
-    origin: From = None,
-    output: Output = None,
+    selection: Selection,
+    dockerfile: _builders.DockerfileBuild,
+    origin: OriginOption = None,
+    output: OutputOption = None,
     form: Form = Format.OCI,
-    only: OnlyPart = None,
-    builder: elsewhere.Who = elsewhere.Builder.EMBEDDED,
-    buildx_builder: elsewhere.BuildxBuilder = None,
-    cache_from: elsewhere.CacheFrom = None,
-    cache_to: elsewhere.CacheTo = None,
-    secret: elsewhere.Secrets = None,
-    ca: elsewhere.Ca = None,
-    verify: Verify = False,
-    mirror: options.Mirror = None,
-    mirror_only: options.MirrorOnly = False,
-    plain_http: options.PlainHttp = None,
-    jobs: options.Jobs = 0,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    compress: _sif.CompressOption = _sif.Compress.ZSTD,
+    part: PartOption = None,
+    verify: VerifyOption = False,
+    mirror: Mirror = None,
+    mirror_only: MirrorOnly = False,
+    plain_http: PlainHttp = None,
+    jobs: Jobs = 0,
+    offline: Offline = False,
 ) -> None:
     """Build images from their locks.
 
-    Needs no Docker, no root and no GPU, and builds every architecture on any. What the cache lacks
-    is downloaded; the digest must be the sealed one or nothing is left behind. A second build with
-    nothing changed takes a moment.
+    Needs no Docker, no root and no GPU, and builds for any architecture. Files that the cache
+    lacks are downloaded. The digest must be that of the lock, or nothing is written. A second
+    build without changes takes a moment.
+
+    --format sif and squashfs convert the image of one architecture, without unpacking it; they
+    need mksquashfs 4.5 or newer. The same image and the same mksquashfs give the same bytes. A SIF
+    has the image's environment, labels and entry point, its digest and its lock.
 
     Examples:
 
-        imgbuild build --target cu124-vllm
+        imgbuild build cu124-vllm
 
         imgbuild build 'cu130-*' --arch arm64 --output images
 
         imgbuild build cu124-vllm --format docker-archive --output cu124-vllm.tar
+
+        imgbuild build cu124-vllm --format sif
+
+        imgbuild build --from registry.example/rl:cu124-vllm --format sif --output rl.sif
 
         imgbuild build cu124-vllm --builder docker
 
@@ -138,50 +118,65 @@ def build(
     """
     from imgbuild.pipeline import targets
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     how = targets.Options(
-        jobs=options.processes(jobs),
+        jobs=processes(jobs),
         offline=offline,
         verify=verify,
         mirror=mirror,
         mirror_only=mirror_only,
         plain_http=tuple(plain_http or ()),
     )
-    choice = elsewhere.choice(builder, buildx_builder, cache_from, cache_to, secret, ca)
-    if origin is not None:
-        _refuse_beside(origin, [names, target, everything, matrix, only, choice])
-        _again(origin, arch or [], output, form, how, plain_http or [], json=json)
+    choice = _builders.choice(dockerfile)
+    if form in (Format.SIF, Format.SQUASHFS):
+        _refuse_file(part, choice)
+        kind: SifFormat = "sif" if form is Format.SIF else "squashfs"
+        _sif.build(selection, origin, output, kind, compress, how)
         return
-    session = targets.open_session(matrix, how)
-    selected = session.select(
-        options.wanted(names, target), everything=everything, arches=arch or []
-    )
-    _refuse_only(only, choice, form)
-    if only is Only.WHEELS:
-        folders = elsewhere.wheels(session, selected, output)
+    if compress is not _sif.Compress.ZSTD:
+        message = f"--compress {compress} needs --format sif or squashfs"
+        raise InputError(message, hint="add --format sif, or leave --compress out")
+    if origin is not None:
+        _refuse_beside(
+            origin, [selection.named, selection.everything, selection.matrix, part, choice]
+        )
+        _again(origin, selection.arches, output, form, how)
+        return
+    session = selection.session(how)
+    selected = selection.of(session)
+    _refuse_part(part, choice, form)
+    if part is Part.WHEELS:
+        folders = _builders.wheels(session, selected, output)
         lines = [f"{item.target} {item.files} {item.output}" for item in folders]
-        options.answer(folders, lines, json=json)
+        answer(folders, lines)
         return
     if choice is not None:
-        made = elsewhere.build(session, selected, output, choice, form.value, named=bool(arch))
+        made = _builders.build(
+            session, selected, output, choice, form.value, named=bool(selection.arches)
+        )
     else:
         made = targets.build_all(
-            session, selected, output, form=form.value, only_base=only is Only.BASE
+            session, selected, output, form=form.value, only_base=part is Part.BASE
         )
     lines = [f"{item.target} {item.digest} {item.output}" for item in made]
-    options.answer(made, lines, json=json)
+    answer(made, lines)
 
 
 def _refuse_beside(origin: str, given: Sequence[object]) -> None:
     if any(given):
-        message = f"--from {origin} says what is built and by what"
+        message = f"--from {origin} cannot be combined with targets or another builder"
         raise InputError(message, hint="leave out targets, --all, --matrix, --only and --builder")
 
 
-def _refuse_only(only: Only | None, choice: Choice | None, form: Format) -> None:
-    if only is not None and (choice is not None or (only is Only.WHEELS and form != Format.OCI)):
-        message = f"--only {only} goes with neither another builder nor, for wheels, a --format"
+def _refuse_part(part: Part | None, choice: BuilderChoice | None, form: Format) -> None:
+    if part is not None and (choice is not None or (part is Part.WHEELS and form != Format.OCI)):
+        message = f"--only {part} cannot be combined with --builder or --format"
         raise InputError(message, hint="leave out --builder and --format")
+
+
+def _refuse_file(part: Part | None, choice: BuilderChoice | None) -> None:
+    if part is not None or choice is not None:
+        message = "--format sif and squashfs cannot be combined with --only or --builder"
+        raise InputError(message, hint="leave out --only and --builder")
 
 
 def _again(
@@ -190,146 +185,10 @@ def _again(
     output: Path | None,
     form: Format,
     how: Options,
-    plain_http: Sequence[str],
-    *,
-    json: bool,
 ) -> None:
-    """Build what a published image or a folder carries."""
+    """Build from the lock of a published image or of a folder."""
     from imgbuild.pipeline import rebuild
 
-    found = rebuild.find(origin, plain_http=plain_http, offline=how.offline)
+    found = rebuild.find(origin, plain_http=how.plain_http, offline=how.offline)
     made = rebuild.build(found, arches, output, how, form=form.value)
-    options.answer([made], [f"{made.target} {made.digest} {made.output}"], json=json)
-
-
-def plan(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Show the layers of images, in order, with what is in each. Nothing is fetched or built.
-
-    Columns: target, architecture, place, name, MB to pull, MB unpacked (- where a registry does not
-    say), contents, digest. --json has every file of each layer.
-
-    Examples:
-
-        imgbuild plan cu124-vllm
-
-        imgbuild plan cu130-vllm --arch arm64 --json
-    """
-    from imgbuild import project
-    from imgbuild.cli import locked
-    from imgbuild.plan import plan as plans
-    from imgbuild.plan import seal
-
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    found = project.find(matrix)
-    wanted = options.wanted(names, target)
-    chosen = locked.choose(found, wanted, everything=everything, arches=arch or [])
-    planned = [plans.plan(item.lock, each) for item in chosen for each in item.arches]
-    if json:
-        options.answer(planned, [], json=True)
-        return
-    seals = {item.lock.target: seal.read_seal(found.images, item.lock) for item in chosen}
-    rows: list[Sequence[str]] = [PLAN_HEAD]
-    for item in planned:
-        rows += _plan_rows(item, seals[item.target].arch[item.arch])
-    options.answer(planned, options.aligned(rows, right=PLAN_NUMBERS), json=False)
-
-
-def _plan_rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
-    """A row for each layer, and the sums said to people."""
-    from imgbuild.system.console import console
-
-    pulled, unpacked = sealed.size / 1e9, sum(layer.unpacked for layer in sealed.layers) / 1e9
-    console.info(
-        f"{planned.target} {planned.arch}: {len(planned.layers)} layers,"
-        f" {pulled:.2f} GB to pull, {unpacked:.2f} GB unpacked"
-    )
-    return [
-        (
-            planned.target,
-            planned.arch,
-            str(number),
-            layer.name,
-            f"{made.size / 1e6:.1f}",
-            f"{made.unpacked / 1e6:.1f}" if made.unpacked else "-",
-            _contents(layer.recipe),
-            made.digest,
-        )
-        for number, (layer, made) in enumerate(
-            zip(planned.layers, sealed.layers, strict=True), start=1
-        )
-    ]
-
-
-def _contents(recipe: Recipe) -> str:
-    """What is in a layer, in a word or two."""
-    from imgbuild.plan.plan import AddedDebsRecipe, AddedFilesRecipe, DebianRecipe, WheelsRecipe
-
-    match recipe:
-        case DebianRecipe() | AddedDebsRecipe():
-            return f"{len(recipe.debs)} packages"
-        case AddedFilesRecipe():
-            return f"{len(recipe.files)} files"
-        case WheelsRecipe() if len(recipe.wheels) > 1:
-            return f"{len(recipe.wheels)} wheels"
-        case WheelsRecipe():
-            return recipe.wheels[0].version
-        case _:
-            return "-"
-
-
-class Digests(msgspec.Struct, frozen=True, kw_only=True):
-    """The digests of a target: of the whole, and of the manifest on each architecture."""
-
-    target: str
-    digest: Digest
-    arch: dict[Arch, Digest]
-
-
-def digest(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Print the digest of an image from its lock alone: nothing is read but two files.
-
-    One architecture: its manifest's digest. Several: the index's.
-
-    Example:
-
-        docker pull "registry.example/rl@$(imgbuild digest cu124-vllm)"
-    """
-    from imgbuild import project
-    from imgbuild.cli import locked
-    from imgbuild.plan import seal
-
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    found = project.find(matrix)
-    wanted = options.wanted(names, target)
-    chosen = locked.choose(found, wanted, everything=everything, arches=arch or [])
-    answers = [_digests(seal.read_seal(found.images, item.lock), item.arches) for item in chosen]
-    one = len(answers) == 1
-    lines = [item.digest if one else f"{item.target} {item.digest}" for item in answers]
-    options.answer(answers, lines, json=json)
-
-
-def _digests(sealed: Seal, arches: Sequence[Arch]) -> Digests:
-    every = set(arches) == set(sealed.arch)
-    return Digests(
-        target=sealed.target,
-        digest=sealed.digest if every else sealed.arch[arches[0]].manifest,
-        arch={each: sealed.arch[each].manifest for each in arches},
-    )
+    answer([made], [f"{made.target} {made.digest} {made.output}"])

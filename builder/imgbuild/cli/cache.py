@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._output import answer, count, size_text
+from imgbuild.cli._verb import option, verb
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.cache.prune import Removal
 
 app = typer.Typer(
+    cls=VerbGroup,
     no_args_is_help=True,
-    help="Look after the cache of downloaded files and layers.\n\n"
-    "It stands in $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild."
-    " Everything in it can be had again, so removing it is safe, also while builds run:"
-    " what they use stays."
-    " $IMGBUILD_CACHE_SIZE (for example 200G) caps it.",
+    help="Show, prune and verify the cache of downloads and layers.\n\n"
+    "The cache is in $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. All of"
+    " it can be downloaded or built again, so it is safe to remove entries, also while builds run:"
+    " what they use is kept. $IMGBUILD_CACHE_SIZE (for example 200G) limits its size.",
 )
 
 
@@ -43,21 +45,9 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[Kind, ...]
 
 
-def size_text(size: int) -> str:
-    """A number of bytes for people: 1.5 GB."""
-    number, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if number < 1000:
-            break
-        number, unit = number / 1000, larger
-    return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-
-
-@app.command("info")
-def info(
-    json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
-) -> None:
-    """Say where the cache is and how large each kind of entry is.
+@verb
+def info() -> None:
+    """Show the cache folder and the size of each kind of entry.
 
     Example:
 
@@ -68,7 +58,6 @@ def info(
     from imgbuild.cache import prune
     from imgbuild.cache.store import Store, size_limit
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     store = Store.open()
     found = prune.entries(store)
     names = sorted({entry.kind for entry in found})
@@ -83,19 +72,19 @@ def info(
             Kind(kind=name, entries=len(sizes), size=sum(sizes)) for name, sizes in groups.items()
         ),
     )
-    cap = "no cap (IMGBUILD_CACHE_SIZE)" if value.limit is None else f"cap {size_text(value.limit)}"
+    cap = "no limit (IMGBUILD_CACHE_SIZE)"
+    if value.limit is not None:
+        cap = f"limit {size_text(value.limit)}"
     lines = [value.path]
     lines += [f"{kind.kind}s: {kind.entries}, {size_text(kind.size)}" for kind in value.kinds]
     lines.append(f"total: {size_text(value.size)}, {size_text(value.in_use)} in use, {cap}")
-    lines.append(f"free on its disk: {size_text(value.free)}")
-    options.answer(value, lines, json=json)
+    lines.append(f"free on the disk: {size_text(value.free)}")
+    answer(value, lines)
 
 
-@app.command("path")
-def path(
-    json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
-) -> None:
-    """Print the folder of the cache.
+@verb
+def path() -> None:
+    """Print the cache folder.
 
     Example:
 
@@ -103,16 +92,15 @@ def path(
     """
     from imgbuild.cache.store import default_root
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     root = str(default_root())
-    options.answer({"path": root}, [root], json=json)
+    answer({"path": root}, [root])
 
 
-@app.command("list")
-def list_entries(
-    json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
-) -> None:
-    """List files, layers and interrupted downloads, least recently used first; facts only with -v.
+@verb
+def list_entries() -> None:
+    """List entries, least recently used first.
+
+    Files, layers and interrupted downloads; facts only with --verbose.
 
     Columns: kind, size in bytes, last use (UTC), whether a running process uses it, sha256, name.
 
@@ -123,35 +111,37 @@ def list_entries(
     from imgbuild.cache import prune
     from imgbuild.cache.store import Store
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    found = [entry for entry in prune.entries(Store.open()) if verbose or entry.kind != "fact"]
+    found = [
+        entry
+        for entry in prune.entries(Store.open())
+        if console.verbosity > 0 or entry.kind != "fact"
+    ]
     lines = []
     for entry in found:
         used = datetime.datetime.fromtimestamp(entry.used, datetime.UTC)
         state = "used" if entry.in_use else "idle"
         columns = (entry.kind, entry.size, f"{used:%Y-%m-%dT%H:%M:%SZ}", state, entry.sha256)
         lines.append("\t".join((*map(str, columns), entry.label)))
-    options.answer(found, lines, json=json)
+    answer(found, lines)
 
 
-@app.command("prune")
+@verb
 def prune(
     max_size: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--max-size",
+            "The size to keep: 500M, 20G, 20GiB. Default: $IMGBUILD_CACHE_SIZE.",
             metavar="SIZE",
-            help="Keep at most this much: 500M, 20G, 20GiB. Default: $IMGBUILD_CACHE_SIZE.",
-            show_default=False,
+            often=True,
         ),
     ] = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
 ) -> None:
-    """Remove the least recently used entries until the cache is small enough.
+    """Remove old entries down to a size.
 
-    What a running process uses stays, even if the cache is then larger than asked for.
+    The least recently used entries are removed first.
+
+    What a running process uses is kept, even if the cache then stays larger.
 
     Example:
 
@@ -161,19 +151,16 @@ def prune(
     from imgbuild.cache.store import Store, parse_size, size_limit
     from imgbuild.errors import InputError
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     limit = size_limit() if max_size is None else parse_size(max_size, "--max-size")
     if limit is None:
-        message = "prune needs a size to keep"
+        message = "no size is given"
         raise InputError(message, hint="--max-size 20G, or set IMGBUILD_CACHE_SIZE")
-    _removed(prune.prune(Store.open(), limit), json=json)
+    _removed(prune.prune(Store.open(), limit))
 
 
-@app.command("clear")
-def clear(
-    json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
-) -> None:
-    """Remove everything that no running process uses.
+@verb
+def clear() -> None:
+    """Remove everything that is not in use.
 
     Example:
 
@@ -182,17 +169,16 @@ def clear(
     from imgbuild.cache import prune
     from imgbuild.cache.store import Store
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    _removed(prune.clear(Store.open()), json=json)
+    _removed(prune.clear(Store.open()))
 
 
-@app.command("verify")
-def verify(
-    json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
-) -> None:
-    """Hash everything and remove what is damaged; exit status 9 if anything was.
+@verb
+def verify() -> None:
+    """Hash all entries, and remove damaged ones.
 
-    What was removed is downloaded or made again when it is next needed.
+    Exit status 9 if an entry was damaged.
+
+    Removed entries are downloaded or built again when they are needed.
 
     Example:
 
@@ -202,27 +188,34 @@ def verify(
     from imgbuild.cache.store import Store
     from imgbuild.errors import IntegrityError
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     store = Store.open()
     total = sum(entry.size for entry in prune.entries(store) if entry.kind in ("file", "blob"))
     with console.progress("Hashing the cache", total) as bar:
         damaged = prune.verify(store, bar.advance)
     names = [f"{entry.kind}\t{entry.sha256}\t{entry.label}" for entry in damaged]
-    options.answer(damaged, names, json=json)
+    answer(damaged, names)
     if not damaged:
-        console.info("all intact")
+        console.info("no damage found")
         return
-    message = f"{len(damaged)} entries of {store.root} were damaged and are removed"
-    hint = "check the disk; then build again to fetch them anew"
-    if not json:
+    message = f"{count(len(damaged), 'damaged entry', 'damaged entries')} of {store.root} removed"
+    hint = "check the disk; the next build fetches the files again"
+    if not console.json:
         raise IntegrityError(message, hint=hint)
-    console.error(message, hint=hint)  # the answer stands on stdout already
+    console.error(message, hint=hint)  # the answer is on stdout already
     raise typer.Exit(IntegrityError.exit_code)
 
 
-def _removed(value: Removal, *, json: bool) -> None:
+def _removed(value: Removal) -> None:
     line = (
-        f"removed {value.removed} entries, {size_text(value.freed)};"
+        f"removed {count(value.removed, 'entry', 'entries')}, {size_text(value.freed)};"
         f" {size_text(value.left)} left, {size_text(value.in_use)} of it in use"
     )
-    options.answer(value, [line], json=json)
+    answer(value, [line])
+
+
+add(app, "info", info)
+add(app, "path", path)
+add(app, "list", list_entries)
+add(app, "prune", prune)
+add(app, "clear", clear)
+add(app, "verify", verify)

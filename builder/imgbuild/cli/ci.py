@@ -1,16 +1,22 @@
-"""`imgbuild ci`: which jobs there are, one job's real steps, what came of them."""
+"""`imgbuild ci`: the jobs of a CI, the steps of one job, and a report of all."""
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import options, ways
+from imgbuild.cli import _ci_options, ci_nightly
+from imgbuild.cli._ci_options import Gate, NoGpu, NoPush, Published, Results, Strict, WayOptions
+from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._options import ARCH, PlainHttp, Record
+from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._targets import MatrixFile, Selection
+from imgbuild.cli._verb import OUTPUT, SELECT, option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
+from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.ci.choosing import Chosen
@@ -18,128 +24,99 @@ if TYPE_CHECKING:
 HEAD = ("job", "machine", "GB", "steps")
 
 app = typer.Typer(
+    cls=VerbGroup,
     no_args_is_help=True,
-    help="The jobs of a CI, from the matrix and the locks, and their real steps, which run on any"
-    " machine: lock check, audit, build, smoke tests, push by digest, and, when all that is asked"
-    " of an image is passed for its digest, its tags.",
+    help="List, run and report the jobs of a CI.\n\n"
+    "Jobs follow from the matrix and the locks. Their steps run on any machine: lock check, audit,"
+    " build, smoke tests, push by digest, and, when everything has passed for the digest of an"
+    " image, its tags.",
 )
 
 Since = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--changed-since",
+        "Only targets whose locked digest changed since this git revision.",
         metavar="REV",
-        help="Only targets whose sealed digest is another one than at this git revision.",
-        rich_help_panel=options.SELECT,
-        show_default=False,
-    ),
-]
-Published = Annotated[
-    str | None,
-    typer.Option(
-        "--registry",
-        metavar="HOST/REPOSITORY",
-        help="Leave out targets whose tag in this repository names the sealed digest: they are"
-        " proven and published.",
-        rich_help_panel=options.SELECT,
-        show_default=False,
+        panel=SELECT,
+        often=True,
     ),
 ]
 Shard = Annotated[
-    str,
-    typer.Option(
-        "--shard",
-        metavar="I/N",
-        help="Only part I of N of the targets.",
-        rich_help_panel=options.SELECT,
-    ),
+    str, option("--shard", "Only part I of N of the targets.", metavar="I/N", panel=SELECT)
 ]
-Again = Annotated[
+CrossBuild = Annotated[
     bool,
-    typer.Option(
-        "--again",
-        help="Build each target on a machine of another architecture too: the same digest must"
-        " come out.",
-        rich_help_panel=options.WORK,
+    option(
+        "--cross-build",
+        "Also build each target on a machine of another architecture, and compare the digests.",
     ),
 ]
 Actions = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--actions",
+        "Add `targets=` and `jobs=` to this file, each one line of JSON for a matrix of GitHub"
+        ' Actions: "$GITHUB_OUTPUT". `jobs` are those that need no registry.',
         metavar="FILE",
-        help="Add `targets=` and `jobs=` to this file, each one line of JSON for a matrix:"
-        ' "$GITHUB_OUTPUT". `jobs` are those that need no registry.',
-        rich_help_panel=options.TALK,
-        show_default=False,
+        panel=OUTPUT,
     ),
 ]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job, as `ci jobs` names it.")]
 JobsFile = Annotated[
     Path | None,
-    typer.Option(
-        "--jobs",
-        metavar="FILE",
-        help="What `ci jobs --json` wrote; by default the jobs of the last `imgbuild nightly` with"
+    option(
+        "--jobs-file",
+        "The output of `ci jobs --json`. Default: the jobs of the last `imgbuild ci nightly` with"
         " these results, else all jobs of all targets.",
-        rich_help_panel=options.SELECT,
-        show_default=False,
+        metavar="FILE",
+        panel=SELECT,
+        often=True,
     ),
 ]
-Whole = Annotated[
+Expected = Annotated[
     bool,
-    typer.Option(
-        "--published",
-        help="All targets were to be published: one whose tags or SIFs were not begun is unfinished"
-        " and not proven.",
-        rich_help_panel=options.SELECT,
+    option(
+        "--expect-published",
+        "Report a target as unfinished if its tags or SIFs were not started.",
+        panel=SELECT,
     ),
 ]
 Summary = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--summary",
+        'Add the report as Markdown to this file: "$GITHUB_STEP_SUMMARY".',
         metavar="FILE",
-        help='Add the report to this file as Markdown: "$GITHUB_STEP_SUMMARY".',
-        rich_help_panel=options.TALK,
-        show_default=False,
+        panel=OUTPUT,
     ),
 ]
 Issues = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--issues",
+        "Write TARGET.md into this folder for each target that needs attention.",
         metavar="FOLDER",
-        help="Write TARGET.md into this folder for each target that somebody has to look at.",
-        rich_help_panel=options.TALK,
-        show_default=False,
+        panel=OUTPUT,
     ),
 ]
 
 
-@app.command("jobs")
+@verb
 def jobs(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
+    selection: Selection,
     changed_since: Since = None,
     registry: Published = None,
     shard: Shard = "1/1",
-    arch: options.Arches = None,
-    gate: ways.Gate = None,
-    no_gpu: ways.NoGpu = False,
-    again: Again = False,
+    gate: Gate = None,
+    no_gpu: NoGpu = False,
+    cross_build: CrossBuild = False,
     actions: Actions = None,
-    plain_http: options.PlainHttp = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    plain_http: PlainHttp = None,
 ) -> None:
-    """Say which jobs there are: those of the targets that are not proven and published yet.
+    """List the jobs of targets that are not tested and published yet.
 
-    Nothing is built, fetched or resolved. A machine is named by its labels: ci.yaml beside the
-    matrix says which there are.
+    Nothing is built, fetched or solved. A machine is named by its labels; ci.yaml beside the matrix
+    lists the machines.
 
     Examples:
 
@@ -149,25 +126,25 @@ def jobs(
     """
     from imgbuild.ci.choosing import Asked
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     asked = Asked(
-        revision=changed_since, arches=tuple(arch or ()), shard=_shard(shard), again=again
-    )
-    chosen = ways.chosen(
-        options.wanted(names, target), matrix, gate or [], asked, registry, plain_http or [],
-        everything=everything, gpu=not no_gpu,
+        revision=changed_since, arches=tuple(selection.arches), shard=_shard(shard),
+        again=cross_build,
+    )  # fmt: skip
+    chosen = _ci_options.chosen(
+        selection.named, selection.matrix, gate or [], asked, registry, plain_http or [],
+        everything=selection.everything, gpu=not no_gpu,
     )  # fmt: skip
     for one in chosen.passed:
         console.info(f"{one.target}: {one.outcome}, {one.reason}")
     if actions is not None:
         _add(actions, _outputs(chosen))
-    options.answer(chosen, _table(chosen), json=json)
+    answer(chosen, _table(chosen))
 
 
 def _shard(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        message = f"--shard {text} is no part"
+        message = f"--shard {text}: not a part"
         raise InputError(message, hint="write I/N, such as 1/3, 2/3 and 3/3")
     return int(part), int(parts)
 
@@ -191,38 +168,23 @@ def _table(chosen: Chosen) -> list[str]:
         for one in chosen.targets
         for job in one.all
     ]
-    return options.aligned([HEAD, *found], right=frozenset({2})) if found else []
+    return aligned([HEAD, *found], right=frozenset({2})) if found else []
 
 
-@app.command("run")
+@verb
 def run(
-    job: JobName,
-    registry: ways.Registry = None,
-    no_push: ways.NoPush = False,
-    results: ways.Results = None,
-    arch: options.Arches = None,
-    gate: ways.Gate = None,
-    no_gpu: ways.NoGpu = False,
-    date: ways.Date = None,
-    key: ways.Key = None,
-    keyless: ways.Keyless = False,
-    through: ways.Through = None,
-    patience: ways.Patience = 1.0,
-    plain_http: options.PlainHttp = None,
-    jobs: options.Jobs = 0,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job, as `ci jobs` lists it.")],
+    how: WayOptions,
+    no_push: NoPush = False,
+    no_gpu: NoGpu = False,
 ) -> None:
-    """Do one job's steps on this machine, in their order; the first that fails ends it.
+    """Run the steps of one job on this machine.
 
-    Each step is a verb of imgbuild, and leaves a result, a log and the verb's own answer in
-    build/ci/JOB. What has passed for the same digest is not done again; what was put into a
-    registry is if it is gone from there, and tags are put each time. A job that publishes first
-    sees that every job which it needs has passed for that digest: else no tag is put. Exit status:
-    that of the step that failed.
+    Each step is a command of imgbuild, and leaves a result, a log and its output in build/ci/JOB.
+    The first step that fails ends the job. Steps that have passed for the same digest are not
+    repeated, except pushes that are missing from the registry, and tags. A job that publishes first
+    checks that every job which it needs has passed for the digest. The exit status is that of the
+    step that failed.
 
     Examples:
 
@@ -230,86 +192,81 @@ def run(
 
         imgbuild ci run cu124-vllm@x86_64-gpu --registry ghcr.io/me/rl
 
-        imgbuild ci run cu124-vllm@publish --registry ghcr.io/me/rl --key cosign.key
+        imgbuild ci run cu124-vllm@publish --registry ghcr.io/me/rl --sign-key cosign.key
     """
     from imgbuild.ci import running
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    way = ways.way(
-        matrix, registry, results, gate or [], date or _today(), plain_http or [],
-        arches=arch or [], no_push=no_push, key=key, keyless=keyless, through=through,
-        patience=patience, jobs=jobs, offline=offline, gpu=not no_gpu,
-    )  # fmt: skip
-    own = ways.jobs_of(way, matrix, job)
+    way = _ci_options.way(how, no_push=no_push, gpu=not no_gpu)
+    own = _ci_options.jobs_of(way, how.matrix, job)
     known = running.known(way, own)
     if job not in known:
         message = f"{own.target} has no job {job}"
         raise InputError(message, hint=f"its jobs are {', '.join(known)}")
     done = running.run_job(way, known[job], known)
-    options.answer(done, [str(done)], json=json)
+    answer(done, [str(done)])
     if done.failed is not None:
         raise typer.Exit(done.failed.exit_code)
 
 
-def _today() -> datetime.date:
-    return datetime.datetime.now(datetime.UTC).date()
-
-
-@app.command("report")
+@verb
 def report(
-    jobs: JobsFile = None,
-    published: Whole = False,
-    strict: ways.Strict = False,
+    jobs_file: JobsFile = None,
+    expect_published: Expected = False,
+    strict: Strict = False,
     registry: Published = None,
-    arch: options.Arches = None,
-    gate: ways.Gate = None,
-    no_gpu: ways.NoGpu = False,
-    plain_http: options.PlainHttp = None,
-    results: ways.Results = None,
+    arch: Annotated[list[Arch] | None, ARCH("Default: all.")] = None,
+    gate: Gate = None,
+    no_gpu: NoGpu = False,
+    plain_http: PlainHttp = None,
+    results: Results = None,
     summary: Summary = None,
     issues: Issues = None,
-    record: ways.Record = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    record: Record = False,
+    matrix: MatrixFile = None,
 ) -> None:
-    """Say what became of each target, by the results of its jobs.
+    """Report the state of each target from the results of its jobs.
 
-    Which jobs there were says --jobs, or the last night; else --registry, --arch and --gate, as
-    `ci jobs` has them. Exit status 1 if a target failed, or has jobs that were not done.
+    The jobs are those of --jobs-file, or of the last nightly run; else --registry, --arch and
+    --gate select them as in `ci jobs`. Exit status 1 if a target failed or has unfinished jobs.
 
     Examples:
 
         imgbuild ci report
 
-        imgbuild ci report --jobs jobs.json --published --issues failed --record
+        imgbuild ci report --jobs-file jobs.json --expect-published --issues failed --record
     """
     from imgbuild import codec
     from imgbuild.ci import report as reports
     from imgbuild.ci.choosing import Asked, Chosen
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    last = ways.folder(matrix, results) / ways.JOBS
-    if jobs is None and last.exists() and not (registry or arch or gate or no_gpu):
-        console.info(f"these are the jobs of the last night: {last}")
-        jobs = last
-    if jobs is not None:
-        chosen = codec.read(jobs, Chosen, what="list of jobs", hint="imgbuild ci jobs --json")
+    last = _ci_options.folder(matrix, results) / _ci_options.JOBS
+    if jobs_file is None and last.exists() and not (registry or arch or gate or no_gpu):
+        console.info(f"jobs of the last nightly run: {last}")
+        jobs_file = last
+    if jobs_file is not None:
+        chosen = codec.read(jobs_file, Chosen, what="list of jobs", hint="imgbuild ci jobs --json")
     else:
         asked = Asked(arches=tuple(arch or ()), labels=False)
-        chosen = ways.chosen(
+        chosen = _ci_options.chosen(
             [], matrix, gate or [], asked, registry, plain_http or [],
             everything=True, gpu=not no_gpu,
         )  # fmt: skip
-    found = reports.overview(ways.folder(matrix, results), chosen, published=published)
+    found = reports.overview(
+        _ci_options.folder(matrix, results), chosen, published=expect_published
+    )
     if summary is not None:
         _add(summary, reports.markdown(found))
     if issues is not None:
         for one in found.wrong(strict=strict):
             codec.write_bytes(issues / f"{one.target}.md", reports.issue(one).encode())
     if record:
-        ways.record(matrix, results, chosen)
-    options.answer(found, options.aligned([reports.HEAD, *reports.rows(found)]), json=json)
+        _ci_options.record(matrix, results, chosen)
+    answer(found, aligned([reports.HEAD, *reports.rows(found)]))
     if found.wrong(strict=strict):
         raise typer.Exit(1)
+
+
+add(app, "jobs", jobs)
+add(app, "run", run)
+add(app, "report", report)
+add(app, "nightly", ci_nightly.nightly)

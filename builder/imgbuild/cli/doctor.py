@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import platform
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,9 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import options
-from imgbuild.cli.image import LayoutFolder, one_arch
+from imgbuild.cli._options import (
+    GPUS,
+    SIF_FILE,
+    THROUGH,
+    Apptainer,
+    LayoutFolder,
+    SharedMemory,
+    Through,
+    supported,
+)
+from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._selection import choose, one_arch, single
+from imgbuild.cli._targets import WholeTargets
+from imgbuild.cli._verb import verb
+from imgbuild.container import driver
 from imgbuild.errors import InputError, WorkFailed
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
@@ -20,93 +33,37 @@ if TYPE_CHECKING:
     from imgbuild.doctor.image import Asked
     from imgbuild.doctor.targets import Diagnosis
 
-
-class Way(enum.StrEnum):
-    """What an image is looked at from within."""
-
-    DOCKER = "docker"
-    PODMAN = "podman"
-    APPTAINER = "apptainer"
-    ROOT = "root"
+PLACES = (Through.DOCKER, Through.PODMAN, Through.APPTAINER, Through.ROOT)
 
 
-Through = Annotated[
-    Way | None,
-    typer.Option(
-        "--through",
-        help="Look from within the built image of one target instead: packages of the home or of"
-        " PYTHONPATH, folders, limits, shared memory, driver. apptainer: as a user runs it, with"
-        " this machine's home and environment.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Sif = Annotated[
-    Path | None,
-    typer.Option(
-        "--sif",
-        metavar="FILE",
-        help="With --through apptainer: this SIF, instead of one made for the purpose.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Gpus = Annotated[
-    int,
-    typer.Option(
-        "--gpus",
-        metavar="N",
-        min=0,
-        help="With --through: GPUs that must be seen.",
-        rich_help_panel=options.WORK,
-    ),
-]
-Shared = Annotated[
-    int,
-    typer.Option(
-        "--shared",
-        metavar="MB",
-        min=0,
-        help="With --through: shared memory that must be free; 0: 1 GB is advised.",
-        rich_help_panel=options.WORK,
-    ),
-]
-Words = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--apptainer",
-        metavar="OPTION",
-        help="With --through apptainer: an option for it, such as --apptainer=--cleanenv;"
-        " repeatable.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-
-
+@verb
 def doctor(
-    names: options.Names = None,
-    target: options.Targets = None,
-    through: Through = None,
-    sif: Sif = None,
-    gpus: Gpus = 0,
-    shared: Shared = 0,
-    apptainer: Words = None,
+    selection: WholeTargets,
+    through: Annotated[
+        Through | None,
+        THROUGH(
+            "Here: check from inside the built image of one target. docker, podman, root, or"
+            " apptainer (with this user's home folder and environment)."
+        ),
+    ] = None,
+    sif: Annotated[
+        Path | None, SIF_FILE("With --through apptainer. Default: one made for the check.")
+    ] = None,
+    gpus: Annotated[str, GPUS("With --through: the GPUs that must be visible.")] = "0",
+    shared: SharedMemory = 0,
+    apptainer: Apptainer = None,
     layout: LayoutFolder = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
 ) -> None:
-    """Say which locked targets this machine can run: by its driver, GPUs and architecture.
+    """Show which targets this machine can run, and why.
 
-    Reads nvidia-smi where there is one, /proc, and what docker, podman and apptainer say of
-    themselves; needs no GPU and changes nothing. With names, only those targets are judged, and the
-    exit status is 1 if one of them does not fit. An image brings its own glibc: that of the machine
-    counts where its wheels are installed without it, and is only remarked on.
+    Compares the driver, GPUs and architecture with what each locked target needs. Reads
+    nvidia-smi if there is one, /proc, and the versions of docker, podman and apptainer; needs no
+    GPU and changes nothing. With names only those targets are checked, and the exit status is 1 if
+    one does not fit. An image has its own glibc; that of the machine is only a remark.
 
-    With --through, looks from within an image at what surrounds it, in seconds: exit status 1 if
-    something there would break its stack.
+    With --through, checks from inside an image what could break it, in seconds: packages in the
+    home folder or in PYTHONPATH, folders, limits, shared memory, driver. Exit status 1 if something
+    would.
 
     Examples:
 
@@ -118,30 +75,31 @@ def doctor(
 
         imgbuild doctor cu124-vllm --through apptainer --sif build/cu124-vllm.sif --gpus 1
     """
-    from imgbuild.cli.locked import choose
     from imgbuild.doctor import image
     from imgbuild.doctor import targets as judging
-    from imgbuild.project import find
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    wanted = options.wanted(names, target)
-    if through is not None:
-        needs = image.Asked(gpus=gpus, shared=shared, words=tuple(apptainer or ()))
-        _look(wanted, matrix, layout, sif, through, needs, json=json)
+    wanted = selection.named
+    engine = supported(through, "doctor", PLACES)
+    number = driver.gpus() if gpus == "all" else int(gpus)
+    if engine is not None:
+        needs = image.Asked(gpus=number, shared=shared, words=tuple(apptainer or ()))
+        _look(selection, layout, sif, engine, needs)
         return
-    if sif is not None or layout is not None or apptainer or gpus or shared:
-        message = "--sif, --layout, --apptainer, --gpus and --shared go with --through"
+    if sif is not None or layout is not None or apptainer or number or shared:
+        message = "--sif, --layout, --apptainer, --gpus and --shared need --through"
         raise InputError(message, hint="add --through apptainer")
-    project = find(matrix)
+    project = selection.project()
     chosen = choose(project, wanted, everything=not wanted, arches=[])
     every = choose(project, [], everything=True, arches=[]) if wanted else chosen
     host = _read()
     asked = {one.lock.target for one in chosen}
     all_of = judging.diagnose(host, [judging.offer(project.images, one.lock) for one in every])
     found = judging.only(all_of, asked)
-    options.answer(found, list(_lines(found)), json=json)
+    answer(found, list(_lines(found)))
     unfit = [one.target for one in found.verdicts if not one.fits] if wanted else []
-    if unfit and json:  # the answer has been given; an error of its own would be a second one
+    if (
+        unfit and console.json
+    ):  # the answer has been given; an error of its own would be a second one
         raise typer.Exit(WorkFailed.exit_code)
     if unfit:
         message = f"{', '.join(unfit)} does not fit this machine"
@@ -150,39 +108,35 @@ def doctor(
 
 
 def _look(
-    wanted: list[str],
-    matrix: Path | None,
+    selection: WholeTargets,
     layout: Path | None,
     sif: Path | None,
-    through: Way,
+    through: str,
     asked: Asked,
-    *,
-    json: bool,
 ) -> None:
-    """Tell what is found from within the image of the one target; Exit 1 if an error is."""
+    """Check from inside the image of the one target; Exit 1 if there is an error."""
     from imgbuild.cache.store import Store
-    from imgbuild.cli.image import single
     from imgbuild.doctor import image
     from imgbuild.lock import lock
     from imgbuild.pipeline import targets
 
-    if through is not Way.APPTAINER and (sif is not None or asked.words):
-        message = f"--sif and --apptainer do not go with --through {through}"
-        raise InputError(message, hint="leave them out, or say --through apptainer")
+    if through != Through.APPTAINER and (sif is not None or asked.words):
+        message = f"--sif and --apptainer cannot be combined with --through {through}"
+        raise InputError(message, hint="leave them out, or give --through apptainer")
     if sif is not None and not sif.exists():
-        message = f"--sif {sif}: it is not there"
-        raise InputError(message, hint="make one with: imgbuild sif")
-    session = targets.open_session(matrix, targets.Options())
-    name = single(session.select(wanted))
+        message = f"--sif {sif}: no such file"
+        raise InputError(message, hint="make one with: imgbuild build TARGET --format sif")
+    session = selection.session()
+    name = single(session.select(selection.named))
     locked = lock.read_lock(session.project.images, name)
     if sif is not None:
-        report = image.in_sif(locked, Arch.parse(platform.machine()), sif, asked)
+        report = image.in_sif(locked, Arch.parse(platform.machine()), sif, asked, console)
     else:
         built = targets.built_layout(session, name, layout)
         report = image.in_image(
-            locked, built, one_arch(built, None), asked, through=through.value, store=Store.open()
+            locked, built, one_arch(built, None), asked, through=through, store=Store.open()
         )
-    options.answer(report, image.lines(report), json=json)
+    answer(report, image.lines(report))
     if not report.ok:
         raise typer.Exit(WorkFailed.exit_code)
 
@@ -199,7 +153,7 @@ def _lines(found: Diagnosis) -> Iterable[str]:
     yield ""
     from imgbuild.doctor.targets import tells
 
-    fits = "fits" if tells(found.host) else "cannot be told"
+    fits = "fits" if tells(found.host) else "unknown"
     for verdict in found.verdicts:
         yield f"{verdict.target}: {fits if verdict.fits else 'does not fit'}"
         yield from (f"  {text}" for text in (*verdict.reasons, *verdict.remarks))
@@ -207,7 +161,7 @@ def _lines(found: Diagnosis) -> Iterable[str]:
     if found.best:
         yield f"use: {found.best}"
     elif not tells(found.host):
-        yield "which target to use cannot be told without a GPU and its driver"
+        yield "without a GPU and its driver the target to use is unknown"
     else:
         yield "no target fits this machine"
 
@@ -225,4 +179,4 @@ def _machine(host: Host) -> Iterable[str]:
         (one.name, one.version + (", GPUs" if one.gpus else ", no GPUs")) for one in host.engines
     ]
     rows.append(("shared memory", f"{host.shared_memory >> 20} MB"))
-    yield from options.aligned(rows)
+    yield from aligned(rows)

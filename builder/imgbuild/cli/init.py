@@ -1,4 +1,4 @@
-"""`imgbuild init`: begin a repository of one's own on a published target."""
+"""`imgbuild init`: start a repository of your own from a published target."""
 
 from __future__ import annotations
 
@@ -7,104 +7,87 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli._options import LOCK
+from imgbuild.cli._output import answer
+from imgbuild.cli._verb import SELECT, option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
-ADD = "What is added"
+ADD = "Additions"
 MATRIX = "matrix.yaml"
 
 
-Name = Annotated[str, typer.Argument(metavar="[NAME]", help="The name of your image.")]
-Extends = Annotated[
+NameOption = Annotated[str, typer.Argument(metavar="NAME", help="The name of your image.")]
+ExtendsOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--extends",
+        "The published target to extend.",
         metavar="TARGET",
-        help="The published target to stand on.",
-        rich_help_panel=options.SELECT,
-        show_default=False,
+        panel=SELECT,
+        often=True,
     ),
 ]
-Lock = Annotated[
+LockOption = Annotated[
     str | None,
-    typer.Option(
-        "--lock",
-        metavar="PLACE",
-        help="Where it is published: a folder or an address with its lock.json and digests.json, or"
-        " a checkout of the project.",
-        rich_help_panel=options.SELECT,
-        show_default=False,
-    ),
+    LOCK("Here: a folder or URL with lock.json and digests.json, or a checkout of imgbuild."),
 ]
-Image = Annotated[
+ImageOption = Annotated[
     str,
-    typer.Option(
+    option(
         "--image",
+        "Where the layers are: HOST/REPOSITORY, or oci:FOLDER. Default: they are built from"
+        " the lock.",
         metavar="PLACE",
-        help="Where its layers are: HOST/REPOSITORY, or oci:FOLDER. Without it they are made again"
-        " from the lock.",
-        rich_help_panel=options.SELECT,
-        show_default=False,
+        panel=SELECT,
+        often=True,
     ),
 ]
-Add = Annotated[
+AddOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--add",
+        "A Python package: wandb, 'peft>=0.15', einops==0.8.1; repeatable.",
         metavar="PACKAGE",
-        help="A Python package: wandb, 'peft>=0.15', einops==0.8.1; repeatable.",
-        rich_help_panel=ADD,
-        show_default=False,
+        panel=ADD,
+        often=True,
     ),
 ]
-System = Annotated[
+SystemOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--system",
-        metavar="PACKAGE",
-        help="A Debian package; repeatable.",
-        rich_help_panel=ADD,
-        show_default=False,
-    ),
+    option("--system", "A Debian package; repeatable.", metavar="PACKAGE", panel=ADD, often=True),
 ]
-File = Annotated[
+FileOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--file",
+        "A file and its path in the image; repeatable.",
         metavar="HERE:THERE",
-        help="A file of yours and its path in the image; repeatable.",
-        rich_help_panel=ADD,
-        show_default=False,
+        panel=ADD,
+        often=True,
     ),
 ]
-Refresh = Annotated[
+RefreshOption = Annotated[
     bool,
-    typer.Option(
-        "--refresh",
-        help="Copy the locks of the published targets anew, from where the matrix says.",
-        rich_help_panel=options.WORK,
-    ),
+    option("--refresh", "Copy the locks of published targets again, from where the matrix says."),
 ]
 
 
+@verb
 def init(
-    name: Name = "my-image",
-    extends: Extends = None,
-    lock: Lock = None,
-    image: Image = "",
-    add: Add = None,
-    system: System = None,
-    file: File = None,
-    refresh: Refresh = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    name: NameOption = ("my-image"),
+    extends: ExtendsOption = None,
+    lock: LockOption = None,
+    image: ImageOption = "",
+    add: AddOption = None,
+    system: SystemOption = None,
+    file: FileOption = None,
+    refresh: RefreshOption = False,
 ) -> None:
-    """Begin a repository of your own: a small matrix.yaml that adds to a published target.
+    """Start a repository that extends a published target.
 
-    Writes matrix.yaml and published/TARGET/ into this folder; nothing that is there is replaced.
-    docs/extend.md walks through it.
+    Writes matrix.yaml and published/TARGET/ into this folder, and replaces nothing. docs/extend.md
+    explains each step.
 
     Examples:
 
@@ -112,31 +95,30 @@ def init(
 
         imgbuild init --refresh
     """
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     if refresh:
-        _refresh(json=json)
+        _refresh()
         return
     if extends is None or lock is None:
-        message = "--extends and --lock say on which target to stand and where it is published"
+        message = "--extends and --lock are needed"
         raise InputError(message, hint="imgbuild init my-image --extends cu124-vllm --lock PLACE")
     from imgbuild.cache.download import Http
     from imgbuild.resolve import init, request
 
     path = Path.cwd() / MATRIX
-    wanted = init.Wanted(
+    wanted = init.WantedExtension(
         name=name,
         packages=request.read(add, [], {})[0] if add else (),
         system=tuple(system or ()),
         files=init.files_of(file or ()),
     )
     below = init.begin(path, wanted, extends=extends, place=lock, image=image, http=Http())
-    console.info(f"{name} stands on {extends} {below.digest}")
+    console.info(f"{name} extends {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
     paths = [path, below.folder / "lock.json", below.folder / "digests.json"]
-    options.answer({"wrote": paths}, [str(each) for each in paths], json=json)
+    answer({"wrote": paths}, [str(each) for each in paths])
 
 
-def _refresh(*, json: bool) -> None:
+def _refresh() -> None:
     from imgbuild import project
     from imgbuild.cache.download import Http
     from imgbuild.resolve import init
@@ -149,4 +131,4 @@ def _refresh(*, json: bool) -> None:
     ]  # fmt: skip
     if any(item.before != item.after for item in found):
         console.info("next: imgbuild lock --all")
-    options.answer(found, lines, json=json)
+    answer(found, lines)

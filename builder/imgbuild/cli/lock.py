@@ -1,78 +1,47 @@
-"""`imgbuild lock`: from the matrix to a lock and its seal; `--check` and `--diff` look at them."""
+"""`imgbuild lock`: from the matrix to a lock and the digests of the image."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from imgbuild.cli import options
+from imgbuild.cli._options import AGAIN, CHECK, KEEP, Jobs, Offline, processes
+from imgbuild.cli._output import answer
+from imgbuild.cli._targets import WholeTargets
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, SomeFailed
-
-Check = Annotated[
-    bool,
-    typer.Option(
-        "--check",
-        help="Say whether locks and seals follow from the matrix. Solves and"
-        " fetches nothing; exit status 5 if one does not.",
-        rich_help_panel=options.WORK,
-    ),
-]
-Diff = Annotated[
-    str | None,
-    typer.Option(
-        "--diff",
-        metavar="REV",
-        help="Say what changed since a git revision: packages, and bytes to pull.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Keep = Annotated[
-    bool | None,
-    typer.Option(
-        "--keep/--drop",
-        help="Keep downloaded wheels in the cache, or drop each when it"
-        " is sealed. Default: keep for one target, drop for several.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Again = Annotated[
-    bool,
-    typer.Option(
-        "--again",
-        help="With --all: also those whose lock is current. Without it, such a run goes on"
-        " where it was interrupted.",
-        rich_help_panel=options.WORK,
-    ),
-]
+from imgbuild.system.console import console
 
 
+@verb
 def lock(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    check: Check = False,
-    diff: Diff = None,
-    keep: Keep = None,
-    again: Again = False,
-    jobs: options.Jobs = 0,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    selection: WholeTargets,
+    check: Annotated[bool, CHECK("Here: locks and digests.")] = False,
+    diff: Annotated[
+        str | None,
+        option(
+            "--diff",
+            "Print what changed since a git revision: packages, and bytes to pull.",
+            metavar="REV",
+            often=True,
+        ),
+    ] = None,
+    keep: Annotated[
+        bool | None, KEEP("Here: wheels. Default: keep for one target, remove for several.")
+    ] = None,
+    again: Annotated[bool, AGAIN("Only with --all.")] = False,
+    jobs: Jobs = 0,
+    offline: Offline = False,
 ) -> None:
-    """Resolve targets, lock every input by hash, and seal the digests of their images.
+    """Lock every input of targets by hash.
 
-    Writes images/TARGET/lock.json, digests.json and requirements-ARCH.txt, and adds to
-    images/layers.json. With several targets one that fails does not stop the others.
-    An interrupted run goes on where it stopped.
+    Solves the requirements of each target, computes the digests of its images, writes
+    images/TARGET/lock.json, digests.json and requirements-ARCH.txt, and adds to
+    images/layers.json. If one of several targets fails, the
+    others are still locked. An interrupted run continues where it stopped.
 
     Examples:
 
-        imgbuild lock --target cu124-vllm
+        imgbuild lock cu124-vllm
 
         imgbuild lock --check --all
 
@@ -83,35 +52,37 @@ def lock(
     from imgbuild.pipeline import targets
     from imgbuild.show import diff as diffs
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     _refuse(diff, check=check)
     if again and (check or diff is not None):
-        message = f"--again is given beside {'--check' if check else '--diff'}, which locks nothing"
+        other = "--check" if check else "--diff"
+        message = f"--again and {other} cannot be combined"
         raise InputError(message, hint="leave one of them out")
-    how = targets.Options(jobs=options.processes(jobs), offline=offline)
-    session = targets.open_session(matrix, how)
-    chosen = session.select(options.wanted(names, target), everything=everything, arches=[])
+    how = targets.Options(jobs=processes(jobs), offline=offline)
+    session = selection.session(how)
+    chosen = selection.of(session)
     if check:
         current = targets.check_all(session, chosen)
-        options.answer(current, [f"{item.target} {item.digest}" for item in current], json=json)
+        answer(current, [f"{item.target} {item.digest}" for item in current])
         return
     if diff is not None:
         found = targets.diff_all(session, chosen, diff)
-        options.answer(found, [line for item in found for line in diffs.words(item)], json=json)
+        answer(found, [line for item in found for line in diffs.words(item)])
         return
     drop = len(chosen) > 1 if keep is None else not keep
-    done = targets.lock_all(session, chosen, drop=drop, again=again or not everything)
+    done = targets.lock_all(session, chosen, drop=drop, again=again or not selection.everything)
     lines = [f"{item.target} {item.digest}" for item in done.sealed]
-    options.answer(done.sealed, lines, json=json and not done.failed)
+    if done.failed and console.json:
+        raise SomeFailed(done.failed)  # the error is the answer
+    answer(done.sealed, lines)
     if done.failed:
         raise SomeFailed(done.failed)
 
 
 def _refuse(diff: str | None, *, check: bool) -> None:
-    """InputError for `--diff` beside `--check`, or without a revision."""
+    """InputError for `--diff` with `--check`, or without a revision."""
     if check and diff is not None:
-        message = "--check and --diff are two questions"
-        raise InputError(message, hint="ask one at a time; --diff refuses a stale lock as well")
+        message = "--check and --diff cannot be combined"
+        raise InputError(message, hint="give one of them; --diff also refuses a stale lock")
     if diff is not None and (not diff or diff.startswith("-")):
-        message = f"--diff needs a git revision, {diff or 'an empty word'} is none"
+        message = f"--diff needs a git revision, not {diff or 'an empty string'}"
         raise InputError(message, hint="name a commit, a branch or a tag: imgbuild lock --diff REV")

@@ -5,41 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from imgbuild.cli import options
+from imgbuild.cli._options import ARCH, OUTPUT_PATH, PlainHttp, Reference
+from imgbuild.cli._output import answer
+from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
-
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="PATH",
-        help="The folder of the layout; by default one here, named as the tag or the repository.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
+from imgbuild.values import Arch
 
 
+@verb
 def pull(
-    reference: Annotated[
-        str, typer.Argument(metavar="REF", help="An image in a registry, by tag or digest.")
-    ],
-    arch: options.OneArch = None,
-    output: Output = None,
-    plain_http: options.PlainHttp = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    reference: Reference,
+    arch: Annotated[list[Arch] | None, ARCH("Default: all.")] = None,
+    output: Annotated[
+        Path | None, OUTPUT_PATH("Default: a folder named after the tag or the repository.")
+    ] = None,
+    plain_http: PlainHttp = None,
 ) -> None:
-    """Pull an image from a registry into an OCI layout, with the digest that it has there.
+    """Pull an image from a registry into an OCI layout.
 
-    All architectures unless --arch names one. Layers that the cache has are linked, others are
-    downloaded into it; each is checked against its digest. An interrupted pull goes on from its
-    last byte.
+    The layout has the digest that the image has in the registry. Layers in the cache are linked,
+    others are downloaded into it; each is checked against its digest. An interrupted pull
+    continues where it stopped.
 
     Examples:
 
@@ -53,17 +40,16 @@ def pull(
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     found = parse(reference, default_tag="latest")
     if arch and len(arch) > 1:
-        message = f"--arch {' --arch '.join(arch)}: a part of an image is one architecture"
+        message = f"--arch {' --arch '.join(arch)}: only one architecture can be selected"
         raise InputError(message, hint="name one, or none for all")
     store = Store.open()
-    client = Client(plain_http=plain_http or ())
+    client = Client(plain_http=plain_http or (), reporter=console)
     place = output or Path(pulls.name(found))
     with console.step(f"pulling {found}"):
         made = pulls.pull(client, found, place, store, arch[0] if arch else None)
     prune.trim(store)
-    work = "nothing to do" if made.unchanged else f"{made.moved / 1e6:,.1f} MB downloaded"
+    work = "up to date" if made.unchanged else f"{made.moved / 1e6:,.1f} MB downloaded"
     console.info(f"{made.size / 1e9:.2f} GB in {made.output}, {work}")
-    options.answer(made, [f"{made.digest} {made.output}"], json=json)
+    answer(made, [f"{made.digest} {made.output}"])

@@ -1,16 +1,30 @@
-"""`imgbuild push`, `tag`: from locks into a registry, and the names that images have there."""
+"""`imgbuild push`: from locks into a registry."""
 
 from __future__ import annotations
 
 import datetime
-import enum
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _sif
+from imgbuild.cli._options import (
+    DRY_RUN,
+    PART,
+    Date,
+    Jobs,
+    LayoutFolder,
+    Offline,
+    Part,
+    PlainHttp,
+    SignKey,
+    processes,
+)
+from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._targets import Filter
+from imgbuild.cli._verb import Definition, option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
@@ -23,184 +37,150 @@ if TYPE_CHECKING:
 HEAD = ("target", "arch", "layer", "MB", "in the registry", "digest")
 NUMBERS = frozenset({3})
 
-
-class Only(enum.StrEnum):
-    """What of an image is pushed."""
-
-    BASE = "base"
-
-
-def _day(text: object) -> datetime.date:
-    try:
-        return datetime.date.fromisoformat(str(text))
-    except ValueError as error:
-        message = f"{str(text)!r} is no day; write 2026-11-21 or 20261121"
-        raise typer.BadParameter(message) from error
-
-
 Places = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[TARGET]... [HOST/REPOSITORY]",
-        help="Targets, and where they go; by default the `registry` of the matrix.",
-        show_default=False,
-    ),
-]
-OnlyPart = Annotated[
-    Only | None,
-    typer.Option(
-        "--only",
-        help="base: the base's layers as an image of their own, for Dockerfiles of"
-        " `render --online`.",
-        rich_help_panel=options.WORK,
+        metavar="TARGET... HOST/REPOSITORY",
+        help="Targets, and the repository; by default `registry` of the matrix.",
         show_default=False,
     ),
 ]
 MountFrom = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--mount-from",
+        "Another repository of the same registry, whose layers are mounted instead of sent;"
+        " repeatable. Always used: `registry` of the matrix, extended targets, registry bases.",
         metavar="HOST/REPOSITORY",
-        help="Another repository of the same registry that may have layers: they are mounted, not"
-        " sent; repeatable. Known by themselves: the matrix's `registry`, published targets that"
-        " are extended, registry bases.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Date = Annotated[
-    datetime.date | None,
-    typer.Option(
-        "--date",
-        metavar="DAY",
-        parser=_day,
-        help="The day of the second tag, TARGET-YYYYMMDD; by default today in UTC.",
-        rich_help_panel=options.WORK,
-        show_default=False,
     ),
 ]
 DigestOnly = Annotated[
     bool,
-    typer.Option(
+    option(
         "--digest-only",
-        help="Put no tag: `imgbuild tag` does that later, when the image has passed its tests.",
-        rich_help_panel=options.WORK,
+        "Push without a tag; after the tests, `imgbuild registry tag` adds it.",
+        often=True,
     ),
 ]
 DigestFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--digest-file",
+        "When all is pushed, write a line for each target: TARGET HOST/REPOSITORY@DIGEST.",
         metavar="FILE",
-        help="When all is pushed, write a line for each target: TARGET HOST/REPOSITORY@DIGEST.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Say what each layer would move, what is there and what can be mounted. Nothing is"
-        " sent, built or downloaded.",
-        rich_help_panel=options.WORK,
     ),
 ]
 Attach = Annotated[
     bool,
-    typer.Option(
-        "--attach/--no-attach",
-        help="Put bills of materials, provenance and the lock beside the image.",
-        rich_help_panel=options.WORK,
-    ),
+    option("--attach/--no-attach", "Also push SBOMs, provenance and the lock of the image."),
 ]
-SignKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--sign-key",
-        metavar="FILE",
-        help="Sign the image and what is attached with this private key, as cosign does, before"
-        " any tag is put.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
+Sif = Annotated[
+    bool,
+    Definition(
+        "--sif",
+        "Push a SIF of the image in build/TARGET, as TARGET-ARCH-sif, beside the image that is in"
+        " the repository; apptainer pull oras://... reads it.",
+        often=True,
+        reused="elsewhere the SIF file to use",
+    )(),
 ]
 
 
+PartOption = Annotated[Part | None, PART("Here: base, for the Dockerfiles of `render --online`.")]
+DryRunOption = Annotated[
+    bool, DRY_RUN("Here: each layer, and whether it is sent, mounted or there already.")
+]
+
+
+@verb
 def push(
+    selection: Filter,
     places: Places = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
-    only: OnlyPart = None,
-    dry_run: DryRun = False,
+    part: PartOption = None,
+    sif: Sif = False,
+    compress: _sif.CompressOption = _sif.Compress.ZSTD,
+    layout: LayoutFolder = None,
+    dry_run: DryRunOption = False,
     digest_only: DigestOnly = False,
     digest_file: DigestFile = None,
     date: Date = None,
     mount_from: MountFrom = None,
     attach: Attach = True,
     sign_key: SignKey = None,
-    plain_http: options.PlainHttp = None,
-    jobs: options.Jobs = 0,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    plain_http: PlainHttp = None,
+    jobs: Jobs = 0,
+    offline: Offline = False,
 ) -> None:
-    """Push images to a registry: only what it lacks is built and sent.
+    """Push images to a registry.
 
     Digests come from the lock, so a layer that the registry has is neither built nor downloaded.
-    Blobs go first, then manifests, then the tags TARGET and TARGET-YYYYMMDD: no tag ever names an
-    image that is not whole. A second run goes on where an interrupted one stopped. An image of
-    fewer architectures than the target has gets tags that say so.
+    Blobs are pushed first, then manifests, then the tags TARGET and TARGET-YYYYMMDD, so a tag
+    always refers to a complete image. A second run continues where an interrupted one stopped. An
+    image with fewer architectures than the target gets tags with their names.
 
     Examples:
 
-        imgbuild push --target cu124-vllm registry.example/rl
+        imgbuild push cu124-vllm registry.example/rl
 
         imgbuild push 'cu130-*' registry.example/rl --dry-run
 
         imgbuild push cu124-vllm registry.example/rl --digest-only --digest-file pushed.txt
+
+        imgbuild push cu124-vllm registry.example/rl --sif
     """
     from imgbuild.cache import prune
     from imgbuild.pipeline import targets
     from imgbuild.publish import push as pushes
+    from imgbuild.registry.client import Client
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     names, place = _split(places or [])
-    key = _key(sign_key)
-    session = targets.open_session(
-        matrix, targets.Options(jobs=options.processes(jobs), offline=offline)
-    )
-    repository = _repository(session, place)
-    selected = session.select(
-        options.wanted(names, target), everything=everything, arches=arch or []
-    )
-    day = date or datetime.datetime.now(datetime.UTC).date()
-    plans = pushes.plans(session, selected, date=day, only_base=only is Only.BASE)
-    work = pushes.work(
-        session,
-        repository,
-        mount_from or [],
-        plain_http or [],
-        tag=not digest_only,
-        attach=attach,
-        key=key,
-    )
-    if dry_run:
-        made = pushes.dry_run(work, plans)
-        _told(made)
-        options.answer(made, _table(made), json=json)
+    how = targets.Options(jobs=processes(jobs), offline=offline)
+    if part is Part.WHEELS:
+        message = "--only wheels: only an image or its base can be pushed"
+        raise InputError(message, hint="give --only base, or leave it out")
+    if sif:
+        given = [part, dry_run, digest_only, digest_file, date, mount_from, sign_key]
+        if any(given):
+            message = "--sif cannot be combined with options for the push of an image"
+            raise InputError(message, hint="push the image first, then its SIF")
+        client = Client(plain_http=plain_http or (), origin=True, reporter=console)
+        own = _repository(place, None if place else selection.session(how))
+        _sif.push(selection, names, own, client, layout, compress, how)
         return
-    made = [pushes.push(work, plan) for plan in plans]
-    prune.trim(work.inputs.store)
+    if layout is not None or compress is not _sif.Compress.ZSTD:
+        message = "--layout and --compress need --sif"
+        raise InputError(message, hint="add --sif, or leave them out")
+    session = selection.session(how)
+    repository = _repository(place, session)
+    key = _key(sign_key)
+    day = date or datetime.datetime.now(datetime.UTC).date()
+    chosen = selection.of(session, names)
+    plans = pushes.plans(session, chosen, date=day, only_base=part is Part.BASE)
+    work = pushes.work(
+        session, repository, mount_from or [], plain_http or [],
+        tag=not digest_only, attach=attach, key=key,
+    )  # fmt: skip
+    if dry_run:
+        _plan(pushes.dry_run(work, plans))
+    else:
+        made = [pushes.push(work, plan) for plan in plans]
+        prune.trim(work.inputs.store)
+        _pushed(made, digest_file)
+
+
+def _plan(made: Sequence[Pushed]) -> None:
+    _report(made)
+    answer(made, _table(made))
+
+
+def _pushed(made: Sequence[Pushed], file: Path | None) -> None:
+    """Print what was pushed, and write it to `file` as well."""
     lines = [f"{item.target} {item.reference}" for item in made]
-    if digest_file is not None:
+    if file is not None:
         from imgbuild import codec
 
-        codec.write_bytes(digest_file, "".join(f"{line}\n" for line in lines).encode())
-    options.answer(made, lines, json=json)
+        codec.write_bytes(file, "".join(f"{line}\n" for line in lines).encode())
+    answer(made, lines)
 
 
 def _key(path: Path | None) -> PrivateKey | None:
@@ -213,20 +193,20 @@ def _key(path: Path | None) -> PrivateKey | None:
 
 
 def _split(places: Sequence[str]) -> tuple[list[str], str | None]:
-    """Names of targets, and the repository: the one word with a slash, which no target has."""
+    """Names of targets, and the repository, which is the one word with a slash."""
     slashed = [word for word in places if "/" in word]
     if len(slashed) > 1:
-        message = f"{' and '.join(slashed)}: images are pushed to one repository at a time"
+        message = f"{' and '.join(slashed)}: one repository is expected"
         raise InputError(message, hint="name one HOST/REPOSITORY")
     return [word for word in places if "/" not in word], slashed[0] if slashed else None
 
 
-def _repository(session: Session, place: str | None) -> Repository:
+def _repository(place: str | None, session: Session | None) -> Repository:
     from imgbuild.registry.reference import parse_repository
 
-    named = place or session.matrix.registry
+    named = place or (session.matrix.registry if session else None)
     if named is None:
-        message = "no registry is named"
+        message = "no repository is named"
         hint = (
             "imgbuild push TARGET HOST/REPOSITORY, or write registry: HOST/REPOSITORY in the matrix"
         )
@@ -247,44 +227,10 @@ def _table(made: Sequence[Pushed]) -> list[str]:
         for item in made
         for row in item.blobs
     ]
-    return options.aligned([HEAD, *rows], right=NUMBERS)
+    return aligned([HEAD, *rows], right=NUMBERS)
 
 
-def _told(made: Sequence[Pushed]) -> None:
+def _report(made: Sequence[Pushed]) -> None:
     for item in made:
         console.info(f"{item.target}: {item.sent / 1e6:,.1f} MB to send for {item.reference}")
-    console.info(f"{sum(item.sent for item in made) / 1e6:,.1f} MB in all")
-
-
-def tag(
-    reference: Annotated[
-        str, typer.Argument(metavar="REF", help="An image in a registry, by tag or digest.")
-    ],
-    names: Annotated[
-        list[str], typer.Argument(metavar="TAG...", help="The tags that are to name it.")
-    ],
-    plain_http: options.PlainHttp = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Let tags name an image that is in a registry; refused unless every part of it is there.
-
-    For a CI that pushes with --digest-only, tests the image by its digest, and tags it then.
-
-    Example:
-
-        imgbuild tag registry.example/rl@sha256:0123… cu124-vllm-20261121 cu124-vllm
-    """
-    from imgbuild.publish import tag
-    from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import parse
-
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    client = Client(plain_http=plain_http or (), origin=True)
-    found = parse(reference, default_tag="latest")
-    made = tag.tag(client, found, names)
-    for item in made:
-        console.info(str(item))
-    options.answer(made, [f"{found.repository}:{item.name} {item.digest}" for item in made],
-                   json=json)  # fmt: skip
+    console.info(f"{sum(item.sent for item in made) / 1e6:,.1f} MB in total")

@@ -6,10 +6,12 @@ import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from imgbuild.cli import options
+from imgbuild.cli._options import CHECK, OUTPUT_PATH, REGISTRY_PLACE
+from imgbuild.cli._output import answer
+from imgbuild.cli._targets import Selection
+from imgbuild.cli._verb import Definition, option, verb
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.render.write import Wish
@@ -27,72 +29,43 @@ class Format(enum.StrEnum):
     SCRIPT = "script"
 
 
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="PATH",
-        help="Write here: a folder for Dockerfiles and for several targets, else a file. By default"
-        " Dockerfiles go beside their locks, and all else to stdout.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Online = Annotated[
-    bool,
-    typer.Option(
-        "--online",
-        help="A Dockerfile that fetches base and wheels itself, from addresses looked up now."
-        " Needs --output: it names hosts, and is not for keeping.",
-        rich_help_panel=options.WORK,
-    ),
-]
-Registry = Annotated[
-    str | None,
-    typer.Option(
-        "--registry",
-        metavar="HOST/NAME",
-        help="With --online: the repository that has the base; by default the matrix's `registry`.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Check = Annotated[
-    bool,
-    typer.Option(
-        "--check",
-        help="Say whether the Dockerfiles beside the locks and docker-bake.json are current; exit"
-        " status 5 if one is not.",
-        rich_help_panel=options.WORK,
-    ),
-]
-
-
+@verb
 def render(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
+    selection: Selection,
     form: Annotated[
         Format,
-        typer.Option("--format", help="What to write.", rich_help_panel=options.WORK),
+        Definition(
+            "--format", "What to write.", often=True, reused="each verb has formats of its own"
+        )(),
     ] = Format.DOCKERFILE,
-    output: Output = None,
-    online: Online = False,
-    registry: Registry = None,
-    check: Check = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    output: Annotated[
+        Path | None,
+        OUTPUT_PATH(
+            "A folder for Dockerfiles and for several targets, else a file. Default: Dockerfiles"
+            " beside their locks, everything else to stdout."
+        ),
+    ] = None,
+    online: Annotated[
+        bool,
+        option(
+            "--online",
+            "A Dockerfile that downloads base and wheels itself, from URLs looked up now. Needs"
+            " --output.",
+            often=True,
+        ),
+    ] = False,
+    registry: Annotated[
+        str | None,
+        REGISTRY_PLACE("With --online: where the base is. Default: `registry` of the matrix."),
+    ] = None,
+    check: Annotated[bool, CHECK("Here: Dockerfiles and docker-bake.json.")] = False,
 ) -> None:
-    """Write locked targets as Dockerfiles, or in another form that people and tools read.
+    """Write locked targets as Dockerfiles or in other formats.
 
     dockerfile: images/TARGET/Dockerfile with the files that it copies, and docker-bake.json.
-    bake: a file for `docker buildx bake` of the named targets. apptainer: a definition file.
-    requirements: for pip and uv. pylock: PEP 751, with addresses looked up now. script: a shell
-    script that makes the environment on a machine without containers, and checks it.
+    bake: a file for `docker buildx bake` with the selected targets. apptainer: a definition file.
+    requirements: for pip and uv. pylock: PEP 751, with URLs looked up now. script: a shell script
+    that makes the environment on a machine without containers, and checks it.
 
     Examples:
 
@@ -104,48 +77,44 @@ def render(
 
         imgbuild render cu124-vllm --format script > cu124-vllm.sh
     """
-    from imgbuild import project
-    from imgbuild.cli import locked
     from imgbuild.lock.published import load
     from imgbuild.render import write
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     wish = write.Wish(form=form.value, online=online, registry=registry)
-    _refuse(wish, output, check=check, arches=arch or [])
-    found = project.find(matrix)
-    wanted = options.wanted(names, target)
-    chosen = locked.choose(found, wanted, everything=everything, arches=arch or [])
+    _refuse(wish, output, check=check, arches=selection.arches)
+    found = selection.project()
+    chosen = selection.locked(found)
     read = load(found.matrix)
     if check:
-        write.check(found, read, [item.lock for item in chosen])
+        write.check(found, read, [item.lock for item in chosen], console)
         current = [item.lock.target for item in chosen]
-        options.answer(current, [f"{name} is current" for name in current], json=json)
+        answer(current, [f"{name} is up to date" for name in current])
         return
     if form is Format.DOCKERFILE and output is None:
-        made = write.keep(found, read, [item.lock for item in chosen])
+        made = write.keep(found, read, [item.lock for item in chosen], console)
     else:
         made = write.render(found, read, [(item.lock, item.arches) for item in chosen], wish)
     if output is not None:
         made = write.leave(made, output)
     lines = [str(one.place) if one.place else one.text for one in made]
-    options.answer(made, lines, json=json)
+    answer(made, lines)
 
 
 def _refuse(wish: Wish, output: Path | None, *, check: bool, arches: list[Arch]) -> None:
-    """InputError for flags that contradict each other."""
+    """InputError for options that cannot be combined."""
     dockerfile = wish.form == Format.DOCKERFILE.value
     if (wish.online or check) and not dockerfile:
-        message = f"--online and --check are of Dockerfiles, not of --format {wish.form}"
+        message = f"--online and --check cannot be combined with --format {wish.form}"
         raise InputError(message, hint="leave one of them out")
     if check and (wish.online or output is not None):
-        message = "--check looks at what is kept beside the locks, and writes nothing"
+        message = "--check cannot be combined with --online or --output"
         raise InputError(message, hint="leave --online and --output out")
     if wish.online and output is None:
-        message = "what --online writes names hosts, so it is not kept beside the lock"
-        raise InputError(message, hint="say where it goes: --output FOLDER")
+        message = "--online needs --output: its file names hosts, and is not committed"
+        raise InputError(message, hint="add --output FOLDER")
     if wish.registry is not None and not wish.online:
-        message = "--registry says where --online finds the base"
+        message = "--registry needs --online"
         raise InputError(message, hint="add --online, or leave it out")
     if dockerfile and arches and output is None:
-        message = "a Dockerfile that is kept beside its lock is of all its architectures"
-        raise InputError(message, hint="leave --arch out, or say where it goes: --output FOLDER")
+        message = "the Dockerfile beside a lock is for all its architectures"
+        raise InputError(message, hint="leave --arch out, or add --output FOLDER")

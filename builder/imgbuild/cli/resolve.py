@@ -1,4 +1,4 @@
-"""`imgbuild resolve`: worlds that are no target yet, from requirements to a row of the matrix."""
+"""`imgbuild resolve`: from requirements to an environment and a row of the matrix."""
 
 from __future__ import annotations
 
@@ -7,130 +7,103 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli import options
-from imgbuild.errors import InputError, WorldImpossible
+from imgbuild.cli._options import ARCH, CUDA, PYTHON, Offline
+from imgbuild.cli._output import answer
+from imgbuild.cli._targets import MatrixFile
+from imgbuild.cli._verb import option, verb
+from imgbuild.errors import InputError, NoSolution
+from imgbuild.values import Arch
 
-ASK = "What is asked for"
+ASK = "Request"
 
 
-Wanted = Annotated[
+WantedOption = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[REQUIREMENT]...",
-        help="What the world must have: vllm==0.9.2, 'trl>=0.18', verl.",
+        metavar="REQUIREMENT...",
+        help="Packages that the environment must have: vllm==0.9.2, 'trl>=0.18', verl.",
         show_default=False,
     ),
 ]
-Want = Annotated[
+WantOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--want",
+        "The same as positional requirements, with commas; repeatable.",
         metavar="LIST",
-        help="The same as positional requirements, with commas between; repeatable.",
-        rich_help_panel=ASK,
-        show_default=False,
+        panel=ASK,
     ),
 ]
-Have = Annotated[
+HaveOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--have",
+        "Exact versions that must not change; repeatable.",
         metavar="LIST",
-        help="Exact versions that are there already and must stay; repeatable.",
-        rich_help_panel=ASK,
-        show_default=False,
+        panel=ASK,
+        often=True,
     ),
 ]
-Cuda = Annotated[
+CudaOption = Annotated[str | None, CUDA("Default: that of the chosen torch.")]
+ArchOption = Annotated[list[Arch] | None, ARCH("Default: this machine's.")]
+AsOfOption = Annotated[
     str | None,
-    typer.Option(
-        "--cuda",
-        metavar="RELEASE",
-        help="The CUDA release, such as 12.6. By default that of the torch that fits.",
-        rich_help_panel=ASK,
-        show_default=False,
-    ),
-]
-ArchList = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--arch",
-        metavar="LIST",
-        help="x86_64, arm64 or both, with a comma between. By default this machine's.",
-        rich_help_panel=ASK,
-        show_default=False,
-    ),
-]
-AsOf = Annotated[
-    str | None,
-    typer.Option(
+    option(
         "--as-of",
+        "Only files uploaded before this date, 00:00 UTC. Default: now.",
         metavar="DATE",
-        help="Only files uploaded before this day, 00:00 UTC. By default all until now.",
-        rich_help_panel=ASK,
-        show_default=False,
+        panel=ASK,
+        often=True,
     ),
 ]
-Python = Annotated[
+PythonOption = Annotated[str | None, PYTHON("A base of the matrix must have it.")]
+BaseOption = Annotated[
     str | None,
-    typer.Option(
-        "--python",
-        metavar="X.Y",
-        help="The Python; a base of the matrix must have it.",
-        rich_help_panel=ASK,
-        show_default=False,
-    ),
-]
-Base = Annotated[
-    str | None,
-    typer.Option(
+    option(
         "--base",
+        "A base of the matrix. Default: the one that most targets use.",
         metavar="NAME",
-        help="A base of the matrix. By default the one of most targets.",
-        rich_help_panel=ASK,
-        show_default=False,
+        panel=ASK,
     ),
 ]
-Assigned = Annotated[
+IndexOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--index",
+        "Take a package from another index of the matrix; repeatable.",
         metavar="PACKAGE=INDEX",
-        help="Take a package from another index of the matrix; repeatable.",
-        rich_help_panel=ASK,
-        show_default=False,
+        panel=ASK,
     ),
 ]
-RowName = Annotated[
-    str | None,
-    typer.Option("--name", metavar="NAME", help="What the row is called.", show_default=False),
+NameOption = Annotated[
+    str | None, option("--name", "The name of the row.", metavar="NAME", panel=ASK)
 ]
 
 
+@verb
 def resolve(
-    wanted: Wanted = None,
-    want: Want = None,
-    have: Have = None,
-    cuda: Cuda = None,
-    arch: ArchList = None,
-    as_of: AsOf = None,
-    python: Python = None,
-    base: Base = None,
-    index: Assigned = None,
-    name: RowName = None,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    wanted: WantedOption = None,
+    want: WantOption = None,
+    have: HaveOption = None,
+    cuda: CudaOption = None,
+    arch: ArchOption = None,
+    as_of: AsOfOption = None,
+    python: PythonOption = None,
+    base: BaseOption = None,
+    index: IndexOption = None,
+    name: NameOption = None,
+    offline: Offline = False,
+    matrix: MatrixFile = None,
 ) -> None:
-    """Find a world that holds what you ask for: its packages, why each version, a row to paste.
+    """Find compatible versions for a list of packages.
 
-    No wheel is downloaded: METADATA and Python code are judged where they lie, shared objects (ELF,
-    CUDA) are not; `imgbuild lock` of the row reads these too. Writes nothing but the cache. An
-    architecture on which the world is impossible is said to be, with the reasons and the nearest
-    possible worlds; the exit status is 8 then. Pages of indexes are never kept, so that `--offline`
-    refuses whatever has to be looked up.
+    Prints the packages, the reason for each version, and a row to add to matrix.yaml. No wheel is
+    downloaded: metadata and Python code are checked on the server, shared objects (ELF, CUDA) are
+    not; `imgbuild lock` of the row checks these too. Only the cache is written. Index pages are
+    not cached, so --offline fails for everything that has to be looked up.
+
+    If there is no solution on an architecture, the reasons and suggestions are printed; the exit
+    status is 8.
 
     Examples:
 
@@ -140,17 +113,17 @@ def resolve(
 
         imgbuild resolve vllm==0.8.5.post1 trl --as-of 2025-06-20 --json
     """
-    from imgbuild.cli import worlds as words
+    from imgbuild.cli import _resolve_lines as words
     from imgbuild.matrix import constraints
     from imgbuild.pipeline import targets
-    from imgbuild.resolve import answer, request
+    from imgbuild.resolve import answer as solution
+    from imgbuild.resolve import request
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     session = targets.open_session(matrix, targets.Options(offline=offline))
     assigned = request.indexes_of(index or [], session.matrix)
     asked, named = request.read([*(wanted or []), *(want or [])], have or [], assigned)
-    ask = request.Ask(
-        wishes=asked,
+    ask = request.ResolveRequest(
+        requests=asked,
         arches=request.arches_of(arch or []),
         cuda=request.cuda_of(cuda, named),
         as_of=_day(as_of),
@@ -161,10 +134,10 @@ def resolve(
     )
     inputs = session.inputs()
     learned = constraints.read(session.project.images)
-    found = answer.answer(ask, session.matrix, learned, inputs.store, inputs.http)
-    options.answer(found, words.lines(found), json=json)
+    found = solution.answer(ask, session.matrix, learned, inputs.context)
+    answer(found, words.lines(found))
     if words.say_refusals(found):
-        raise typer.Exit(WorldImpossible.exit_code)
+        raise typer.Exit(NoSolution.exit_code)
 
 
 def _day(text: str | None) -> datetime.date | None:
@@ -173,5 +146,5 @@ def _day(text: str | None) -> datetime.date | None:
     try:
         return datetime.date.fromisoformat(text)
     except ValueError as error:
-        message = f"--as-of {text} is no day"
-        raise InputError(message, hint="--as-of 2025-06-20") from error
+        message = f"invalid date for --as-of: {text} (expected YYYY-MM-DD)"
+        raise InputError(message, hint="for example: --as-of 2025-06-20") from error

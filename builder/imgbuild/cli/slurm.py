@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import allocation, containers, options
+from imgbuild.cli import _slurm_runtime
+from imgbuild.cli._allocation import Nodes, Request
+from imgbuild.cli._options import GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
+from imgbuild.cli._output import answer
+from imgbuild.cli._selection import choose
+from imgbuild.cli._targets import OneTarget
+from imgbuild.cli._verb import Definition, option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from imgbuild.slurm.jobs import Allocation, JobScript
 
 SOUND = "nothing stands in the way on "  # in the last line of a check, where all is well
-LATE = 5  # seconds that a log has to be seen once its job has ended
+LATE = 5  # seconds until a log is visible once its job has ended
 
 
 class Kind(enum.StrEnum):
@@ -29,10 +35,11 @@ class Kind(enum.StrEnum):
     RAY = "ray"
     TRL_SERVER = "trl-server"
     VERL = "verl"
+    CHECK = "check"
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """A job script, where it lies, and the job's number once it is submitted."""
+    """A job script, its path, and the job's number once it is submitted."""
 
     target: str
     name: str
@@ -43,181 +50,109 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
 
 
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- COMMAND...", help="What the job runs.", show_default=False),
+]
 Job = Annotated[
     Kind,
-    typer.Option(
+    option(
         "--job",
-        help="single: the command on one node. ray: on a Ray cluster of the nodes. trl-server:"
-        " accelerate on all nodes but the last, which serves vLLM. verl: on Ray, with verl told of"
-        " nodes and GPUs.",
-        rich_help_panel=options.WORK,
-    ),
-]
-Sif = Annotated[
-    Path | None,
-    typer.Option(
-        "--sif",
-        metavar="PATH",
-        help="The SIF (or an unpacked one); by default build/TARGET.sif beside the matrix.",
-        rich_help_panel=options.WORK,
-        show_default=False,
+        "single: the command on one node. ray: on a Ray cluster of all nodes. trl-server:"
+        " accelerate on all nodes but the last, which serves vLLM. verl: on Ray, with verl"
+        " configured for the nodes and GPUs. check: no command; tests for two minutes what a job"
+        " needs: GPUs, all-reduce between nodes, shared memory, folders, limits.",
+        often=True,
     ),
 ]
 Pyxis = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--pyxis",
-        metavar="IMAGE",
-        help="srun with pyxis in place of Apptainer: a squashfs (imgbuild sif --format squashfs),"
+        "Use srun with pyxis instead of Apptainer: a squashfs (imgbuild build --format squashfs),"
         " or HOST#NAME:TAG as enroot writes images of a registry.",
-        rich_help_panel=options.WORK,
-        show_default=False,
+        metavar="IMAGE",
     ),
 ]
 Binds = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--bind",
+        "A folder to mount in the image; repeatable. The current folder and the model cache are"
+        " always mounted.",
         metavar="SOURCE[:PLACE]",
-        help="A folder that the image sees; the current one and the model cache it sees anyhow."
-        " Repeatable.",
-        rich_help_panel=options.WORK,
-        show_default=False,
     ),
 ]
 Stage = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--stage",
+        "Copy this folder to each node's own disk first, and mount the copy in its place: for"
+        " models on a slow network disk; repeatable.",
         metavar="FOLDER",
-        help="Copy it to each node's own disk first, and show the copy in its place: models on a"
-        " slow network disk. Repeatable.",
-        rich_help_panel=options.WORK,
-        show_default=False,
     ),
 ]
 Scratch = Annotated[
     str,
-    typer.Option(
+    option(
         "--scratch",
+        "A folder on each node's own disk. Default: SLURM_TMPDIR, TMPDIR, or /tmp.",
         metavar="FOLDER",
-        help="A folder of each node's own disk; by default SLURM_TMPDIR, TMPDIR, or /tmp.",
-        rich_help_panel=options.WORK,
     ),
 ]
 Env = Annotated[
     list[str] | None,
-    typer.Option(
+    Definition(
         "--env",
+        "A variable for every process of the job; repeatable. Without a value, that of the shell"
+        " which submits.",
         metavar="NAME[=VALUE]",
-        help="A variable for every process of the job, Ray's workers too. Without a value it is"
-        " that of the shell which submits. Repeatable.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Words = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--apptainer",
-        metavar="OPTION",
-        help="Another option of apptainer exec, such as --apptainer=--nvccli; repeatable.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-
-Command = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="-- COMMAND", help="What the job runs.", show_default=False),
+        reused="show --env prints variables",
+    )(),
 ]
 Model = Annotated[
     str,
-    typer.Option(
-        "--model",
-        metavar="NAME",
-        help="With trl-server: the model that vLLM serves.",
-        rich_help_panel=options.WORK,
-    ),
-]
-Check = Annotated[
-    bool,
-    typer.Option(
-        "--check",
-        help="Instead of the work, try for two minutes what it will need: GPUs, all-reduce"
-        " between the nodes, shared memory, folders, limits.",
-        rich_help_panel=options.WORK,
-    ),
-]
-Shared = Annotated[
-    int,
-    typer.Option(
-        "--shared",
-        metavar="MB",
-        min=0,
-        help="With --check: shared memory that must be free; 0: 1 GB is advised.",
-        rich_help_panel=options.WORK,
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Where the script goes; by default to stdout.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
+    option("--served-model", "With --job trl-server: the model that vLLM serves.", metavar="NAME"),
 ]
 Submit = Annotated[
     bool,
-    typer.Option(
+    option(
         "--submit",
-        help="Give it to sbatch too, and print the job's number. With --check, wait for its"
-        " end and print what it found; exit status 1 if something stands in the way.",
-        rich_help_panel=options.WORK,
+        "Submit the script with sbatch and print the job's number. With --job check, wait for the"
+        " result and print it; exit status 1 if a check failed.",
+        often=True,
     ),
 ]
 
 
+@verb
 def slurm(
-    name: options.One,
+    one: OneTarget,
+    nodes: Nodes,
+    request: Request,
     command: Command = None,
     job: Job = Kind.SINGLE,
-    nodes: allocation.Nodes = 1,
-    gpus: allocation.Gpus = 0,
-    cpus: allocation.Cpus = 0,
-    memory: allocation.Memory = "",
-    time: allocation.Time = "",
-    account: allocation.Account = "",
-    partition: allocation.Partition = "",
-    sbatch: allocation.More = None,
-    sif: Sif = None,
+    gpus: Annotated[str, GPUS("GPUs of each node; a number.")] = "0",
+    sif: Annotated[Path | None, SIF_FILE("Or an unpacked one. Default: build/TARGET.sif.")] = None,
     pyxis: Pyxis = None,
-    model: Model = "",
+    served_model: Model = "",
     bind: Binds = None,
     stage: Stage = None,
     scratch: Scratch = "",
     env: Env = None,
-    apptainer: Words = None,
-    check: Check = False,
-    shared: Shared = 0,
-    output: Output = None,
+    apptainer: Apptainer = None,
+    shared: SharedMemory = 0,
+    output: Annotated[Path | None, OUTPUT_PATH("A file. Default: stdout.")] = None,
     submit: Submit = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
 ) -> None:
-    """Write a job script for the image of one target, to read, change and keep.
+    """Write a Slurm job script for the image of a target.
 
-    What follows -- is the command. The script needs nothing of imgbuild: a SIF and Apptainer on
-    the nodes, or pyxis. docs/slurm.md says which line is there for which trouble.
+    The command follows --. The script does not need imgbuild: only a SIF and Apptainer on the
+    nodes, or pyxis. docs/slurm.md explains its lines.
 
     Examples:
 
-        imgbuild slurm cu124-vllm --gpus 1 --check --submit
+        imgbuild slurm cu124-vllm --gpus 1 --job check --submit
 
         imgbuild slurm cu124-vllm --gpus 1 -- python train.py > job.sh
 
@@ -225,64 +160,61 @@ def slurm(
 
         imgbuild slurm cu130-vllm --job verl --nodes 2 --gpus 8 -- python -m verl.trainer.main_ppo
     """
-    from imgbuild import project as projects
     from imgbuild.codec import write_bytes
     from imgbuild.slurm.jobs import Allocation, text
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    if shared and not check:
-        message = "--shared goes with --check"
-        raise InputError(message, hint="add --check, or leave it out")
-    if check and _words(command):
-        message = f"--check runs tests of its own, not {' '.join(_words(command))}"
-        raise InputError(message, hint="leave the command out, or --check")
-    found = projects.find(matrix)
+    name, words = one.split(command)
+    if shared and job is not Kind.CHECK:
+        message = "--shared needs --job check"
+        raise InputError(message, hint="add --job check, or leave --shared out")
+    if job is Kind.CHECK and words:
+        message = f"--job check runs no command, not {' '.join(words)}"
+        raise InputError(message, hint="leave the command out, or choose another --job")
+    if gpus == "all":
+        message = "--gpus all: Slurm needs a number"
+        raise InputError(message, hint="for example: --gpus 8")
+    found = one.project()
     asked = Allocation(
-        nodes=nodes, gpus=gpus, cpus=cpus, memory=memory, time=time, account=account,
-        partition=partition, more=tuple(sbatch or ()),
+        nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory,
+        time=request.time, account=request.account, partition=request.partition,
+        more=tuple(request.sbatch or ()),
     )  # fmt: skip
-    runtime = containers.Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
+    runtime = _slurm_runtime.Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
     made = _script(
-        found, name, None if check else job, asked, runtime, env or [],
-        command=_words(command), model=model, stage=tuple(stage or ()), scratch=scratch,
+        found, name, job, asked, runtime, env or [],
+        command=words, model=served_model, stage=tuple(stage or ()), scratch=scratch,
         shared=shared, submit=submit,
     )  # fmt: skip
     script = text(made, found.images)
     if output is not None:
         write_bytes(output, script.encode())
-    _tell(made, script, output, submit=submit, json=json)
-
-
-def _words(command: list[str] | None) -> tuple[str, ...]:
-    words = tuple(command or ())
-    return words[1:] if words[:1] == ("--",) else words
+    _report(made, script, output, submit=submit)
 
 
 def _script(
     found: Project,
     name: str,
-    job: Kind | None,
+    job: Kind,
     asked: Allocation,
-    runtime: containers.Runtime,
+    runtime: _slurm_runtime.Runtime,
     env: list[str],
     *,
     submit: bool,
     **more: object,
 ) -> JobScript:
-    """The script of `job`, None being the check, in the image of the one target `name`."""
-    from imgbuild.cli import locked
+    """The script of `job`, in the image of the one target `name`."""
     from imgbuild.plan import seal
     from imgbuild.slurm import jobs
 
-    [chosen] = locked.choose(found, [single_name(found, name)], everything=False, arches=[])
+    [chosen] = choose(found, [single_name(found, name)], everything=False, arches=[])
     environment, passed = jobs.variables(env)
     sealed = seal.read_seal(found.images, chosen.lock)
     return jobs.script(
         chosen.lock,
         sealed.digest,
-        jobs.Job(job.value) if job else jobs.Job.CHECK,
+        jobs.Job(job.value),
         asked,
-        containers.container(found, sealed, runtime, check=job is None, submit=submit),
+        _slurm_runtime.container(found, sealed, runtime, check=job is Kind.CHECK, submit=submit),
         environment=environment,
         passed=passed,
         **more,
@@ -290,49 +222,47 @@ def _script(
 
 
 def single_name(found: Project, name: str) -> str:
-    """The one sealed target that `name` means."""
-    from imgbuild.cli import locked
-
-    chosen = locked.choose(found, [name], everything=False, arches=[])
+    """The one locked target that `name` means."""
+    chosen = choose(found, [name], everything=False, arches=[])
     if len(chosen) > 1:
         message = f"several targets match: {', '.join(one.lock.target for one in chosen)}"
         raise InputError(message, hint="name one of them")
     return chosen[0].lock.target
 
 
-def _tell(made: JobScript, text: str, output: Path | None, *, submit: bool, json: bool) -> None:
-    """The script on stdout, or what became of it."""
-    from imgbuild.slurm import commands as door
+def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) -> None:
+    """Print the script, or submit it and print the result."""
+    from imgbuild.slurm import commands
     from imgbuild.slurm.jobs import Job as Jobs
 
-    answer = Made(target=made.target, name=made.name, script=text, place=output)
+    result = Made(target=made.target, name=made.name, script=text, place=output)
     if not submit:
-        options.answer(answer, [str(output) if output else text], json=json)
+        answer(result, [str(output) if output else text])
         return
     here = Path.cwd()
     if made.job is not Jobs.CHECK:
-        number = door.submit(text, here)
-        options.answer(msgspec.structs.replace(answer, job=number), [number], json=json)
+        number = commands.submit(text, here)
+        answer(msgspec.structs.replace(result, job=number), [number])
         return
     with console.step(f"{made.name}: waiting for Slurm to run it"):
-        end = door.wait(text, here)
+        end = commands.wait(text, here)
         log = here / made.log.replace("%x", made.name).replace("%j", end.number)
         said = _read(log)
     # Status 0 is not enough: what was cancelled, or ended before its last line, has tried nothing.
     sound = end.status == 0 and SOUND in said
-    answer = msgspec.structs.replace(
-        answer, job=end.number, status=0 if sound else end.status or 1, log=said
+    result = msgspec.structs.replace(
+        result, job=end.number, status=0 if sound else end.status or 1, log=said
     )
     word = end.state.lower()
-    options.answer(answer, [said or f"job {end.number}: {word}; {log} was not written"], json=json)
+    answer(result, [said or f"job {end.number}: {word}; {log} was not written"])
     if not sound:
         if end.state not in ("COMPLETED", "FAILED"):
-            console.error(f"job {end.number} ended as {word}: the check was not made to its end")
+            console.error(f"job {end.number} ended as {word}: the check did not finish")
         raise typer.Exit(1)
 
 
 def _read(log: Path) -> str:
-    """A job's log; over a network disk it is seen some seconds after the job's end."""
+    """A job's log; on a network disk it is visible some seconds after the job's end."""
     for _ in range(LATE):
         if log.exists():
             return log.read_text(encoding="utf-8", errors="replace")

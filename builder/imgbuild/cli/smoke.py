@@ -2,212 +2,135 @@
 
 from __future__ import annotations
 
-import enum
-import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from imgbuild.cli import options, prove
-from imgbuild.cli.image import LayoutFolder, one_arch, same_image
+from imgbuild.cli import _smoke_image, _smoke_import, _smoke_report
+from imgbuild.cli._options import (
+    LOCK,
+    SIF_FILE,
+    THROUGH,
+    Jobs,
+    JUnit,
+    LayoutFolder,
+    Record,
+    Through,
+    Tier,
+    TimeoutFactor,
+    processes,
+)
+from imgbuild.cli._output import answer, count
+from imgbuild.cli._smoke_image import Asked, Subject
+from imgbuild.cli._targets import Selection
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.smoke.result import How, stopped
 from imgbuild.system.console import console
-from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.cache.store import Store
-    from imgbuild.pipeline.targets import Session
+    from imgbuild.project import Project
     from imgbuild.smoke import run as smoke_tests
     from imgbuild.smoke.result import Tested
-
-
-class Tier(enum.StrEnum):
-    """How much is tested."""
-
-    STATIC = "static"
-    CPU = "cpu"
-    GPU = "gpu"
-    MULTI_GPU = "multi-gpu"
-
-
-class Place(enum.StrEnum):
-    """What smoke tests run in."""
-
-    DOCKER = "docker"
-    PODMAN = "podman"
-    APPTAINER = "apptainer"
-    ROOT = "root"
-    HERE = "here"
-
-
-def _patience(value: object) -> float:
-    text = str(value)  # typer hands the default over too
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0.1 <= number < float("inf"):
-        message = f"{text!r} is no factor; give a number from 0.1 on"
-        raise typer.BadParameter(message)
-    return number
-
+    from imgbuild.values import Arch
 
 Tiers = Annotated[
     list[Tier] | None,
-    typer.Option(
+    option(
         "--tier",
-        help="static: versions, files, imports, compilers. cpu: a GRPO step. gpu: vLLM, a GRPO"
-        " step with it, servers, kernels. multi-gpu: two GPUs at once. By default all that this"
+        "static: versions, files, imports, compilers. cpu: a GRPO step. gpu: vLLM, a GRPO step with"
+        " it, servers, kernels. multi-gpu: two GPUs at once. Repeatable. Default: all that this"
         " machine's GPUs allow.",
-        rich_help_panel=options.WORK,
-        show_default=False,
+        often=True,
     ),
 ]
-Way = Annotated[
-    Place | None,
-    typer.Option(
-        "--through",
-        help="By default the engine that answers, else a root folder, which needs no engine."
-        " apptainer: a SIF, with a read-only root and an unknown user. here: the environment that"
-        " is active, no image.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Stranger = Annotated[
+ArbitraryUser = Annotated[
     bool,
-    typer.Option(
-        "--stranger",
-        help="The image's files are read-only and the user is none of the image's, as clusters run"
-        " it; so it is through apptainer in any case.",
-        rich_help_panel=options.WORK,
+    option(
+        "--arbitrary-user",
+        "Run with read-only files and a user that the image does not know, as on clusters;"
+        " apptainer always does.",
     ),
 ]
 Model = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--model",
-        metavar="FOLDER",
-        help="A real model for the gpu tiers' cases of vLLM, its servers and SGLang; by default a"
+        "A real model for the cases of vLLM, its servers and SGLang in the gpu tiers. Default: a"
         " tiny one with random weights.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Sif = Annotated[
-    Path | None,
-    typer.Option(
-        "--sif",
-        metavar="FILE",
-        help="A SIF of the target, tested through apptainer; no layout is needed then.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Record = Annotated[
-    bool,
-    typer.Option(
-        "--record",
-        help="Put the runs into images/TARGET/smoke.json, passed or failed: proofs of the sealed"
-        " image, which `imgbuild matrix` shows.",
-        rich_help_panel=options.TALK,
-    ),
-]
-JUnit = Annotated[
-    Path | None,
-    typer.Option(
-        "--junit",
-        metavar="FILE",
-        help="Write the report as JUnit XML too.",
-        rich_help_panel=options.TALK,
-        show_default=False,
-    ),
-]
-Patience = Annotated[
-    float,
-    typer.Option(
-        "--patience",
-        metavar="N",
-        parser=_patience,
-        help="Multiply the time limits: for emulated or loaded machines.",
-        rich_help_panel=options.WORK,
-    ),
-]
-
-
-Jobs = Annotated[
-    int,
-    typer.Option(
-        "--jobs",
-        metavar="N",
-        min=1,
-        help="Cases at a time: they import at once, and take turns at the GPU.",
-        rich_help_panel=options.WORK,
+        metavar="FOLDER",
     ),
 ]
 Share = Annotated[
     int,
-    typer.Option(
-        "--share",
-        metavar="N",
-        min=1,
-        help="Of these, cases that use the gpu tier's GPUs at once: one of 80 GB has room for all.",
-        rich_help_panel=options.WORK,
-    ),
+    option("--share", "Of the cases that run at once, how many use the GPUs.", metavar="N", min=1),
 ]
-Only = Annotated[
+Case = Annotated[
     str,
-    typer.Option(
-        "--only",
+    option(
+        "--case",
+        "Only cases of --tier whose names match these shell patterns, such as nccl|vllm*.",
         metavar="PATTERNS",
-        help="Cases of the named --tier by shell patterns of their names, such as nccl|vllm*.",
-        rich_help_panel=options.WORK,
+    ),
+]
+Imports = Annotated[
+    list[Path] | None,
+    option(
+        "--import",
+        "Run nothing: add tests that ran elsewhere to images/TARGET/smoke.json, passed or failed."
+        " A file that `imgbuild smoke --json` wrote, or the folder of a job of `imgbuild ci run`;"
+        " repeatable.",
+        metavar="PATH",
+        often=True,
     ),
 ]
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """How smoke tests are to be run."""
+LockOption = Annotated[
+    Path | None,
+    LOCK("For a LAYOUT or SIF tested without a checkout. Default: LAYOUT/lock.json."),
+]
+SifOption = Annotated[Path | None, SIF_FILE("Tested through apptainer, without a layout.")]
+ThroughOption = Annotated[
+    Through | None,
+    THROUGH(
+        "docker, podman, root (a root folder, without an engine), apptainer (a SIF, read-only,"
+        " as an unknown user), or here (the active Python environment, no image). Default: the"
+        " engine that is running, else root."
+    ),
+]
 
-    tiers: tuple[smoke_tests.Tier, ...]
-    through: Place | None
-    how: How
-    stranger: bool
-    sif: Path | None
-    record: bool
-    document: bool  # JUnit is written whatever happens
 
-
+@verb
 def smoke(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
+    selection: Selection,
     tier: Tiers = None,
-    arch: options.OneArch = None,
     layout: LayoutFolder = None,
-    sif: Sif = None,
-    through: Way = None,
-    stranger: Stranger = False,
+    lock: LockOption = None,
+    sif: SifOption = None,
+    through: ThroughOption = None,
+    arbitrary_user: ArbitraryUser = False,
     model: Model = None,
     junit: JUnit = None,
     record: Record = False,
-    patience: Patience = 1.0,
+    timeout_factor: TimeoutFactor = 1.0,
     jobs: Jobs = 1,
     share: Share = 1,
-    only: Only = "*",
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    case: Case = "*",
+    imports: Imports = None,
 ) -> None:
     """Test built images from the inside, without a network.
 
-    Exit status 1 if a test fails. A test that is skipped is said to be skipped, never passed, and
-    a tier for GPUs fails where there is none.
+    Exit status 1 if a test fails. A skipped test is reported as skipped, never as passed, and the
+    gpu tiers fail on a machine without a GPU.
+
+    Test records are kept in images/TARGET/smoke.json: --record adds the runs of this machine,
+    --import those of other machines. `imgbuild list` and `show` print them. A run is refused, and
+    then none is added, if it is not of the locked image (by its configuration and the diff IDs of
+    its layers), not of a whole tier, without an end, or damaged.
 
     Examples:
 
@@ -216,63 +139,77 @@ def smoke(
         imgbuild smoke cu124-vllm --tier static --through root --junit report.xml
 
         imgbuild smoke cu124-vllm --tier gpu --record
+
+        imgbuild smoke ./layout --lock ./lock.json --through root --json > smoke.json
+
+        imgbuild smoke --import smoke.json --import build/ci/cu124-vllm@x86_64
     """
     from imgbuild.codec import write_bytes
     from imgbuild.smoke import junit as junits
     from imgbuild.smoke import run as tests
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    wanted = options.wanted(names, target)
-    _refuse(sif, layout, through, tier, model, only, stranger=stranger, record=record)
-    through = Place.APPTAINER if sif is not None else through
-    asked = _Asked(
+    if imports:
+        if selection.named or selection.everything:
+            message = "--import and targets cannot be combined"
+            raise InputError(message, hint="leave the targets out: the files name them")
+        _smoke_import.record(imports, selection.project())
+        return
+    _refuse(sif, layout, through, tier, model, case, arbitrary=arbitrary_user, record=record)
+    through = Through.APPTAINER if sif is not None else through
+    asked = Asked(
         tiers=_tiers(tier, through),
         through=through,
-        how=How(
-            patience=patience, model=_model(model), jobs=jobs, share=min(share, jobs), only=only
-        ),
-        stranger=stranger,
+        how=_how(timeout_factor, model, jobs, share, case),
+        arbitrary=arbitrary_user,
         sif=sif,
         record=record,
         document=junit is not None,
     )
     reports: list[Tested] = []
     try:
-        failures = _smoke(reports, wanted, matrix, layout, arch, asked, everything=everything)
+        images = _smoke_image.chosen(selection, layout, lock, sif)
+        failures = _smoke(reports, images, selection.arch, asked)
     finally:  # what is known, also where the user stops it
         if junit is not None and reports:
             write_bytes(junit, junits.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
-    options.answer(reports, words, json=json)
+    answer(reports, words)
     if failures:
         raise typer.Exit(SomeFailed(failures).exit_code)
     if not all(tests.succeeded(report) for report in reports):
         raise typer.Exit(1)
 
 
+def _how(factor: float, model: Path | None, jobs: int, share: int, case: str) -> How:
+    jobs = processes(jobs)
+    return How(patience=factor, model=_model(model), jobs=jobs, share=min(share, jobs), only=case)
+
+
 def _refuse(
-    sif: Path | None, layout: Path | None, through: Place | None, tier: list[Tier] | None,
-    model: Path | None, only: str, *, stranger: bool, record: bool,
+    sif: Path | None, layout: Path | None, through: Through | None, tier: list[Tier] | None,
+    model: Path | None, case: str, *, arbitrary: bool, record: bool,
 ) -> None:  # fmt: skip
-    """InputError for options that do not go together."""
-    if stranger and through is Place.HERE:
-        message = "--stranger: the active environment is no image, and its user is you"
-        raise InputError(message, hint="leave --stranger out, or test an image")
-    if sif is not None and (layout is not None or through not in (None, Place.APPTAINER)):
-        message = f"--sif {sif}: a SIF is tested through apptainer, and needs no layout"
+    """InputError for options that cannot be combined."""
+    if arbitrary and through is Through.HERE:
+        message = "--arbitrary-user and --through here cannot be combined"
+        raise InputError(message, hint="leave --arbitrary-user out, or test an image")
+    if sif is not None and (layout is not None or through not in (None, Through.APPTAINER)):
+        message = f"--sif {sif} cannot be combined with --layout or another --through"
         raise InputError(message, hint="leave --layout and --through out")
-    if record and (model is not None or only != "*"):
-        message = "--record: a proof is of a whole tier, with the tests' own models"
-        raise InputError(message, hint="leave --model and --only out")
-    if record and (sif is not None or through is Place.HERE):
-        message = "--record: neither a SIF nor the active environment says which image it is of"
-        raise InputError(message, hint="test the image's layout; --through apptainer makes its SIF")
-    if only != "*" and not tier:
-        message = f"--only {only}: no tier is named, and each has cases of its own"
-        raise InputError(message, hint="name it: --tier static, cpu, gpu or multi-gpu")
+    if record and (model is not None or case != "*"):
+        message = "--record needs a whole tier with the models of the tests"
+        raise InputError(message, hint="leave --model and --case out")
+    if record and (sif is not None or through is Through.HERE):
+        message = "--record cannot be combined with --sif or --through here"
+        raise InputError(
+            message, hint="test the layout of the image; --through apptainer makes its SIF"
+        )
+    if case != "*" and not tier:
+        message = f"--case {case} needs --tier"
+        raise InputError(message, hint="add --tier static, cpu, gpu or multi-gpu")
 
 
-def _tiers(named: Sequence[Tier] | None, through: Place | None) -> tuple[smoke_tests.Tier, ...]:
+def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[smoke_tests.Tier, ...]:
     """The tiers that are named, else all that this machine's GPUs allow, which it says."""
     from imgbuild.container import driver
     from imgbuild.smoke import run as tests
@@ -281,57 +218,52 @@ def _tiers(named: Sequence[Tier] | None, through: Place | None) -> tuple[smoke_t
         return tuple(each.value for each in named)
     found = driver.gpus()
     tiers = tests.fitting(found, through)
-    console.info(f"this machine has {found or 'no'} GPU(s): tiers {', '.join(tiers)}")
+    console.info(f"{count(found, 'GPU')} on this machine: tiers {', '.join(tiers)}")
     return tiers
 
 
 def _model(folder: Path | None) -> Path | None:
     """The model's folder, absolute; InputError if it holds none."""
     if folder is not None and not (folder / "config.json").is_file():
-        message = f"--model {folder}: it holds no config.json"
-        raise InputError(message, hint="name the folder of a model, as from_pretrained reads it")
+        message = f"--model {folder}: it has no config.json"
+        raise InputError(message, hint="name a folder that from_pretrained can read")
     return folder.resolve() if folder else None
 
 
 def _smoke(
     reports: list[Tested],
-    wanted: list[str],
-    matrix: Path | None,
-    layout: Path | None,
+    images: Sequence[Subject],
     arch: Sequence[Arch] | None,
-    asked: _Asked,
-    *,
-    everything: bool,
+    asked: Asked,
 ) -> dict[str, ImgbuildError]:
-    """Add to `reports` that of each target and tier, each shown as soon as it is there.
+    """Add to `reports` that of each target and tier, each printed as soon as it is complete.
 
     One that could not be tested has a report that says so. By target: what stopped a test, or the
     record of one. If nothing at all was tested and no JUnit is asked for, that is raised.
     """
     from imgbuild.cache.store import Store
-    from imgbuild.pipeline import targets
-    from imgbuild.smoke import run as tests
 
-    session = targets.open_session(matrix, targets.Options())
+    if asked.record and any(image.project is None for image in images):
+        message = "--record needs the project of the image, and --lock names a file alone"
+        hint = "write the results with --json, and add them in the project with --import"
+        raise InputError(message, hint=hint)
     store = Store.open()
-    selected = session.select(wanted, everything=everything, arches=[])
-    same_image(selected, layout or asked.sif)
     failed: dict[str, ImgbuildError] = {}
     lacking: list[Tested] = []
-    for item in selected:
+    for image in images:
         left: list[str] = list(asked.tiers)
         try:
-            for report in _tested(session, item.name, layout, arch, asked, store):
-                tests.show(report)
+            for report in _smoke_image.reports(image, arch, asked, store):
+                _smoke_report.print_report(report)
                 reports.append(report)
                 left.remove(report.tier)
-                if asked.record and (wrong := _record(session, report, store)):
-                    failed[item.name] = wrong
+                if asked.record and image.project is not None:
+                    failed |= _record(image.project, report, store)
         except Interrupted:
             raise
         except ImgbuildError as error:
-            failed[item.name] = error
-            lacking += [stopped(item.name, each, error) for each in left]
+            failed[image.name] = error
+            lacking += [stopped(image.name, each, error) for each in left]
     if failed and not reports and not asked.document:
         raise next(iter(failed.values())) if len(failed) == 1 else SomeFailed(failed)
     for each in failed.values():
@@ -342,59 +274,14 @@ def _smoke(
     return failed
 
 
-def _tested(
-    session: Session,
-    name: str,
-    layout: Path | None,
-    arch: Sequence[Arch] | None,
-    asked: _Asked,
-    store: Store,
-) -> Iterator[Tested]:
-    """The reports of a target's tiers, as they come."""
-    from imgbuild.lock import lock
-    from imgbuild.pipeline import targets
-    from imgbuild.sif import container
-    from imgbuild.smoke import proofs, sif
-    from imgbuild.smoke import run as tests
-
-    images = session.project.images
-    if asked.through is Place.HERE:
-        locked = lock.read_lock(images, name)
-        return tests.smoke_here(locked, _here(arch), asked.tiers, store=store, how=asked.how)
-    if asked.sif is not None:
-        locked, own = lock.read_lock(images, name), container.arch_of(asked.sif)
-        return sif.smoke_file(locked, asked.sif, own, asked.tiers, store=store, how=asked.how)
-    built = targets.built_layout(session, name, layout)
-    locked = lock.read_lock(images, name)
-    only = one_arch(built, arch)
-    if asked.record:
-        config = built.image(only).config.digest
-        proofs.require_sealed(session.project, locked, only, config, str(built.path))
-    if asked.through is Place.APPTAINER:
-        return sif.smoke_sif(locked, built, only, asked.tiers, store=store, how=asked.how)
-    return tests.smoke(
-        locked, built, only, asked.tiers, through=asked.through and asked.through.value,
-        store=store, how=asked.how, stranger=asked.stranger,
-    )  # fmt: skip
-
-
-def _record(session: Session, report: Tested, store: Store) -> ImgbuildError | None:
-    """Put the run into its ledger; what was wrong if it is no proof."""
+def _record(project: Project, report: Tested, store: Store) -> dict[str, ImgbuildError]:
+    """Add the run to the test record; by target, the error if it is refused."""
     from imgbuild.smoke import proofs, reports
 
     try:
-        prove.tell(proofs.prove(session.project, reports.of_reports([report]), store))
+        _smoke_import.report(proofs.prove(project, reports.of_reports([report]), store))
     except Interrupted:
         raise
     except ImgbuildError as error:
-        return error
-    return None
-
-
-def _here(arches: Sequence[Arch] | None) -> Arch:
-    """This machine's architecture, which alone can be tested in the active environment."""
-    own = Arch.parse(platform.machine())
-    if arches and set(arches) != {own}:
-        message = f"--arch {' --arch '.join(arches)}: the active environment is {own}"
-        raise InputError(message, hint="leave --arch out, or test an image")
-    return own
+        return {report.target: error}
+    return {}

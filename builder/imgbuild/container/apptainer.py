@@ -1,7 +1,7 @@
-"""Apptainer: runs commands in a SIF, as on a cluster.
+"""Runs commands in a SIF with Apptainer, as on a cluster.
 
-Comes in: a SIF and a command. Goes out: what the command left. The root is read-only, the user is
-whoever calls, nothing of the home or the environment comes along.
+The root is read-only and the user is the caller, but neither the caller's home nor environment is
+passed into the container.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import msgspec
 
 from imgbuild.system import process as processes
 
-REMEDY = "install Apptainer 1.4 or newer (https://apptainer.org), or leave --through out"
+REMEDY = "install Apptainer 1.4 or newer (https://apptainer.org), or omit --through"
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class ApptainerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a command is run in a SIF.
 
-    `binds` are folders of this machine by the place where they are seen, read-only. `work` becomes
-    /tmp and the home: the memory that Apptainer gives for them holds 64 MB. `user`, a user and a
-    group id, is for callers who are root: in the container they are that one. `env` are variables
-    beside those of the image; `options` are further ones of Apptainer's.
+    `binds`: path in the container → folder of this machine, mounted read-only. `work` becomes /tmp
+    and the home, for which Apptainer's default is a memory file system of 64 MB. `user`, a user and
+    a group id, is who runs the command if the caller is root. `env` are variables in addition to
+    those of the image; `options` are further options of Apptainer.
     """
 
     binds: Mapping[str, Path] = {}
@@ -36,24 +36,28 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require() -> str:
-    """The command; ToolMissing if there is none."""
+    """The path of `apptainer`; ToolMissing if it is not installed."""
     return processes.find("apptainer", remedy=REMEDY)
 
 
-def run(program: str, image: Path, command: Sequence[str], settings: Running) -> processes.Result:
-    """Run `command` through the entry point of `image`; its status is not judged."""
+def run(
+    program: str, image: Path, command: Sequence[str], settings: ApptainerOptions
+) -> processes.Result:
+    """Run `command` with the entry point of `image`. Any status is returned, not an error."""
     words = command_line(program, image, command, settings)
     return processes.run(words, env=environment(settings), check=False)
 
 
-def environment(settings: Running) -> dict[str, str]:
-    """By which Apptainer is told the variables of `settings`; --env would cut "0,1" in two."""
+def environment(settings: ApptainerOptions) -> dict[str, str]:
+    """Variables that pass `settings.env` to Apptainer; --env would split "0,1" at the comma."""
     return {f"APPTAINERENV_{name}": value for name, value in settings.env.items()}
 
 
-def command_line(program: str, image: Path, command: Sequence[str], settings: Running) -> list[str]:
-    """What `run` runs, in `environment`."""
-    # Without --no-eval a SIF that Apptainer made itself has a shell expand the command's words.
+def command_line(
+    program: str, image: Path, command: Sequence[str], settings: ApptainerOptions
+) -> list[str]:
+    """The command line of `run`; its environment is `environment(settings)`."""
+    # Without --no-eval, in a SIF made by Apptainer itself, a shell would expand the arguments.
     words = [program, "--quiet", "run", "--containall", "--no-eval", "--no-privs"]
     words += ["--workdir", str(settings.work), "--pwd", settings.workdir]
     for place, source in settings.binds.items():

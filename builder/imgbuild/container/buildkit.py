@@ -1,31 +1,30 @@
-"""Docker's BuildKit builds a Dockerfile: the command, its progress, what it leaves.
+"""Builds a Dockerfile with BuildKit, through `docker buildx`, into an OCI layout.
 
-Comes in: an `Order`: a folder with a Dockerfile, named contexts, platforms, and where to build it.
-Goes out: an OCI layout, or an error that names the step. Everything goes through `docker buildx`,
-so that any builder that it knows serves: the engine's own, a container, Kubernetes, a remote one.
+Any builder that buildx knows can be used: the engine's own, a container, Kubernetes, a remote one.
+buildx draws its own progress on a terminal; elsewhere its plain lines are passed on.
 """
 
 from __future__ import annotations
 
+import collections
 import csv
 import io
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from imgbuild.container import engine
-from imgbuild.container.buildkit_progress import Failure, Progress
 from imgbuild.errors import ImgbuildError, InputError, ToolMissing, WorkFailed
 from imgbuild.system import process as processes
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
 LEAST = (0, 12)  # of buildx: layouts as contexts and as results, annotations
-JSON_FROM = (0, 13)  # since when buildx tells its progress as JSON
+LINES = 40  # of the builder's output, kept for an error
 REMEDY = (
     "install Docker's buildx plugin (Debian: docker-buildx), or use --builder podman; the embedded"
     " builder needs neither"
@@ -137,24 +136,28 @@ def version(builder: str | None) -> str:
     return f"buildkit {' '.join(sorted(told)) or 'unknown'}, buildx {buildx.named}"
 
 
-def build(order: Order, out: Path) -> None:
+def build(order: Order, out: Path, *, reporter: Reporter = SILENT, terminal: bool = False) -> None:
     """Build `order` into the new folder `out`, an OCI layout. Interrupted, the build is cancelled.
 
-    WorkFailed names the step that failed, with its last lines; ToolMissing if no engine answers.
+    With `terminal` buildx draws its progress there. Without it, WorkFailed has the end of its
+    output. ToolMissing if no engine answers.
     """
-    buildx = find()
-    told = command(order, out, buildx)
-    with console.steps(order.title) as steps:
-        progress = Progress(steps)
-        status = processes.follow(told, progress.line)
-    if status != 0:
-        raise _error(order, progress.failure(), told)
+    words = command(order, out, find())
+    last: collections.deque[str] = collections.deque(maxlen=LINES)
+
+    def _line(text: str) -> None:
+        last.append(text)
+        reporter.info(text)
+
+    with reporter.step(order.title):
+        status = processes.follow(words, None if terminal else _line)
+        if status != 0:
+            raise _error(order, last, words)
 
 
 def command(order: Order, out: Path, buildx: Buildx) -> list[str]:
     """The command line that builds `order` into `out`; InputError for a path it cannot hold."""
-    words = [*buildx.command, "build"]
-    words.append(f"--progress={'rawjson' if buildx.version >= JSON_FROM else 'plain'}")
+    words = [*buildx.command, "build", "--progress=auto"]
     if order.builder is not None:
         words.append(f"--builder={order.builder}")
     words += [f"--platform={','.join(order.platforms)}", f"--network={order.network}"]
@@ -199,21 +202,10 @@ def _row(*fields: str) -> str:
     return text.getvalue()
 
 
-def _error(order: Order, failure: Failure, told: list[str]) -> ImgbuildError:
-    said = "\n".join((failure.error, *failure.words))
-    hint, kind = f"to repeat: {processes.pasted(told)}", WorkFailed
-    for pattern, cause, remedy in CAUSES:
-        if re.search(pattern, said):
-            kind, hint = cause, remedy  # type: ignore[assignment]
-            break
-    if failure.step:
-        lines = "".join(f"\n  {line}" for line in failure.lines)
-        message = f"{order.title}: step {failure.step} failed: {_plain(failure.error)}{lines}"
-    else:
-        message = f"{order.title} failed:\n" + "\n".join(failure.words)
-    return kind(message, hint=hint)
-
-
-def _plain(error: str) -> str:
-    """The end of an error, without the command that it repeats in full."""
-    return re.sub(r'^process ".*" did not complete', "it did not complete", error, flags=re.DOTALL)
+def _error(order: Order, last: Iterable[str], words: list[str]) -> ImgbuildError:
+    output = "\n".join(last)
+    message = f"{order.title} failed:\n{output}" if output else f"{order.title} failed"
+    for pattern, kind, remedy in CAUSES:
+        if re.search(pattern, output):
+            return kind(message, hint=remedy)
+    return WorkFailed(message, hint=f"to repeat: {processes.pasted(words)}")

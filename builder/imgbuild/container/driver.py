@@ -1,7 +1,7 @@
-"""The GPUs of this machine, and the driver's libraries, shown to a root folder that has none.
+"""The GPUs of this machine, and its driver's libraries for use in a root folder.
 
-An engine's runtime brings the driver into a container; a root folder is shown the host's own: the
-folder that holds libcuda.so.1, and a folder of links to those of its files that are the driver's.
+Engines put the driver into their containers. For a root folder two folders are mounted: that of
+libcuda.so.1 on the host, and one with links to those of its files that belong to the driver.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from imgbuild.system import process
 
 DEVICES = Path("/dev")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-GPU = re.compile(r"\d+|(GPU|MIG)-.+")  # a number or an id; Slurm also says NoDevFiles
+GPU = re.compile(r"\d+|(GPU|MIG)-.+")  # a number or an id; Slurm also sets NoDevFiles
 LIBRARY = "libcuda.so.1"
 OWN = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")
 PLACES = ("/usr/local/nvidia/lib64", "/run/opengl-driver/lib", "/usr/lib/wsl/lib")
 SHOWN = "/run/imgbuild"
-REMEDY = "install the driver, or name another tier"
+REMEDY = "install the driver, or choose another tier"
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sandbox needs besides: folders, and variables by which the loader finds them."""
+class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The folders to mount for the driver, and variables by which the loader finds them."""
 
     binds: tuple[Bind, ...]
     env: dict[str, str]
 
 
 def chosen() -> dict[str, str]:
-    """The variable that says which GPUs are meant, if it is set: on a shared node Slurm does."""
+    """CUDA_VISIBLE_DEVICES of this process, if it is set: Slurm sets it on shared nodes."""
     value = os.environ.get(VISIBLE)
     return {} if value is None else {VISIBLE: value}
 
 
 def gpus() -> int:
-    """How many GPUs of NVIDIA's may be used here: those in /dev, of them those that are chosen."""
+    """The number of usable NVIDIA GPUs: those in /dev, limited by CUDA_VISIBLE_DEVICES."""
     found = sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in DEVICES.glob("nvidia*"))
     value = os.environ.get(VISIBLE)
     if value is None:
@@ -49,14 +49,15 @@ def gpus() -> int:
     return min(found, sum(bool(GPU.fullmatch(name.strip())) for name in value.split(",")))
 
 
-def shown(scratch: Path) -> Shown:
-    """The driver of this machine; links to it are made in the folder `scratch`.
+def driver_files(scratch: Path) -> DriverFiles:
+    """The driver of this machine, for a root folder; its links are made in the folder `scratch`.
 
-    WorkFailed if there is none: a tier for GPUs without a driver tests nothing.
+    WorkFailed if there is no driver.
     """
     folder = libraries()
     if folder is None:
-        message = f"this machine has no {LIBRARY}: not in the loader's cache, nor in a usual place"
+        places = ", ".join(PLACES)
+        message = f"{LIBRARY} not found in the loader's cache or in {places}"
         raise WorkFailed(message, hint=REMEDY)
     links = scratch / "driver"
     links.mkdir()
@@ -64,29 +65,29 @@ def shown(scratch: Path) -> Shown:
         if path.name.startswith(OWN):
             (links / path.name).symlink_to(f"{SHOWN}/host/{path.name}")
     if not (links / "libcuda.so").is_symlink():
-        (links / "libcuda.so").symlink_to(LIBRARY)  # what Triton's -lcuda looks for
+        (links / "libcuda.so").symlink_to(LIBRARY)  # Triton links with -lcuda
     place = f"{SHOWN}/driver"
-    return Shown(
+    return DriverFiles(
         binds=(Bind(source=folder, target=f"{SHOWN}/host"), Bind(source=links, target=place)),
-        # The loader, Triton, and gcc where FlashInfer links a compiled kernel with -lcuda.
+        # For the loader, Triton, and gcc when FlashInfer links a compiled kernel with -lcuda.
         env={"LD_LIBRARY_PATH": place, "TRITON_LIBCUDA_PATH": place, "LIBRARY_PATH": place},
     )
 
 
 def libraries() -> Path | None:
-    """The folder of the driver's libraries: the loader's own answer first, then usual places."""
+    """The folder of the driver's libraries: from the loader's cache, or one of `PLACES`."""
     answer = process.run(["/sbin/ldconfig", "-p"], check=False)
     return _first([*_listed(answer.stdout), *(Path(place) for place in PLACES)])
 
 
 def _listed(text: str) -> list[Path]:
-    """The folders in which `ldconfig -p` lists the library for 64 bits."""
+    """The folders of the 64-bit library in the output of `ldconfig -p`."""
     rows = [row for row in text.splitlines() if row.strip().startswith(f"{LIBRARY} (libc6,")]
     return [Path(row.rpartition("=> ")[2].strip()).parent for row in rows]
 
 
 def _first(folders: Iterable[Path]) -> Path | None:
-    """The first of `folders` that holds the library, links resolved."""
+    """The first of `folders` with the library, with links resolved."""
     for folder in folders:
         path = folder / LIBRARY
         if path.exists():

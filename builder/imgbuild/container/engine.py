@@ -1,8 +1,7 @@
-"""Docker and podman: load an image into whichever answers, run commands in it, take it out again.
+"""Docker and podman: loads images, and creates, runs and removes containers.
 
-Comes in: an OCI layout. Goes out: an image in the engine, checked to be the layout's. All goes
-through the engine's own command and its streams, never through shared folders, so that an engine on
-another machine (DOCKER_HOST, CONTAINER_HOST) works alike.
+Everything goes through the engine's command and its streams, not through shared folders, so that an
+engine on another machine (DOCKER_HOST, CONTAINER_HOST) works as well.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.oci import archive
 from imgbuild.oci.layout import Layout, Stored
 from imgbuild.system import process as processes
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 Kind = Literal["docker", "podman"]
@@ -29,14 +28,14 @@ PROBES = {
 }
 GPUS = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
 REMEDY = (
-    "start Docker or podman, or name one on another machine in DOCKER_HOST or CONTAINER_HOST;"
+    "start Docker or podman, or set DOCKER_HOST or CONTAINER_HOST to one on another machine;"
     " building needs neither"
 )
-LOADED = "Loaded image"
+LOADED = "EngineImage image"
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """A container engine that answers: its command, and the version of its server."""
+    """A running container engine: the path of its command, and the version of its server."""
 
     kind: Kind
     program: str
@@ -47,25 +46,25 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return [self.program, *arguments]
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """An image as an engine names it: a name for people and its id, a digest."""
+class EngineImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image in an engine: its name, and its id, a digest."""
 
     reference: str
     id: str
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command is run in an image. `options` are the engine's own, put before the image.
+class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command is run in a container. `options` are further options of `run` or `create`.
 
     Without `network` the container has a loopback only. `stdin` gives it this process's input,
-    `tty` a terminal besides.
+    `tty` a terminal besides. `gpus` is a number of GPUs, or True for all.
     """
 
     env: Mapping[str, str] = {}
     user: str | None = None
     entrypoint: str | None = None
     network: bool = True
-    gpus: bool = False
+    gpus: bool | int = False
     stdin: bool = False
     tty: bool = False
     options: tuple[str, ...] = ()
@@ -80,10 +79,10 @@ class _Inspected(msgspec.Struct, frozen=True, rename="pascal"):
     root_fs: _Root = msgspec.field(default=_Root(), name="RootFS")
 
 
-def find(prefer: str | None = None) -> Engine | None:
-    """The engine that answers: `prefer` ("docker" or "podman") alone if given.
+def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | None:
+    """A running engine, None if there is none: only `prefer` ("docker" or "podman"), if given.
 
-    Otherwise Docker before podman, unless only CONTAINER_HOST is set.
+    Otherwise Docker is tried before podman, unless only CONTAINER_HOST is set.
     """
     if prefer is not None:
         order: tuple[Kind, ...] = ("podman",) if prefer == "podman" else ("docker",)
@@ -99,31 +98,33 @@ def find(prefer: str | None = None) -> Engine | None:
         version = answer.stdout.strip()
         if answer.status == 0 and version:
             return Engine(kind=kind, program=program, version=version)
-        console.detail(f"{kind} does not answer: {answer.stderr.strip()}")
+        reporter.detail(f"{kind} does not answer: {answer.stderr.strip()}")
     return None
 
 
-def require(prefer: str | None = None) -> Engine:
-    """As `find`; ToolMissing if none answers."""
-    found = find(prefer)
+def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine:
+    """The same as `find`; ToolMissing if there is none."""
+    found = find(prefer, reporter=reporter)
     if found is None:
-        message = f"{prefer or 'no container engine'} {'does not answer' if prefer else 'answers'}"
+        message = f"{prefer} does not answer" if prefer else "no container engine found"
         raise ToolMissing(message, hint=REMEDY)
     return found
 
 
-def load(engine: Engine, layout: Layout, arch: Arch, tag: str) -> Loaded:
-    """Bring the image on `arch` into `engine` under `tag`; nothing is sent if it is there already.
+def load(
+    engine: Engine, layout: Layout, arch: Arch, tag: str, *, reporter: Reporter = SILENT
+) -> EngineImage:
+    """Load the image on `arch` into `engine` as `tag`, unless it is there already.
 
-    WorkFailed if what the engine then has is not the layout's image.
+    WorkFailed if the image in the engine is not that of the layout afterwards.
     """
     stored = layout.image(arch)
     present = _inspect(engine, archive.reference(tag))
     if present is not None and _same(present, stored):
-        console.detail(f"{tag} is in {engine.kind} already")
-        return Loaded(reference=archive.reference(tag), id=_id(present))
+        reporter.detail(f"{engine.kind} has {tag} already")
+        return EngineImage(reference=archive.reference(tag), id=_id(present))
     total = archive.size(layout, arch, "docker-archive")
-    with console.progress(f"loading {tag} into {engine.kind}", total) as bar:
+    with reporter.progress(f"loading {tag} into {engine.kind}", total) as bar:
 
         def _counted() -> Iterator[bytes]:
             for chunk in archive.chunks(layout, arch, "docker-archive", tag=tag):
@@ -139,19 +140,19 @@ def load(engine: Engine, layout: Layout, arch: Arch, tag: str) -> Loaded:
     reference = named[0] if named else archive.reference(tag)
     found = _inspect(engine, reference)
     if found is None:
-        message = f"{engine.kind} took the image and has none called {reference}"
+        message = f"{engine.kind} loaded the image, but has none with the name {reference}"
         raise WorkFailed(message, hint=answer.stdout.strip() + answer.stderr.strip())
     if not _same(found, stored):
         message = (
-            f"{engine.kind} {engine.version} has {_id(found)} under {reference},"
-            f" the layout {layout.path} has {stored.manifest.digest}"
+            f"{engine.kind} {engine.version} has {_id(found)} as {reference}"
+            f" (expected {stored.manifest.digest}, from {layout.path})"
         )
         raise WorkFailed(message, hint=f"remove it with: {engine.kind} image rm {reference}")
-    return Loaded(reference=reference, id=_id(found))
+    return EngineImage(reference=reference, id=_id(found))
 
 
 def remove(engine: Engine, reference: str) -> None:
-    """Take the name `reference` from the engine, the image with its last name; no error if gone."""
+    """Remove the name `reference`, and the image with its last name; no error if it is missing."""
     if _inspect(engine, reference) is not None:
         processes.run(engine.command("image", "rm", reference))
 
@@ -160,30 +161,31 @@ def run(
     engine: Engine,
     reference: str,
     command: Sequence[str],
-    settings: Running | None = None,
+    settings: ContainerOptions | None = None,
     *,
     stream: bool = False,
 ) -> processes.Result:
-    """Run `command` (none: the image's own) in a new container, which is removed at its end.
+    """Run `command` (empty: the image's) in a new container, which is removed at the end.
 
-    The status is the command's and is not judged. `stream` lets it use the terminal.
+    The status is that of the command; any is returned, not an error. `stream` connects the command
+    to the terminal.
     """
-    flags = _flags(engine, settings or Running())
+    flags = _flags(engine, settings or ContainerOptions())
     full = engine.command("run", "--rm", *flags, reference, *command)
     return processes.run(full, check=False, stream=stream)
 
 
 def create(
-    engine: Engine, reference: str, command: Sequence[str], settings: Running | None = None
+    engine: Engine, reference: str, command: Sequence[str], settings: ContainerOptions | None = None
 ) -> str:
-    """A new container that has not been started: its id."""
-    flags = _flags(engine, settings or Running())
+    """Create a container without starting it; returns its id."""
+    flags = _flags(engine, settings or ContainerOptions())
     return processes.run(engine.command("create", *flags, reference, *command)).stdout.strip()
 
 
 def copy_in(engine: Engine, container: str, tar: Iterable[bytes], folder: str = "/") -> None:
-    """Unpack a tar stream into `folder` of a container, with the owners that the tar names."""
-    # What both call archive mode gives all files to the container's own user.
+    """Unpack a tar stream into `folder` of a container, with the owners in the tar."""
+    # podman's archive mode changes the owner to the container's user.
     owners = ("--archive=false",) if engine.kind == "podman" else ()
     processes.feed(engine.command("cp", *owners, "-", f"{container}:{folder}"), tar)
 
@@ -194,16 +196,26 @@ def copy_out(engine: Engine, container: str, path: str, destination: Path) -> No
 
 
 def start(engine: Engine, container: str, *, stream: bool = False) -> processes.Result:
-    """Start a container and wait for its end; the status is its command's and is not judged."""
+    """Start a container and wait for its end. Any status is returned, not an error."""
     return processes.run(engine.command("start", "--attach", container), check=False, stream=stream)
 
 
 def discard(engine: Engine, container: str) -> None:
-    """Remove a container, running or not, and volumes without a name; no error if it is gone."""
+    """Remove a container, running or not, and its anonymous volumes; no error if it is missing."""
     processes.run(engine.command("rm", "--force", "--volumes", container), check=False)
 
 
-def _flags(engine: Engine, settings: Running) -> list[str]:
+def _gpus(engine: Engine, gpus: bool | int) -> tuple[str, ...]:
+    if gpus is True:
+        return GPUS[engine.kind]
+    if engine.kind == "docker":
+        return ("--gpus", str(gpus))
+    return tuple(
+        word for number in range(gpus) for word in ("--device", f"nvidia.com/gpu={number}")
+    )
+
+
+def _flags(engine: Engine, settings: ContainerOptions) -> list[str]:
     flags = [f"--env={name}={value}" for name, value in settings.env.items()]
     if settings.user is not None:
         flags.append(f"--user={settings.user}")
@@ -212,7 +224,7 @@ def _flags(engine: Engine, settings: Running) -> list[str]:
     if not settings.network:
         flags.append("--network=none")
     if settings.gpus:
-        flags += GPUS[engine.kind]
+        flags += _gpus(engine, settings.gpus)
     if settings.stdin or settings.tty:
         flags.append("--interactive")
     if settings.tty:
@@ -233,10 +245,10 @@ def _id(found: _Inspected) -> str:
 
 
 def _same(found: _Inspected, stored: Stored) -> bool:
-    """Whether an engine's image is the layout's.
+    """Whether an image in an engine is that of a layout.
 
-    Its id is the manifest's digest in a store of OCI documents and the configuration's in an older
-    one; either fixes the diff ids.
+    Its id is the digest of the manifest if the engine stores OCI documents, and otherwise that of
+    the configuration.
     """
     known = (stored.manifest.digest, stored.config.digest)
     return _id(found) in known and found.root_fs.layers in ((), stored.diff_ids)

@@ -1,7 +1,7 @@
-"""Runs a command in an image that lies in a layout: through an engine, or in a root folder.
+"""Runs a command in the image of a layout, with an engine or in a root folder.
 
-Comes in: a layout and a command. Goes out: the command's status. A root folder needs no engine and
-no root; it is unpacked for the command and removed after it.
+A root folder needs neither an engine nor root: the image is unpacked for the command, and removed
+afterwards.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from imgbuild.oci import tree
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.unpack import unpack
 from imgbuild.plan.seal import Seal, seal_path
-from imgbuild.system.console import console
 from imgbuild.system.process import Result
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that ended. `through` is "docker", "podman" or "root"; text only if captured."""
+    """A finished command. `through` is "docker", "podman" or "root"; text only if captured."""
 
     through: str
     status: int
@@ -34,8 +34,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     stderr: str
 
 
-class Running(msgspec.Struct, frozen=True):
-    """The part of an image configuration that a command needs, as image-spec names it."""
+class CommandConfig(msgspec.Struct, frozen=True):
+    """The part of an image configuration that running a command needs, from image-spec 1.1."""
 
     env: tuple[str, ...] = msgspec.field(default=(), name="Env")
     entrypoint: tuple[str, ...] = msgspec.field(default=(), name="Entrypoint")
@@ -43,19 +43,22 @@ class Running(msgspec.Struct, frozen=True):
     workdir: str = msgspec.field(default="/", name="WorkingDir")
 
 
-def running(layout: Layout, arch: Arch) -> Running:
-    """Environment, entry point, command and folder of the image on `arch`."""
+def running(layout: Layout, arch: Arch) -> CommandConfig:
+    """Environment, entry point, command and working folder of the image on `arch`.
+
+    IntegrityError if the configuration is invalid.
+    """
     try:
-        return msgspec.convert(layout.image(arch).settings, Running)
+        return msgspec.convert(layout.image(arch).settings, CommandConfig)
     except msgspec.ValidationError as error:
-        message = f"{layout.path}: the configuration for {arch} is none: {error}"
+        message = f"{layout.path}: invalid image configuration for {arch}: {error}"
         raise IntegrityError(message, hint="build it again") from error
 
 
 def unpacked_size(images: Path, target: str, layout: Layout, arch: Arch) -> int | None:
-    """Bytes of the image's layers once inflated, if the seal of `target` is of that image.
+    """The inflated size of the image's layers, for a progress bar; None if unknown.
 
-    None if nobody knows: it only makes a progress bar better.
+    It is known if the `digests.json` of `target` is that of the image.
     """
     try:
         sealed = codec.read(seal_path(images, target), Seal).arch.get(arch)
@@ -64,36 +67,41 @@ def unpacked_size(images: Path, target: str, layout: Layout, arch: Arch) -> int 
     if sealed is None or sealed.manifest != layout.image(arch).manifest.digest:
         return None
     sizes = [layer.unpacked for layer in sealed.layers]
-    return sum(sizes) if all(sizes) else None  # a registry does not say how large its layers are
+    return sum(sizes) if all(sizes) else None  # unknown for layers of a registry base
 
 
 @contextlib.contextmanager
 def root_folder(
-    layout: Layout, arch: Arch, store: Store, *, unpacked: int | None = None
+    layout: Layout,
+    arch: Arch,
+    store: Store,
+    *,
+    unpacked: int | None = None,
+    reporter: Reporter = SILENT,
 ) -> Iterator[Path]:
-    """The image on `arch` as a folder, which is gone when the work is done.
+    """The image on `arch` unpacked to a folder, which is removed at the end.
 
     `unpacked` is its size in bytes, for the progress bar.
     """
     blobs = [layout.blob(layer.digest) for layer in layout.image(arch).layers]
     with store.scratch() as scratch:
         root = scratch / "root"
-        with console.step(f"unpacking {layout.path.name}"):
-            unpack(blobs, root, unpacked=unpacked)
+        with reporter.step(f"unpacking {layout.path.name}"):
+            unpack(blobs, root, unpacked=unpacked, reporter=reporter)
         try:
             yield root
         finally:
-            tree.remove(root)  # an image may hold folders that their owner may not write
+            tree.remove(root)  # an image may contain read-only folders
 
 
-def environment(settings: Running) -> dict[str, str]:
-    """The environment that the image sets, by name."""
+def environment(settings: CommandConfig) -> dict[str, str]:
+    """The environment of the image: name → value."""
     return dict(item.split("=", 1) for item in settings.env)
 
 
 def run_in_root(
     root: Path,
-    settings: Running,
+    settings: CommandConfig,
     command: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
@@ -101,7 +109,7 @@ def run_in_root(
     network: bool = False,
     stream: bool = False,
 ) -> Result:
-    """Run `command` (none: the image's own) in the folder `root`, through the entry point."""
+    """Run `command` (empty: the image's) in the folder `root`, with the image's entry point."""
     return sandbox.run(
         root,
         [*settings.entrypoint, *(command or settings.command)],
@@ -121,25 +129,26 @@ def run(
     *,
     through: str | None,
     store: Store,
-    settings: engine.Running,
-    stream: bool = True,
+    settings: engine.ContainerOptions,
     unpacked: int | None = None,
+    reporter: Reporter = SILENT,
 ) -> Ran:
-    """Run `command` with this terminal, or captured without `stream`; the status is the command's.
+    """Run `command` on this terminal or, without `settings.stdin`, capture its output.
 
-    `through` names "docker", "podman" or "root"; None takes the engine that answers, else a root
-    folder. ToolMissing if the one that is named does not answer.
+    `through` is "docker", "podman" or "root"; None means a running engine, else a root folder.
+    ToolMissing if the named engine is not running.
     """
-    found = None if through == "root" else engine.find(through)
+    found = None if through == "root" else engine.find(through, reporter=reporter)
     if found is None and through in ("docker", "podman"):
         engine.require(through)
     if found is not None:
-        loaded = engine.load(found, layout, arch, tag)
-        done = engine.run(found, loaded.reference, command, settings, stream=stream)
+        loaded = engine.load(found, layout, arch, tag, reporter=reporter)
+        done = engine.run(found, loaded.reference, command, settings, stream=settings.stdin)
         return _ran(found.kind, done)
-    with root_folder(layout, arch, store, unpacked=unpacked) as root:
+    with root_folder(layout, arch, store, unpacked=unpacked, reporter=reporter) as root:
         own = running(layout, arch)
-        done = run_in_root(root, own, command, network=settings.network, stream=stream)
+        network, stream = settings.network, settings.stdin
+        done = run_in_root(root, own, command, network=network, stream=stream)
         return _ran("root", done)
 
 

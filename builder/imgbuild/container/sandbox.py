@@ -1,9 +1,8 @@
-"""Runs commands inside a root file system without any container engine, with or without root.
+"""Runs commands in an unpacked image without a container engine, with or without root.
 
-Comes in: a folder that `oci.unpack` made and a command. Goes out: what the command left. It has
-namespaces of its own (mounts, processes, host name and, without root, a user namespace in which the
-caller is root), so that nothing stays mounted or running when it ends or imgbuild is killed. This
-keeps apart what should not mix; it is no wall against code that means harm.
+The command runs in its own namespaces (mounts, processes, host name and, without root, a user
+namespace in which the caller is root), so that nothing stays mounted or running when it ends or
+imgbuild is killed. This is isolation, but not security against malicious code.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
-from imgbuild.oci.tree import Tree
+from imgbuild.oci.tree import RootFolder
 from imgbuild.system import process as processes
 
 HOSTNAME = "imgbuild"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-FAILED = 125  # status when the set-up fails, as Docker has it
+FAILED = 125  # the status if the set-up fails, as in Docker
 MARK = "imgbuild sandbox: "
 RESOLVER = Path("/etc/resolv.conf")
 NAMESPACES = ("--mount", "--propagation", "private", "--uts", "--ipc", "--pid", "--kill-child")
 REMEDY = (
-    "run as root, or let users make namespaces: sysctl user.max_user_namespaces above 0,"
+    "run as root, or allow users to create namespaces: sysctl user.max_user_namespaces above 0,"
     " kernel.unprivileged_userns_clone=1 on older Debian,"
     " kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu;"
     " a container needs --privileged"
 )
 
-# Runs in the new namespaces as their root and first process, which waits for the command, since a
-# first process ignores signals. Arguments: ROOT PROC DEV SYS TMP HOSTS NETWORK PYTHON READONLY,
-# then triples of "rw" or "ro", SOURCE and TARGET, then "--" and the command. Where the kernel
-# refuses a new /proc (a container's own is partly hidden), the old one is shown. Flags that the
-# host has set must be named again by a user who is root in this namespace only.
+# Runs in the new namespaces as root and as process 1, which waits for the command, since process 1
+# ignores signals. Arguments: ROOT PROC DEV SYS TMP HOSTS NETWORK PYTHON READONLY, then triples of
+# "rw" or "ro", SOURCE and TARGET, then "--" and the command. If the kernel does not allow a new
+# /proc (that of a container is partly hidden), the existing one is bound. Mount flags of the host
+# must be repeated by a user who is root only in this namespace.
 SETUP = r"""
 root=$1 proc=$2 dev=$3 sys=$4 tmp=$5 hosts=$6 network=$7 python=$8 readonly=$9
 shift 9
@@ -82,7 +81,7 @@ exit $?
 
 
 class Bind(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or folder of the host that the command sees at `target`, an absolute path."""
+    """A file or folder of the host, mounted at the absolute path `target`."""
 
     source: Path
     target: str
@@ -101,18 +100,18 @@ def run(
     readonly: bool = False,
     stream: bool = False,
 ) -> processes.Result:
-    """Run `command` with the folder `root` as its `/`, as root; its status is not judged.
+    """Run `command` as root with the folder `root` as its `/`. Any status is returned.
 
-    `user`, a user and a group id, makes it run as them. Without real root there is one user id to
-    give, so that root's files seem to be that user's. With `readonly` the files of `root` itself
-    cannot be written; `/tmp` and what is bound can.
-    It sees `/proc`, the host's `/dev`, `/sys` read-only, fresh `/tmp` and `/dev/shm`, and nothing
-    of the host's environment but `env`. Without `network` it has a loopback of its own and no more.
-    `stream` lets it use the terminal. ToolMissing if the kernel or the machine's owner forbids
-    namespaces, WorkFailed if the set-up fails, InputError if `root` cannot be used.
+    `user`, a user and a group id, runs it as that user. If the caller is not root there is only one
+    user id, so that root's files appear to belong to that user. With `readonly` the files of `root`
+    cannot be written; `/tmp` and writable `binds` can.
+    The command has `/proc`, the host's `/dev`, a read-only `/sys`, new `/tmp` and `/dev/shm`, and
+    of the environment only `env`. Without `network` it has only a loopback. `stream` connects it
+    to the terminal. ToolMissing if namespaces are not allowed on this machine, WorkFailed if the
+    set-up fails, InputError if `root` cannot be used.
     """
     if not command:
-        message = "the sandbox has no command to run"
+        message = "no command to run"
         raise InputError(message)
     variables = {"PATH": PATH, "HOME": "/root", **(env or {})}
     full = [
@@ -132,7 +131,7 @@ def run(
 
 
 def _enter(root: Path, cwd: str, user: tuple[int, int] | None, *, network: bool) -> list[str]:
-    """The command that goes into `root` and, if asked, gives up being root."""
+    """The command that enters `root` and changes to `user`."""
     become: list[str] = []
     if user is not None and "--user" in _namespaces(network=network):
         become = ["--user", f"--map-user={user[0]}", f"--map-group={user[1]}"]
@@ -144,11 +143,11 @@ def _enter(root: Path, cwd: str, user: tuple[int, int] | None, *, network: bool)
 def _arguments(
     root: Path, binds: Sequence[Bind], *, network: bool, readonly: bool = False
 ) -> list[str]:
-    """The arguments of the script: mount points, made and resolved inside the image."""
+    """The arguments of the script: mount points, created and resolved inside the image."""
     if network and RESOLVER.exists():
         binds = (*binds, Bind(source=RESOLVER, target=str(RESOLVER)))
     try:
-        with Tree(root) as tree:
+        with RootFolder(root) as tree:
             fixed = [tree.real((name,)) for name in ("proc", "dev", "sys", "tmp")]
             hosts = _file_point(tree, "etc/hosts")
             triples: list[str | Path] = []
@@ -157,19 +156,19 @@ def _arguments(
                 triples += ["rw" if bind.writable else "ro", source, _point(tree, bind)]
     except OSError as error:
         message = f"cannot use {root} as a root: {error.filename or ''}: {error.strerror}"
-        raise InputError(message, hint="unpack the image to a folder of your own") from error
+        raise InputError(message, hint="unpack the image to a folder that you own") from error
     answers = ["yes" if each else "no" for each in (network, readonly)]
     words = (root, *fixed, hosts, answers[0], sys.executable, answers[1], *triples)
     return [str(item) for item in words]
 
 
-def _point(tree: Tree, bind: Bind) -> Path:
+def _point(tree: RootFolder, bind: Bind) -> Path:
     if bind.source.is_dir():
         return tree.real(tree.parts(bind.target))
     return _file_point(tree, bind.target)
 
 
-def _file_point(tree: Tree, path: str) -> Path:
+def _file_point(tree: RootFolder, path: str) -> Path:
     parts = tree.parts(path)
     tree.touch(parts)
     return tree.real(parts[:-1]) / parts[-1]
@@ -189,9 +188,9 @@ def _unshare() -> str:
 
 @functools.cache
 def _namespaces(*, network: bool) -> tuple[str, ...]:
-    """The command that makes the namespaces, tried once; ToolMissing if it is refused."""
+    """The command that creates the namespaces, tested once; ToolMissing if it fails."""
     setpriv = shutil.which("setpriv")
-    # Whoever kills imgbuild means its children too.
+    # If imgbuild is killed, its children must end too.
     guard = (setpriv, "--pdeathsig", "KILL") if setpriv else ()
     own = (*guard, _unshare(), *NAMESPACES, *(() if network else ("--net",)))
     mapped = (*own, "--user", "--map-root-user")
@@ -201,5 +200,5 @@ def _namespaces(*, network: bool) -> tuple[str, ...]:
         if answer.status == 0:
             return prefix
     reason = answer.stderr.strip() if answer else ""
-    message = f"this machine does not let you make namespaces: {reason}"
+    message = f"cannot create namespaces on this machine: {reason}"
     raise ToolMissing(message, hint=REMEDY)

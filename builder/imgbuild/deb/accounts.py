@@ -1,15 +1,15 @@
-"""Users and groups of the base: passwd, group and their shadows.
+"""Users and groups of the base: passwd, group and their shadow files.
 
-Comes in: base-passwd's master files, the groups that packages add, the image's user. Goes out: four
-files in the tree, with no password that anyone could log in with.
+Made from base-passwd's master files, the groups that packages add, and the image's user. No account
+has a password.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from imgbuild.deb.table import Group
-from imgbuild.deb.tree import Tree
+from imgbuild.deb.table import DebGroup
+from imgbuild.deb.tree import DebTree
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import User
 from imgbuild.oci.tar import MTIME
@@ -20,7 +20,7 @@ SHADOW = 42  # the group that may read shadow files
 DAY = MTIME // 86400  # passwords were "last changed" at the constant time, not today
 
 
-def install(tree: Tree, groups: Sequence[Group], user: User) -> None:
+def install(tree: DebTree, groups: Sequence[DebGroup], user: User) -> None:
     """Write the four files; InputError if the image's user takes a name or number of the base's."""
     passwd = [
         line.split(":") for line in tree.read(f"{MASTER}/passwd.master").decode().splitlines()

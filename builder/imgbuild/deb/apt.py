@@ -1,12 +1,11 @@
-"""Debian's archive: which mirror, which packages, with which hashes.
+"""Debian's archive: mirrors, and the packages of a base with their hashes.
 
-Comes in: a base of `matrix.yaml`. Goes out: its packages as `Deb` values, and the addresses of
-their files. Trust runs from Debian's archive keyring over `InRelease` to `Packages.xz` to each
-package.
+Debian's archive keyring signs `InRelease`, which has the hash of `Packages.xz`, which has the hash
+of each package.
 
 Only the suite's main archive is read. A point release leaves its files in place until the next one,
-and after the last one for good, while security and updates suites drop each superseded file: a lock
-that named those would be dead in weeks. Security fixes come with the point releases.
+and the last one leaves them forever, while security and updates suites drop each superseded file: a
+lock that named those would be unusable within weeks. Security fixes come with the point releases.
 """
 
 from __future__ import annotations
@@ -15,15 +14,16 @@ import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from imgbuild.cache.download import Http
+import msgspec
+
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.deb.closure import Archive, close
+from imgbuild.deb.closure import DebianArchive, close
 from imgbuild.deb.control import fields, paragraphs
 from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import DebianBase
 from imgbuild.system import process
-from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 
 KEYRINGS = (
@@ -37,17 +37,18 @@ USED = frozenset(
         *("Essential", "Priority", "Provides", "Depends", "Pre-Depends", "Conflicts", "Breaks"),
     )
 )
+PARSED = "debian-index-1"  # the number changes with `USED` and with how an index is parsed
 REMEDY = "apt-get install gpgv debian-archive-keyring"
 
 
-def resolve_debs(base: DebianBase, arch: Arch, store: Store, http: Http) -> tuple[Deb, ...]:
+def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> tuple[Deb, ...]:
     """The base's packages and all they need on `arch`, sorted by name.
 
     FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
-    ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, WorldImpossible
+    ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
     if a dependency cannot be met.
     """
-    archive = Archive(_packages(base, arch, store, http))
+    archive = DebianArchive(_packages(base, arch, context))
     return _debs(close(archive, base.packages, file="matrix.yaml"))
 
 
@@ -57,16 +58,15 @@ def added_debs(
     have: Sequence[Deb],
     wanted: Sequence[str],
     control: Callable[[Deb], dict[str, str]],
-    store: Store,
-    http: Http,
+    context: Context,
 ) -> tuple[Deb, ...]:
     """What `wanted` needs beside the packages that are there already, sorted by name.
 
     These stay at their versions; `control` reads what one says of itself where the archive has
     another version by now. Errors as for `resolve_debs`.
     """
-    listed = list(_packages(base, arch, store, http))
-    newest = Archive(listed).packages
+    listed = list(_packages(base, arch, context))
+    newest = DebianArchive(listed).packages
     kept = {
         deb.package: known
         if (known := newest.get(deb.package)) is not None and known["Version"] == deb.version
@@ -74,7 +74,7 @@ def added_debs(
         for deb in have
     }
     rest = (package for package in listed if package["Package"] not in kept)
-    archive = Archive((*kept.values(), *rest))
+    archive = DebianArchive((*kept.values(), *rest))
     chosen = close(archive, wanted, file="matrix.yaml", have=tuple(kept))
     return _debs([package for package in chosen if package["Package"] not in kept])
 
@@ -93,7 +93,7 @@ def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
     )
 
 
-def _packages(base: DebianBase, arch: Arch, store: Store, http: Http) -> list[dict[str, str]]:
+def _packages(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, str]]:
     """Every package of the suite, as the first mirror that answers lists it."""
     places = mirrors(base)
     if not places:
@@ -103,12 +103,12 @@ def _packages(base: DebianBase, arch: Arch, store: Store, http: Http) -> list[di
     failures = []
     for mirror in places:
         try:
-            texts = _indexes(base, arch, mirror, store, http)
+            found = _indexes(base, arch, mirror, context)
         except FetchFailed as error:
-            console.detail(f"{mirror}: {error.message}")
+            context.reporter.detail(f"{mirror}: {error.message}")
             failures.append(f"{mirror}: {error.message}")
             continue
-        return [_used(paragraph) for text in texts for paragraph in paragraphs(text)]
+        return [package for listed in found for package in listed]
     message = f"no mirror answers for Debian {base.suite}:\n" + "\n".join(failures)
     raise FetchFailed(
         message, hint="check the network and the proxy, or name a mirror in matrix.yaml"
@@ -149,10 +149,14 @@ def _apt_sites(suite: str) -> list[str]:
     return [*same, *other]
 
 
-def _indexes(base: DebianBase, arch: Arch, mirror: str, store: Store, http: Http) -> list[str]:
-    """The text of the `Packages` index of each component, verified."""
+def _indexes(
+    base: DebianBase, arch: Arch, mirror: str, context: Context
+) -> list[list[dict[str, str]]]:
+    """The packages of the `Packages` index of each component, verified."""
     place = f"{mirror}/dists/{base.suite}"
-    release = _verified(http.bytes(f"{place}/InRelease"), f"{place}/InRelease", store)
+    release = _verified(
+        context.http.bytes(f"{place}/InRelease"), f"{place}/InRelease", context.store
+    )
     if base.suite not in (release.get("Codename"), release.get("Suite")):
         message = f"{place}/InRelease is signed for {release.get('Codename')}, not for {base.suite}"
         raise IntegrityError(message, hint="the mirror is wrong or tampered with: try another")
@@ -167,11 +171,15 @@ def _indexes(base: DebianBase, arch: Arch, mirror: str, store: Store, http: Http
         if name not in hashes:
             message = f"{place}/InRelease names no {name}"
             raise IntegrityError(message, hint="check the base's `components` in matrix.yaml")
-        texts.append(_index(f"{place}/{name}", hashes[name], store, http))
+        texts.append(_index(f"{place}/{name}", hashes[name], context))
     return texts
 
 
-def _index(url: str, digest: str, store: Store, http: Http) -> str:
+def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
+    """The packages of an index; they are kept in the cache, since parsing takes seconds."""
+    store, http = context.store, context.http
+    if (kept := store.fact(PARSED, digest)) is not None:
+        return msgspec.msgpack.decode(kept, type=list[dict[str, str]])
     known = store.file(digest)
     if known is not None:
         data = known.read_bytes()
@@ -189,7 +197,9 @@ def _index(url: str, digest: str, store: Store, http: Http) -> str:
             temporary = scratch / "Packages.xz"
             temporary.write_bytes(data)
             store.add_file(temporary, digest)
-    return lzma.decompress(data).decode()
+    listed = [_used(paragraph) for paragraph in paragraphs(lzma.decompress(data).decode())]
+    store.put_fact(PARSED, digest, msgspec.msgpack.encode(listed))
+    return listed
 
 
 def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:

@@ -1,7 +1,6 @@
-"""What a .deb holds: control files, and files whose contents go to a spool file.
+"""The content of a .deb (an `ar` of control.tar and data.tar): control files and files.
 
-Comes in: the path of a `.deb` (an `ar` of control.tar and data.tar). Goes out: a `Package`. Only
-the compressed package is in memory; contents stream to the spool.
+The contents of files are written to a spool file; only the compressed package is in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ DAMAGED = (
 )
 
 
-class Package(msgspec.Struct, frozen=True):
+class DebContents(msgspec.Struct, frozen=True):
     """One unpacked package. `listing` has every path as shipped, in archive order, kept or not."""
 
     name: str
@@ -41,7 +40,7 @@ class Package(msgspec.Struct, frozen=True):
     members: tuple[Member, ...]
 
 
-def read(path: Path, spool: Path, keep: Callable[[str, Kind], bool]) -> Package:
+def read(path: Path, spool: Path, keep: Callable[[str, Kind], bool]) -> DebContents:
     """Unpack the .deb at `path`; contents of kept members are appended to the new file `spool`.
 
     `keep` is asked with each member's path (no leading slash) and kind. IntegrityError for a
@@ -73,7 +72,7 @@ def read(path: Path, spool: Path, keep: Callable[[str, Kind], bool]) -> Package:
                     content = _spool(data, info, sink, spool)
                     member = msgspec.structs.replace(member, content=content, size=info.size)
                 members.append(member)
-    return Package(about["Package"], about, files, tuple(listing), tuple(members))
+    return DebContents(about["Package"], about, files, tuple(listing), tuple(members))
 
 
 def control(path: Path) -> dict[str, str]:
@@ -88,7 +87,7 @@ def control(path: Path) -> dict[str, str]:
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Debian's copyright file of a package, or the name of the package whose file stands for it."""
+    """Debian's copyright file of a package, or the name of the package that has the file for it."""
 
     text: str = ""
     package: str = ""

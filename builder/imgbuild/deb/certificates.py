@@ -1,7 +1,7 @@
 """The bundle of certificate authorities and the links by which OpenSSL finds them.
 
-Comes in: the merged tree with `usr/share/ca-certificates`. Goes out: members of `etc/ssl/certs` and
-`etc/ca-certificates.conf`, as `update-ca-certificates` and `openssl rehash` leave them.
+Makes `etc/ssl/certs` and `etc/ca-certificates.conf` from `usr/share/ca-certificates`, as
+`update-ca-certificates` and `openssl rehash` do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import posixpath
 import re
 
-from imgbuild.deb.tree import Tree
+from imgbuild.deb.tree import DebTree
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import Member
 
@@ -37,7 +37,7 @@ TEXT = {UTF8: "utf-8", 0x13: "latin-1", 0x14: "latin-1", 0x16: "latin-1", 0x1A: 
         BMP: "utf-16-be", UNIVERSAL: "utf-32-be"}  # fmt: skip
 
 
-def install(tree: Tree) -> None:
+def install(tree: DebTree) -> None:
     """Trust all certificates that the package ships, in byte order of their paths."""
     files = _certificates(tree)
     names = [member.path.removeprefix(f"{SOURCE}/") for member in files]
@@ -117,5 +117,5 @@ def _wrap(tag: int, content: bytes) -> bytes:
     return bytes([tag, 0x80 | len(length)]) + length + content
 
 
-def _certificates(tree: Tree) -> list[Member]:
+def _certificates(tree: DebTree) -> list[Member]:
     return [member for member in tree.below(SOURCE, deep=True) if member.path.endswith(".crt")]

@@ -1,7 +1,6 @@
-"""Which Debian packages a base needs: wanted ones, essential ones, and all that these depend on.
+"""Which Debian packages a base needs: wanted ones, essential ones, and their dependencies.
 
-Comes in: the paragraphs of a `Packages` index and the names wanted. Goes out: the chosen
-paragraphs, sorted by name. Recommends are not followed. Equal inputs give equal answers.
+The result is sorted by name and depends on nothing but the inputs. Recommends are not followed.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from imgbuild.deb.control import Clause, Relation, clauses
+from imgbuild.deb.control import Clause, DebRelation, clauses
 from imgbuild.deb.version import key, satisfies
-from imgbuild.errors import InputError, Problem, WorldImpossible
+from imgbuild.errors import InputError, NoSolution, Problem
 
 NEEDS = ("Pre-Depends", "Depends")
 EXCLUDES = ("Conflicts", "Breaks")
@@ -31,7 +30,7 @@ class Provider(msgspec.Struct, frozen=True):
     real: bool
 
 
-class Archive:
+class DebianArchive:
     """An index by name, with what each package provides. Of several versions the newest counts."""
 
     def __init__(self, paragraphs: Iterable[Paragraph]) -> None:
@@ -46,7 +45,7 @@ class Archive:
                 provider = Provider(paragraph, provided.version, real=False)
                 self._providers.setdefault(provided.name, []).append(provider)
 
-    def providers(self, relation: Relation) -> list[Provider]:
+    def providers(self, relation: DebRelation) -> list[Provider]:
         """What satisfies `relation`: the package itself, then providers by priority and name."""
         package = self.packages.get(relation.name)
         real = [Provider(package, package["Version"], real=True)] if package is not None else []
@@ -55,13 +54,13 @@ class Archive:
 
 
 def close(
-    archive: Archive, wanted: Sequence[str], *, file: str, have: Sequence[str] = ()
+    archive: DebianArchive, wanted: Sequence[str], *, file: str, have: Sequence[str] = ()
 ) -> list[Paragraph]:
     """The wanted packages, the essential ones and their dependencies, sorted by name.
 
     Those that one has already come along; their dependencies are not followed again.
 
-    InputError, naming `file`, for a wanted name that the archive has not; WorldImpossible, with its
+    InputError, naming `file`, for a wanted name that the archive has not; NoSolution, with its
     reasons, for a dependency that nothing satisfies or for chosen packages that exclude each other.
     """
     _check_names(archive, wanted, file)
@@ -100,11 +99,11 @@ def needs(package: Paragraph) -> list[Clause]:
     return [clause for field in NEEDS for clause in clauses(package.get(field, ""))]
 
 
-def _met(archive: Archive, relation: Relation, chosen: Mapping[str, Paragraph]) -> bool:
+def _met(archive: DebianArchive, relation: DebRelation, chosen: Mapping[str, Paragraph]) -> bool:
     return any(one.package["Package"] in chosen for one in archive.providers(relation))
 
 
-def _fits(provider: Provider, relation: Relation) -> bool:
+def _fits(provider: Provider, relation: DebRelation) -> bool:
     if not relation.relation:
         return True
     # Policy 7.5: an unversioned Provides satisfies no versioned relation.
@@ -119,7 +118,7 @@ def _preference(provider: Provider) -> tuple[int, str]:
     return rank, provider.package["Package"]
 
 
-def _check_names(archive: Archive, wanted: Sequence[str], file: str) -> None:
+def _check_names(archive: DebianArchive, wanted: Sequence[str], file: str) -> None:
     problems = []
     for name in wanted:
         if name not in archive.packages:
@@ -137,7 +136,7 @@ def _check_names(archive: Archive, wanted: Sequence[str], file: str) -> None:
         raise InputError(message, problems=tuple(problems))
 
 
-def _check_conflicts(archive: Archive, chosen: Mapping[str, Paragraph]) -> None:
+def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) -> None:
     reasons: list[str] = []
     for name, package in sorted(chosen.items()):
         for field in EXCLUDES:
@@ -150,12 +149,12 @@ def _check_conflicts(archive: Archive, chosen: Mapping[str, Paragraph]) -> None:
                 )
     if reasons:
         message = "the base's Debian packages exclude each other"
-        raise WorldImpossible(
+        raise NoSolution(
             message, reasons=tuple(reasons), hint="take one of them out of the base's packages"
         )
 
 
-def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> WorldImpossible:
+def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> NoSolution:
     text = " | ".join(str(relation) for relation in clause)
     reasons = [f"{name} depends on {text}, which no package of the archive satisfies"]
     while because.get(name, "") in because:
@@ -163,7 +162,7 @@ def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> WorldI
         name = because[name]
     reasons.append(f"{name}: {because[name]}")
     message = f"nothing in the Debian archive satisfies {text}"
-    return WorldImpossible(
+    return NoSolution(
         message,
         reasons=tuple(reasons),
         hint="name a package that provides it in the base's packages",

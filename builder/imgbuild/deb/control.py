@@ -1,7 +1,7 @@
 """Debian's control format: paragraphs of fields, and relations between packages.
 
-Comes in: text of `Packages`, `Release` or a package's `control`. Goes out: mappings of fields and
-`Clause` values. Field names keep their spelling; continuation lines keep their newlines.
+It is the format of `Packages`, `Release` and a package's `control`. Field names keep their
+spelling; continuation lines keep their newlines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RELATION = re.compile(
 GAP = re.compile(r"\n[ \t]*\n+")
 
 
-class Relation(msgspec.Struct, frozen=True):
+class DebRelation(msgspec.Struct, frozen=True):
     """One package in a relation field: its name, and a bound on its version if there is one."""
 
     name: str
@@ -29,11 +29,11 @@ class Relation(msgspec.Struct, frozen=True):
         return f"{self.name} ({self.relation} {self.version})" if self.relation else self.name
 
 
-Clause = tuple[Relation, ...]  # alternatives, in order of preference
+Clause = tuple[DebRelation, ...]  # alternatives, in order of preference
 
 
 def paragraphs(text: str) -> Iterator[dict[str, str]]:
-    """Each paragraph of `text` as a mapping of its fields, in the order in which they stand."""
+    """Each paragraph of `text` as a mapping of its fields, in their order."""
     start = 0
     for match in GAP.finditer(text):  # one at a time: an index of Debian has 60,000
         block, start = text[start : match.start()], match.end()
@@ -65,10 +65,10 @@ def clauses(text: str) -> tuple[Clause, ...]:
     return tuple(tuple(_relation(one) for one in part.split("|")) for part in parts if part)
 
 
-def _relation(text: str) -> Relation:
+def _relation(text: str) -> DebRelation:
     match = RELATION.match(text.strip())
     if match is None:
         message = f"not a package relation: {text.strip()!r}"
         raise ValueError(message)
     # Only one architecture is ever installed, so `:any` adds nothing.
-    return Relation(match["name"], match["relation"] or "", match["version"] or "")
+    return DebRelation(match["name"], match["relation"] or "", match["version"] or "")

@@ -1,8 +1,8 @@
-"""dpkg's own database: apt works in images built on this one, and scanners see each package.
+"""dpkg's own database: apt works in derived images, and scanners see each package.
 
-Comes in: unpacked packages, alternatives and diversions. Goes out: files below `var/lib/dpkg`, as
-dpkg writes them: status, info/*, triggers, diversions, alternatives. One full database rather than
-entries in status.d: scanners read both, but `apt-get install` in a derived image needs this one.
+Writes `var/lib/dpkg` as dpkg does: status, info/*, triggers, diversions, alternatives. One database
+rather than entries in status.d: scanners read both, but `apt-get install` in a derived image needs
+this one.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from imgbuild.deb.archive import Package
+from imgbuild.deb.archive import DebContents
 from imgbuild.deb.table import Alternative, Diversion, interests
-from imgbuild.deb.tree import Tree
+from imgbuild.deb.tree import DebTree
 from imgbuild.values import Arch
 
 ROOT = "var/lib/dpkg"
@@ -27,8 +27,8 @@ FIELDS = (
 
 
 def install(
-    tree: Tree,
-    packages: Sequence[Package],
+    tree: DebTree,
+    packages: Sequence[DebContents],
     arch: Arch,
     alternatives: Mapping[str, Sequence[Alternative]],
     diversions: Sequence[Diversion],
@@ -71,7 +71,7 @@ def alternative(choices: Sequence[Alternative]) -> bytes:
     return ("\n".join(lines) + "\n\n").encode()
 
 
-def _status(tree: Tree, package: Package) -> bytes:
+def _status(tree: DebTree, package: DebContents) -> bytes:
     fields = {**package.control, "Status": "install ok installed"}
     conffiles = [line for line in package.files.get("conffiles", b"").decode().splitlines() if line]
     if conffiles:
@@ -87,7 +87,7 @@ def _status(tree: Tree, package: Package) -> bytes:
     return ("\n".join(lines) + "\n\n").encode()
 
 
-def _triggers(tree: Tree, packages: Sequence[Package]) -> None:
+def _triggers(tree: DebTree, packages: Sequence[DebContents]) -> None:
     files = []
     for package in packages:
         for trigger, suffix in interests(package):

@@ -1,7 +1,4 @@
-"""What maintainer scripts would have left on disk, applied to the merged tree.
-
-Comes in: the tree of all packages and the table's entries for them. Goes out: the tree, changed.
-"""
+"""The effects of maintainer scripts, from the reviewed table, applied to the merged tree."""
 
 from __future__ import annotations
 
@@ -11,21 +8,21 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from imgbuild.deb import accounts, certificates, database, libraries
-from imgbuild.deb.archive import Package
+from imgbuild.deb.archive import DebContents
 from imgbuild.deb.table import (
     Alternative,
     AnyEffect,
     Compute,
     Copy,
+    DebFile,
+    DebFolder,
+    DebGroup,
+    DebLink,
     Diversion,
-    File,
-    Folder,
-    Group,
-    Link,
     Owner,
     Table,
 )
-from imgbuild.deb.tree import Tree
+from imgbuild.deb.tree import DebTree
 from imgbuild.errors import IntegrityError
 from imgbuild.matrix.model import User
 from imgbuild.oci.tar import Kind, Member
@@ -38,7 +35,9 @@ def sources(table: Table) -> frozenset[str]:
     return frozenset(copy.source.lstrip("/") for copy in copies)
 
 
-def apply(tree: Tree, packages: Sequence[Package], table: Table, arch: Arch, user: User) -> None:
+def apply(
+    tree: DebTree, packages: Sequence[DebContents], table: Table, arch: Arch, user: User
+) -> None:
     """Do to `tree` what the scripts of `packages` would, in order of the packages' names."""
     entries = [table.packages[p.name] for p in packages if p.name in table.packages]
     effects = [effect for entry in entries for effect in entry.effects]
@@ -52,7 +51,7 @@ def apply(tree: Tree, packages: Sequence[Package], table: Table, arch: Arch, use
         _choose(tree, choices)
     computed = {effect.what for effect in effects if isinstance(effect, Compute)}
     if "accounts" in computed:
-        groups = [effect for effect in effects if isinstance(effect, Group)]
+        groups = [effect for effect in effects if isinstance(effect, DebGroup)]
         accounts.install(tree, groups, user)
     if "certificates" in computed:
         certificates.install(tree)
@@ -62,14 +61,14 @@ def apply(tree: Tree, packages: Sequence[Package], table: Table, arch: Arch, use
     database.install(tree, packages, arch, alternatives, diversions)
 
 
-def _simple(tree: Tree, effect: AnyEffect) -> None:
+def _simple(tree: DebTree, effect: AnyEffect) -> None:
     match effect:
-        case Folder():
+        case DebFolder():
             mode = int(effect.mode, 8)
             tree.put(Member(path=effect.path, kind=Kind.FOLDER, mode=mode, gid=effect.gid))
-        case File():
+        case DebFile():
             tree.file(effect.path, effect.text.encode(), mode=int(effect.mode, 8), gid=effect.gid)
-        case Link():
+        case DebLink():
             tree.link(effect.path, effect.target)
         case Copy():
             tree.file(effect.path, _copied(tree, effect))
@@ -84,7 +83,7 @@ def _simple(tree: Tree, effect: AnyEffect) -> None:
             pass  # groups, alternatives, diversions and computed files need all packages together
 
 
-def _copied(tree: Tree, effect: Copy) -> bytes:
+def _copied(tree: DebTree, effect: Copy) -> bytes:
     data = tree.read(effect.source)
     if not effect.match and not effect.fill:
         return data
@@ -99,7 +98,7 @@ def _copied(tree: Tree, effect: Copy) -> bytes:
     return ("\n".join(filled) + "\n").encode()
 
 
-def _choose(tree: Tree, choices: Sequence[Alternative]) -> None:
+def _choose(tree: DebTree, choices: Sequence[Alternative]) -> None:
     best = max(choices, key=lambda choice: choice.priority)
     links: Mapping[str, tuple[str, str]] = {
         best.name: (best.link, best.path),
@@ -111,7 +110,7 @@ def _choose(tree: Tree, choices: Sequence[Alternative]) -> None:
             tree.link(link, f"/etc/alternatives/{name}")
 
 
-def _libraries(tree: Tree, packages: Sequence[Package], arch: Arch) -> None:
+def _libraries(tree: DebTree, packages: Sequence[DebContents], arch: Arch) -> None:
     version = next(p.control["Version"] for p in packages if p.name == "libc-bin")
     data, links = libraries.cache(tree, arch, version)
     for link in links:

@@ -1,8 +1,7 @@
 """`/etc/ld.so.cache`, byte for byte as the base's own `ldconfig` would write it.
 
-Comes in: the merged tree. Goes out: the cache's bytes, and the links from SONAMEs that are missing.
-Layout and order are those of glibc 2.33 and later (elf/cache.c): the dynamic linker searches the
-cache by halves, so a wrong order makes libraries unfindable.
+Also the links from SONAMEs that are missing. Layout and order are those of glibc 2.33 and later
+(elf/cache.c): the dynamic linker uses binary search, so a wrong order makes libraries unfindable.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from imgbuild.deb.tree import Tree
+from imgbuild.deb.tree import DebTree
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.values import Arch
 
@@ -32,7 +31,7 @@ FLAGS = {Arch.X86_64: 0x0303, Arch.ARM64: 0x0A03}  # libc6 in the low byte, the 
 CONFIGURATION = "etc/ld.so.conf"
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundLibrary(msgspec.Struct, frozen=True):
     """A library in a folder: the name that it is asked by, the file, whether that is a link."""
 
     name: str
@@ -40,7 +39,7 @@ class Found(msgspec.Struct, frozen=True):
     link: bool
 
 
-def cache(tree: Tree, arch: Arch, version: str) -> tuple[bytes, list[Member]]:
+def cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[Member]]:
     """The cache for `tree`, and links that `ldconfig` would make. `version` is libc-bin's."""
     entries: list[tuple[str, str]] = []
     links: list[Member] = []
@@ -54,7 +53,7 @@ def cache(tree: Tree, arch: Arch, version: str) -> tuple[bytes, list[Member]]:
     return encode(sorted(entries, key=_order, reverse=True), arch, version), links
 
 
-def folders(tree: Tree, arch: Arch) -> list[str]:
+def folders(tree: DebTree, arch: Arch) -> list[str]:
     """The folders that `ldconfig` searches, in order: configured ones, then its own; no aliases."""
     configured = _configured(tree, CONFIGURATION)
     builtin = [f"lib/{arch.triplet}", f"usr/lib/{arch.triplet}", "lib", "usr/lib"]
@@ -111,7 +110,7 @@ _order = functools.cmp_to_key(_compare_entries)
 
 
 def soname(data: bytes) -> str | None:
-    """The SONAME of the ELF file in `data`: "" if it has none, None if it is no shared object."""
+    """The SONAME of the ELF file in `data`: "" without one, None if it is not a shared object."""
     try:
         segments: Iterable[Any] = ELFFile(io.BytesIO(data)).iter_segments("PT_DYNAMIC")
         for segment in segments:
@@ -123,7 +122,7 @@ def soname(data: bytes) -> str | None:
     return None
 
 
-def _configured(tree: Tree, path: str) -> list[str]:
+def _configured(tree: DebTree, path: str) -> list[str]:
     """Folders of an ld.so.conf, `include` lines followed in the order of their names."""
     if tree.real(path) is None:
         return []
@@ -141,9 +140,9 @@ def _configured(tree: Tree, path: str) -> list[str]:
     return result
 
 
-def _libraries(tree: Tree, folder: str) -> list[Found]:
+def _libraries(tree: DebTree, folder: str) -> list[FoundLibrary]:
     """What `ldconfig` enters for one folder: one file for each SONAME."""
-    chosen: dict[str, Found] = {}
+    chosen: dict[str, FoundLibrary] = {}
     for member in tree.below(folder):
         file = posixpath.basename(member.path)
         real = tree.real(member.path)
@@ -164,7 +163,7 @@ def _libraries(tree: Tree, folder: str) -> list[Found]:
         if known is not None and link == known.link:
             better = compare(known.file, file) < 0
         if better:
-            chosen[name] = Found(name, file, link)
+            chosen[name] = FoundLibrary(name, file, link)
     return list(chosen.values())
 
 

@@ -1,11 +1,10 @@
 """The root file system of a Debian base, made from .deb files with no chroot and no script.
 
-Comes in: a `DebianRecipe` and the files of its packages. Goes out: the members of the base layer,
-in byte order. They depend on the packages, the reviewed table of effects, the architecture and the
-image's user, and on nothing else.
+The members of the base layer, in byte order, depend on the packages, the reviewed table of effects,
+the architecture and the image's user, and on nothing else.
 
-Times: a package's files and links have the package's own, which tells versions apart for everything
-that compares times; folders and files of effects have the one constant time.
+Times: a package's files and links have the package's own, which distinguishes versions for every
+program that compares times; folders and files of effects have one constant time.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from imgbuild.deb import effects
-from imgbuild.deb.archive import Package, read
+from imgbuild.deb.archive import DebContents, read
 from imgbuild.deb.table import Table, check_scripts, dpkg_configuration, excluded, included, load
-from imgbuild.deb.tree import Tree
+from imgbuild.deb.tree import DebTree
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.resolution import Deb
 from imgbuild.oci.tar import Kind, Member
@@ -66,9 +65,9 @@ def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Pat
     return [member for path, member in after.items() if path in kept]
 
 
-def _root(recipe: DebianRecipe, packages: Sequence[Package], table: Table) -> list[Member]:
+def _root(recipe: DebianRecipe, packages: Sequence[DebContents], table: Table) -> list[Member]:
     """The members of the root that `packages` make, all of whose scripts are known."""
-    tree = Tree()
+    tree = DebTree()
     for package in packages:
         for member in package.members:
             tree.add(member, package.name)
@@ -79,7 +78,7 @@ def _root(recipe: DebianRecipe, packages: Sequence[Package], table: Table) -> li
 
 def _unpack(
     debs: Sequence[Deb], table: Table, paths: Mapping[str, Path], spool: Path
-) -> list[Package]:
+) -> list[DebContents]:
     """All packages, sorted by name, their files' contents in `spool`."""
     needed, left_out, taken_back = effects.sources(table), excluded(table), included(table)
 
@@ -88,14 +87,14 @@ def _unpack(
         out = left_out.match(path) is not None and taken_back.match(path) is None
         return not out or kind in (Kind.FOLDER, Kind.LINK) or path in needed
 
-    def _unpack_one(deb: Deb) -> Package:
+    def _unpack_one(deb: Deb) -> DebContents:
         package = read(paths[deb.sha256], spool / f"{deb.sha256}.files", _keep)
         if (package.name, package.control.get("Version")) != (deb.package, deb.version):
             message = (
                 f"{deb.file} holds {package.name} {package.control.get('Version')},"
                 f" but the lock says {deb.package} {deb.version}"
             )
-            raise IntegrityError(message, hint="make the lock anew")
+            raise IntegrityError(message, hint="make the lock again")
         return package
 
     spool.mkdir(parents=True, exist_ok=True)
@@ -103,7 +102,7 @@ def _unpack(
         return sorted(pool.map(_unpack_one, debs), key=lambda package: package.name)
 
 
-def _without_excluded(tree: Tree, table: Table) -> list[Member]:
+def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
     """The tree's members without left-out files, and without folders and links that led to them."""
     left_out, taken_back = excluded(table), included(table)
     all_members = tree.members()

@@ -1,7 +1,7 @@
-"""The reviewed table of what maintainer scripts do, as values.
+"""The reviewed table of what maintainer scripts do: `data/debian/SUITE.yaml` as values.
 
-Comes in: `data/debian/SUITE.yaml`. Goes out: a `Table`, or an error that names the package whose
-script nobody has read yet. A change of the data changes the base: raise `plan.DEBIAN_FORMAT`.
+Reading it fails for a package whose script is not in the table. A change of the data changes the
+base: raise `plan.DEBIAN_FORMAT`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 import yaml
 
-from imgbuild.deb.archive import Package
+from imgbuild.deb.archive import DebContents
 from imgbuild.errors import InputError, IntegrityError, Problem
 from imgbuild.system import files
 from imgbuild.values import Sha256, sha256
@@ -29,7 +29,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_u
     """Something that a script leaves on disk."""
 
 
-class Folder(Effect, frozen=True, kw_only=True, tag="folder"):
+class DebFolder(Effect, frozen=True, kw_only=True, tag="folder"):
     """An empty folder of root's."""
 
     path: str
@@ -37,7 +37,7 @@ class Folder(Effect, frozen=True, kw_only=True, tag="folder"):
     gid: int = 0
 
 
-class File(Effect, frozen=True, kw_only=True, tag="file"):
+class DebFile(Effect, frozen=True, kw_only=True, tag="file"):
     """A file of root's with this text."""
 
     path: str
@@ -55,7 +55,7 @@ class Copy(Effect, frozen=True, kw_only=True, tag="copy"):
     fill: dict[str, str] = {}
 
 
-class Link(Effect, frozen=True, kw_only=True, tag="link"):
+class DebLink(Effect, frozen=True, kw_only=True, tag="link"):
     """A symbolic link."""
 
     path: str
@@ -70,7 +70,7 @@ class Owner(Effect, frozen=True, kw_only=True, tag="owner"):
     mode: Mode
 
 
-class Group(Effect, frozen=True, kw_only=True, tag="group"):
+class DebGroup(Effect, frozen=True, kw_only=True, tag="group"):
     """A system group. Its number is ours: dpkg would give the next free one."""
 
     name: str
@@ -109,10 +109,12 @@ class Compute(Effect, frozen=True, kw_only=True, tag="compute"):
     what: Literal["accounts", "certificates", "libraries"]
 
 
-AnyEffect = Folder | File | Copy | Link | Owner | Group | Diversion | Alternative | Compute
+AnyEffect = (
+    DebFolder | DebFile | Copy | DebLink | Owner | DebGroup | Diversion | Alternative | Compute
+)
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DebEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one package's scripts do: each script's known hashes, what was read in them, effects."""
 
     why: str
@@ -133,8 +135,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     suite: str
     exclude: tuple[Exclude, ...]
     include: tuple[Exclude, ...]
-    triggers: dict[str, str]  # the triggers that packages may activate, and what stands for them
-    packages: dict[str, Entry]
+    triggers: dict[
+        str, str
+    ]  # the triggers that packages may activate, and the effects in their place
+    packages: dict[str, DebEntry]
 
 
 def load(suite: str) -> Table:
@@ -153,7 +157,7 @@ def load(suite: str) -> Table:
         ) from error
 
 
-def check_scripts(table: Table, packages: Iterable[Package]) -> None:
+def check_scripts(table: Table, packages: Iterable[DebContents]) -> None:
     """Every script must be known by its hash, every trigger by its name; else IntegrityError."""
     unknown = []
     for package in packages:
@@ -166,7 +170,9 @@ def check_scripts(table: Table, packages: Iterable[Package]) -> None:
             if verb.startswith("activate") and trigger not in table.triggers:
                 unknown.append(f"{package.name}: activates the trigger {trigger}")
     if unknown:
-        message = "maintainer scripts that nobody has reviewed:\n  " + "\n  ".join(unknown)
+        message = "maintainer scripts that are not in the reviewed table:\n  " + "\n  ".join(
+            unknown
+        )
         hint = (
             "read each script (dpkg-deb --control PACKAGE.deb), then add its hash and its effects"
             f" to imgbuild/data/debian/{table.suite}.yaml; or leave the package out of the base"
@@ -198,7 +204,7 @@ def _union(patterns: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(fnmatch.translate(pattern.lstrip("/")) for pattern in patterns))
 
 
-def _scripts(package: Package) -> list[tuple[str, bytes]]:
+def _scripts(package: DebContents) -> list[tuple[str, bytes]]:
     """Scripts that would run, and the declaration of triggers on which a postinst would run."""
     found = [(name, package.files[name]) for name in SCRIPTS if name in package.files]
     if any(verb.startswith("interest") for verb, _ in _triggers(package)):
@@ -206,13 +212,13 @@ def _scripts(package: Package) -> list[tuple[str, bytes]]:
     return found
 
 
-def _triggers(package: Package) -> list[tuple[str, str]]:
+def _triggers(package: DebContents) -> list[tuple[str, str]]:
     lines = package.files.get("triggers", b"").decode().splitlines()
     pairs = (line.partition("#")[0].split() for line in lines)
     return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
 
 
-def interests(package: Package) -> list[tuple[str, str]]:
+def interests(package: DebContents) -> list[tuple[str, str]]:
     """The triggers that `package` waits for, each with dpkg's suffix for how it waits."""
     return [
         (trigger, "/noawait" if verb.endswith("noawait") else "")

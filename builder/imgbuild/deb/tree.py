@@ -1,7 +1,6 @@
-"""The merged root while it grows: members by path, with /usr merged.
+"""The merged root file system of packages and effects: members by path, with /usr merged.
 
-Comes in: members of packages and of effects. Goes out: one sorted list in which each path stands
-once and every hard link follows the file that it links to.
+The result is sorted; it has each path once, and each hard link after the file that it links to.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ LINKS = 16  # links followed before a path counts as a loop
 
 
 def merged(path: str) -> str:
-    """`path` as it lies under merged /usr: `bin/sh` is `usr/bin/sh`. Leading slashes go."""
+    """`path` under merged /usr: `bin/sh` is `usr/bin/sh`. Leading slashes are removed."""
     path = path.lstrip("/")
     return f"usr/{path}" if path.partition("/")[0] in ALIASES else path
 
 
-class Tree:
+class DebTree:
     """Members by path. Two that claim one path must be alike, or IntegrityError says who."""
 
     def __init__(self) -> None:
@@ -52,7 +51,7 @@ class Tree:
         self._owners.setdefault(path, owner)
 
     def put(self, member: Member) -> None:
-        """Add what an effect makes, or replace what stands at its path."""
+        """Add what an effect makes, or replace what is at its path."""
         path = merged(member.path)
         self._members[path] = msgspec.structs.replace(member, path=path)
         self._owners[path] = "an effect"
@@ -137,7 +136,7 @@ def _hard_links(members: Iterable[Member]) -> list[Member]:
     for target, links in groups.items():
         original = result.get(target)
         if original is None or original.kind is not Kind.FILE:
-            message = f"/{links[0]} is a hard link to /{target}, which is no file of the base"
+            message = f"/{links[0]} is a hard link to /{target}, which is not a file of the base"
             raise IntegrityError(message, hint="an exclude pattern took the file but not the link")
         first, *others = sorted([target, *links], key=str.encode)
         result[first] = msgspec.structs.replace(original, path=first)

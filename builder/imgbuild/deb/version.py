@@ -1,7 +1,4 @@
-"""Debian version numbers, compared as policy 5.6.12 says.
-
-Comes in: version strings such as `1:2.36-9+deb12u10`. Goes out: keys that sort, and yes or no.
-"""
+"""Debian version numbers such as `1:2.36-9+deb12u10`, compared as in Debian policy 5.6.12."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ key = functools.cmp_to_key(compare)
 
 
 def satisfies(version: str, relation: str, bound: str) -> bool:
-    """Whether `version` stands in `relation` (`<<`, `<=`, `=`, `>=`, `>>`) to `bound`.
+    """Whether `version` has the `relation` (`<<`, `<=`, `=`, `>=`, `>>`) to `bound`.
 
     Raises ValueError for any other relation.
     """
@@ -49,7 +46,7 @@ def satisfies(version: str, relation: str, bound: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _parts(version: str) -> tuple[tuple[Piece, ...], ...]:
-    """Epoch, upstream version and revision; ValueError for an epoch that is no number."""
+    """Epoch, upstream version and revision; ValueError for an epoch that is not a number."""
     epoch, colon, rest = version.partition(":")
     if not colon:
         epoch, rest = "0", version

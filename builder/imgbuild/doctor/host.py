@@ -1,6 +1,6 @@
 """This machine, as far as an image cares: GPUs and driver, engines, architecture, memory to share.
 
-Comes in: what `nvidia-smi`, `/proc` and the engines say. Goes out: a `Host`. A machine without a
+Input: what `nvidia-smi`, `/proc` and the engines say. Output: a `Host`. A machine without a
 GPU is a machine like any other; what cannot be read is left empty.
 """
 

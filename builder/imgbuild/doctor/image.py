@@ -1,6 +1,6 @@
 """Whether what surrounds an image lets its stack work: `imgbuild doctor TARGET --through WAY`.
 
-Comes in: an image in a layout, or a SIF, and a way to run it. Goes out: a `Report` with findings.
+Input: an image in a layout, or a SIF, and a way to run it. Output: a `Report` with findings.
 A script that imports nothing of imgbuild (smoke_tests/doctor.py) is shown to the container, not put
 into the image. It runs as a user would run the image there, unmended: with Apptainer the home, the
 environment and the limits of this machine come along, which is what is to be judged.
@@ -23,7 +23,7 @@ from imgbuild.report import Finding, Report, Severity
 from imgbuild.sif import convert
 from imgbuild.smoke import run
 from imgbuild.system import process as processes
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 SCRIPT = "doctor.py"
@@ -55,54 +55,66 @@ class _Document(msgspec.Struct, frozen=True):
     findings: tuple[_Said, ...]
 
 
-def in_sif(lock: Lock, arch: Arch, image: Path, asked: Asked) -> Report:
+def in_sif(
+    lock: Lock, arch: Arch, image: Path, asked: Asked, reporter: Reporter = SILENT
+) -> Report:
     """Look from within the SIF `image`; ToolMissing without Apptainer."""
     program = apptainer.require()
     words = [program, "exec", "--no-privs", "--bind", f"{run.TESTS.resolve()}:{PLACE}:ro"]
     words += ["--nv"] if asked.gpus else []
     command = [*words, *asked.words, str(image), ENTRYPOINT, *_command(lock, asked)]
-    with console.step(f"{lock.target}: looking around, in apptainer"):
+    with reporter.step(f"{lock.target}: looking around, in apptainer"):
         done = processes.run(command, check=False)
-    return _report(lock, arch, done)
+    return _report(lock, arch, done, reporter)
 
 
 def in_image(
-    lock: Lock, layout: Layout, arch: Arch, asked: Asked, *, through: str, store: Store
+    lock: Lock,
+    layout: Layout,
+    arch: Arch,
+    asked: Asked,
+    *,
+    through: str,
+    store: Store,
+    reporter: Reporter = SILENT,
 ) -> Report:
     """Look from within the image of `layout`: `through` is docker, podman, apptainer or root."""
     if through == "apptainer":
         apptainer.require()
         with store.scratch() as scratch:
             image = scratch / "image.sif"
-            with console.step(f"making a SIF of {layout.path.name}"):
-                convert.convert(layout, arch, image, convert.Options())
-            return in_sif(lock, arch, image, asked)
+            with reporter.step(f"making a SIF of {layout.path.name}"):
+                convert.convert(layout, arch, image, convert.ConvertOptions(), reporter=reporter)
+            return in_sif(lock, arch, image, asked, reporter)
     if through == "root":
-        return _in_root(lock, layout, arch, asked, store)
-    found = engine.require(through)
-    reference = engine.load(found, layout, arch, lock.target).reference
-    settings = engine.Running(gpus=asked.gpus > 0, options=(f"--volume={PLACE}",))
-    with console.step(f"{lock.target}: looking around, in {found.kind}"):
+        return _in_root(lock, layout, arch, asked, store, reporter)
+    found = engine.require(through, reporter=reporter)
+    reference = engine.load(found, layout, arch, lock.target, reporter=reporter).reference
+    settings = engine.ContainerOptions(gpus=asked.gpus > 0, options=(f"--volume={PLACE}",))
+    with reporter.step(f"{lock.target}: looking around, in {found.kind}"):
         container = engine.create(found, reference, _command(lock, asked), settings)
         try:
             engine.copy_in(found, container, _tar(), PLACE)
             done = engine.start(found, container)
         finally:
             engine.discard(found, container)
-    return _report(lock, arch, done)
+    return _report(lock, arch, done, reporter)
 
 
-def _in_root(lock: Lock, layout: Layout, arch: Arch, asked: Asked, store: Store) -> Report:
+def _in_root(
+    lock: Lock, layout: Layout, arch: Arch, asked: Asked, store: Store, reporter: Reporter
+) -> Report:
     user = lock.settings.user
-    with run_in_image.root_folder(layout, arch, store) as root, store.scratch() as scratch:
+    unpacked = run_in_image.root_folder(layout, arch, store, reporter=reporter)
+    with unpacked as root, store.scratch() as scratch:
         settings = run_in_image.running(layout, arch)
         binds = [sandbox.Bind(source=run.TESTS, target=PLACE)]
         env = run_in_image.environment(settings) | {"HOME": user.home}
         if asked.gpus:
-            brought = driver.shown(scratch)
+            brought = driver.driver_files(scratch)
             binds += brought.binds
             env |= brought.env
-        with console.step(f"{lock.target}: looking around, in a root folder"):
+        with reporter.step(f"{lock.target}: looking around, in a root folder"):
             done = sandbox.run(
                 root,
                 [*settings.entrypoint, *_command(lock, asked)],
@@ -112,7 +124,7 @@ def _in_root(lock: Lock, layout: Layout, arch: Arch, asked: Asked, store: Store)
                 user=(user.uid, user.gid),
                 network=True,
             )
-    return _report(lock, arch, done)
+    return _report(lock, arch, done, reporter)
 
 
 def _command(lock: Lock, asked: Asked) -> list[str]:
@@ -130,7 +142,7 @@ def _tar() -> Iterator[bytes]:
     yield bytes(1024)
 
 
-def _report(lock: Lock, arch: Arch, done: processes.Result) -> Report:
+def _report(lock: Lock, arch: Arch, done: processes.Result, reporter: Reporter) -> Report:
     """What the script found; WorkFailed if it did not run."""
     try:
         document = msgspec.json.decode(done.stdout, type=_Document)
@@ -143,7 +155,7 @@ def _report(lock: Lock, arch: Arch, done: processes.Result) -> Report:
     if document.format != FORMAT:
         message = f"{SCRIPT} answered in format {document.format}, not {FORMAT}"
         raise WorkFailed(message, hint="install imgbuild again")
-    console.info(f"{lock.target}: looked around in {document.seconds:.1f} s")
+    reporter.info(f"{lock.target}: looked around in {document.seconds:.1f} s")
     return Report(
         target=lock.target,
         arch=arch,

@@ -1,6 +1,6 @@
 """Which targets a machine can run, and why it cannot run the others.
 
-Comes in: a machine and the floors of images. Goes out: a `Diagnosis`: a verdict for each target,
+Input: a machine and the floors of images. Output: a `Diagnosis`: a verdict for each target,
 the newest that fits, and what is worth knowing of the machine. Without a GPU or its driver only the
 rest is judged, that is said, and no target is the best.
 """
@@ -14,10 +14,11 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.audit.binaries import gpus
-from imgbuild.audit.source.facts import Floors, GpuCode
+from imgbuild.audit.source.facts import GpuCode
 from imgbuild.doctor.host import Gpu, Host
 from imgbuild.lock.lock import Lock
 from imgbuild.plan.seal import seal_path
+from imgbuild.report import Floors
 from imgbuild.values import Arch
 
 LEAST_SHARED = 1 << 30  # bytes of /dev/shm; NCCL and data loaders need more than Docker's 64 MB

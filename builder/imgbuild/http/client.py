@@ -1,11 +1,9 @@
 """Requests to servers: pages, small files, parts of large ones, and bodies to send.
 
-Comes in: addresses, with or without `user:password@`. Goes out: bytes, or FetchFailed in plain
-words.
-
-Tries again, with growing pauses, after 408, 425, 429, 5xx and broken connections, and waits as long
-as `Retry-After` asks. Redirects are followed with the login of each server, never from https to
-http. No error and no log shows a password or the query of an address.
+Addresses may contain `user:password@`. A request is repeated, with growing pauses, after 408, 425,
+429, 5xx and broken connections, and after as long as `Retry-After` asks for. Redirects are followed
+with the login of each server, never from https to http. No error and no log shows a password or the
+query of an address.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import msgspec
 from imgbuild.errors import FetchFailed
 from imgbuild.http.credentials import Credentials, Login, bare, host, origin, redact
 from imgbuild.http.headers import content_range, number, retry_after
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
     import ssl
@@ -42,7 +40,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _LONGEST_WAIT = 120.0
 
 
-class Page(msgspec.Struct, frozen=True):
+class TextPage(msgspec.Struct, frozen=True):
     """A page as text. `url` is where it came from after redirects, without a login."""
 
     url: str
@@ -59,11 +57,11 @@ class Body(Protocol):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request. `body` is called anew for each time that it is sent.
+    """One request. `body` is called again each time that it is sent.
 
-    `shown` stands in messages instead of the address, whose path may be a secret too. For
+    `shown` replaces the address in messages: its path may be a secret too. For
     imgbuild.registry: `scopes` is what a registry is asked to allow, which other servers are never
-    told, `server` the endpoint whose certificates hold, wherever it redirects to, and `anonymous`
+    sent, `server` the endpoint whose certificates hold, wherever it redirects to, and `anonymous`
     that no login of the user's goes along, since a registry chose where to.
     """
 
@@ -100,11 +98,11 @@ class Refused(FetchFailed):
 
 
 class Http:
-    """The one way to servers. Threads may share it.
+    """An HTTP client that retries, follows redirects and knows logins. Safe for several threads.
 
     `attempts` bounds the tries for each address, `first_wait` (seconds) the first pause between
-    them, which doubles; `timeout` is for the connection and for each read, in seconds. Of an
-    `offline` one only files of this machine are to be had.
+    them, which doubles; `timeout` is for the connection and for each read, in seconds. `offline`
+    allows `file:` addresses only.
     """
 
     def __init__(
@@ -114,10 +112,12 @@ class Http:
         first_wait: float = 0.5,
         timeout: tuple[float, float] = (20.0, 60.0),
         offline: bool = False,
+        reporter: Reporter = SILENT,
     ) -> None:
         self.attempts = attempts
         self.offline = offline
-        self.credentials = Credentials()
+        self.credentials = Credentials(reporter)
+        self._reporter = reporter
         self._first_wait = first_wait
         self._timeout = timeout
         self._local = threading.local()
@@ -126,10 +126,10 @@ class Http:
 
     # -- what stages use
 
-    def text(self, url: str, accept: str = "*/*") -> Page:
+    def text(self, url: str, accept: str = "*/*") -> TextPage:
         """The page at `url`. FetchFailed (`Refused` with its status) for anything but success."""
 
-        def _read(response: Response) -> Page:
+        def _read(response: Response) -> TextPage:
             body = b"".join(self.chunks(response, decode=True))
             kind = response.headers.get("Content-Type", "")
             charset = re.search(r"charset=[\"']?([A-Za-z0-9._-]+)", kind)
@@ -137,14 +137,14 @@ class Http:
                 text = body.decode(charset[1] if charset else "utf-8", "replace")
             except LookupError:
                 text = body.decode("utf-8", "replace")
-            return Page(
+            return TextPage(
                 bare(response.url), text, kind.partition(";")[0].strip(), response.status_code
             )
 
         return self._retrying(url, {"Accept": accept}, _read)
 
     def bytes(self, url: str) -> Octets:
-        """All bytes of the file at `url`, as they lie there."""
+        """All bytes of the file at `url`, without an encoding."""
         return self._retrying(url, _PLAIN, lambda response: b"".join(self.chunks(response)))
 
     def part(self, url: str, start: int, length: int) -> Octets:
@@ -205,7 +205,7 @@ class Http:
         login = self._login(request)
         first, asked = msgspec.structs.replace(request, url=bare(request.url)), False
         if self.offline and urlsplit(first.url).scheme != "file":
-            message = f"{first.place} is not in the cache, and --offline asks no server"
+            message = f"{first.place} is not in the cache, and --offline is set"
             raise FetchFailed(message, hint="run once without --offline")
         here = first
         for _ in range(12):
@@ -244,7 +244,7 @@ class Http:
     ) -> None:
         """Wait before the next try: as long as the server asked, else twice as long each time."""
         if wait is not None and wait > 3:
-            console.info(f"a server is busy and asks to wait for {wait:.0f} s")
+            self._reporter.info(f"a server is busy and asks to wait for {wait:.0f} s")
         spread = random.uniform(0.75, 1.25)  # noqa: S311 - so that many do not come back at once
         growing = min(30.0, self._first_wait * 2.0 ** max(0, tries - 1)) * spread
         sleep(growing if wait is None else wait)
@@ -346,7 +346,7 @@ class Http:
         found = self._login(following)
         place, shown = request.place, origin(target) if request.shown else redact(target)
         if urlsplit(target).scheme not in ("http", "https"):  # least of all a file of this machine
-            message = f"{place} redirects to {shown}, which is no web address"
+            message = f"{place} redirects to {shown}, which is not a web address"
             raise FetchFailed(message)
         if urlsplit(request.url).scheme == "https" and urlsplit(target).scheme != "https":
             message = f"{place} redirects to {shown}, which is not encrypted"
@@ -374,13 +374,13 @@ class Http:
         return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
 
 
-# A body as it lies on the server: a compressed one would have other bytes and another length.
+# The body of the file on the server: a compressed one would have other bytes and another length.
 _PLAIN = {"Accept-Encoding": "identity"}
 
 
 def _length(response: Response) -> int:
     length = number(response.headers.get("Content-Length", ""))
     if length is None:
-        message = f"{redact(response.url)}: the server does not tell the size"
+        message = f"{redact(response.url)}: the server does not send the size"
         raise FetchFailed(message)
     return length

@@ -1,8 +1,6 @@
 """Names and passwords for servers: from the address itself, netrc, or keyring; never shown.
 
-Comes in: addresses. Goes out: a name and password for an address, and texts without any secret.
-
-Looked for in this order: `user:password@` in the address, or in an earlier one of the same server;
+Looked up in this order: `user:password@` in the address, or in an earlier one of the same server;
 the netrc file ($NETRC, ~/.netrc); and, only once a server has refused (401), the `keyring` module
 or, if that is not installed, the `keyring` program.
 """
@@ -22,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from imgbuild.errors import InputError
 from imgbuild.system import process
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 
 Login = tuple[str, str]
 
@@ -52,9 +50,10 @@ def origin(url: str) -> str:
 
 
 class Credentials:
-    """The logins of one run. Threads may share it."""
+    """The logins of one run. Safe for several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, reporter: Reporter = SILENT) -> None:
+        self._reporter = reporter
         self._known: dict[str, Login] = {}
         self._names: dict[str, str] = {}
         self._asked: set[str] = set()
@@ -88,7 +87,7 @@ class Credentials:
             place = origin(url)
             if place not in self._asked:
                 self._asked.add(place)
-                found = _from_keyring(url, self._names.get(place))
+                found = _from_keyring(url, self._names.get(place), self._reporter)
                 if found is not None:
                     self._keep(place, found)
                 return found
@@ -129,7 +128,7 @@ def _read_netrc() -> netrc.netrc | None:
     except FileNotFoundError:
         return None
     except netrc.NetrcParseError as error:
-        # The parser's own words can quote a password: only the place is told.
+        # The parser's message may quote a password: only the line number is shown.
         message = f"cannot read {path}: bad syntax or permissions (line {error.lineno})"
         raise InputError(message, hint="it must belong to you, with mode 0600") from None
     except OSError as error:
@@ -138,7 +137,7 @@ def _read_netrc() -> netrc.netrc | None:
 
 
 def _services(url: str) -> list[str]:
-    """The names under which people keep a login: the index's address (pip, uv), or its host."""
+    """The keyring services of a login: the index's address (as for pip and uv), or its host."""
     parts = urlsplit(bare(url))
     base = f"{parts.scheme}://{parts.netloc}"
     names = [parts.netloc, base, base + "/"]
@@ -151,7 +150,7 @@ def _services(url: str) -> list[str]:
     return names
 
 
-def _from_keyring(url: str, name: str | None) -> Login | None:
+def _from_keyring(url: str, name: str | None, reporter: Reporter) -> Login | None:
     try:
         keyring = importlib.import_module("keyring")
     except ImportError:
@@ -160,7 +159,7 @@ def _from_keyring(url: str, name: str | None) -> Login | None:
         try:
             found = keyring.get_credential(service, name)
         except Exception as error:  # noqa: BLE001 - backends have their own: locked, no desktop, …
-            console.detail(f"keyring does not answer: {type(error).__name__}")
+            reporter.detail(f"keyring does not answer: {type(error).__name__}")
             return None
         if found is not None:
             return (found.username, found.password)

@@ -1,8 +1,7 @@
-"""Folders of this machine, read by `file:` addresses as a server is read.
+"""Answers `file:` addresses as a simple web server would: a folder is a page of links to its files.
 
-Comes in: requests for `file:` addresses. Goes out: answers as a simple server gives them: a folder
-is a page of links to its files, a file may be asked for in part. So a wheel that a user brings in a
-folder is looked up, read in pieces and fetched by the same code as any other.
+Parts of a file can be requested. A wheel in a user's folder is thereby looked up, read in pieces
+and fetched by the same code as any other.
 """
 
 from __future__ import annotations

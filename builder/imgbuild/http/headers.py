@@ -1,7 +1,4 @@
-"""What servers say in the headers of their answers.
-
-Comes in: headers. Goes out: numbers, or None for what is not said or is none: it is never an error.
-"""
+"""Values of HTTP response headers; None for a header that is missing or malformed."""
 
 from __future__ import annotations
 

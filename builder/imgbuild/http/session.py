@@ -1,7 +1,6 @@
-"""requests, set up as imgbuild wants it, and its errors in plain words.
+"""Sessions of requests with the system's certificates and proxies, and its errors in plain words.
 
-Comes in: the environment. Goes out: sessions that trust the system's certificates and use its
-proxies. Imported only when something is downloaded: requests is slow to import.
+Imported only when something is downloaded: requests is slow to import.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
 
 class _Session(requests.Session):
-    """One that leaves redirects to `Http`: requests would look into them even if told not to."""
+    """A session that leaves redirects to `Http`: requests would read them in any case."""
 
     def get_redirect_target(self, _: requests.Response) -> None:
         """None, ever."""

@@ -1,7 +1,6 @@
-"""Which of an index's files a target may use, and why not the others.
+"""Which files of an index a target may use on one architecture, and why not the others.
 
-Comes in: `File` values and the rules of one target on one architecture. Goes out: an objection in
-words (the same words in refusals), or none; the best wheel of a version. Pure.
+Refusals quote the same reasons.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from imgbuild.index.pages import SDIST_ENDINGS, File
+from imgbuild.index.pages import SDIST_ENDINGS, IndexFile
 from imgbuild.wheel.tags import Tags
 
 
@@ -31,16 +30,16 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return datetime.datetime.combine(self.as_of, datetime.time(), tzinfo=datetime.UTC)
 
 
-def objection(file: File, package: str, rules: Rules, *, timed: bool) -> str | None:
+def objection(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> str | None:
     """Why `file` may not be used (a wheel only), or None. `timed`: the index gives upload times."""
     if not file.is_wheel:
-        return "is no wheel"
+        return "is not a wheel"
     if not rules.tags.fits(file.name):
         return f"is for {described(file.name)}"
     return late(file, rules, timed=timed) or unwanted(file, package, rules)
 
 
-def late(file: File, rules: Rules, *, timed: bool) -> str | None:
+def late(file: IndexFile, rules: Rules, *, timed: bool) -> str | None:
     """Why the cut-off excludes `file`, or None. An unknown time counts as late."""
     if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off):
         return None
@@ -49,7 +48,7 @@ def late(file: File, rules: Rules, *, timed: bool) -> str | None:
     return f"was uploaded {file.uploaded:%Y-%m-%d}, not before the cut-off {rules.as_of}"
 
 
-def unwanted(file: File, package: str, rules: Rules) -> str | None:
+def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
     """Why `file` is excluded though it is in time and fits the machine, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
@@ -58,7 +57,7 @@ def unwanted(file: File, package: str, rules: Rules) -> str | None:
     except InvalidSpecifier:
         return None  # uv reads such old texts its own way
     if not wanted.contains(rules.tags.markers["python_full_version"], prereleases=True):
-        return f"wants Python {file.requires_python}"
+        return f"requires Python {file.requires_python}"
     return None
 
 
@@ -70,12 +69,14 @@ def same_version(version: Version | None, pin: str | None) -> bool:
     return version == wanted if wanted.local else Version(version.public) == wanted
 
 
-def usable(files: Iterable[File], package: str, rules: Rules, *, timed: bool) -> list[File]:
+def usable(
+    files: Iterable[IndexFile], package: str, rules: Rules, *, timed: bool
+) -> list[IndexFile]:
     """The wheels that may be used, in the order given."""
     return [file for file in files if objection(file, package, rules, timed=timed) is None]
 
 
-def best(files: Iterable[File], version: Version, tags: Tags) -> File | None:
+def best(files: Iterable[IndexFile], version: Version, tags: Tags) -> IndexFile | None:
     """The best wheel of exactly `version` by tag, build number and name; None if there is none."""
     ranked = [
         (rank, file)
@@ -85,7 +86,7 @@ def best(files: Iterable[File], version: Version, tags: Tags) -> File | None:
     return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
-def is_sdist(file: File) -> bool:
+def is_sdist(file: IndexFile) -> bool:
     """Whether the file is a source distribution by its name."""
     return file.name.endswith(SDIST_ENDINGS) and file.version is not None
 
@@ -95,7 +96,7 @@ def described(name: str) -> str:
     try:
         tags = parse_wheel_filename(name)[3]
     except InvalidWheelFilename:
-        return "nothing that its name tells"
+        return "an unknown platform"
     pythons = sorted({tag.interpreter for tag in tags})
     return f"{system(name)}, Python {'/'.join(pythons)}"
 
@@ -105,7 +106,7 @@ def system(name: str) -> str:
     try:
         tags = parse_wheel_filename(name)[3]
     except InvalidWheelFilename:
-        return "nothing that its name tells"
+        return "an unknown platform"
     return "/".join(sorted({_system(tag.platform) for tag in tags}))
 
 

@@ -1,9 +1,8 @@
-"""One CUDA release for all NVIDIA wheels; uv alone answers nvcc 13.5 beside runtime 13.0.
+"""One CUDA release for all NVIDIA wheels; uv alone would install nvcc 13.5 with runtime 13.0.
 
-Comes in: METADATA of the metapackage `cuda-toolkit`, in which NVIDIA declares the exact
-components of each release, and what torch requires. Goes out: a `Release`, constraints for the
-resolver, and what breaks the rule in a finished resolution. Rule data are not judged by a
-target's cut-off: a release's list of components does not change with time.
+NVIDIA declares the exact components of each release in METADATA of the metapackage `cuda-toolkit`.
+From it follow constraints for the resolver and a check of the finished resolution. The cut-off of a
+target does not apply to it: a release's list of components does not change with time.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ METAPACKAGE = "cuda-toolkit"
 OF_MAJOR = re.compile(r"^(?P<base>nvidia-.+?)(?:-cu(?P<major>[0-9]{2}))?$")
 
 
-class Release(msgspec.Struct, frozen=True, kw_only=True):
+class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
     """A CUDA release ("12.4.1") and the version that it gives to each component's package."""
 
     version: str
@@ -57,7 +56,7 @@ def active(metadata: bytes, markers: Mapping[str, str]) -> list[Requirement]:
     ]
 
 
-def release(version: str, metadata: bytes) -> Release:
+def release(version: str, metadata: bytes) -> CudaRelease:
     """The release that METADATA of `cuda-toolkit` `version` declares."""
     minor = ".".join(version.split(".")[:2])
     components = {
@@ -65,7 +64,7 @@ def release(version: str, metadata: bytes) -> Release:
         for requirement in requirements(metadata)
         if requirement.specifier and requirement.name.lower().startswith("nvidia-")
     }
-    return Release(version=version, components=components)
+    return CudaRelease(version=version, components=components)
 
 
 def _narrowed(spec: SpecifierSet, minor: str) -> SpecifierSet:
@@ -89,8 +88,8 @@ def agreeing(
     candidates: Iterable[Version],
     read: Callable[[Version], bytes],
     torch: Iterable[Requirement],
-) -> tuple[Release | None, tuple[str, ...]]:
-    """The first release that torch's requirements allow, and why others were passed over.
+) -> tuple[CudaRelease | None, tuple[str, ...]]:
+    """The first release that torch's requirements allow, and why others were skipped.
 
     Some torch (2.7.0) takes its components from several patches of one CUDA. Then it is the patch
     nearest to it, with torch's own version of each component that differs. None if there is none;
@@ -98,7 +97,7 @@ def agreeing(
     """
     wanted = list(torch)
     reasons: list[str] = []
-    passed: list[Release] = []
+    passed: list[CudaRelease] = []
     for candidate in candidates:
         found = release(str(candidate), read(candidate))
         against = [text for item in wanted if (text := _against(item, found))]
@@ -109,12 +108,12 @@ def agreeing(
     return _mended(passed, wanted), tuple(reasons)
 
 
-def _mended(releases: Sequence[Release], torch: Sequence[Requirement]) -> Release | None:
+def _mended(releases: Sequence[CudaRelease], torch: Sequence[Requirement]) -> CudaRelease | None:
     """The release that fewest of torch's requirements contradict, with torch's versions in it.
 
     None if torch wants something that no patch among `releases` has.
     """
-    best: tuple[int, Release] | None = None
+    best: tuple[int, CudaRelease] | None = None
     for found in releases:
         differing = [requirement for requirement in torch if _against(requirement, found)]
         elsewhere = [other for other in releases if other is not found]
@@ -122,18 +121,18 @@ def _mended(releases: Sequence[Release], torch: Sequence[Requirement]) -> Releas
             continue
         if best is None or len(differing) < best[0]:
             own = {normalize(item.name): str(item.specifier) for item in differing}
-            mended = Release(version=found.version, components={**found.components, **own})
+            mended = CudaRelease(version=found.version, components={**found.components, **own})
             best = (len(differing), mended)
     return best[1] if best else None
 
 
-def _has(found: Release, requirement: Requirement) -> bool:
+def _has(found: CudaRelease, requirement: Requirement) -> bool:
     """Whether the release has a component of that name in a version that will do."""
     listed = normalize(requirement.name) in found.components
     return listed and _against(requirement, found) is None
 
 
-def _against(requirement: Requirement, found: Release) -> str | None:
+def _against(requirement: Requirement, found: CudaRelease) -> str | None:
     name = normalize(requirement.name)
     if name == METAPACKAGE:
         fits = requirement.specifier.contains(found.version)
@@ -155,7 +154,7 @@ def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
     return not any(name.startswith("nvidia-") or name == METAPACKAGE for name in names)
 
 
-def violations(found: Release, chosen: Mapping[str, str]) -> tuple[str, ...]:
+def violations(found: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
     """Which chosen packages (name to version) are components, but not of the release `found`."""
     major = found.version.split(".")[0]
     bases = {_base(name)[0] for name in found.components}
@@ -170,7 +169,7 @@ def violations(found: Release, chosen: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(broken)
 
 
-def outside(found: Release, chosen: Mapping[str, str]) -> tuple[str, ...]:
+def outside(found: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
     """Chosen packages that are versioned like CUDA, but that the release does not list."""
     minor = ".".join(found.version.split(".")[:2]) + "."
     return tuple(

@@ -1,9 +1,8 @@
-"""Wheel indexes: which one holds a package, what files it lists, when each was uploaded.
+"""Wheel indexes: which one has a package, which files it lists, when each was uploaded.
 
-Comes in: the matrix's indexes and the pages that they serve (PEP 503 HTML, PEP 691 JSON, a flat
-page of links, and the JSON API beside a simple index). Goes out: `File` values. An index is asked
-only for the packages that a target assigns to it, so no other index can answer for them (no
-dependency confusion), and a package is looked for in one index only.
+Reads PEP 503 HTML, PEP 691 JSON, a flat page of links, and the JSON API beside a simple index. An
+index is asked only for the packages that a target assigns to it, and a package is looked up in one
+index only, so no other index can answer for it (no dependency confusion).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SIMPLE = (
 SDIST_ENDINGS = (".tar.gz", ".zip", ".tar.bz2")
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
+class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file that an index lists. None where the index does not say; `size` in bytes."""
 
     name: str
@@ -65,7 +64,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
             return None
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
     """An index with its address filled in. `address` may hold a password: never print it."""
 
     name: str
@@ -118,11 +117,11 @@ def fill(index: Index, *, cuda: str, torch: str | None) -> str | None:
     return index.url.replace("{cuda_tag}", "cu" + cuda.replace(".", "")).replace("{torch}", minor)
 
 
-def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[str, Place]:
+def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[str, IndexAddress]:
     """The indexes that `target` uses, by name; `default` gives the address of one without."""
     names = {matrix.default_index, *target.indexes.values()}
     return {
-        name: Place(
+        name: IndexAddress(
             name=name,
             address=fill(index, cuda=target.cuda, torch=target.pins.get("torch")) or default(),
             flat=index.flat,
@@ -137,7 +136,11 @@ class Indexes:
     """Looks packages up, each in the one index that it is assigned to; asks for each page once."""
 
     def __init__(
-        self, places: Mapping[str, Place], assigned: Mapping[str, str], default: str, http: Pages
+        self,
+        places: Mapping[str, IndexAddress],
+        assigned: Mapping[str, str],
+        default: str,
+        http: Pages,
     ) -> None:
         self.places = places
         self._assigned = assigned
@@ -145,13 +148,13 @@ class Indexes:
         self._http = http
         self._lock = threading.Lock()
         self._once: dict[str, threading.Lock] = {}
-        self._files: dict[str, tuple[File, ...]] = {}
+        self._files: dict[str, tuple[IndexFile, ...]] = {}
 
-    def place(self, package: str) -> Place:
+    def place(self, package: str) -> IndexAddress:
         """The one index that may answer for `package`."""
         return self.places[self._assigned.get(normalize(package), self._default)]
 
-    def files(self, package: str) -> tuple[File, ...]:
+    def files(self, package: str) -> tuple[IndexFile, ...]:
         """Every file of `package` in its index, in the order of its page; empty if it has none.
 
         FetchFailed if the index does not answer.
@@ -164,7 +167,7 @@ class Indexes:
                 self._files[package] = self._look_up(package)
             return self._files[package]
 
-    def _look_up(self, package: str) -> tuple[File, ...]:
+    def _look_up(self, package: str) -> tuple[IndexFile, ...]:
         place = self.place(package)
         address = place.address if place.flat else f"{place.address.rstrip('/')}/{package}/"
         page = absent_is_none(lambda: self._http.text(address, accept=SIMPLE))
@@ -180,7 +183,7 @@ class Indexes:
             return merge(files, self._json_api(place, package))
         return files
 
-    def _json_api(self, place: Place, package: str) -> dict[str, File]:
+    def _json_api(self, place: IndexAddress, package: str) -> dict[str, IndexFile]:
         address = place.address.rstrip("/").removesuffix("/simple")
         page = absent_is_none(lambda: self._http.text(f"{address}/pypi/{package}/json"))
         if page is None:
@@ -218,20 +221,20 @@ def owner(name: str) -> str | None:
         return None
 
 
-def read_page(page: PageLike) -> list[File]:
+def read_page(page: PageLike) -> list[IndexFile]:
     """The files of a project page or of a flat page of links, in its own order."""
     if "json" in page.content_type or page.text.startswith("{"):
         return read_json(json.loads(page.text), page.url)
     return read_html(page.text, page.url)
 
 
-def read_json(document: Mapping[str, Any], url: str) -> list[File]:
+def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
     """The files of a PEP 691 project page (PEP 700 fields where it has them)."""
     files = []
     for entry in document.get("files", ()):
         core = entry.get("core-metadata", entry.get("dist-info-metadata", False))
         files.append(
-            File(
+            IndexFile(
                 name=entry["filename"],
                 url=urllib.parse.urljoin(url, entry["url"]),
                 sha256=entry.get("hashes", {}).get("sha256"),
@@ -260,7 +263,7 @@ class _Links(html.parser.HTMLParser):
             self.anchors.append(values)
 
 
-def read_html(text: str, url: str) -> list[File]:
+def read_html(text: str, url: str) -> list[IndexFile]:
     """The files of a PEP 503 page (PEP 592, 658, 714 attributes where it has them)."""
     links = _Links()
     links.feed(text)
@@ -274,7 +277,7 @@ def read_html(text: str, url: str) -> list[File]:
         hashes = dict(urllib.parse.parse_qsl(fragment))
         core = anchor.get("data-core-metadata", anchor.get("data-dist-info-metadata"))
         files.append(
-            File(
+            IndexFile(
                 name=name,
                 url=address,
                 sha256=hashes.get("sha256"),
@@ -290,11 +293,11 @@ def read_html(text: str, url: str) -> list[File]:
     return files
 
 
-def read_json_api(page: PageLike) -> dict[str, File]:
+def read_json_api(page: PageLike) -> dict[str, IndexFile]:
     """The files that a JSON API lists, by name. Its addresses may be relative to the page."""
     document = json.loads(page.text)
     return {
-        entry["filename"]: File(
+        entry["filename"]: IndexFile(
             name=entry["filename"],
             url=urllib.parse.urljoin(page.url, entry["url"]),
             sha256=entry.get("digests", {}).get("sha256"),
@@ -308,7 +311,7 @@ def read_json_api(page: PageLike) -> dict[str, File]:
     }
 
 
-def merge(files: tuple[File, ...], more: Mapping[str, File]) -> tuple[File, ...]:
+def merge(files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]) -> tuple[IndexFile, ...]:
     """`files` with what the JSON API knows beyond them; not believed where its hash differs."""
     merged = []
     for file in files:

@@ -1,9 +1,8 @@
-"""Files that stay where they are: METADATA of a remote wheel, a few kilobytes of gigabytes.
+"""METADATA of a wheel on an index, without downloading the wheel.
 
-Comes in: a `File` of an index. Goes out: the bytes of its METADATA, from the file that the index
-keeps beside the wheel (PEP 658) or by HTTP ranges out of the wheel itself, remembered by the
-wheel's sha256; and the file as a lock names it. A server that ignores ranges sends the whole
-wheel, of which only the end is kept in memory.
+It is read from the file that the index has beside the wheel (PEP 658), else by HTTP ranges from the
+wheel itself, and kept by the wheel's sha256. A server that ignores ranges sends the whole wheel, of
+which only the end is kept in memory.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from collections import OrderedDict
 from typing import Any, Protocol
 
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.index.pages import File
-from imgbuild.lock.resolution import Locked, Wheel
+from imgbuild.index.pages import IndexFile
+from imgbuild.lock.resolution import LockedFile, Wheel
 from imgbuild.values import sha256
 from imgbuild.wheel.metadata import read_metadata
 
@@ -39,7 +38,7 @@ class Ranges(Protocol):
         """All of it."""
 
 
-class Facts(Protocol):
+class FactStore(Protocol):
     """The part of `store.Store` that remembers."""
 
     def fact(self, kind: str, key: str) -> bytes | None:
@@ -143,7 +142,7 @@ class RemoteFile(io.RawIOBase):
         return length
 
 
-def metadata(file: File, http: Ranges, facts: Facts) -> bytes:
+def metadata(file: IndexFile, http: Ranges, facts: FactStore) -> bytes:
     """METADATA of the wheel that `file` names.
 
     FetchFailed if it cannot be fetched; IntegrityError if it is not what the index says.
@@ -158,7 +157,7 @@ def metadata(file: File, http: Ranges, facts: Facts) -> bytes:
     return data
 
 
-def _beside(file: File, http: Ranges) -> bytes | None:
+def _beside(file: IndexFile, http: Ranges) -> bytes | None:
     with contextlib.suppress(
         FetchFailed
     ):  # announced, yet not served: the wheel itself still has it
@@ -170,7 +169,7 @@ def _beside(file: File, http: Ranges) -> bytes | None:
     return None
 
 
-def lock_file(file: File, http: Ranges) -> Locked:
+def lock_file(file: IndexFile, http: Ranges) -> LockedFile:
     """`file` as a lock names it; what its index does not say is asked of its server or computed."""
     digest, size = file.sha256, file.size
     if digest is None:
@@ -178,10 +177,10 @@ def lock_file(file: File, http: Ranges) -> Locked:
         digest, size = sha256(data), len(data)
     elif size is None:
         size = http.part_end(file.url, 1)[1]
-    return Locked(file=file.name, size=size, sha256=digest)
+    return LockedFile(file=file.name, size=size, sha256=digest)
 
 
-def lock_wheel(package: str, version: str, index: str, file: File, http: Ranges) -> Wheel:
+def lock_wheel(package: str, version: str, index: str, file: IndexFile, http: Ranges) -> Wheel:
     """`file` as the wheel of `package` that a lock names; `index` is the name of its index."""
     locked = lock_file(file, http)
     return Wheel(

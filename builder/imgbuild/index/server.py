@@ -1,14 +1,13 @@
-"""The gateway: a simple index on 127.0.0.1 that shows uv exactly what a target may use.
+"""The local index: a simple index on 127.0.0.1 that offers uv exactly what a target may use.
 
-Comes in: the indexes, the rules of a target, and, for packages that may be built from their
-sdist, a function that builds one. Goes out: PEP 691 pages and METADATA over HTTP, for the time of
-one resolution. What was learned of a package (see `constraints`) is added to its METADATA on the
-way to uv and nowhere else: locks and audits see what its authors wrote.
+It serves PEP 691 pages and METADATA during one resolution, and has wheels of sdists built on
+demand. Learned constraints (see `matrix.constraints`) are added to METADATA here and nowhere else:
+locks and audits see what the authors of a package wrote.
 
-Why a gateway and not upper bounds that are resolved again until stable: the cut-off is judged
-file by file, so that one pass is exact; an index answers only for the packages assigned to it, so
-that no other can win by a higher version; uv sees no file that does not fit, downloads no wheel
-and runs no build.
+Why a server and not upper bounds that are resolved again until stable: the cut-off applies to each
+file, so that one pass is exact; an index answers only for the packages assigned to it, so that no
+other can win by a higher version; uv sees no file that does not fit, downloads no wheel and runs no
+build.
 """
 
 from __future__ import annotations
@@ -28,18 +27,17 @@ from packaging.version import Version
 
 from imgbuild.errors import ImgbuildError
 from imgbuild.index.candidates import Rules, is_sdist, late, unwanted, usable
-from imgbuild.index.pages import File, Indexes
-from imgbuild.index.remote_wheel import Facts, Ranges, metadata
-from imgbuild.system.console import console
+from imgbuild.index.pages import Indexes, IndexFile
+from imgbuild.index.remote_wheel import FactStore, Ranges, metadata
 from imgbuild.values import normalize
 
 CONTENT = "application/vnd.pypi.simple.v1+json"
 
 
-class Builder(Protocol):
+class SdistBuilder(Protocol):
     """Makes METADATA of the wheel that an sdist yields; may build it."""
 
-    def __call__(self, package: str, sdist: File) -> bytes:
+    def __call__(self, package: str, sdist: IndexFile) -> bytes:
         """METADATA of the wheel of `sdist`; an ImgbuildError if there can be none."""
 
 
@@ -56,11 +54,11 @@ def nothing(package: str, version: Version) -> Sequence[str]:
     return ()
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that the gateway offers: a wheel of an index, or one to be made from `sdist`."""
+class OfferedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that the local index offers: a wheel, or one to be made from `sdist`."""
 
-    wheel: File
-    sdist: File | None = None
+    wheel: IndexFile
+    sdist: IndexFile | None = None
 
 
 class Catalogue:
@@ -71,9 +69,9 @@ class Catalogue:
         indexes: Indexes,
         rules: Rules,
         ranges: Ranges,
-        facts: Facts,
+        facts: FactStore,
         *,
-        sdists: Mapping[str, Builder] | None = None,
+        sdists: Mapping[str, SdistBuilder] | None = None,
         hide: Callable[[str, Version], bool] = lambda package, version: False,
     ) -> None:
         self.indexes = indexes
@@ -85,7 +83,7 @@ class Catalogue:
         self._hide = hide
         self._building = threading.Lock()
 
-    def offers(self, package: str) -> list[Offer]:
+    def offers(self, package: str) -> list[OfferedFile]:
         """Every file of `package` that may be used. FetchFailed if its index does not answer."""
         files = self.indexes.files(package)
         timed = self.indexes.place(package).timed
@@ -94,14 +92,14 @@ class Catalogue:
             for file in usable(files, package, self.rules, timed=timed)
             if file.version is not None and not self._hide(package, file.version)
         ]
-        offers = [Offer(wheel=wheel) for wheel in wheels]
+        offers = [OfferedFile(wheel=wheel) for wheel in wheels]
         if package not in self._sdists:
             return offers
         have = {wheel.version for wheel in wheels}
         for file in files:
             excluded = late(file, self.rules, timed=timed) or unwanted(file, package, self.rules)
             if is_sdist(file) and excluded is None and file.version not in have:
-                offers.append(Offer(wheel=promised(package, file), sdist=file))
+                offers.append(OfferedFile(wheel=promised(package, file), sdist=file))
                 have.add(file.version)
         return offers
 
@@ -115,7 +113,7 @@ class Catalogue:
                     return self._sdists[package](package, offer.sdist)
         return None
 
-    def chosen(self, package: str, version: Version) -> Offer | None:
+    def chosen(self, package: str, version: Version) -> OfferedFile | None:
         """The best offer of exactly `version`, or None."""
         ranked = [
             (rank, offer)
@@ -126,13 +124,13 @@ class Catalogue:
         return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
-def promised(package: str, sdist: File) -> File:
+def promised(package: str, sdist: IndexFile) -> IndexFile:
     """The wheel to be made from `sdist`: pure, its hash not known before it is made."""
     name = f"{package.replace('-', '_')}-{sdist.version}-py3-none-any.whl"
     return msgspec.structs.replace(sdist, name=name, sha256=None, size=None, metadata=False)
 
 
-def page(package: str, offers: list[Offer], base: str) -> bytes:
+def page(package: str, offers: list[OfferedFile], base: str) -> bytes:
     """The PEP 691 page of `package`, its files under `base`."""
     files: list[dict[str, Any]] = []
     for offer in offers:
@@ -197,7 +195,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 if data is not None:
                     more = self.amend(normalize(package), parse_wheel_filename(name)[1])
                     return 200, "application/octet-stream", amended(data, more)
-        return 404, "text/plain", b"the gateway has pages and metadata only"
+        return 404, "text/plain", b"only pages and metadata are served"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
         del format, args  # each request under -v would bury everything else
@@ -208,8 +206,7 @@ class _Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        del request, client_address
-        console.detail("the gateway lost a connection to uv")
+        del request, client_address  # uv itself reports a connection that it lost
 
 
 @contextlib.contextmanager

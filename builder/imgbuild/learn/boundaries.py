@@ -22,7 +22,7 @@ from imgbuild.cache.store import Store
 from imgbuild.codec import compact
 from imgbuild.errors import FetchFailed
 from imgbuild.index.candidates import best, same_version, unwanted
-from imgbuild.index.pages import File
+from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import lock_wheel
 from imgbuild.index.server import Catalogue
 from imgbuild.lock.resolution import Wheel
@@ -33,11 +33,11 @@ T = TypeVar("T")
 ANSWERS = "audit-probe"
 
 
-class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that could be in the world: the wheel of it that fits the machine best."""
+class PackageRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that a package set could have: its wheel that fits the machine best."""
 
     version: Version
-    file: File
+    file: IndexFile
 
     @property
     def uploaded(self) -> datetime.datetime | None:
@@ -46,15 +46,15 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shelf:
-    """The releases of packages, as one target's indexes have them; the cut-off is left out."""
+    """The releases of packages on a target's indexes, whatever the cut-off."""
 
     def __init__(self, catalogue: Catalogue, library: Library, store: Store) -> None:
         self.catalogue = catalogue
         self.library = library
         self.store = store
-        self._releases: dict[str, tuple[Release, ...]] = {}
+        self._releases: dict[str, tuple[PackageRelease, ...]] = {}
 
-    def releases(self, package: str) -> tuple[Release, ...]:
+    def releases(self, package: str) -> tuple[PackageRelease, ...]:
         """Every final version that has a wheel for the machine and was not yanked, ascending.
 
         A pinned version counts whatever it is.
@@ -76,20 +76,20 @@ class Shelf:
                 )
             }
             found = [
-                Release(version=version, file=file)
+                PackageRelease(version=version, file=file)
                 for version in sorted(versions)
                 if (file := best(files, version, rules.tags)) is not None
             ]
             self._releases[package] = tuple(found)
         return self._releases[package]
 
-    def release(self, package: str, version: str) -> Release | None:
+    def release(self, package: str, version: str) -> PackageRelease | None:
         """The release of exactly `version`; None if there is none."""
         wanted = Version(version)
         found = (item for item in self.releases(package) if item.version == wanted)
         return next(found, None)
 
-    def wheel(self, package: str, release: Release) -> Wheel:
+    def wheel(self, package: str, release: PackageRelease) -> Wheel:
         """The wheel of a release, as a lock would name it.
 
         FetchFailed if its index gives no hash, and the library has no way to its bytes.
@@ -113,8 +113,8 @@ class Shelf:
             sha256=release.file.sha256,
         )
 
-    def world(self, releases: Mapping[str, Release]) -> PackageSet:
-        """These releases alone, as a world in which everything else is unknown."""
+    def world(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
+        """A package set of these releases, in which everything else is unknown."""
         wheels, urls = [], {}
         for package, release in releases.items():
             wheel = self.wheel(package, release)
@@ -145,10 +145,10 @@ class Shelf:
 # -- one version
 
 
-def lacks(shelf: Shelf, evidence: Evidence, release: Release) -> bool | None:
+def lacks(shelf: Shelf, evidence: Evidence, release: PackageRelease) -> bool | None:
     """Whether `release` of the other package still lacks (or refuses) what the evidence is about.
 
-    None where that cannot be known, or where the evidence is of a kind that names do not tell.
+    None if that cannot be determined, also for evidence of a kind that names cannot prove.
     """
     if evidence.relation not in _ASKS:
         return None
@@ -161,7 +161,7 @@ def lacks(shelf: Shelf, evidence: Evidence, release: Release) -> bool | None:
     return shelf.remembered(key, _ask, bool | None)  # type: ignore[arg-type]
 
 
-def brings(shelf: Shelf, package: str, release: Release, module: str) -> bool:
+def brings(shelf: Shelf, package: str, release: PackageRelease, module: str) -> bool:
     """Whether `release` of `package` has the module, by the names of its files."""
     wheel = shelf.wheel(package, release)
 
@@ -225,7 +225,7 @@ def _refuses_arguments(world: PackageSet, subject: str) -> bool | None:
     if not what.isdecimal():
         return any(one.name == what and not one.default for one in taken.parameters)
     if isinstance(search.follow(world, found).definition, Function) and found.owner is not None:
-        return None  # whether self is among the places is not told
+        return None  # it is unknown whether self is among the places
     places = [one for one in taken.parameters if one.kind != "keyword"]
     return not taken.varargs and len(places) <= int(what)
 
@@ -251,7 +251,7 @@ def _absent(found: search.LookupResult) -> bool | None:
 
 
 def dotted(world: PackageSet, path: str) -> search.LookupResult:
-    """What a path from the top of a package stands for: "vllm.SamplingParams", or "a.b:C.d"."""
+    """What a path from the top of a package refers to: "vllm.SamplingParams", or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
     facts = world.module(first)
     if not isinstance(facts, ModuleFacts):
@@ -264,7 +264,7 @@ def dotted(world: PackageSet, path: str) -> search.LookupResult:
     return found
 
 
-def asks(shelf: Shelf, evidence: Evidence, release: Release) -> bool:
+def asks(shelf: Shelf, evidence: Evidence, release: PackageRelease) -> bool:
     """Whether `release` of the package that failed uses the same thing, in the same file.
 
     A file that moved is found by its name. False where the evidence is of a kind that the code of
@@ -309,7 +309,7 @@ def _shape(call: Call) -> _Shape:
 
 
 def _calls(call: Call, subject: str) -> bool:
-    """Whether a call is one of what the subject names, as far as its last word tells."""
+    """Whether a call is one of what the subject names, judged by its last word."""
     callee = subject.partition("(")[0]
     return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
 
@@ -361,16 +361,13 @@ def _reads(facts: ModuleFacts, name: str) -> bool:
     return any(text.rpartition(".")[2] == name for text in expressions)
 
 
-# -- all versions
-
-
 def boundary(
     releases: Sequence[T], start: int, persists: Callable[[T], bool], step: int
 ) -> tuple[T, T | None]:
-    """From `releases[start]`, which has the clash, to a side: the last with it, the first without.
+    """From `releases[start]`, which has the clash: the last with it, and the first without.
 
-    Goes in growing steps (`step` is 1 or -1) and halves the last of them: few are asked. What is
-    answered are neighbours, so that the boundary is one even where the clash comes and goes.
+    Searches in direction `step` (1 or -1) in growing steps, then by halves: few are read. Both are
+    neighbours, even if the clash disappears and comes back.
     """
     bad, good, width = start, None, 1
     edge = len(releases) - 1 if step > 0 else 0
@@ -392,9 +389,11 @@ def boundary(
     return releases[bad], releases[good]
 
 
-def at_time(releases: Sequence[Release], moment: datetime.datetime | None) -> Release | None:
-    """The newest version that was there at `moment`; None if that is not known."""
+def at_time(
+    releases: Sequence[PackageRelease], moment: datetime.datetime | None
+) -> PackageRelease | None:
+    """The newest version at `moment`; None if that is not known."""
     if moment is None:
         return None
-    there = [item for item in releases if item.uploaded is not None and item.uploaded <= moment]
-    return there[-1] if there else None
+    old = [item for item in releases if item.uploaded is not None and item.uploaded <= moment]
+    return old[-1] if old else None

@@ -1,8 +1,7 @@
 """From a finding to a constraint: which versions of B would do, and for which versions of A.
 
-Comes in: an error of an audit, with its evidence. Goes out: a `Constraint` that keeps the clash out
-of every world, or None where nothing can be learned. Two boundaries are looked for: the version of
-B where the name came or went, and, where A is free to move, the versions of A that ask for it.
+Two boundaries are searched: the version of B in which the name was added or removed, and, if A is
+not pinned, the versions of A that use it. Some findings give no constraint.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 import msgspec
 from packaging.version import Version
 
-from imgbuild.learn.boundaries import Release, Shelf, asks, boundary, brings, lacks
+from imgbuild.learn.boundaries import PackageRelease, Shelf, asks, boundary, brings, lacks
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation
@@ -104,7 +103,7 @@ def _excluded(entry: Constraint) -> Version | None:
 
 
 def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
-    """Which versions of the other package would do; None if nothing tells.
+    """Which versions of the other package would do; None if unknown.
 
     What the evidence says itself counts first (a window, a rule). Names are looked up in other
     versions; where these two packages alone do not clash, a third one has a hand in it, and no
@@ -122,7 +121,7 @@ def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
     if lacks(shelf, evidence, releases[start]) is not True:
         return this_one if evidence.relation is Relation.ARGUMENT else None
 
-    def persists(release: Release) -> bool:
+    def persists(release: PackageRelease) -> bool:
         return lacks(shelf, evidence, release) is True
 
     for step in _directions(evidence, shelf, releases[start]):
@@ -139,7 +138,7 @@ def holding(evidence: Evidence, other: str, shelf: Shelf) -> Bounds:
     releases = shelf.releases(other)
     module = evidence.subject.partition(".")[0]
 
-    def persists(release: Release) -> bool:
+    def persists(release: PackageRelease) -> bool:
         return not brings(shelf, other, release, module)
 
     if evidence.spec or not releases or not persists(releases[-1]):
@@ -148,7 +147,7 @@ def holding(evidence: Evidence, other: str, shelf: Shelf) -> Bounds:
     return Bounds(spec=NEVER if good is None else f"<{bad.version.public}", went=str(bad.version))
 
 
-def _directions(evidence: Evidence, shelf: Shelf, other: Release) -> tuple[int, int]:
+def _directions(evidence: Evidence, shelf: Shelf, other: PackageRelease) -> tuple[int, int]:
     """Where to look first: back, if the other package is the younger one, else ahead."""
     own = shelf.release(evidence.package, evidence.version)
     if own is None or own.uploaded is None or other.uploaded is None:
@@ -168,7 +167,7 @@ def own_range(evidence: Evidence, shelf: Shelf, pinned: Collection[str]) -> str:
     if evidence.package in pinned or start is None or not asks(shelf, evidence, releases[start]):
         return alone
 
-    def _last(step: int) -> Release:
+    def _last(step: int) -> PackageRelease:
         """The last of those in a row that ask; one that does not ends it, whatever comes after."""
         side = releases[start:] if step > 0 else releases[start::-1]
         return list(takewhile(lambda release: asks(shelf, evidence, release), side))[-1]
@@ -179,6 +178,6 @@ def own_range(evidence: Evidence, shelf: Shelf, pinned: Collection[str]) -> str:
     return f">={low.version.public},<={high.version.public}"
 
 
-def _place(releases: Sequence[Release], version: str) -> int | None:
+def _place(releases: Sequence[PackageRelease], version: str) -> int | None:
     wanted = Version(version)
     return next((at for at, item in enumerate(releases) if item.version == wanted), None)

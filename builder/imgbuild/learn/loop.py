@@ -1,9 +1,7 @@
-"""settle: resolve, audit, learn, resolve again, until nothing is wrong or nothing more is learned.
+"""settle: solve, audit, learn, solve again, until there is no error or nothing more is learned.
 
-Comes in: a target, the architectures, what was learned before. Goes out: a resolution for each
-architecture whose audit is clean, and what was learned on the way. No wheel is downloaded for it:
-what the audit reads of Python code and METADATA comes by ranges. Each thing is written down as soon
-as it is learned, so that an interrupted run goes on where it stopped.
+No wheel is downloaded for it: the audit reads Python code and METADATA by ranges. Each constraint
+is written down as soon as it is learned, so that an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -19,9 +17,8 @@ from imgbuild.audit.main_path.additions import widened
 from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.cache.context import Context
+from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import Shelf
@@ -32,8 +29,8 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.solve import solve
-from imgbuild.solve.solve import Asked
-from imgbuild.system.console import console
+from imgbuild.solve.problem import SolveProblem
+from imgbuild.solve.solve import PreparedTarget
 from imgbuild.values import Arch
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
@@ -44,7 +41,7 @@ SHOWN = 8
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """A world without errors for each architecture, what was learned, and after how many rounds."""
+    """A resolution without errors by architecture, what was learned, and in how many rounds."""
 
     resolutions: Mapping[Arch, Resolution]
     reports: Mapping[Arch, Report]
@@ -52,8 +49,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
 
 
-class One(msgspec.Struct, frozen=True, kw_only=True):
-    """What one architecture came to, and all that is known after it."""
+class SettledArch(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one architecture, and everything that is known after it."""
 
     resolution: Resolution
     report: Report
@@ -65,21 +62,20 @@ def settle(
     matrix: Matrix,
     name: str,
     arches: Sequence[Arch],
-    store: Store,
-    http: Http,
+    context: Context,
     known: Sequence[Constraint],
     keep: Keep,
 ) -> Settled:
     """Target `name` resolved so that its audit is clean.
 
-    `keep` writes down what was learned, and answers with all that is known then. WorldImpossible,
-    with the chain and its evidence, if there is no such world.
+    `keep` writes down what was learned, and returns everything that is known then. NoSolution,
+    with the conflict and its evidence, if there is no solution.
     """
-    before, done = tuple(known), dict[Arch, One]()
+    before, done = tuple(known), dict[Arch, SettledArch]()
     known, rounds = before, 0
     while due := [arch for arch in arches if arch not in done or _broken(done[arch], known)]:
-        with solve.opened(matrix, name, due[0], store, http) as asked:
-            done[due[0]] = settle_one(asked, store, http, known, keep)
+        with solve.opened(SolveProblem(matrix, name, due[0], context)) as prepared:
+            done[due[0]] = settle_one(prepared, known, keep)
         known = done[due[0]].known
         rounds += done[due[0]].rounds
     return Settled(
@@ -90,59 +86,57 @@ def settle(
     )
 
 
-def _broken(one: One, known: Sequence[Constraint]) -> bool:
-    """Whether another architecture taught something that this one goes against."""
+def _broken(one: SettledArch, known: Sequence[Constraint]) -> bool:
+    """Whether this one violates what was learned on another architecture."""
     return bool(constraints.violations(known, one.resolution.versions))
 
 
-def settle_one(
-    asked: Asked, store: Store, http: Http, known: Sequence[Constraint], keep: Keep
-) -> One:
-    """One target on one architecture, resolved again until its audit is clean; see `settle`."""
-    name, arch = asked.world.name, asked.world.arch
+def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep) -> SettledArch:
+    """One target on one architecture, solved again until its audit is clean; see `settle`."""
+    problem = prepared.problem
+    name, arch, context = problem.name, problem.arch, problem.context
     known, rounds = tuple(known), 0
     while True:
         rounds += 1
-        with console.step(f"round {rounds}: resolving {name} for {arch}"):
-            chosen = solve.ask(asked.world, store, known)
-            resolution = solve.lock_answer(asked, chosen, http)
+        with context.reporter.step(f"round {rounds}: resolving {name} for {arch}"):
+            chosen = solve.ask(prepared, known)
+            resolution = solve.lock_answer(prepared, chosen)
         # A library for each round: what it has read is on the disk after it, and only there.
-        with Library(store, Blocks(http)) as library:
-            shelf = Shelf(asked.world.catalogue, library, store)
-            with console.step(f"round {rounds}: auditing"):
-                report = audit_of(resolution, shelf, terms_of(asked, resolution))
+        with Library(context.store, Blocks(context.http)) as library:
+            shelf = Shelf(prepared.catalogue, library, context.store)
+            with context.reporter.step(f"round {rounds}: auditing"):
+                report = audit_of(resolution, shelf, terms_of(prepared, resolution))
             errors = [one for one in report.findings if one.severity is Severity.ERROR]
             if not errors:
-                solve.tell(asked.world, chosen)
-                return One(resolution=resolution, report=report, known=known, rounds=rounds)
-            with console.step(f"round {rounds}: learning from {len(errors)} errors"):
-                now = keep(learn_all(errors, shelf, asked.world.target.pins.keys(), known))
+                solve.report_age(prepared, chosen)
+                return SettledArch(resolution=resolution, report=report, known=known, rounds=rounds)
+            with context.reporter.step(f"round {rounds}: learning from {len(errors)} errors"):
+                learned = learn_all(errors, shelf, problem.target.pins.keys(), known)
+                for entry in learned:
+                    context.reporter.info(f"learned: {entry}")
+                now = keep(learned)
         if now == known:
             raise stuck(name, arch, errors)
         known = now
 
 
-def teach(
-    matrix: Matrix,
-    name: str,
-    arch: Arch,
-    store: Store,
-    http: Http,
-    known: Sequence[Constraint],
-    errors: Sequence[Finding],
-) -> tuple[Constraint, ...]:
-    """What errors of another audit of target `name` teach: that of files which had to be here."""
-    with solve.opened(matrix, name, arch, store, http) as asked, Library(store, http) as library:
-        shelf = Shelf(asked.world.catalogue, library, store)
-        return learn_all(errors, shelf, matrix.targets[name].pins.keys(), known)
+def teach(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
+    """What is learned from errors of the audit of whole files, which had to be downloaded."""
+    store, http = problem.context.store, problem.context.http
+    with solve.opened(problem) as prepared, Library(store, http) as library:
+        shelf = Shelf(prepared.catalogue, library, store)
+        learned = learn_all(errors, shelf, problem.target.pins.keys(), problem.known)
+    for entry in learned:
+        problem.context.reporter.info(f"learned: {entry}")
+    return learned
 
 
-def terms_of(asked: Asked, resolution: Resolution) -> Terms:
-    """What counts for a target beside its packages."""
-    target, kept = asked.world.target, asked.world.kept
+def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
+    """What an audit of a target takes into account beside its packages."""
+    target, kept = prepared.problem.target, prepared.published
     added = resolution.versions.keys() - kept.versions.keys() if kept is not None else ()
     return Terms(
-        target=asked.world.name,
+        target=prepared.problem.name,
         cuda=target.cuda,
         gpu=target.gpu,
         waivers=target.waive,
@@ -151,7 +145,7 @@ def terms_of(asked: Asked, resolution: Resolution) -> Terms:
 
 
 def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
-    """What is wrong on the main path, as code, METADATA and the packages' past tell."""
+    """Errors on the main path, from code, METADATA and older releases of the packages."""
     world = world_of(resolution, shelf)
 
     def _past(path: MainPath) -> list[Finding]:
@@ -162,7 +156,7 @@ def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
 
 
 def world_of(resolution: Resolution, shelf: Shelf) -> PackageSet:
-    """All of a resolution; what is not in the store is read where its index has it."""
+    """The package set of a resolution; what is not in the store is read from its index."""
     rules = shelf.catalogue.rules
 
     def _locate(wheel: Wheel) -> Path | str:
@@ -188,7 +182,7 @@ def learn_all(
     pinned: Collection[str],
     known: Sequence[Constraint] = (),
 ) -> tuple[Constraint, ...]:
-    """What the errors teach; of many between the same two packages the first few."""
+    """Constraints from the errors; of many between the same two packages from the first few."""
     seen: set[tuple[str, ...]] = set()
     pairs: Counter[tuple[str, str]] = Counter()
     learned: list[Constraint] = []
@@ -206,15 +200,14 @@ def learn_all(
             pairs[pair] += 1
             entry = joined(entry, (*known, *learned), shelf)
             learned.append(entry)
-            console.info(f"learned: {entry}")
     return constraints.merge((), learned)
 
 
-def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> WorldImpossible:
-    """The refusal of a world whose errors teach nothing that is not known."""
+def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
+    """The error for a package set whose errors teach nothing new."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
     if len(errors) > SHOWN:
         shown.append(f"and {len(errors) - SHOWN} more; imgbuild audit shows all")
-    message = f"{name} on {arch}: its packages do not fit together, and no other set is known"
+    message = f"{name} on {arch}: its packages are incompatible, and no other set is known"
     hint = "change a pin; or, if you know better, waive the finding in matrix.yaml with a reason"
-    return WorldImpossible(message, reasons=tuple(shown), hint=hint)
+    return NoSolution(message, reasons=tuple(shown), hint=hint)

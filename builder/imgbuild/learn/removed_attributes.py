@@ -1,9 +1,9 @@
-"""What the past of a package tells: attributes that it had, and that it takes from nowhere now.
+"""Attributes that a class had in an older release and has from nowhere now.
 
-Comes in: a world, its main path, and the releases of its packages. Goes out: findings. A class with
-`__getattr__` may have any attribute, so names alone say nothing against it. But where a package
-reads one that the class had, in writing, in the release of the reader's own day, and the word is
-gone from the sources of the class and all its bases, nobody is left who could answer for it.
+A class with `__getattr__` may have any attribute, so its names alone prove nothing. But if a
+package reads an attribute that the class defined in the release current when the reader was
+released, and the word is gone from the sources of the class and all its bases, nothing can provide
+it.
 """
 
 from __future__ import annotations

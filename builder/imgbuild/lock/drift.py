@@ -1,8 +1,4 @@
-"""Which parts of two values differ, as lines for people.
-
-Comes in: a field as the matrix has it and as the lock has it. Goes out: a line for each key that
-differs; nothing if none does.
-"""
+"""The parts of a field in which the matrix and the lock differ, one line for each key."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The lock of an extension: all that the published target has, unchanged, and what a row adds.
+"""The lock of an extension: everything of the published target, unchanged, and what a row adds.
 
-Comes in: a matrix of either kind and what was resolved. Goes out: the lock; the ways in which one
-no longer follows from the matrix, the published lock and the user's files.
+Also finds where such a lock no longer follows from the matrix, the published lock and the user's
+files.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Added, AddedFile, Extends, Lock
-from imgbuild.lock.published import LOCK, VERSION_LABEL, Below, Extended, below
-from imgbuild.lock.resolution import Built, Deb, RegistryLayer, Resolution, Wheel
-from imgbuild.matrix.extension import Added as AddedRow
+from imgbuild.lock.lock import AddedFile, AddedInputs, Extends, Lock
+from imgbuild.lock.published import LOCK, VERSION_LABEL, Extended, PublishedTarget, extended_target
+from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix.extension import Extension
+from imgbuild.matrix.extension import FileToAdd as AddedRow
 from imgbuild.matrix.model import Matrix, Target
-from imgbuild.values import Arch, Sha256, sha256
+from imgbuild.values import Arch, sha256
 
 BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
 def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution]) -> Lock:
     """The lock of target `name`, whatever it is; InputError if an added file cannot be read."""
-    found = below(matrix, name)
+    found = extended_target(matrix, name)
     if found is None or not isinstance(matrix, Extended):
         return locks.make_lock(matrix, name, dict(resolutions))
     row, target, own = matrix.rows[name], matrix.targets[name], found.lock
@@ -54,17 +53,19 @@ def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution])
     )
 
 
-def _added(found: Below, arch: Arch, resolution: Resolution) -> Added:
+def _added(found: PublishedTarget, arch: Arch, resolution: Resolution) -> AddedInputs:
     old = found.lock.arch.get(arch, Resolution(wheels=()))
     debs = {deb.package for deb in old.debs}
-    return Added(
+    return AddedInputs(
         manifest=found.manifests.get(arch, found.digest),
         wheels=tuple(sorted(resolution.versions.keys() - old.versions.keys())),
         debs=tuple(deb.package for deb in resolution.debs if deb.package not in debs),
     )
 
 
-def _settings(found: Below, row: Extension, name: str, target: Target) -> locks.Settings:
+def _settings(
+    found: PublishedTarget, row: Extension, name: str, target: Target
+) -> locks.ImageSettings:
     own = found.lock.settings
     env = own.env | {key: variable.value for key, variable in row.env.items()}
     labels = {
@@ -92,7 +93,7 @@ def _locked(matrix: Extended, file: AddedRow) -> AddedFile:
 
 
 def read_file(folder: Path, source: str) -> bytes:
-    """The bytes of a file of the user's repository; InputError if there is none."""
+    """The bytes of a file of the user's repository; InputError if it does not exist."""
     try:
         return (folder / source).read_bytes()
     except OSError as error:
@@ -117,30 +118,9 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
     return found
 
 
-def bring(lock: Lock, due: set[Sha256], matrix: Matrix, store: Store) -> set[Sha256]:
-    """Put those of `due` that are added files of `lock` into the store; their hashes.
-
-    IntegrityError if a file has changed since it was locked.
-    """
-    brought: set[Sha256] = set()
-    if lock.extends is None or not due.intersection(
-        file.sha256 for file in lock.extends.files.values()
-    ):
-        return brought
-    for path, data in contents(lock, matrix).items():
-        file = lock.extends.files[path]
-        if file.sha256 not in due:
-            continue
-        with store.scratch() as scratch:
-            (scratch / "file").write_bytes(data)
-            store.add_file(scratch / "file", file.sha256)
-        brought.add(file.sha256)
-    return brought
-
-
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """Every way in which `lock` no longer follows from `matrix`, files and published locks."""
-    found = below(matrix, lock.target)
+    found = extended_target(matrix, lock.target)
     if found is None or not isinstance(matrix, Extended) or lock.extends is None:
         return locks.stale(lock, matrix)
     try:
@@ -175,11 +155,11 @@ def _with_folders(due: Lock, locked: Extends) -> Lock:
     return msgspec.structs.replace(due, extends=msgspec.structs.replace(due.extends, arch=arches))
 
 
-def _other_published(locked: Extends, found: Below) -> list[str]:
+def _other_published(locked: Extends, found: PublishedTarget) -> list[str]:
     if (locked.target, locked.lock, locked.digest) == (found.name, found.hash, found.digest):
         return []
     own, due = f"{locked.target} {locked.digest}", f"{found.name} {found.digest}"
-    return [f"it stands on {own}, the matrix says {due} ({found.folder / LOCK})"]
+    return [f"it extends {own}, the matrix says {due} ({found.folder / LOCK})"]
 
 
 def _other_files(locked: Extends, due: Extends | None) -> list[str]:
@@ -192,5 +172,5 @@ def _other_files(locked: Extends, due: Extends | None) -> list[str]:
     ]
 
 
-def _word(item: Wheel | Built | Deb | RegistryLayer) -> str:
+def _word(item: Wheel | BuiltWheel | Deb | RegistryLayer) -> str:
     return item.digest if isinstance(item, RegistryLayer) else f"{item.package} {item.version}"

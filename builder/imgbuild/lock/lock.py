@@ -1,7 +1,4 @@
-"""The lock: every input of a target's image, by file name, size, sha256 and index name.
-
-Comes in: a target of the matrix and its resolutions. Goes out: `images/TARGET/lock.json`.
-"""
+"""The lock `images/TARGET/lock.json`: every input of an image by file name, size, sha256, index."""
 
 from __future__ import annotations
 
@@ -14,15 +11,16 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.lock import drift
-from imgbuild.lock.resolution import Locked, Resolution
+from imgbuild.lock.resolution import LockedFile, Resolution
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
 from imgbuild.values import Arch, Digest, Sha256
 
+FILE = "lock.json"
 LOCK_FORMAT = 1
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the matrix says about a target's image, all cascades done."""
 
     prefix: str
@@ -47,7 +45,7 @@ class Cutting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base that the target stands on."""
+    """The base of the target."""
 
     name: str
     kind: Literal["debian", "registry"]
@@ -59,7 +57,7 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
 
 
-class AddedFile(Locked, frozen=True, kw_only=True):
+class AddedFile(LockedFile, frozen=True, kw_only=True):
     """A file of the user's repository; `file` is its path there, `mode` as chmod reads it."""
 
     mode: str
@@ -73,10 +71,10 @@ class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     gid: int = 0
 
 
-class Added(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What of a resolution is added to the published image `manifest`: names of packages.
 
-    `folders` are those of the base, other than plain ones of root's, that added files lie in.
+    `folders` are those of the base, other than plain ones of root's, that added files are in.
     """
 
     manifest: Digest
@@ -86,7 +84,7 @@ class Added(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Extends(msgspec.Struct, frozen=True, kw_only=True):
-    """The published target that a target stands on, and what is put on top.
+    """The published target that a target extends, and what is added.
 
     `lock` is the sha256 of its lock.json, `digest` its image; `packages` are Debian's.
     """
@@ -97,7 +95,7 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...]
     files: dict[str, AddedFile]
     links: dict[str, str]
-    arch: dict[Arch, Added]
+    arch: dict[Arch, AddedInputs]
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,7 +112,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     requirements: dict[str, str]
     indexes: dict[str, str]
     base: LockedBase
-    settings: Settings
+    settings: ImageSettings
     layers: Cutting
     drop: tuple[Drop, ...]
     arch: dict[Arch, Resolution]
@@ -136,7 +134,7 @@ def published_part(lock: Lock, arch: Arch) -> Lock:
 
 
 def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) -> Lock:
-    """The lock of target `name`: what the matrix says of it and what was resolved."""
+    """The lock of target `name`, from the matrix and what was resolved."""
     target = matrix.targets[name]
     return Lock(
         format=LOCK_FORMAT,
@@ -182,8 +180,8 @@ def require_arch(lock: Lock, arch: Arch) -> Resolution:
 
 
 def lock_path(images: Path, target: str) -> Path:
-    """Where the lock of `target` stands in the folder `images`."""
-    return images / target / "lock.json"
+    """The path of the lock of `target` in the folder `images`."""
+    return images / target / FILE
 
 
 def read_lock(images: Path, target: str) -> Lock:
@@ -208,7 +206,7 @@ def read_lock(images: Path, target: str) -> Lock:
 
 
 def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
-    """The lock that stands in `data`; InputError, with `hint`, if it is none.
+    """The lock in `data`; InputError, with `hint`, if it is not one.
 
     LockStale, with `remedy`, if its format is another.
     """
@@ -221,7 +219,7 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
 
 def damaged(target: str) -> str:
     """What to do about a lock or seal of `target` that cannot be read."""
-    return f"restore it from git, or make it anew with: imgbuild lock --target {target}"
+    return f"restore it from git, or make it again with: imgbuild lock --target {target}"
 
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
@@ -296,7 +294,7 @@ def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
     )
 
 
-def _settings(matrix: Matrix, name: str, target: Target) -> Settings:
+def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
     image, base = matrix.image, matrix.bases[target.base]
     variables = image.env | flashinfer.environment(target, image, base) | target.env
     links = flashinfer.links(target, image, base) | target.links
@@ -314,7 +312,7 @@ def _settings(matrix: Matrix, name: str, target: Target) -> Settings:
     }
     if target.gpu:
         labels["dev.imgbuild.gpu"] = " ".join(target.gpu)
-    return Settings(
+    return ImageSettings(
         prefix=image.prefix,
         user=image.user,
         workdir=image.workdir,

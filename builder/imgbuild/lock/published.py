@@ -1,9 +1,8 @@
-"""A user's own targets: published ones with packages, system packages and files on top.
+"""A user's own targets: published ones with packages, system packages and files added.
 
-Comes in: a `matrix.yaml` with `published:`, and the locks that it names. Goes out: an `Extended`
-matrix, whose targets are whole ones: whatever a row does not say is what the published target's
-lock says. So all verbs work on them as on any target. From row and published lock comes the lock of
-the sum, in which nothing of the published target is changed.
+From a `matrix.yaml` with `published:` and the locks that it names follows an `Extended` matrix of
+complete targets: what a row does not set is taken from the published lock. So all commands work on
+them as on any target.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import load as matrices
 from imgbuild.matrix.check import Notes, check_shared
-from imgbuild.matrix.extension import Extension, Extensions, Published, check_extensions
+from imgbuild.matrix.extension import Extension, Extensions, PublishedSource, check_extensions
 from imgbuild.matrix.model import (
     Base,
     DebianBase,
@@ -40,15 +39,15 @@ from imgbuild.matrix.model import (
 )
 from imgbuild.matrix.select import Selected
 from imgbuild.matrix.validate import walk
-from imgbuild.matrix.yaml_nodes import Document, parse
+from imgbuild.matrix.yaml_nodes import YamlDocument, parse
 from imgbuild.values import Arch, Digest, Sha256, sha256
 
 LOCK, SEAL = "lock.json", "digests.json"
 VERSION_LABEL = "dev.imgbuild.version."
 
 
-class Below(msgspec.Struct, frozen=True, kw_only=True):
-    """A published target as it lies in the user's repository. `image` as the matrix has it.
+class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A published target in the user's repository. `image` is the reference in the matrix.
 
     `hash` is the sha256 of lock.json; `digest` and `manifests` are those of digests.json.
     """
@@ -63,11 +62,11 @@ class Below(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extended(Matrix, frozen=True, kw_only=True):
-    """A matrix whose targets extend published ones; `folder` is the one that it lies in."""
+    """A matrix whose targets extend published ones; `folder` is that of the file."""
 
     folder: Path
     rows: dict[str, Extension]
-    below: dict[str, Below]
+    published: dict[str, PublishedTarget]
 
 
 class _Manifest(msgspec.Struct, frozen=True):
@@ -75,8 +74,6 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 class _Sealed(msgspec.Struct, frozen=True):
-    """What is read of a seal here."""
-
     digest: Digest
     arch: dict[Arch, _Manifest]
 
@@ -86,31 +83,31 @@ def load(path: Path) -> Matrix:
     try:
         document = parse(path.read_bytes(), str(path))
     except OSError:
-        return matrices.load(path)  # which says what is wrong
+        return matrices.load(path)  # raises the error
     if document.root is None or not _has(document.root, "published"):
         return matrices.load(path)
     return _extended(document, path)
 
 
-def published(path: Path) -> Mapping[str, Published]:
+def published(path: Path) -> Mapping[str, PublishedSource]:
     """The published targets that the matrix at `path` names; InputError if it names none."""
     document = parse(path.read_bytes(), str(path))
     if document.root is None or not _has(document.root, "published"):
         message = f"{path} extends no published target"
-        raise InputError(message, hint="imgbuild init, in another folder, begins one that does")
+        raise InputError(message, hint="imgbuild init, in another folder, writes one that does")
     return _read(document, str(path))[0].published
 
 
-def below(matrix: Matrix, name: str) -> Below | None:
+def extended_target(matrix: Matrix, name: str) -> PublishedTarget | None:
     """The published target that target `name` extends; None if it extends none."""
     if not isinstance(matrix, Extended) or name not in matrix.rows:
         return None
-    return matrix.below[matrix.rows[name].extends]
+    return matrix.published[matrix.rows[name].extends]
 
 
 def kept(matrix: Matrix, name: str, arch: Arch) -> Resolution | None:
-    """What of target `name` on `arch` is the published target's and stays; None if nothing is."""
-    found = below(matrix, name)
+    """The published resolution that target `name` on `arch` extends; None if it extends none."""
+    found = extended_target(matrix, name)
     return found.lock.arch[arch] if found is not None else None
 
 
@@ -120,7 +117,7 @@ def added_packages(matrix: Matrix, name: str) -> tuple[str, ...]:
 
 
 def shown(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
-    """`selected` for a table: of what is below, only the versions that its publishers pinned."""
+    """`selected` for a table: of published packages only those that its publishers pinned."""
     return [
         msgspec.structs.replace(item, target=_named(matrix, item.name, item.target))
         for item in selected
@@ -128,7 +125,7 @@ def shown(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
 
 
 def _named(matrix: Matrix, name: str, target: Target) -> Target:
-    found = below(matrix, name)
+    found = extended_target(matrix, name)
     if found is None or not isinstance(matrix, Extended):
         return target
     labels = found.lock.settings.labels
@@ -146,8 +143,8 @@ def _has(root: yaml.Node, key: str) -> bool:
     return any(name.value == key for name, _ in pairs)
 
 
-def _read(document: Document, file: str) -> tuple[Extensions, Notes]:
-    """A matrix without what it extends; InputError with all problems."""
+def _read(document: YamlDocument, file: str) -> tuple[Extensions, Notes]:
+    """The file alone, without the published locks; InputError with all problems."""
     walked = walk(document.root or yaml.MappingNode("", []), inspect.type_info(Extensions), file)
     notes = Notes(walked, file)
     check_shared(notes)
@@ -157,7 +154,7 @@ def _read(document: Document, file: str) -> tuple[Extensions, Notes]:
     return msgspec.convert(walked.value, Extensions), notes
 
 
-def _extended(document: Document, path: Path) -> Extended:
+def _extended(document: YamlDocument, path: Path) -> Extended:
     file = str(path)
     value, notes = _read(document, file)
     folder = path.resolve().parent
@@ -173,12 +170,12 @@ def _extended(document: Document, path: Path) -> Extended:
     return matrices.located(_matrix(value, found, folder), folder)
 
 
-def read(folder: Path, name: str, image: str = "") -> Below:
-    """The published target `name` as it lies in `folder`; InputError if it is another one."""
-    hint = "copy both files anew from where the target is published: imgbuild init --refresh"
+def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
+    """The published target `name` in `folder`; InputError if the folder has another one."""
+    hint = "copy both files again from where the target is published: imgbuild init --refresh"
     for file in (LOCK, SEAL):
         if not (folder / file).is_file():
-            message = f"{folder / file}: no such file, and matrix.yaml extends {name} as it says"
+            message = f"{folder / file}: no such file, but matrix.yaml extends {name}"
             raise InputError(message, hint=hint)
     data = (folder / LOCK).read_bytes()
     lock = codec.decode(data, Lock, file=str(folder / LOCK), what="lock", hint=hint)
@@ -188,7 +185,7 @@ def read(folder: Path, name: str, image: str = "") -> Below:
         what = f"{what}, itself an extension" if lock.extends is not None else what
         message = f"{folder / LOCK} is {what}, not of {name} in format {locks.LOCK_FORMAT}"
         raise InputError(message, hint=hint)
-    return Below(
+    return PublishedTarget(
         name=name,
         folder=folder,
         lock=lock,
@@ -205,7 +202,7 @@ def default_index(lock: Lock) -> str:
     return next((item.index for item in wheels if item.package not in lock.indexes), "default")
 
 
-def _check_published(notes: Notes, value: Extensions, found: Below) -> None:
+def _check_published(notes: Notes, value: Extensions, found: PublishedTarget) -> None:
     """Note indexes and a digest that do not fit what is published."""
     here = ("published", found.name)
     default = default_index(found.lock)
@@ -220,8 +217,8 @@ def _check_published(notes: Notes, value: Extensions, found: Below) -> None:
         notes.note((*here, "image"), message, value=found.image, expected="the same image")
 
 
-def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: Below) -> None:
-    """Note what a row asks for that the published target cannot bear."""
+def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: PublishedTarget) -> None:
+    """Note what a row asks for that contradicts the published target."""
     lock = found.lock
     for number, arch in enumerate(row.arch):
         notes.known((*path, "arch", number), arch, lock.arch, f"architecture of {found.name}")
@@ -237,15 +234,15 @@ def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: Below
         for package, spec in specs.items():
             has = versions.get(package)
             if has is not None and not SpecifierSet(spec).contains(has, prereleases=True):
-                message = f"{found.name} has {package} {has}, and what it has stays as it is"
+                message = f"{found.name} has {package} {has}, which an extension cannot change"
                 expected = f"{has}, or a published target that has {package}{spec}"
                 notes.note((*path, field, package), message, value=spec, expected=expected)
     for number, drop in enumerate(row.drop):
         if drop.package in versions:
-            message = f"{drop.package} is in layers of {found.name}, which stay as they are"
+            message = f"{drop.package} is in layers of {found.name}, which cannot change"
             notes.note((*path, "drop", number), message, expected="an added package")
     if row.packages and lock.base.kind != "debian":
-        message = f"{found.name} stands on an image of a registry, not on Debian packages"
+        message = f"the base of {found.name} is an image of a registry, not Debian packages"
         notes.note((*path, "packages"), message, expected="no system packages")
     _check_places(notes, path, row, found)
     own = f"{lock.settings.prefix}/bin"
@@ -255,32 +252,34 @@ def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: Below
         notes.note((*path, "env", "PATH"), message, expected=f"{own}:…")
 
 
-def _check_places(notes: Notes, path: tuple[str, ...], row: Extension, found: Below) -> None:
-    """Note files and links of a row that would take the place of something that is needed."""
+def _check_places(
+    notes: Notes, path: tuple[str, ...], row: Extension, found: PublishedTarget
+) -> None:
+    """Note files and links of a row that would replace something that is needed."""
     lock = found.lock
     for place in (*row.files, *row.links):
         field = "files" if place in row.files else "links"
         if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/")):
-            message = "what is below this folder comes from packages"
+            message = "packages provide everything below this folder"
             notes.note((*path, field, place), message, key=True, expected="another folder")
         elif any(f"{kept}/".startswith(f"{place}/") for kept in _kept(lock)):
-            message = f"{found.name} has this, or something it needs below it"
+            message = f"{found.name} has this path, or needs one below it"
             notes.note((*path, field, place), message, key=True, expected="another path")
 
 
 def _check_sources(notes: Notes, path: tuple[str, ...], row: Extension, folder: Path) -> None:
-    """Note files of a row that links lead out of the repository to."""
+    """Note files of a row that are outside the repository, through a link."""
     for place, file in row.files.items():
-        # Links in a circle stay as they are here, and are refused where the file is read.
+        # Reading the file will refuse a circle of links.
         led = Path(os.path.realpath(folder / file.source))
         if not led.is_relative_to(folder):
-            message = f"a link leads to {led}, outside the repository, where nobody reviews it"
+            message = f"a link leads to {led}, outside the repository"
             expected = "a file of the repository itself: copy it there"
             notes.note((*path, place, "from"), message, value=file.source, expected=expected)
 
 
 def _kept(lock: Lock) -> tuple[str, ...]:
-    """What no file or link of a row may stand for, nor any folder above it."""
+    """Paths that no file or link of a row may replace, nor a folder above one."""
     settings = lock.settings
     own = (settings.prefix, settings.workdir, settings.cache, settings.user.home, "/opt/imgbuild")
     base = ("/etc/passwd", "/etc/group", "/usr/bin", "/usr/lib", "/usr/sbin", "/usr/local/bin")
@@ -289,14 +288,11 @@ def _kept(lock: Lock) -> tuple[str, ...]:
 
 
 def _versions(lock: Lock) -> dict[str, str]:
-    """Package → version of all that `lock` holds, whatever the architecture."""
+    """Package → version of everything in `lock`, on all architectures."""
     return {key: version for item in lock.arch.values() for key, version in item.versions.items()}
 
 
-# -- rows as whole targets
-
-
-def _matrix(value: Extensions, found: Mapping[str, Below], folder: Path) -> Extended:
+def _matrix(value: Extensions, found: Mapping[str, PublishedTarget], folder: Path) -> Extended:
     first = next(iter(found.values())).lock
     bases = _bases(found.values(), value.mirrors)
     built = {item.package: item for each in found.values()
@@ -321,14 +317,16 @@ def _matrix(value: Extensions, found: Mapping[str, Below], folder: Path) -> Exte
         registry=value.registry,
         folder=folder,
         rows=value.targets,
-        below=dict(found),
+        published=dict(found),
     )
 
 
-def _bases(found: Iterable[Below], mirrors: tuple[str, ...]) -> dict[str, tuple[str, Base]]:
-    """Published target → its base and the name of that here.
+def _bases(
+    found: Iterable[PublishedTarget], mirrors: tuple[str, ...]
+) -> dict[str, tuple[str, Base]]:
+    """Published target → name and value of its base.
 
-    Publishers name bases as they like: where two have another base by one name, both are kept.
+    If two publishers use one name for different bases, both are kept.
     """
     named: dict[str, Base] = {}
     bases = {}
@@ -341,7 +339,7 @@ def _bases(found: Iterable[Below], mirrors: tuple[str, ...]) -> dict[str, tuple[
 
 
 def image_of(lock: Lock) -> Image:
-    """What a matrix says of images, as far as `lock` says it for all of them."""
+    """The image settings of a matrix, from those of `lock`."""
     settings = lock.settings
     return Image(
         prefix=settings.prefix,
@@ -356,7 +354,7 @@ def image_of(lock: Lock) -> Image:
 
 
 def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
-    """The base of `lock` as a matrix has it; `mirrors` are Debian archives beside the machine's."""
+    """The base of `lock`; `mirrors` are Debian archives in addition to the machine's."""
     base = lock.base
     if base.kind == "debian":
         return DebianBase(
@@ -371,8 +369,8 @@ def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
     )
 
 
-def _target(row: Extension, found: Below, base: str) -> Target:
-    """A row as a whole target on `base`: what is published stands in it as pins."""
+def _target(row: Extension, found: PublishedTarget, base: str) -> Target:
+    """A row as a complete target on `base`, with the published versions as pins."""
     lock = found.lock
     gpu = lock.settings.labels.get("dev.imgbuild.gpu", "").split()
     pins = {**_versions(lock), **row.pins}
@@ -397,4 +395,4 @@ def _target(row: Extension, found: Below, base: str) -> Target:
 
 
 def _of(lock: Lock) -> str:
-    return f"the published target {lock.target} has it so"
+    return f"as in the published target {lock.target}"

@@ -10,7 +10,7 @@ import msgspec
 from imgbuild.values import Bytes, Digest, Sha256
 
 
-class Locked(msgspec.Struct, frozen=True, kw_only=True):
+class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file as a lock names it. No address: that is looked up when it is fetched."""
 
     file: str
@@ -18,7 +18,7 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
     sha256: Sha256
 
 
-class Wheel(Locked, frozen=True, kw_only=True):
+class Wheel(LockedFile, frozen=True, kw_only=True):
     """A wheel and the name of its index, which is "built" for one made from an sdist."""
 
     package: str
@@ -26,19 +26,19 @@ class Wheel(Locked, frozen=True, kw_only=True):
     index: str
 
 
-class Built(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltWheel(msgspec.Struct, frozen=True, kw_only=True):
     """A wheel made from an sdist: what it is made from, and what must come out."""
 
     package: str
     version: str
     index: str
-    sdist: Locked
+    sdist: LockedFile
     env: dict[str, str]
     requires: tuple[Wheel, ...]
-    wheel: Locked
+    wheel: LockedFile
 
 
-class Deb(Locked, frozen=True, kw_only=True):
+class Deb(LockedFile, frozen=True, kw_only=True):
     """A Debian package. `file` is its path in the archive, `pool/main/…`."""
 
     package: str
@@ -63,7 +63,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     wheels: tuple[Wheel, ...]
-    built: tuple[Built, ...] = ()
+    built: tuple[BuiltWheel, ...] = ()
     debs: tuple[Deb, ...] = ()
     base_layers: tuple[RegistryLayer, ...] = ()
     base_manifest: Digest | None = None

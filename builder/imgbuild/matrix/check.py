@@ -1,8 +1,7 @@
-"""What a matrix must hold beyond its types: names that exist, things that agree with each other.
+"""Checks of a matrix beyond its types: names that exist, parts that agree with each other.
 
-Comes in: a walked document, whose value may have gaps where something did not fit. Goes out:
-problems with their places. A gap was noted already, so a check passes over it. Targets are checked
-in targets.py.
+A value may have gaps where the YAML did not fit its type. These are reported already, so checks
+skip them. Targets are checked in `check_targets`.
 """
 
 from __future__ import annotations
@@ -84,11 +83,11 @@ class Notes:
             self.note(path, message, key=key, value=text, expected=expected)
 
     def once(self, path: Path, items: Any) -> None:
-        """Note each item of a list that stands in it more than once."""
+        """Note each item that is in a list more than once."""
         twice = [item for item, count in Counter(texts(items)).items() if count > 1]
         for item in twice:
             places = [number for number, other in enumerate(items) if other == item]
-            self.note((*path, places[-1]), f"{item} stands here twice", expected="each item once")
+            self.note((*path, places[-1]), f"{item} is listed twice", expected="each item once")
 
 
 def table(value: Any) -> Mapping[str, Any]:
@@ -107,7 +106,7 @@ def plain(patterns: Any) -> list[str]:
 
 
 def packages(matrix: Mapping[str, Any]) -> list[str]:
-    """Every package that the matrix speaks of, in its order."""
+    """Every package that the matrix names, in its order."""
     found = [*table(matrix.get("requires")), *table(matrix.get("sdists"))]
     for target in table(matrix.get("targets")).values():
         for field in ("pins", "requires", "indexes"):
@@ -138,7 +137,7 @@ def check_shared(notes: Notes) -> None:
         for number, package in enumerate(texts(table(sdist).get("requires"))):
             notes.known((*path, "requires", number), package, packages(matrix), "package")
     if "targets" in matrix and matrix["targets"] == {}:
-        notes.note(("targets",), "there is no target", expected="at least one target")
+        notes.note(("targets",), "no target is defined", expected="at least one target")
 
 
 def environment(notes: Notes, path: Path, variables: Any) -> None:

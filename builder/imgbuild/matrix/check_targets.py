@@ -1,8 +1,4 @@
-"""What each target must hold beyond its types.
-
-Comes in: the notes of a walked document. Goes out: more notes, on names that do not exist and on
-parts of a target that contradict each other.
-"""
+"""Checks of each target beyond its types: names that exist, parts that agree with each other."""
 
 from __future__ import annotations
 
@@ -77,7 +73,7 @@ def _architectures(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
     notes.once((*path, "arch"), arches)
     for arch in table(target.get("exclude")):
         if arch in texts(arches):
-            message = f"{arch} is excluded and stands in arch too"
+            message = f"{arch} is excluded and also listed in arch"
             notes.note((*path, "exclude", arch), message, key=True, expected="one of the two")
     notes.once((*path, "gpu"), target.get("gpu"))
     for number, capability in enumerate(texts(target.get("gpu"))):
@@ -111,7 +107,7 @@ def versions(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
 
 
 def specifier(notes: Notes, path: Path, spec: Any) -> None:
-    """Note it if `spec` is no version specifier."""
+    """Note it if `spec` is not a version specifier."""
     if not isinstance(spec, str):
         return
     try:
@@ -233,7 +229,7 @@ def _drops(notes: Notes, path: Path, drops: Any) -> None:
     for number, drop in enumerate(drops if isinstance(drops, list) else ()):
         here = (*path, "drop", number)
         if dropping.count(dropping[number]) > 1 and dropping.index(dropping[number]) < number:
-            message = f"{dropping[number]} stands here twice"
+            message = f"{dropping[number]} is listed twice"
             notes.note((*here, "package"), message, expected="one entry with all paths")
         specifier(notes, (*here, "versions"), table(drop).get("versions"))
         if table(drop).get("paths") == []:

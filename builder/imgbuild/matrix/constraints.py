@@ -1,9 +1,8 @@
-"""What was learned: package A in a range of versions works only with certain versions of B.
+"""Learned constraints: package A in a range of versions works only with certain versions of B.
 
-Comes in: `images/constraints.yaml`, and what an audit proved. Goes out: `Constraint` values, which
-hold for all targets; the requirement lines that follow from them for a version of A; the entries
-that a set of packages violates. The file is reviewed like code: one entry a line, each with the
-place in the code that it rests on.
+`images/constraints.yaml` has them for all targets. From them follow requirement lines for a version
+of A, and the entries that a set of packages violates. The file is reviewed like code: one entry a
+line, each with the place in the code that is its evidence.
 """
 
 from __future__ import annotations
@@ -21,19 +20,18 @@ from packaging.version import Version
 
 from imgbuild import codec
 from imgbuild.errors import InputError, Problem
-from imgbuild.values import normalize, sha256
+from imgbuild.values import normalize
 
 if TYPE_CHECKING:
-    from imgbuild.cache.store import Store
     from imgbuild.matrix.validate import Walked
 
 HEAD = """\
 # What the audit learned: `package` in `versions` works only with what it `needs`. Written by
 # `imgbuild lock`, used by all targets; one entry a line, sorted. `file`, `line` and `name` are the
-# evidence, as they stand in version `read_in` of the package, tried against `against`. `came` and
+# evidence, as in version `read_in` of the package, tried against `against`. `came` and
 # `went` are the versions of the other package where the name appeared and where it was gone.
 # `missing: true`: needed though undeclared, so always added. Otherwise an entry only narrows:
-# it brings no package into a world. An entry may be removed; it is learned again if it is true.
+# it adds no package to a package set. An entry may be removed; it is learned again if it is true.
 """
 _BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
@@ -66,11 +64,11 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return Requirement(self.needs).specifier
 
     def covers(self, version: str) -> bool:
-        """Whether the entry speaks of this version of `package`."""
+        """Whether the entry applies to this version of `package`."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
     def concerns(self, versions: Mapping[str, str]) -> bool:
-        """Whether the entry speaks of a set of packages (normalized name → version)."""
+        """Whether the entry applies to a set of packages (normalized name → version)."""
         own = versions.get(self.package)
         there = self.missing or self.other in versions
         return own is not None and there and self.covers(own)
@@ -104,7 +102,7 @@ def required(
 ) -> tuple[str, ...]:
     """The requirements to add to `package` at `version`, where `present` packages are narrowed.
 
-    What is merely optional is not: a constraint must bring no package into a world.
+    What is merely optional is not: a constraint must not add a package.
     """
     return tuple(
         dict.fromkeys(
@@ -147,7 +145,7 @@ def _add(entries: list[Constraint], new: Constraint) -> None:
 
 
 def _says(one: Constraint, other: Constraint) -> bool:
-    """Whether `one` holds for all versions that `other` speaks of, and asks no less of them."""
+    """Whether `one` holds for all versions of `other`, and requires at least as much."""
     return within(other.versions, one.versions) and within(str(one.spec), str(other.spec))
 
 
@@ -175,7 +173,7 @@ def _span(text: str) -> _Span | None:
 
 
 def within(inner: str, outer: str) -> bool:
-    """Whether all that `inner` allows is allowed by `outer`, as far as it can be told."""
+    """Whether all that `inner` allows is allowed by `outer`, as far as it can be determined."""
     if SpecifierSet(inner) == SpecifierSet(outer):
         return True
     excluded = [part for part in SpecifierSet(outer) if part.operator == "!="]
@@ -239,7 +237,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def constraints_path(images: Path) -> Path:
-    """Where the entries stand in the folder `images`."""
+    """The file of the entries in the folder `images`."""
     return images / "constraints.yaml"
 
 
@@ -306,7 +304,7 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
         if not SpecifierSet(entry.versions):
             faults.append(("versions", "says no version"))
     except InvalidSpecifier:
-        faults.append(("versions", "is no version specifier"))
+        faults.append(("versions", "not a version specifier"))
     try:
         needed = Requirement(entry.needs)
         if needed.extras or needed.marker or needed.url:
@@ -314,7 +312,7 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
         elif not needed.specifier and not entry.missing:
             faults.append(("needs", "asks nothing of a package that is not missing"))
     except InvalidRequirement:
-        faults.append(("needs", "is no requirement"))
+        faults.append(("needs", "not a requirement"))
     return faults
 
 
@@ -334,11 +332,3 @@ def _scalar(value: str | int | bool) -> str:
     if isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _WORDS:
         return value
     return json.dumps(value, ensure_ascii=False)
-
-
-def add(images: Path, learned: Iterable[Constraint], store: Store) -> tuple[Constraint, ...]:
-    """Add what was learned to the file, at once; all entries. Several processes may do so."""
-    with store.exclusive(f"constraints-{sha256(str(images).encode())}"):
-        known = merge(read(images), learned)
-        codec.write_bytes(constraints_path(images), encode(known))
-    return known

@@ -1,9 +1,7 @@
-"""What the `matrix.yaml` of a user's own repository says: published targets, and what is added.
+"""The `matrix.yaml` of a user's own repository: published targets, and what is added to them.
 
-Comes in: a walked document. Goes out: frozen values, and notes of what is wrong in them. A row says
-only what it adds; all else is the published target's, as its lock has it
-(see `imgbuild.lock.published`).
-The JSON Schema is generated from these types.
+A row has only what it adds; everything else is the published target's, from its lock (see
+`imgbuild.lock.published`). The JSON Schema is generated from these types.
 """
 
 from __future__ import annotations
@@ -45,11 +43,11 @@ TAKEN = (
 )
 
 
-class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all values here: keyword-only, unknown keys are errors."""
 
 
-class Published(Strict, frozen=True, rename={"origin": "from"}):
+class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
     """A target that others published: what it is, and where its layers are."""
 
     lock: Annotated[
@@ -63,7 +61,7 @@ class Published(Strict, frozen=True, rename={"origin": "from"}):
         str,
         msgspec.Meta(
             description="where that folder was copied from: an address or a path;"
-            " `imgbuild init --refresh` copies it anew"
+            " `imgbuild init --refresh` copies it again"
         ),
     ] = ""
     image: Annotated[
@@ -75,7 +73,7 @@ class Published(Strict, frozen=True, rename={"origin": "from"}):
     ] = ""
 
 
-class Added(Strict, frozen=True, rename={"source": "from"}):
+class FileToAdd(_Strict, frozen=True, rename={"source": "from"}):
     """A file of the user's repository that is put into the image; it belongs to root."""
 
     source: Annotated[
@@ -86,7 +84,7 @@ class Added(Strict, frozen=True, rename={"source": "from"}):
     ] = "0644"
 
 
-class Extension(Strict, frozen=True):
+class Extension(_Strict, frozen=True):
     """One row: a published target and what is added on top of it."""
 
     extends: Annotated[Name, msgspec.Meta(description="a target of `published`")]
@@ -112,7 +110,7 @@ class Extension(Strict, frozen=True):
         msgspec.Meta(description="added Debian packages; their dependencies follow"),
     ] = ()
     files: Annotated[
-        dict[str, Added], msgspec.Meta(description="added files, by absolute path in the image")
+        dict[str, FileToAdd], msgspec.Meta(description="added files, by absolute path in the image")
     ] = {}
     links: Annotated[
         dict[str, Link], msgspec.Meta(description="added symbolic links, by absolute path")
@@ -136,12 +134,12 @@ class Extension(Strict, frozen=True):
     proof: Proof = ""
 
 
-class Extensions(Strict, frozen=True):
+class Extensions(_Strict, frozen=True):
     """The whole of a `matrix.yaml` that extends published targets."""
 
     version: Form
     published: Annotated[
-        dict[Name, Published], msgspec.Meta(description="the targets that others published")
+        dict[Name, PublishedSource], msgspec.Meta(description="the targets that others published")
     ]
     targets: Annotated[
         dict[Name, Extension], msgspec.Meta(description="a row for each image of one's own")
@@ -159,10 +157,10 @@ class Extensions(Strict, frozen=True):
 
 
 def check_extensions(notes: Notes) -> None:
-    """Check what can be told without the published targets' locks."""
+    """Check what needs no lock of a published target."""
     matrix = table(notes.walked.value)
     if "published" in matrix and matrix["published"] == {}:
-        message = "there is no published target"
+        message = "no published target is named"
         notes.note(("published",), message, expected="at least one published target")
     for name, published in table(matrix.get("published")).items():
         _image(notes, ("published", name, "image"), table(published).get("image"))
@@ -208,15 +206,15 @@ def _places(notes: Notes, path: Path, files: Mapping[str, Any], links: Mapping[s
         for other in (*files, *links):
             if place.startswith(f"{other}/"):
                 what = "link" if other in links else "file"
-                message = f"{other} is an added {what}, and nothing can lie below it"
+                message = f"{other} is an added {what}, which cannot have files below it"
                 notes.note(here, message, key=True, value=place, expected="another path")
     for place, file in files.items():
         if place in links:
-            message = "a link stands at this path too"
+            message = "a link has the same path"
             notes.note((*path, "files", place), message, key=True, expected="one of the two")
         source = table(file).get("from")
         if isinstance(source, str) and leads_out(source):
-            message = "the file lies outside the repository, where nobody reviews it"
+            message = "the file is outside the repository"
             if source.startswith("/"):
                 message = "the path is absolute, and on another machine it leads elsewhere"
             expected = "a path below the folder of this file: copy the file there"
@@ -235,7 +233,7 @@ def _place(notes: Notes, path: Path, place: str) -> None:
     for taken in TAKEN:
         if place == taken or place.startswith(f"{taken}/"):
             near = f"/usr{place}" if taken.startswith(("/bin", "/sbin", "/lib")) else None
-            message = f"{taken} is no plain folder of the image"
+            message = f"{taken} is not a plain folder of the image"
             expected = "a path such as /opt/team/train.sh"
             notes.note(path, message, key=True, value=place, expected=expected, near=near)
 

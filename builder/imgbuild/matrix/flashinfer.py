@@ -1,13 +1,11 @@
-"""What follows from the way in which a target has FlashInfer's kernels.
+"""What the FlashInfer mode of a target implies: requirements, variables, links, left-out files.
 
-Comes in: a target, the image's settings and the base's Python. Goes out: requirements, environment
-variables, links and files left out, so that no row repeats them. A row's own entry of the same
-name wins.
+So no row repeats them. A row's own entry of the same name takes precedence.
 
 prebuilt  kernels compiled ahead, in a wheel of FlashInfer's own index for one CUDA and one torch
 jit       kernels compiled at first use, by the nvcc wheel of the target's CUDA release; a
-          flashinfer-jit-cache beside it (`imgbuild kernels`) has some of them ahead
-off       vLLM is told to leave FlashInfer alone, whether its package is installed or not
+          flashinfer-jit-cache beside it has some of them compiled ahead
+off       vLLM is configured not to use FlashInfer, whether its package is installed or not
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ def requires(target: Target) -> dict[str, Wanted]:
 
 
 def contradicted(mode: str, packages: Collection[str]) -> bool:
-    """Whether `mode` speaks of kernels, and a world of `packages` has nobody who would run them."""
+    """Whether `mode` implies kernels but none of `packages` would use them."""
     return mode != "off" and PACKAGE not in packages
 
 

@@ -1,7 +1,7 @@
-"""`matrix.yaml` to a `Matrix`, or to one error that holds every problem in it.
+"""Reads `matrix.yaml`; one error has every problem in it.
 
-Comes in: a path. Goes out: the frozen matrix. Each problem has file, line, column, the path of the
-key, the value found, what was expected, and the nearest right name.
+Each problem has file, line, column, the path of the key, the value found, what was expected, and
+the most similar valid name.
 """
 
 from __future__ import annotations

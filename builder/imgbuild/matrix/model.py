@@ -279,7 +279,7 @@ class Waiver(Strict, frozen=True):
     """A finding of the audit that a target lives with, and why."""
 
     check: Annotated[Check, msgspec.Meta(description="the check that finds it")]
-    package: Annotated[Package, msgspec.Meta(description="the package whose file it stands in")]
+    package: Annotated[Package, msgspec.Meta(description="the package of the file")]
     subject: Annotated[
         str,
         msgspec.Meta(
@@ -290,7 +290,7 @@ class Waiver(Strict, frozen=True):
     reason: Reason
 
 
-# What a row of either kind of matrix says in the same words.
+# Fields that rows of both kinds of matrix have.
 Waivers = Annotated[
     tuple[Waiver, ...], msgspec.Meta(description="findings of the audit that are accepted")
 ]
@@ -319,9 +319,7 @@ class Target(Strict, frozen=True):
             },
         ),
     ]
-    pins: Annotated[
-        dict[Package, Version], msgspec.Meta(description="the world: package and exact version")
-    ]
+    pins: Annotated[dict[Package, Version], msgspec.Meta(description="package and exact version")]
     flashinfer: Flashinfer
     gpu: Annotated[
         tuple[str, ...], msgspec.Meta(description='compute capabilities it is meant for: "9.0"')
@@ -334,7 +332,7 @@ class Target(Strict, frozen=True):
         msgspec.Meta(description="packages that come from another index than the default"),
     ] = {}
     exclude: Annotated[
-        dict[Arch, Reason], msgspec.Meta(description="architectures that this world cannot have")
+        dict[Arch, Reason], msgspec.Meta(description="architectures without a solution, and why")
     ] = {}
     drop: Drops = ()
     links: Annotated[
@@ -355,7 +353,7 @@ class Matrix(Strict, frozen=True):
     default_index: Annotated[
         Name, msgspec.Meta(description="the index of every package that names no other")
     ]
-    bases: Annotated[dict[Name, Base], msgspec.Meta(description="what images stand on")]
+    bases: Annotated[dict[Name, Base], msgspec.Meta(description="bases of images")]
     image: Image
     layers: Layers
     requires: Annotated[

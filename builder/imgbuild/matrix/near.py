@@ -1,8 +1,4 @@
-"""The target of the matrix that is nearest to what was asked for.
-
-Comes in: the matrix, what is wished for, an architecture. Goes out: the names of targets, the
-nearest first. No index is asked: it is their pins that are compared.
-"""
+"""The target of the matrix whose pins are most similar to a request. No index is asked."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from imgbuild.values import Arch
 
 
 class _Score(msgspec.Struct, frozen=True, order=True):
-    """Sorts first what meets most wishes, then what needs few indexes, then what holds most."""
+    """Sorts by the requests that are met, then by few indexes, then by the number of packages."""
 
     missed: float
     indexes: int
@@ -26,24 +22,24 @@ class _Score(msgspec.Struct, frozen=True, order=True):
 
 def ranked(
     matrix: Matrix,
-    wishes: Mapping[str, str],
+    requests: Mapping[str, str],
     cuda: str | None,
     arch: Arch,
     *,
     apart_from: str = "",
 ) -> list[str]:
-    """The targets on `arch`, those first that have most of `wishes` (package → specifier)."""
+    """The targets on `arch`, those first that have most of `requests` (package → specifier)."""
     scores = sorted(
-        _score(name, target, wishes, cuda)
+        _score(name, target, requests, cuda)
         for name, target in matrix.targets.items()
         if name != apart_from and arch in target.arch and arch not in target.exclude
     )
     return [score.name for score in scores]
 
 
-def _score(name: str, target: Target, wishes: Mapping[str, str], cuda: str | None) -> _Score:
+def _score(name: str, target: Target, requests: Mapping[str, str], cuda: str | None) -> _Score:
     met = 1.0 if cuda == target.cuda else 0.0
-    for package, spec in wishes.items():
+    for package, spec in requests.items():
         version = target.pins.get(package)
         if version is not None:
             met += 1.0 if SpecifierSet(spec).contains(version, prereleases=True) else 0.5
@@ -51,16 +47,16 @@ def _score(name: str, target: Target, wishes: Mapping[str, str], cuda: str | Non
 
 
 def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
-    """The one target on `arch` that is nearest to the target `name`, in words; empty if none is."""
+    """A description of the target on `arch` most similar to `name`; empty if there is none."""
     target = matrix.targets[name]
-    wishes = {package: wanted.spec for package, wanted in target.requires.items()}
-    wishes |= {package: f"=={version}" for package, version in target.pins.items()}
-    found = ranked(matrix, wishes, target.cuda, arch, apart_from=name)
+    requests = {package: wanted.spec for package, wanted in target.requires.items()}
+    requests |= {package: f"=={version}" for package, version in target.pins.items()}
+    found = ranked(matrix, requests, target.cuda, arch, apart_from=name)
     return tuple(words(matrix, other, arch) for other in found[:1])
 
 
 def words(matrix: Matrix, name: str, arch: Arch) -> str:
-    """What target `name` is, for people."""
+    """A description of target `name`."""
     target = matrix.targets[name]
     pins = ", ".join(f"{package} {version}" for package, version in target.pins.items())
     return f"the target {name} on {arch}: CUDA {target.cuda}, {pins}"

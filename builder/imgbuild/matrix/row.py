@@ -1,8 +1,4 @@
-"""A target as a row of `matrix.yaml`, to be pasted below `targets:` and edited.
-
-Comes in: a name and a `Target`. Goes out: lines of YAML that `imgbuild matrix` reads back as the
-same target. Pure.
-"""
+"""A target as YAML lines, to be pasted below `targets:` of `matrix.yaml` and edited."""
 
 from __future__ import annotations
 

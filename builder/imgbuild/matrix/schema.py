@@ -1,8 +1,6 @@
-"""The JSON Schemas of `matrix.yaml`, made from the models: editors complete and check by them.
+"""The JSON Schemas (2020-12) of `matrix.yaml`, made from the types: editors use them.
 
-Comes in: the types of model.py, and of extension.py for a matrix that extends published targets.
-Goes out: JSON Schema 2020-12. It says what a file's shape must be; whether its names exist and its
-parts agree is for `load` to say.
+They describe the shape of a file; `load` checks that its names exist and its parts agree.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ def _bytes(found: dict[str, Any]) -> bytes:
 def _of(kind: type[msgspec.Struct], name: str, title: str) -> dict[str, Any]:
     (root,), definitions = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
     named = {key: _tidy(definitions[key]) for key in sorted(definitions)}
-    # The root is a definition like any other; editors show best what stands at the top.
+    # The root is a definition like any other; editors show the top level best.
     top = named.pop(root["$ref"].rsplit("/", 1)[1])
     return {"$schema": DIALECT, "$id": name, **top, "title": title, "$defs": named}
 

@@ -1,8 +1,4 @@
-"""Which targets, on which architectures, a command line means.
-
-Comes in: the matrix, names or shell patterns, and architectures. Goes out: `Selected` values in the
-order of the matrix. Nothing that was asked for by name is left out in silence.
-"""
+"""Which targets, on which architectures, the names or shell patterns of a command line select."""
 
 from __future__ import annotations
 
@@ -11,16 +7,15 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from imgbuild.errors import InputError, NothingSelected, WorldImpossible
+from imgbuild.errors import InputError, NoSolution, NothingSelected
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.near import like
 from imgbuild.matrix.validate import nearest
-from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 
 class Selected(msgspec.Struct, frozen=True, kw_only=True):
-    """A target of the matrix and the architectures of it that are meant, in the target's order."""
+    """A target of the matrix and the selected ones of its architectures, in the target's order."""
 
     name: str
     target: Target
@@ -30,10 +25,11 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True):
 def select(
     matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> list[Selected]:
-    """The targets that `patterns` (or `everything`) mean; empty `arches` are all that a target has.
+    """The targets that `patterns` (or `everything`) select, in the order of the matrix.
 
-    NothingSelected if a pattern matches nothing. WorldImpossible if a target asked for by its name
-    lacks one of `arches`; one that only a wildcard matched is passed over then, and that is said.
+    Without `arches` all architectures of a target are selected. NothingSelected if a pattern
+    matches nothing. NoSolution if a target asked for by its name lacks one of `arches`; one
+    that only a wildcard matched is left out then (see `left_out`).
     """
     chosen = _names(matrix, patterns, everything=everything)
     found = []
@@ -50,9 +46,20 @@ def select(
             found.append(Selected(name=name, target=target, arches=kept))
     if not found:
         raise _impossible(matrix, passed)
-    for name, arch in passed:
-        console.info(f"{name} on {arch} is left out: {_why(matrix.targets[name], arch)}")
     return found
+
+
+def left_out(
+    matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
+) -> tuple[str, ...]:
+    """A message, with the reason, for each architecture of a target that `select` leaves out."""
+    chosen = _names(matrix, patterns, everything=everything)
+    return tuple(
+        f"{name} on {arch} is left out: {_why(target, arch)}"
+        for name, target in matrix.targets.items()
+        for arch in arches
+        if name in chosen and arch not in target.arch
+    )
 
 
 def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[str]:
@@ -60,8 +67,8 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
     if everything and not patterns:
         return set(names)
     if everything:
-        message = f"--all and {' '.join(patterns)} were both given"
-        raise InputError(message, hint="give one of them")
+        message = f"--all cannot be combined with {' '.join(patterns)}"
+        raise InputError(message, hint="leave one of them out")
     if not patterns:
         message = "no target was named"
         raise NothingSelected(message, hint=f"name one of {', '.join(names)}, or give --all")
@@ -77,17 +84,17 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
     return chosen
 
 
-def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> WorldImpossible:
+def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> NoSolution:
     wanted = {arch for _, arch in absent}
     have = [name for name, target in matrix.targets.items() if wanted & set(target.arch)]
-    message = "; ".join(f"{name} cannot be had on {arch}" for name, arch in absent)
+    message = "; ".join(f"{name} is not available on {arch}" for name, arch in absent)
     reasons = tuple(
         f"{name} on {arch}: {_why(matrix.targets[name], arch)}" for name, arch in absent
     )
     arches = " or ".join(sorted(wanted))
     hint = f"targets on {arches}: {', '.join(have)}" if have else f"no target is for {arches}"
     first = absent[0]
-    return WorldImpossible(message, reasons=reasons, nearest=like(matrix, *first), hint=hint)
+    return NoSolution(message, reasons=reasons, nearest=like(matrix, *first), hint=hint)
 
 
 def _why(target: Target, arch: Arch) -> str:

@@ -1,12 +1,11 @@
-"""Nodes against types: builds a plain value and notes all that does not fit.
+"""Checks YAML nodes against types: builds a plain value and notes everything that does not fit.
 
-Comes in: a YAML node and msgspec's description of a type. Goes out: a `Walked`. msgspec itself
-stops at the first error and knows no lines, so this walks its type description instead.
+msgspec itself stops at the first error and knows no lines, so this follows msgspec's description of
+a type.
 
-How a scalar is read follows from the type that is due, not from what YAML guesses: where text is
-due, the text is taken as it is written, so that the version 2.10 stays 2.10, 1e3 stays 1e3 and the
-mode off stays off, in quotes or not. Whole numbers are decimal digits only, truth values true or
-false only.
+The expected type decides how a scalar is read, not what YAML guesses: text is taken as it is
+written, so that the version 2.10 stays 2.10, 1e3 stays 1e3 and the mode off stays off, in quotes or
+not. Whole numbers are decimal digits only, booleans true or false only.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Path = tuple[str | int, ...]
 
 
 class Walked(msgspec.Struct, frozen=True):
-    """The plain value of a document, None where something did not fit, and where all things stand.
+    """The plain value of a document, None where something did not fit, and the places of its parts.
 
     `keys` gives the place of a key, `places` that of its value, both as (line, column).
     """
@@ -55,7 +54,7 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it: targets.cu124-vllm.arch[0]."""
+    """A path as text: targets.cu124-vllm.arch[0]."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -70,7 +69,7 @@ class _Walker:
         self.problems: list[Problem] = []
 
     def read(self, node: yaml.Node, due: inspect.Type, path: Path, expected: str | None) -> Any:
-        """The value of `node` as `due`; `expected` is the description of the field it stands in."""
+        """The value of `node` as `due`; `expected` is the description of its field."""
         self.places[path] = place(node)
         if kind(node) == "alias":  # noted already, when the file was parsed
             return None
@@ -118,7 +117,7 @@ class _Walker:
         self, node: yaml.Node, path: Path
     ) -> list[tuple[yaml.ScalarNode, yaml.Node]] | None:
         if not isinstance(node, yaml.MappingNode):
-            self.note(node, path, "a mapping is due here", expected="key: value")
+            self.note(node, path, "not a mapping", expected="key: value")
             return None
         entries: list[tuple[yaml.ScalarNode, yaml.Node]] = node.value
         for key, _ in entries:
@@ -216,7 +215,7 @@ class _Walker:
     ) -> list[Any] | None:
         if not isinstance(node, yaml.SequenceNode):
             example = f"[{shown(node)}]" if isinstance(node, yaml.ScalarNode) else expected
-            self.note(node, path, "a list is due here", expected=example)
+            self.note(node, path, "not a list", expected=example)
             return None
         if due.min_length is not None and len(node.value) < due.min_length:
             least = f"at least {due.min_length} item" + "s" * (due.min_length > 1)
@@ -229,7 +228,7 @@ class _Walker:
     def _scalar(self, node: yaml.Node, due: inspect.Type, path: Path, expected: str | None) -> Any:
         expected = expected or _shape(due)
         if not isinstance(node, yaml.ScalarNode) or (kind(node) == "null" and node.style is None):
-            self.note(node, path, f"{_article(_shape(due))} is due here", expected=expected)
+            self.note(node, path, f"not {_article(_shape(due))}", expected=expected)
             return None
         value, message, near = _converted(node, due)
         if message:
@@ -302,7 +301,7 @@ def _text_fault(text: str, due: inspect.StrType) -> str:
         return "the text has another form"
     if due.min_length is not None and len(text) < due.min_length:
         return f"the text is shorter than {due.min_length} characters"
-    return "a NUL cannot stand in text" if "\0" in text else ""
+    return "text cannot contain NUL" if "\0" in text else ""
 
 
 def _other_spelling(text: str, choices: type[enum.Enum]) -> str | None:

@@ -1,7 +1,6 @@
-"""YAML text to a tree of nodes that know their line and column; no value is built.
+"""YAML text as a tree of PyYAML nodes with line and column; no value is built.
 
-Comes in: the bytes of a file. Goes out: PyYAML nodes and every problem that YAML itself has. Much
-of YAML is refused because a matrix has no use for it and readers trip over it: aliases and merge
+Much of YAML is refused because a matrix does not need it and readers misread it: aliases and merge
 keys (so no alias bomb either), tags, several documents, duplicate keys, keys that are not text.
 """
 
@@ -28,7 +27,7 @@ KINDS = {
 }
 
 
-class Document(msgspec.Struct, frozen=True):
+class YamlDocument(msgspec.Struct, frozen=True):
     """A file as nodes. `root` is None where it is empty or cannot be read at all."""
 
     file: str
@@ -36,7 +35,7 @@ class Document(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...]
 
 
-def parse(data: bytes, file: str) -> Document:
+def parse(data: bytes, file: str) -> YamlDocument:
     """Read `data` as one YAML document; problems are returned, never raised."""
     if len(data) > MAX_BYTES:
         size = f"{len(data)} bytes"
@@ -63,13 +62,13 @@ def parse(data: bytes, file: str) -> Document:
         found = f"U+{int(error.character):04X}"
         return _unreadable(file, "this character is not allowed in YAML", line, column, found)
     except yaml.MarkedYAMLError as error:
-        return Document(file, None, (_syntax(error, text, file),))
+        return YamlDocument(file, None, (_syntax(error, text, file),))
     if root is None:
         return _unreadable(
             file, "the file is empty", 1, 1, expected="a mapping that starts with version: 1"
         )
     problems = (msgspec.structs.replace(problem, file=file) for problem in loader.problems)
-    return Document(file, root, tuple(problems))
+    return YamlDocument(file, root, tuple(problems))
 
 
 def kind(node: yaml.Node) -> str:
@@ -116,7 +115,7 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         node = super().compose_node(parent, index)
         if node is None:
-            message = "a value is due here"
+            message = "the value is missing"
             raise yaml.composer.ComposerError(None, None, message, event.start_mark)
         self._depth -= 1
         tag = getattr(event, "tag", None)
@@ -143,7 +142,7 @@ class _Loader(yaml.SafeLoader):
                 message = f"a key must be text, and YAML takes this for {KINDS[kind(key)]}"
                 self._note(key.start_mark, message, shown(key), f'text, in quotes: "{key.value}"')
             elif key.value in seen:
-                message = f"key {key.value} stands here twice: first in line {seen[key.value]}"
+                message = f"key {key.value} is given twice: first in line {seen[key.value]}"
                 self._note(key.start_mark, message, None, "each key once")
             else:
                 seen[key.value] = key.start_mark.line + 1
@@ -193,11 +192,11 @@ def _unreadable(
     column: int | None = None,
     value: str | None = None,
     expected: str | None = None,
-) -> Document:
+) -> YamlDocument:
     problem = Problem(
         file=file, message=message, line=line, column=column, value=value, expected=expected
     )
-    return Document(file, None, (problem,))
+    return YamlDocument(file, None, (problem,))
 
 
 def _place(before: str) -> tuple[int, int]:

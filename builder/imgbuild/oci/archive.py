@@ -1,12 +1,12 @@
-"""An OCI layout as one tar stream, for engines and for people who move files.
+"""An OCI layout as one tar stream, for `docker load` and for copying images as a file.
 
-Comes in: a layout. Goes out: the bytes of an archive, piece by piece, the same for the same image
-and tag; nothing is written to disk on the way. Two forms:
+The stream is made piece by piece, without temporary files, and is the same for the same image and
+tag. Formats:
 
-- `oci-archive`: the layout itself, all architectures or one;
-- `docker-archive`: one architecture, read by any `docker load` since 1.10 and by `podman load`. It
-  is an OCI layout too, as `docker save` writes it since 25, so that an engine with OCI documents in
-  its store keeps the image's own digest.
+- `oci-archive`: the layout itself, with all architectures or one;
+- `docker-archive`: one architecture, for any `docker load` since 1.10 and for `podman load`. It is
+  an OCI layout too, as `docker save` writes since 25, so that an engine that stores OCI documents
+  keeps the digest of the image.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from imgbuild.oci.layout import (
     read,
 )
 from imgbuild.oci.tar import END, Kind, Member, header, padding
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Digest
 
 Format = Literal["oci-archive", "docker-archive"]
@@ -40,10 +40,11 @@ HUB = "docker.io"
 def chunks(
     layout: Layout, arch: Arch | None, form: Format, *, tag: str | None = None
 ) -> Iterator[bytes]:
-    """The archive of `layout` in pieces of at most a MiB.
+    """The archive of `layout` in pieces of at most 1 MiB.
 
-    `tag` names the image to the engine, NAME or NAME:TAG; the layout's own name if it is None.
-    InputError if `docker-archive` is asked for and neither `arch` nor the layout says which one.
+    `arch` None means all architectures. `tag`, NAME or NAME:TAG, is the name of the image in the
+    engine, by default that of the layout. InputError for a `docker-archive` of several
+    architectures.
     """
     documents, blobs = _contents(layout, arch, form, tag or layout.name)
     yield b"".join(
@@ -61,15 +62,26 @@ def chunks(
 
 
 def size(layout: Layout, arch: Arch | None, form: Format) -> Bytes:
-    """How many bytes of blobs the archive holds: the measure of the work."""
+    """The size of all blobs in the archive."""
     return sum(_contents(layout, arch, form, layout.name)[1].values())
 
 
-def write(folder: Path, out: Path, form: str, tag: str, *, arch: Arch | None = None) -> None:
-    """Write the archive of the layout `folder` to the file `out`, in one step (a rename)."""
+def write(
+    folder: Path,
+    out: Path,
+    form: str,
+    tag: str,
+    *,
+    arch: Arch | None = None,
+    reporter: Reporter = SILENT,
+) -> None:
+    """Write the archive of the layout `folder` to the file `out`, by an atomic rename.
+
+    InputError if `form` is unknown or `out` cannot be written.
+    """
     if form not in get_args(Format):
-        message = f"no archive is called {form!r}"
-        raise InputError(message, hint=f"choose one of {', '.join(get_args(Format))}")
+        message = f"invalid archive format: {form!r} (expected {' or '.join(get_args(Format))})"
+        raise InputError(message)
     kind: Format = "oci-archive" if form == "oci-archive" else "docker-archive"
     layout = read(folder)
     temporary = out.with_name(f".{out.name}.tmp")
@@ -77,7 +89,7 @@ def write(folder: Path, out: Path, form: str, tag: str, *, arch: Arch | None = N
         out.parent.mkdir(parents=True, exist_ok=True)
         with (
             temporary.open("wb") as file,
-            console.progress(f"writing {out.name}", size(layout, arch, kind)) as bar,
+            reporter.progress(f"writing {out.name}", size(layout, arch, kind)) as bar,
         ):
             for chunk in chunks(layout, arch, kind, tag=tag):
                 file.write(chunk)
@@ -85,19 +97,19 @@ def write(folder: Path, out: Path, form: str, tag: str, *, arch: Arch | None = N
         temporary.replace(out)
     except OSError as error:
         message = f"cannot write {out}: {error.strerror}"
-        raise InputError(message, hint="name another file with --output") from error
+        raise InputError(message, hint="choose another file with --output") from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def reference(tag: str) -> str:
-    """NAME or NAME:TAG with its tag written out: `latest` unless it says another."""
+    """`tag`, NAME or NAME:TAG, with `:latest` added if it has no tag."""
     name = tag.rpartition("/")[2]
     return tag if ":" in name else f"{tag}:latest"
 
 
 def full_reference(tag: str) -> str:
-    """`tag` with host and namespace, as Docker and containerd spell it in full."""
+    """`tag` with host and namespace: the full form of Docker and containerd."""
     named = reference(tag)
     host, slash, _ = named.partition("/")
     if slash and ("." in host or ":" in host or host == "localhost"):
@@ -108,11 +120,11 @@ def full_reference(tag: str) -> str:
 def _contents(
     layout: Layout, arch: Arch | None, form: Format, tag: str
 ) -> tuple[dict[str, bytes], dict[Digest, Bytes]]:
-    """The documents at the top of the archive, and the blobs in it with their sizes."""
+    """The documents at the top of the archive (name → content), and the sizes of its blobs."""
     chosen = dict(layout.images) if arch is None else {arch: layout.image(arch)}
     if form == "docker-archive" and len(chosen) > 1:
-        message = f"a docker-archive holds one architecture, {layout.path} has {', '.join(chosen)}"
-        raise InputError(message, hint="name one with --arch, or use oci-archive")
+        message = f"a docker-archive holds one architecture; {layout.path} has {', '.join(chosen)}"
+        raise InputError(message, hint="select one with --arch, or use oci-archive")
     stored = next(iter(chosen.values()))
     whole = form == "oci-archive" and len(chosen) == len(layout.images)
     top = layout.top if whole else stored.manifest
@@ -147,7 +159,7 @@ def _file(path: str, data: bytes) -> bytes:
 
 
 def _pieces(path: Path, size: Bytes) -> Iterator[bytes]:
-    """A blob of `size` bytes; IntegrityError if the file is gone or shorter by now."""
+    """The content of a blob; IntegrityError if it is missing or has fewer than `size` bytes."""
     left = size
     try:
         with path.open("rb") as file:

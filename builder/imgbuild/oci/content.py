@@ -1,8 +1,4 @@
-"""The content of members, read piece by piece and checked while it is inflated.
-
-Comes in: bytes or a `Slice` of a file on disk. Goes out: pieces of at most a MiB, so that memory
-does not grow with the size of a file.
-"""
+"""Reads the content of members in pieces of at most 1 MiB, and checks its size and CRC."""
 
 from __future__ import annotations
 
@@ -18,13 +14,13 @@ from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import Slice
 
 CHUNK = 1 << 20
-BROKEN = cast("type[Exception]", isal_zlib.IsalError)  # its type stub has an instance
+BROKEN = cast("type[Exception]", isal_zlib.IsalError)  # its type stub declares an instance
 OPEN_FILES = 64
-REMEDY = "the file is damaged or was made to mislead: fetch it again, or use another version"
+REMEDY = "the file is damaged or malicious: download it again, or use another version"
 
 
 class Files:
-    """Files that are open for reading at given offsets; at most `OPEN_FILES` at a time."""
+    """Reads from files at given offsets, and keeps at most `OPEN_FILES` of them open."""
 
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
@@ -43,7 +39,7 @@ class Files:
         self._open.clear()
 
     def read(self, path: Path, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes at `offset`; IntegrityError if that cannot be read."""
+        """Exactly `length` bytes at `offset`; IntegrityError if they cannot be read."""
         try:
             data = os.pread(self._descriptor(path), length, offset)
         except OSError as error:
@@ -55,7 +51,7 @@ class Files:
         return data
 
     def chunks(self, part: Slice) -> Iterator[bytes]:
-        """The bytes of `part` as they lie in the file, in pieces of `CHUNK`."""
+        """The bytes of `part` in the file, not inflated, in pieces of `CHUNK`."""
         for start in range(0, part.length, CHUNK):
             yield self.read(part.path, part.offset + start, min(CHUNK, part.length - start))
 
@@ -69,7 +65,7 @@ class Files:
 
 
 class Checker:
-    """Watches content go by: IntegrityError if its size or CRC is not what was stated."""
+    """Checks size and CRC of content that is read; IntegrityError if they differ."""
 
     def __init__(self, where: str, size: int, crc: int) -> None:
         self._where = where
@@ -79,26 +75,26 @@ class Checker:
         self._sum = 0
 
     def feed(self, piece: bytes) -> bytes:
-        """Count `piece` and hand it back; stops as soon as the stated size is passed."""
+        """Add and return `piece`; IntegrityError as soon as the size is exceeded."""
         self._seen += len(piece)
         if self._seen > self._size:
-            message = f"{self._where} holds more than the {self._size} bytes that are stated"
+            message = f"{self._where} has more bytes than expected ({self._size})"
             raise IntegrityError(message, hint=REMEDY)
         self._sum = isal_zlib.crc32(piece, self._sum)
         return piece
 
     def finish(self) -> None:
-        """The content has ended."""
+        """Check size and CRC at the end of the content."""
         if self._seen != self._size:
-            message = f"{self._where} holds {self._seen} bytes; {self._size} are stated"
+            message = f"{self._where} has {self._seen} bytes (expected {self._size})"
             raise IntegrityError(message, hint=REMEDY)
         if self._sum != self._crc:
-            message = f"{self._where} has CRC {self._sum:08x}; {self._crc:08x} is stated"
+            message = f"{self._where} has CRC {self._sum:08x} (expected {self._crc:08x})"
             raise IntegrityError(message, hint=REMEDY)
 
 
 class Inflater:
-    """Inflates one raw deflate stream; checks its end, and size and CRC of what comes out."""
+    """Inflates a raw deflate stream; checks its end, and size and CRC of the inflated bytes."""
 
     def __init__(self, where: str, size: int, crc: int) -> None:
         self._where = where
@@ -106,7 +102,7 @@ class Inflater:
         self._stream = isal_zlib.decompressobj(-15)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What the next `data` of the stream inflates to, in pieces of at most `CHUNK`."""
+        """Inflate the next `data` of the stream, in pieces of at most `CHUNK`."""
         while True:
             if self._stream.eof:
                 message = f"{self._where}: its deflate stream ends before its compressed length"
@@ -114,12 +110,12 @@ class Inflater:
             try:
                 piece = self._stream.decompress(data, CHUNK)
             except BROKEN as error:
-                message = f"{self._where} is no valid deflate stream ({error})"
+                message = f"{self._where} is not a valid deflate stream ({error})"
                 raise IntegrityError(message, hint=REMEDY) from error
             if piece:
                 yield self._checker.feed(piece)
             data = self._stream.unconsumed_tail
-            # A full piece may mean that more waits inside the decoder though all input is consumed.
+            # After a full piece the decoder may hold more output, though all input is consumed.
             if self._ended() or (not data and len(piece) < CHUNK):
                 return
 
@@ -127,9 +123,9 @@ class Inflater:
         return self._stream.eof
 
     def finish(self) -> None:
-        """The stream's compressed length is reached."""
+        """Check the stream at the end of its compressed length."""
         if not self._stream.eof:
-            message = f"{self._where}: its deflate stream goes on past its compressed length"
+            message = f"{self._where}: its deflate stream continues after its compressed length"
             raise IntegrityError(message, hint=REMEDY)
         if self._stream.unused_data:
             message = f"{self._where}: its deflate stream ends before its compressed length"
@@ -138,14 +134,14 @@ class Inflater:
 
 
 def pieces(content: bytes | Slice, size: int, where: str, files: Files) -> Iterator[bytes]:
-    """The content itself, inflated where it is a deflate stream, checked against its size and CRC.
+    """The content, inflated if it is a deflate stream, and checked against its size and CRC.
 
     `where` names the member in errors (IntegrityError).
     """
     if isinstance(content, bytes):
         if len(content) != size:
-            message = f"{where} holds {len(content)} bytes and is said to hold {size}"
-            raise IntegrityError(message, hint="this is a fault of imgbuild: report it")
+            message = f"{where} has {len(content)} bytes (expected {size})"
+            raise IntegrityError(message, hint="this is a bug in imgbuild: please report it")
         yield content
         return
     if content.deflated:

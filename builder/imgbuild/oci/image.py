@@ -1,30 +1,135 @@
-"""An image to read, wherever it lies: an OCI layout, an archive of one, what `docker save` writes.
+"""Images to read: the documents of one, each checked against its digest, and its layers.
 
-Comes in: a folder or a tar file. Goes out: the configuration and the place of every layer, inside
-the archive if it is one; nothing is unpacked. Small documents are checked against their digests.
+A `Source` is where an image lies. The folder of an OCI layout and the archives of one, or of
+`docker save`, are here; `registry.image` has images in registries. Nothing is unpacked.
 """
 
 from __future__ import annotations
 
+import hashlib
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci.documents import INDEX, Descriptor, Index, Manifest
+from imgbuild.oci import layout
+from imgbuild.oci.documents import CONFIG, INDEX, Configuration, Descriptor, Index, Manifest
 from imgbuild.oci.layout import BLOBS, INDEX_FILE
-from imgbuild.values import Arch, Digest, digest_of, sha256
+from imgbuild.values import Arch, Digest, digest_of
 
 LISTING = "manifest.json"  # how `docker save` described an image before it wrote layouts
 DOCUMENT_LIMIT = 16 << 20  # bytes; a configuration has some kilobytes
+CHUNK = 1 << 20
 LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
+CONFIGS = (CONFIG, "application/vnd.docker.container.image.v1+json")
 HINT = "name an OCI layout, an archive of one, or a file from `docker save` or `podman save`"
+AGAIN = "build or save the image again"
 
 T = TypeVar("T")
+
+
+class Source(Protocol):
+    """Where an image lies."""
+
+    @property
+    def name(self) -> str:
+        """The place, for messages."""
+
+    @property
+    def top(self) -> Descriptor:
+        """The document that names the image: an index, or its one manifest."""
+
+    def document(self, descriptor: Descriptor) -> bytes:
+        """A small document; IntegrityError if its digest is another."""
+
+    def size(self, layer: Descriptor) -> int | None:
+        """How many bytes a layer has there; None if it is not there."""
+
+    def read(self, layer: Descriptor, advance: Callable[[int], object]) -> None:
+        """Read a layer whole; IntegrityError if its digest is another."""
+
+
+class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
+    """The documents of an image on one architecture: `data` is the manifest's."""
+
+    arch: Arch
+    descriptor: Descriptor
+    data: bytes
+    manifest: Manifest
+    config: bytes
+    configuration: Configuration
+
+    @property
+    def layers(self) -> tuple[Descriptor, ...]:
+        """The layers, bottom first."""
+        return self.manifest.layers
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of the configuration."""
+        found = (self.configuration.config or {}).get("Labels")
+        return {key: str(text) for key, text in found.items()} if isinstance(found, dict) else {}
+
+    @property
+    def blobs(self) -> dict[Digest, int]:
+        """What a pull moves: digest → bytes."""
+        own = {
+            self.descriptor.digest: len(self.data),
+            self.manifest.config.digest: len(self.config),
+        }
+        return own | {layer.digest: layer.size for layer in self.layers}
+
+    @property
+    def size(self) -> int:
+        """What a pull moves, in bytes."""
+        return sum(self.blobs.values())
+
+
+def manifests(source: Source) -> tuple[Descriptor, ...]:
+    """The manifests of an image: one for each architecture, or the image itself."""
+    if source.top.media_type != INDEX:
+        return (source.top,)
+    data = source.document(source.top)
+    entries = codec.decode(data, Index, file=source.top.digest, what="image index").manifests
+    return tuple(msgspec.structs.replace(one, annotations={}) for one in entries)
+
+
+def manifest(source: Source, descriptor: Descriptor) -> Manifest:
+    """The manifest that `descriptor` names."""
+    data = source.document(descriptor)
+    return codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
+
+
+def platform_image(source: Source, descriptor: Descriptor) -> PlatformImage:
+    """The documents of the image whose manifest `descriptor` names.
+
+    InputError if it is not an image, or for an architecture that imgbuild does not know;
+    IntegrityError if a document's digest is another.
+    """
+    data = source.document(descriptor)
+    found = codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
+    if found.config.media_type not in CONFIGS:
+        kind = found.config.media_type
+        message = f"{descriptor.digest} is not an image: its configuration is of {kind}"
+        hint = "name the image itself; with --arch, one of its manifests"
+        raise InputError(message, hint=hint)
+    config = source.document(found.config)
+    name = found.config.digest
+    configuration = codec.decode(config, Configuration, file=name, what="image configuration")
+    try:
+        arch = Arch.parse(configuration.architecture)
+    except ValueError as error:
+        message = f"{name} is for {configuration.architecture!r}, which imgbuild does not know"
+        raise InputError(message, hint="name another architecture with --arch") from error
+    return PlatformImage(
+        arch=arch, descriptor=descriptor, data=data, manifest=found, config=config,
+        configuration=configuration,
+    )  # fmt: skip
 
 
 class Blob(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,15 +138,6 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     size: int
     part: tuple[int, int] | None = None
-
-
-class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    """The platform of an image and how it runs."""
-
-    architecture: str
-    os: str = ""
-    variant: str = ""
-    config: dict[str, object] | None = None
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,12 +154,18 @@ class _Listed(msgspec.Struct, frozen=True, rename="pascal"):
     layers: tuple[str, ...]
 
 
+def in_layout(path: Path) -> Folder:
+    """The image in the OCI layout `path`; InputError or IntegrityError as of `layout.read`."""
+    layout.read(path)
+    return Folder(path)
+
+
 def read(path: Path, arch: Arch | None = None) -> Picture:
     """The image at `path`; `arch` is needed if it has several architectures.
 
     InputError if it is no image, IntegrityError if a document is not what its digest says.
     """
-    holder = _Folder(path) if path.is_dir() else _Archive(path)
+    holder = Folder(path) if path.is_dir() else Archive(path)
     if not holder.has(INDEX_FILE):
         return _listed(holder, arch)
     entries = _decode(holder, holder.data(INDEX_FILE), Index, INDEX_FILE).manifests
@@ -89,29 +191,28 @@ def _arches(pictures: list[Picture]) -> str:
     return ", ".join(sorted(one.configuration.architecture for one in pictures)) or "none"
 
 
-def _manifests(holder: _Holder, entry: Descriptor) -> Iterator[Descriptor]:
+def _manifests(holder: Holder, entry: Descriptor) -> Iterator[Descriptor]:
     """The images that `entry` means; what BuildKit attaches to an image is none."""
     if "vnd.docker.reference.type" in entry.annotations:
         return
     if entry.media_type not in LISTS:
         yield entry
         return
-    for inner in _decode(holder, holder.blob(entry.digest), Index, entry.digest).manifests:
+    for inner in _decode(holder, holder.document(entry), Index, entry.digest).manifests:
         yield from _manifests(holder, inner)
 
 
-def _picture(holder: _Holder, entry: Descriptor) -> Picture:
-    manifest = _decode(holder, holder.blob(entry.digest), Manifest, entry.digest)
-    config = holder.blob(manifest.config.digest)
+def _picture(holder: Holder, entry: Descriptor) -> Picture:
+    found = platform_image(holder, entry)
     return Picture(
         path=holder.path,
         digest=entry.digest,
-        configuration=_decode(holder, config, Configuration, manifest.config.digest),
-        layers=tuple(holder.place(_name(layer.digest)) for layer in manifest.layers),
+        configuration=found.configuration,
+        layers=tuple(holder.place(_name(layer.digest)) for layer in found.layers),
     )
 
 
-def _listed(holder: _Holder, arch: Arch | None) -> Picture:
+def _listed(holder: Holder, arch: Arch | None) -> Picture:
     """The one image of a `docker save` of old, whose files have names and no digests."""
     if not holder.has(LISTING):
         message = f"{holder.path} is no image: it has neither {INDEX_FILE} nor {LISTING}"
@@ -131,11 +232,21 @@ def _listed(holder: _Holder, arch: Arch | None) -> Picture:
     return _chosen(holder.path, pictures, arch)
 
 
-class _Holder:
-    """What holds the files of an image, by their names."""
+class Holder:
+    """A folder or an archive that holds the files of an image, by their names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.name = str(path)
+
+    @cached_property
+    def top(self) -> Descriptor:
+        """See `Source`."""
+        entries = _decode(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
+        if len(entries) != 1:
+            message = f"{self.path}: {INDEX_FILE} names {len(entries)} images"
+            raise InputError(message, hint="only layouts of one image are read")
+        return msgspec.structs.replace(entries[0], annotations={})
 
     def place(self, name: str) -> Blob:
         """Where the file `name` lies; IntegrityError if it is not there."""
@@ -155,21 +266,54 @@ class _Holder:
         if found.size > DOCUMENT_LIMIT:
             message = f"{self.path}: {name} has {found.size} bytes, too many for a document"
             raise IntegrityError(message, hint=HINT)
-        with found.path.open("rb") as file:
-            file.seek(found.part[0] if found.part else 0)
-            return file.read(found.size)
+        try:
+            with found.path.open("rb") as file:
+                file.seek(found.part[0] if found.part else 0)
+                return file.read(found.size)
+        except OSError as error:
+            message = f"cannot read {found.path}: {error.strerror}"
+            raise IntegrityError(message, hint=AGAIN) from error
 
-    def blob(self, digest: Digest) -> bytes:
-        """The document that is named by its digest."""
-        found = self.data(_name(digest))
-        if digest_of(found) != digest:
-            message = f"{self.path}: {digest} is damaged: it has the digest sha256:{sha256(found)}"
-            raise IntegrityError(message, hint="build or save the image again")
+    def document(self, descriptor: Descriptor) -> bytes:
+        """See `Source`."""
+        found = self.data(_name(descriptor.digest))
+        self._expect(descriptor.digest, digest_of(found))
         return found
 
+    def size(self, layer: Descriptor) -> int | None:
+        """See `Source`."""
+        try:
+            return self.place(_name(layer.digest)).size
+        except IntegrityError:
+            return None
 
-class _Folder(_Holder):
+    def read(self, layer: Descriptor, advance: Callable[[int], object]) -> None:
+        """See `Source`."""
+        found = self.place(_name(layer.digest))
+        hashed, left = hashlib.sha256(), found.size
+        try:
+            with found.path.open("rb") as file:
+                file.seek(found.part[0] if found.part else 0)
+                while chunk := file.read(min(CHUNK, left)):
+                    hashed.update(chunk)
+                    left -= len(chunk)
+                    advance(len(chunk))
+        except OSError as error:
+            message = f"cannot read {error.filename}: {error.strerror}"
+            raise IntegrityError(message, hint=AGAIN) from error
+        self._expect(layer.digest, f"sha256:{hashed.hexdigest()}")
+
+    def _expect(self, named: Digest, found: Digest) -> None:
+        if named != found:
+            message = f"{self.path}: {named} has the digest {found}"
+            raise IntegrityError(message, hint=AGAIN)
+
+
+class Folder(Holder):
+    """An OCI layout."""
+
     def place(self, name: str) -> Blob:
+        """See `Holder`."""
         path = self.path / name
         try:
             return Blob(path=path, size=path.stat().st_size)
@@ -178,7 +322,9 @@ class _Folder(_Holder):
             raise IntegrityError(message, hint="build the image again") from error
 
 
-class _Archive(_Holder):
+class Archive(Holder):
+    """An archive of an OCI layout, or what `docker save` writes."""
+
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._members: dict[str, Blob] = {}
@@ -200,6 +346,7 @@ class _Archive(_Holder):
             raise InputError(message, hint=f"{HINT}; not compressed as a whole") from error
 
     def place(self, name: str) -> Blob:
+        """See `Holder`."""
         found = self._members.get(self._links.get(name, name))
         if found is None:
             message = f"{self.path} has no {name}"
@@ -207,7 +354,7 @@ class _Archive(_Holder):
         return found
 
 
-def _decode(holder: _Holder, data: bytes, kind: type[T], name: str) -> T:
+def _decode(holder: Holder, data: bytes, kind: type[T], name: str) -> T:
     return codec.decode(data, kind, file=f"{holder.path}: {name}", what="image", hint=HINT)
 
 

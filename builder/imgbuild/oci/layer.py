@@ -1,16 +1,15 @@
-"""Layers: a gzip of a tar, in which deflate streams are copied and never made anew.
+"""Writes layers: gzipped tars, in which deflate streams of wheels are copied, not recompressed.
 
-Comes in: members in any order. Goes out: the blob, written as it is made, and its record. gzip
-allows many members one after another, so the blob is written as runs:
+gzip allows several members in one file, so the blob consists of runs:
 
 - a *stored* run: tar headers, padding and small contents in stored deflate blocks;
-- a *spliced* member: a file's own deflate stream as it lies in its wheel, between a ten-byte gzip
-  header and the CRC and size that the zip directory holds;
-- a *packed* run: headers and contents of members that ask for it, compressed by libdeflate in
-  pieces of a fixed size.
+- a *spliced* member: the deflate stream of a file in a wheel, after a gzip header of ten bytes and
+  before the CRC and size from the directory of the zip;
+- a *packed* run: headers and contents of members with `pack`, compressed by libdeflate in pieces
+  of a fixed size.
 
-What is cut where depends on the members alone. A change here that changes bytes raises the format
-numbers of `plan`.
+The runs depend on the members alone. A change that changes bytes must raise the format numbers in
+`plan/plan.py`.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ GZIP_HEADER = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255))  # no name, no time,
 STORED_LIMIT = 0xFFFF
 PACK_RUN = 4 << 20
 PACK_LEVEL = 6
-# What a member of its own costs beyond its deflate stream: a gzip header and trailer for it, and a
-# header, trailer and block header for the stored run behind it.
+# The bytes that a spliced member needs besides its deflate stream: a gzip header and trailer, and
+# a header, trailer and block header for the stored run after it.
 SPLICE_COST = 18 + 18 + 5
 
 
 class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out: the blob's digest and size, the tar's digest (diff id) and size, in bytes."""
+    """A written layer: digest and size of the blob, digest (diff id) and size of the tar."""
 
     digest: Digest
     size: Bytes
@@ -54,12 +53,12 @@ def write_layer(
     diff_id: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> LayerRecord:
-    """Write the layer of `members` to `sink` (None: only its digests) and say what was written.
+    """Write the layer of `members`, in any order, to `sink` (None: compute its digests only).
 
-    Parent folders that are missing are added (0755, root), members are sorted by the bytes of their
-    path. With `diff_id` it is trusted and spliced contents are copied unread; without it they are
-    inflated and checked. `advance` is told the bytes of each piece of the blob.
-    IntegrityError for paths that clash and contents that are not what they are said to be.
+    Missing parent folders are added (0755, root); members are sorted by the bytes of their path. A
+    given `diff_id` is trusted, and spliced contents are copied without inflating them; without it
+    they are inflated and checked. `advance` is called with the size of each piece of the blob.
+    IntegrityError for conflicting paths and for contents with a wrong size or CRC.
     """
     with Files() as files:
         blob = _Blob(sink, hashing=diff_id is None, advance=advance)
@@ -72,15 +71,15 @@ def write_layer(
 
 
 def _packs(member: Member) -> bool | None:
-    """Which kind of run the member's header goes to; None: whichever is open."""
+    """Whether the member's header goes into a packed run; None: into the open run."""
     return member.pack if member.kind is Kind.FILE else None
 
 
 def _add_content(blob: _Blob, member: Member, files: Files) -> None:
     content = member.content
     if content is None:
-        message = f"{member.path} has a size of {member.size} bytes and no content"
-        raise IntegrityError(message, hint="this is a fault of imgbuild: report it")
+        message = f"{member.path} has a size of {member.size} bytes but no content"
+        raise IntegrityError(message, hint="this is a bug in imgbuild: please report it")
     if isinstance(content, Slice) and _pays(content, member.size):
         blob.splice(content, member, files)
     else:
@@ -90,17 +89,17 @@ def _add_content(blob: _Blob, member: Member, files: Files) -> None:
 
 
 def _pays(content: Slice, size: int) -> bool:
-    """Whether the stream as a member of its own is smaller than its content, stored."""
+    """Whether splicing the stream takes fewer bytes than storing its content."""
     return content.deflated and size > content.length + SPLICE_COST
 
 
 def _ordered(members: Iterable[Member]) -> list[Member]:
-    """All members and their parents, sorted; IntegrityError for duplicates and clashes."""
+    """All members and their parent folders, sorted; IntegrityError for conflicting paths."""
     found: dict[str, Member] = {}
     for member in members:
         if member.path in found:
-            message = f"{member.path} is in the layer twice"
-            raise IntegrityError(message, hint="leave it out of one of its packages (`drop`)")
+            message = f"{member.path} appears twice in the layer"
+            raise IntegrityError(message, hint="leave it out of one of the packages, with `drop`")
         found[member.path] = member
     for path in list(found):
         parent = path.rpartition("/")[0]
@@ -109,8 +108,8 @@ def _ordered(members: Iterable[Member]) -> list[Member]:
             if there is None:
                 found[parent] = Member(path=parent, kind=Kind.FOLDER, mode=0o755)
             elif there.kind is not Kind.FOLDER:
-                message = f"{parent} is a {there.kind} and {path} needs a folder there"
-                raise IntegrityError(message, hint="leave one of the two out (`drop`)")
+                message = f"{parent} is a {there.kind}, but {path} needs a folder of this name"
+                raise IntegrityError(message, hint="leave out one of the two, with `drop`")
             else:
                 break
             parent = parent.rpartition("/")[0]
@@ -125,12 +124,12 @@ def _check_links(ordered: list[Member]) -> None:
         if member.kind is Kind.FILE:
             seen.add(member.path)
         elif member.kind is Kind.HARD and member.target not in seen:
-            message = f"{member.path} is a hard link to {member.target}, which is no file before it"
-            raise IntegrityError(message, hint="this is a fault of imgbuild: report it")
+            message = f"{member.path} is a hard link to {member.target}, which is not in the layer"
+            raise IntegrityError(message, hint="this is a bug in imgbuild: please report it")
 
 
 class _Blob:
-    """The gzip being written, and the hashes of it and of the tar inside."""
+    """The gzip file that is being written, with its hash and that of the tar in it."""
 
     def __init__(
         self, sink: BinaryIO | None, *, hashing: bool, advance: Callable[[int], None]
@@ -141,7 +140,7 @@ class _Blob:
         self._tar_hash = hashlib.sha256() if hashing else None
         self._blob_size = 0
         self._tar_size = 0
-        self._out = bytearray()  # made, not yet written
+        self._out = bytearray()  # bytes of the blob not yet written
         self._plain = bytearray()  # tar bytes not yet hashed
         self._run = bytearray()  # tar bytes of the open run not yet turned into deflate blocks
         self._run_pack = False
@@ -150,7 +149,7 @@ class _Blob:
         self._run_crc = 0
 
     def add(self, data: bytes, *, pack: bool | None) -> None:
-        """Add tar bytes to a run: a packed one, a stored one, or (None) whichever is open."""
+        """Add tar bytes to a packed run, a stored run or, if `pack` is None, the open run."""
         if not data:
             return
         if pack is not None and pack is not self._run_pack:
@@ -166,7 +165,7 @@ class _Blob:
             self._store(final=False)
 
     def splice(self, content: Slice, member: Member, files: Files) -> None:
-        """Add a deflate stream as a gzip member of its own; read it only if the tar is hashed."""
+        """Add a deflate stream as a gzip member; it is inflated only if the tar is hashed."""
         self._end_run()
         self._write(GZIP_HEADER)
         if self._tar_hash is None:
@@ -183,7 +182,7 @@ class _Blob:
         self._write(struct.pack("<II", content.crc, member.size & 0xFFFFFFFF))
 
     def close(self, diff_id: str | None) -> LayerRecord:
-        """Write what is left; the record of the whole."""
+        """Write the rest, and return the record of the layer."""
         self._end_run()
         self._flush()
         if self._tar_hash is not None:
@@ -200,7 +199,7 @@ class _Blob:
         self._tar_size += len(data)
         if self._tar_hash is None:
             return
-        if len(data) >= CHUNK // 4:  # hash large pieces where they lie, gather small ones
+        if len(data) >= CHUNK // 4:  # hash large pieces without copying, collect small ones
             self._tar_hash.update(self._plain)
             self._plain.clear()
             self._tar_hash.update(data)
@@ -232,13 +231,13 @@ class _Blob:
         self._run.clear()
 
     def _pack(self, data: bytearray) -> None:
-        """One gzip member with all of `data`."""
+        """Write one gzip member with all of `data`."""
         self._write(GZIP_HEADER)
         self._write(deflate.deflate_compress(bytes(data), PACK_LEVEL))
         self._write(struct.pack("<II", isal_zlib.crc32(data), len(data)))
 
     def _store(self, *, final: bool) -> None:
-        """Turn what has gathered into blocks of `STORED_LIMIT`; if `final`, end the member."""
+        """Write the collected bytes as blocks of `STORED_LIMIT`; if `final`, end the member."""
         if not self._run_open:
             self._write(GZIP_HEADER)
             self._run_open = True

@@ -1,9 +1,8 @@
-"""OCI image layouts: folders that hold one image, on one architecture or several.
+"""Writes and reads OCI image layouts: folders with one image, for one or several architectures.
 
-Comes in: the documents and layer files of an image. Goes out: a folder that skopeo, podman, umoci
-and containerd read, and the same folder read back as a value. `index.json` is renamed into place
-last and blobs that it no longer names are removed after that, so that a kill at any moment leaves
-the old image or the new one, whole.
+skopeo, podman, umoci and containerd can read them. `index.json` is written last, by an atomic
+rename, and blobs that it no longer refers to are removed after that. A killed process thus leaves
+either the old image or the new one.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
-from imgbuild.plan import documents as image
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest, digest_of
 
 MARKER = "oci-layout"
 MARKER_TEXT = b'{"imageLayoutVersion":"1.0.0"}'
-MARKER_LIMIT = 4096  # bytes; a marker has some thirty
+MARKER_LIMIT = 4096  # bytes; a marker has about thirty
 INDEX_FILE = "index.json"
 BLOBS = "blobs/sha256"
 REF_NAME = "org.opencontainers.image.ref.name"
@@ -45,8 +43,8 @@ class _Marker(msgspec.Struct, frozen=True, rename="camel"):
     image_layout_version: str
 
 
-class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture, ready to be written: documents, and a file for each layer."""
+class ImageFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """An image on one architecture, to be written: its documents, and the file of each layer."""
 
     config: bytes
     manifest: bytes
@@ -54,7 +52,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture, as it lies in a layout."""
+    """An image on one architecture in a layout; `settings` is its configuration's `config`."""
 
     manifest: Descriptor
     config: Descriptor
@@ -64,9 +62,9 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout that was read. `digest` names the image: its one manifest, or its index.
+    """A layout that was read. `top` is the descriptor of its only manifest, or of its index.
 
-    `notes` are the annotations in `index.json`, which no digest covers.
+    `notes` are the annotations in `index.json`, which are not covered by a digest.
     """
 
     path: Path
@@ -81,63 +79,69 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.top.digest
 
     def blob(self, digest: Digest) -> Path:
-        """The file of a blob of this layout."""
+        """The path of a blob in this layout."""
         return blob(self.path, digest)
 
     def image(self, arch: Arch) -> Stored:
-        """The image on `arch`; InputError names those that are there."""
+        """The image on `arch`; InputError, with the available ones, if there is none."""
         if arch not in self.images:
             message = f"{self.path} has no image for {arch}, only {', '.join(sorted(self.images))}"
-            raise InputError(message, hint=f"build it for {arch}, or name another architecture")
+            raise InputError(message, hint=f"build it for {arch}, or choose another architecture")
         return self.images[arch]
 
 
 def write(
     out: Path,
-    images: Mapping[Arch, Image],
+    images: Mapping[Arch, ImageFiles],
     name: str,
     *,
     notes: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
 ) -> Digest:
-    """Make `out` the layout of `images`, under the tag `name`; the digest of the image.
+    """Write the layout `out` of `images`, with the tag `name`; returns the digest of the image.
 
-    Layers are hard links to the given files, or copies where a link cannot be made; then a blob
-    that lies there with the right size is kept. `notes` go into `index.json`, which no digest
-    covers. InputError if `out` is something else.
+    Layers are hard links to the given files. If a link cannot be made they are copied, and a blob
+    that exists with the right size is kept. `notes` are annotations in `index.json`, which are not
+    covered by a digest. InputError if `out` is not empty and not a layout.
     """
-    papers = [data for picture in images.values() for data in (picture.config, picture.manifest)]
+    texts = [data for picture in images.values() for data in (picture.config, picture.manifest)]
     layers = {digest: path for one in images.values() for digest, path in one.layers.items()}
     manifests = {arch: picture.manifest for arch, picture in images.items()}
     if len(manifests) == 1:
         ((arch, data),) = manifests.items()
-        top = {**image.descriptor(documents.MANIFEST, data), "platform": image.platform(arch)}
+        top = {
+            **documents.descriptor(documents.MANIFEST, data),
+            "platform": documents.platform(arch),
+        }
     else:
-        data = image.index(manifests)
-        top = image.descriptor(documents.INDEX, data)
-        papers.append(data)
+        data = documents.index(manifests)
+        top = documents.descriptor(documents.INDEX, data)
+        texts.append(data)
     named = [
         layer
         for manifest in manifests.values()
         for layer in _decode(manifest, Manifest, str(out)).layers
     ]
-    keep(out, top, papers, [(layer, layers[layer.digest]) for layer in named], name, notes=notes)
+    placed = [(layer, layers[layer.digest]) for layer in named]
+    keep(out, top, texts, placed, name, notes=notes, reporter=reporter)
     return str(top["digest"])
 
 
 def keep(
     out: Path,
     top: Mapping[str, object],
-    papers: Iterable[bytes],
+    texts: Iterable[bytes],
     layers: Iterable[tuple[Descriptor, Path]],
     name: str,
     *,
     notes: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
 ) -> None:
-    """Make `out` the layout of the image `top`, as `write` does, from its documents as they are."""
+    """Write the layout `out` of the image `top`, like `write`, from its existing documents."""
     with _exclusive(out):
         for layer, path in layers:
-            _place_file(out, layer, path)
-        for data in papers:
+            _place_file(out, layer, path, reporter)
+        for data in texts:
             _place_bytes(out, data)
         annotations = {**(notes or {}), REF_NAME: name}
         codec.write_bytes(out / INDEX_FILE, index_file(top, annotations))
@@ -151,22 +155,22 @@ def index_file(top: Mapping[str, object], annotations: Mapping[str, str]) -> byt
 
 
 def read(out: Path) -> Layout:
-    """Read the layout `out`; its small documents are checked against their digests.
+    """Read the layout `out`, and check its documents, but not its layers, against their digests.
 
-    InputError if there is no layout or one of another version than 1.0, IntegrityError if a
-    document or the marker is damaged.
+    InputError if it is not a layout of version 1.0, IntegrityError if a document or the marker is
+    damaged.
     """
     try:
         data = (out / INDEX_FILE).read_bytes()
     except OSError as error:
-        message = f"{out} is no OCI layout: {INDEX_FILE}: {error.strerror}"
-        hint = "build the target first, or name the folder of a layout"
+        message = f"{out} is not an OCI layout: {INDEX_FILE}: {error.strerror}"
+        hint = "build the target first, or pass the folder of a layout"
         raise InputError(message, hint=hint) from error
     _check_marker(out / MARKER)
     entries = _decode(data, Index, str(out / INDEX_FILE)).manifests
     if len(entries) != 1:
-        message = f"{out / INDEX_FILE} names {len(entries)} images"
-        raise InputError(message, hint="only layouts of one image are read")
+        message = f"{out / INDEX_FILE} has {len(entries)} images (expected one)"
+        raise InputError(message, hint="only layouts with one image are supported")
     top = entries[0]
     listed = (
         (top,)
@@ -182,7 +186,7 @@ def read(out: Path) -> Layout:
             config=manifest.config,
             layers=manifest.layers,
             diff_ids=config.rootfs.diff_ids,
-            settings=config.config,
+            settings=config.config or {},
         )
     notes = {key: text for key, text in top.annotations.items() if key != REF_NAME}
     name = top.annotations.get(REF_NAME, "")
@@ -196,18 +200,15 @@ def _check_marker(path: Path) -> None:
     try:
         version = _decode(data, _Marker, str(path)).image_layout_version
     except InputError as error:
-        message = f"{path} is damaged: it does not say which version of layouts this is"
+        message = f"{path} is damaged: it has no version of the layout"
         raise IntegrityError(message, hint=REMEDY) from error
     if re.fullmatch(r"1\.0\.[0-9]+", version) is None:
-        message = f"{path}: layout version {version!r}; this imgbuild reads 1.0.x"
+        message = f"{path}: unsupported layout version {version!r} (expected 1.0.x)"
         raise InputError(message, hint=REMEDY)
 
 
 def check(out: Path, digest: Digest) -> bool:
-    """Whether `out` holds the image `digest`, each layer with its size: some milliseconds.
-
-    Layers are not hashed; `verify` does that.
-    """
+    """Whether `out` has the image `digest`, and each layer has its size; layers are not hashed."""
     try:
         found = read(out)
     except ImgbuildError:
@@ -217,33 +218,30 @@ def check(out: Path, digest: Digest) -> bool:
 
 
 def verify(out: Path) -> Layout:
-    """Read the layout and hash every blob; IntegrityError names the first that is damaged."""
+    """Read the layout and hash every blob; IntegrityError names the first damaged one."""
     found = read(out)
     layers = {layer.digest: layer for stored in found.images.values() for layer in stored.layers}
-    total = sum(layer.size for layer in layers.values())
-    with console.progress(f"checking {out}", total) as bar:
-        for layer in layers.values():
-            hashed = hashlib.sha256()
-            with _opened(found.blob(layer.digest)) as file:
-                while chunk := os.read(file, CHUNK):
-                    hashed.update(chunk)
-                    bar.advance(len(chunk))
-            _expect(out, layer.digest, f"sha256:{hashed.hexdigest()}")
+    for layer in layers.values():
+        hashed = hashlib.sha256()
+        with _opened(found.blob(layer.digest)) as file:
+            while chunk := os.read(file, CHUNK):
+                hashed.update(chunk)
+        _expect(out, layer.digest, f"sha256:{hashed.hexdigest()}")
     return found
 
 
 @contextlib.contextmanager
 def _exclusive(out: Path) -> Iterator[None]:
-    """Hold `out` against other writers; the kernel lets go of it when this process ends."""
+    """Lock `out` against other writers; the kernel releases the lock when this process ends."""
     if out.is_dir() and not (out / MARKER).exists() and any(out.iterdir()):
-        message = f"{out} is not empty and is no OCI layout"
-        raise InputError(message, hint="name another folder with --output, or empty this one")
+        message = f"{out} is not empty and not an OCI layout"
+        raise InputError(message, hint="choose another folder with --output, or empty this one")
     try:
         (out / BLOBS).mkdir(parents=True, exist_ok=True)
         lock = os.open(out / MARKER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         message = f"cannot write {error.filename or out}: {error.strerror}"
-        raise InputError(message, hint="name another folder with --output") from error
+        raise InputError(message, hint="choose another folder with --output") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.pread(lock, len(MARKER_TEXT) + 1, 0) != MARKER_TEXT:
@@ -258,29 +256,29 @@ def _place_bytes(out: Path, data: bytes) -> None:
     codec.write_bytes(blob(out, digest_of(data)), data)
 
 
-def _place_file(out: Path, layer: Descriptor, source: Path) -> None:
+def _place_file(out: Path, layer: Descriptor, source: Path, reporter: Reporter) -> None:
     place = blob(out, layer.digest)
     present = has(out, layer.digest, layer.size)
     if present and place.samefile(source):
         return
     size = source.stat().st_size
     if size != layer.size:
-        message = f"{source} has {size} bytes, the manifest says {layer.size}"
+        message = f"{source} has {size} bytes (expected {layer.size}, from the manifest)"
         raise IntegrityError(message, hint="remove that file and build again")
     temporary = place.with_name(f"{TEMPORARY}{place.name}")
     temporary.unlink(missing_ok=True)
     try:
         temporary.hardlink_to(source)
-    except OSError as error:  # another file system, or one that has no links or no more of them
+    except OSError as error:  # another file system, no support for links, or too many links
         if present:
             return
-        console.detail(f"copying {source} to {place}: {error.strerror}")
+        reporter.detail(f"copying {source} to {place}: {error.strerror}")
         shutil.copyfile(source, temporary)
     temporary.replace(place)
 
 
 def _sweep(out: Path) -> None:
-    """Remove what the layout does not name: an older image, leftovers of a killed writer."""
+    """Remove unused blobs: those of an older image, and leftovers of a killed process."""
     found = read(out)
     named = {found.digest}
     for stored in found.images.values():
@@ -293,7 +291,7 @@ def _sweep(out: Path) -> None:
 
 
 def has(out: Path, digest: Digest, size: int) -> bool:
-    """Whether `out` has a blob of this name and size; it is not hashed."""
+    """Whether `out` has a blob with this digest in its name and this size; it is not hashed."""
     try:
         return blob(out, digest).stat().st_size == size
     except OSError:
@@ -301,7 +299,7 @@ def has(out: Path, digest: Digest, size: int) -> bool:
 
 
 def blob(out: Path, digest: Digest) -> Path:
-    """Where the blob `digest` of the layout `out` lies, or would lie."""
+    """The path of the blob `digest` in the layout `out`."""
     return out / BLOBS / digest.removeprefix("sha256:")
 
 
@@ -319,7 +317,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _checked(out: Path, descriptor: Descriptor) -> bytes:
-    """The bytes of a small document, which must have the digest by which it is named."""
+    """The bytes of a document; IntegrityError if its digest differs from its name."""
     path = blob(out, descriptor.digest)
     with _opened(path) as file:
         data = os.read(file, descriptor.size + 1)
@@ -341,5 +339,5 @@ def _arch(name: str, out: Path) -> Arch:
     try:
         return Arch.parse(name)
     except ValueError as error:
-        message = f"{out} holds an image for {name}, which imgbuild does not know"
+        message = f"{out} has an image for an unsupported architecture: {name}"
         raise InputError(message) from error

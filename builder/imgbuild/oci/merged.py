@@ -1,8 +1,8 @@
 """The file system that layers make, in memory: facts of every path, and no content.
 
-Comes in: the layers of an image, bottom first, as streams, or as headers alone. Goes out: a tree of
-nodes with what can be compared: type, mode, owner, link target, attributes, sha256 of content; and
-which member of which layer each one is. Whiteouts, hard links and links in the middle of a path are
+A tree of nodes has what can be compared: type, mode, owner, link target, attributes, sha256 of
+content; and which member of which layer each one is. Layers are read as streams, or by their
+headers alone. Whiteouts, hard links and links in the middle of a path are
 followed as `unpack` follows them on disk. Some hundred bytes a path; nothing is written.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
 from imgbuild.errors import IntegrityError
+from imgbuild.oci.reader import Entry, Reader, hidden_by
 from imgbuild.oci.tar import MTIME
 from imgbuild.oci.tree import FOLDER_MODE, LINK_LIMIT
-from imgbuild.oci.unpack import OPAQUE, WHITEOUT, Entry, Reader
 
 KINDS = {
     tarfile.REGTYPE: "file",
@@ -121,15 +121,15 @@ class Merged:
         """Put one member in its place: its node, unless it is a folder or a whiteout."""
         self._member += 1
         parts = _parts(entry.path)
-        name = parts[-1] if parts else ""
-        if name.startswith(WHITEOUT):
-            self._white_out(parts)
+        hidden = hidden_by(parts, self._names)
+        if hidden is not None:
+            self._white_out(hidden)
         elif KINDS.get(entry.type) == "folder":
             self._folder(parts, entry)
         elif parts:
             parent = self._parent(parts[:-1])
             node = self._node(entry)
-            self._place(parent, name, node)
+            self._place(parent, parts[-1], node)
             return node
         return None
 
@@ -171,15 +171,17 @@ class Merged:
             node.names -= 1
         children[sys.intern(name)] = node
 
-    def _white_out(self, parts: tuple[str, ...]) -> None:
-        name = parts[-1]
-        if name != OPAQUE and name.startswith(WHITEOUT * 2):  # aufs keeps its own books in a layer
-            return
-        folder = self._walk(parts[:-1], make=False)
-        below = (folder[-1].children if folder else None) or {}
-        for child in list(below) if name == OPAQUE else [name.removeprefix(WHITEOUT)]:
-            if child in below:
-                self._hide(below, child)
+    def _names(self, parts: tuple[str, ...]) -> list[str]:
+        """The names in the folder at `parts`; none if there is none."""
+        folder = self._walk(parts, make=False)
+        return list(folder[-1].children or ()) if folder else []
+
+    def _white_out(self, hidden: Iterable[tuple[str, ...]]) -> None:
+        for *above, name in hidden:
+            folder = self._walk(tuple(above), make=False)
+            below = (folder[-1].children if folder else None) or {}
+            if name in below:
+                self._hide(below, name)
 
     def _hide(self, siblings: dict[str, Node], name: str) -> None:
         """Take away what lower layers had under `name`; what this layer wrote stays."""

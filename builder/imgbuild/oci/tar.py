@@ -1,7 +1,7 @@
-"""Members of a layer, and their tar headers written by us so that no library can change them.
+"""Members of a layer and their tar headers, written here so that no library can change the bytes.
 
-ustar; a PAX header only where a field needs one (path or link not ASCII or over ustar's limits,
-size over 8 GiB); owner names empty; one constant time. `sort_key` is byte order of the path.
+The format is ustar, with a PAX header only if a field needs one (path or link that is not ASCII or
+exceeds ustar's limits, size over 8 GiB). Owner names are empty, and all times are constant.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-MTIME = 315532800  # 1980-01-01T00:00:00Z: the oldest time that a zip can hold
+MTIME = 315532800  # 1980-01-01T00:00:00Z: the earliest time of a zip
 BLOCK = 512
 END = bytes(2 * BLOCK)
 NAME_LIMIT = 100
@@ -24,7 +24,7 @@ USTAR = b"ustar\x0000" + bytes(64) + b"0000000\x000000000\x00"
 
 
 class Kind(enum.StrEnum):
-    """What a member is."""
+    """The type of a member."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -36,7 +36,10 @@ TYPES = {Kind.FILE: b"0", Kind.HARD: b"1", Kind.LINK: b"2", Kind.FOLDER: b"5"}
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """Content that lies in a file on disk, raw or as a deflate stream."""
+    """A part of a file on disk: `length` bytes at `offset`, plain or a raw deflate stream.
+
+    `crc` is the CRC-32 of the content.
+    """
 
     path: Path
     offset: int
@@ -46,10 +49,10 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of a layer. `path` has no leading slash and no trailing one.
+    """One entry of a layer. `path` has no slash at its start or end.
 
-    `size` is the content's, uncompressed, in bytes; `content` is None for all but files.
-    `pack` asks the layer writer to compress content that is not deflated already.
+    `size` is that of the uncompressed content, in bytes; `content` is None except for files. With
+    `pack` the layer writer compresses content that is not a deflate stream.
     """
 
     path: str
@@ -65,17 +68,17 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sort_key(member: Member) -> bytes:
-    """Byte order of the path: the one order of every layer."""
+    """The sort key of members in a layer: the bytes of the path."""
     return member.path.encode()
 
 
 def padding(size: int) -> int:
-    """How many zero bytes follow a content of `size` bytes."""
+    """The number of zero bytes after a content of `size` bytes."""
     return -size % BLOCK
 
 
 def header(member: Member) -> bytes:
-    """The header blocks of `member`: ustar, behind a PAX header if one of its fields needs one."""
+    """The header blocks of `member`: ustar, after a PAX header if a field needs one."""
     path = member.path + "/" if member.kind is Kind.FOLDER else member.path
     size = member.size if member.kind is Kind.FILE else 0
     extended: dict[str, str] = {}
@@ -97,7 +100,7 @@ def header(member: Member) -> bytes:
 
 
 def _split(path: str) -> tuple[bytes, bytes | None]:
-    """Prefix and name of `path` in ustar; no name if it does not fit (ustar's text is ASCII)."""
+    """Prefix and name of `path` in ustar; the name is None if it is too long or not ASCII."""
     raw = path.encode()
     if not path.isascii():
         return b"", None
@@ -110,7 +113,7 @@ def _split(path: str) -> tuple[bytes, bytes | None]:
 
 
 def _fallback(text: str) -> bytes:
-    """What a reader without PAX sees: the head of `text`, in ASCII."""
+    """The value for readers without PAX support: the start of `text`, in ASCII."""
     return text.encode("ascii", "replace")[:NAME_LIMIT]
 
 
@@ -126,12 +129,12 @@ def _block(
     )
     tail = kind + target.ljust(LINK_LIMIT, b"\0") + USTAR + prefix.ljust(PREFIX_LIMIT + 12, b"\0")
     head = name.ljust(NAME_LIMIT, b"\0") + fields
-    checksum = sum(head) + sum(tail) + 8 * 0x20  # the sum's own field counts as spaces
+    checksum = sum(head) + sum(tail) + 8 * 0x20  # the field of the checksum counts as spaces
     return head + b"%06o\0 " % checksum + tail
 
 
 def _pax(fields: dict[str, str]) -> bytes:
-    """A PAX header with `fields`, sorted by name, under one constant name."""
+    """A PAX header with `fields`, sorted by name; its own name is constant."""
     records = b"".join(_record(key, value) for key, value in sorted(fields.items()))
     numbers = {"uid": 0, "gid": 0, "size": len(records), "mtime": MTIME}
     block = _block(PAX_NAME, b"", b"x", 0o644, numbers, b"")
@@ -139,7 +142,7 @@ def _pax(fields: dict[str, str]) -> bytes:
 
 
 def _record(key: str, value: str) -> bytes:
-    """One PAX record, `LENGTH KEY=VALUE` and a newline, whose length counts its own digits."""
+    """One PAX record, `LENGTH KEY=VALUE` and a newline; the length includes its own digits."""
     body = f" {key}={value}\n".encode()
     length = len(body) + 1
     while len(body) + len(str(length)) != length:

@@ -1,7 +1,7 @@
-"""A folder that plays `/`: paths of an image are walked inside it and can never leave it.
+"""Resolves paths of an image inside a folder that is its root; they cannot lead out of it.
 
-Comes in: paths as an image names them. Goes out: open folders of the host, each reached one
-component at a time without following links; where a component is a link, it is resolved inside.
+Folders are opened one component at a time without following links; a component that is a link is
+resolved inside the root.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import NoReturn, Self
 
 from imgbuild.errors import IntegrityError
 
-LINK_LIMIT = 40  # as the kernel's own
+LINK_LIMIT = 40  # the same as the kernel's
 OPEN_FOLDERS = 64
 FOLDER_MODE = 0o755
 _WALK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Tree:
-    """The tree below `root`, a folder that exists. To be used by one thread, as a context."""
+class RootFolder:
+    """An existing folder `root` as the root of an image: a context manager, for one thread."""
 
     def __init__(self, root: Path) -> None:
         self.path = root
@@ -51,9 +51,10 @@ class Tree:
         return parts
 
     def folder(self, parts: tuple[str, ...], *, make: bool = True) -> int:
-        """The folder at `parts`, open until another is asked for; made (0755) if it is missing.
+        """A descriptor of the folder at `parts`, valid until the next call.
 
-        FileNotFoundError if it is missing and not to be made; IntegrityError if it is no folder.
+        A missing folder is made (0755), or a FileNotFoundError without `make`. IntegrityError if
+        it is not a folder.
         """
         if not parts:
             return self._root
@@ -68,18 +69,18 @@ class Tree:
         return descriptor
 
     def place(self, parts: tuple[str, ...], *, make: bool = True) -> tuple[str, ...]:
-        """Where `parts` leads: links among its folders are followed, its last part is not."""
+        """`parts` with links in its folders resolved, but not its last part."""
         folder = Path(f"/proc/self/fd/{self.folder(parts[:-1], make=make)}").readlink()
         root = Path(f"/proc/self/fd/{self._root}").readlink()
         return (*folder.relative_to(root).parts, *parts[-1:])
 
     def is_folder(self, parts: tuple[str, ...]) -> bool:
-        """Whether a folder lies at `parts`, and no link to one."""
+        """Whether there is a folder at `parts`, and not a link to one."""
         parent = self.folder(parts[:-1], make=False)
         return stat.S_ISDIR(os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode)
 
     def remove(self, parts: tuple[str, ...], *, make: bool = True) -> bool:
-        """Remove whatever lies at `parts`, with all that is in it; whether it was a folder."""
+        """Remove the file or folder at `parts`, with its content; whether it was a folder."""
         parent, name = self.folder(parts[:-1], make=make), parts[-1]
         kind = 0
         with contextlib.suppress(FileNotFoundError):
@@ -93,7 +94,7 @@ class Tree:
         return stat.S_ISDIR(kind)
 
     def names(self, parts: tuple[str, ...]) -> list[str]:
-        """The names in the folder at `parts`; none if there is no such folder."""
+        """The names in the folder at `parts`, empty if there is no such folder."""
         try:
             folder = self.folder(parts, make=False)
         except FileNotFoundError:
@@ -105,7 +106,7 @@ class Tree:
             os.close(readable)
 
     def touch(self, parts: tuple[str, ...]) -> None:
-        """Make an empty file at `parts` unless something lies there; a link is replaced."""
+        """Make an empty file at `parts` if there is none; a link is replaced."""
         parent, name = self.folder(parts[:-1]), parts[-1]
         try:
             kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
@@ -119,7 +120,7 @@ class Tree:
         os.close(os.open(name, flags, 0o644, dir_fd=parent))
 
     def real(self, parts: tuple[str, ...]) -> Path:
-        """The path on the host of the folder at `parts`, all links inside the tree resolved."""
+        """The path on the host of the folder at `parts`, with all links resolved in the tree."""
         return Path(f"/proc/self/fd/{self.folder(parts)}").readlink()
 
     def _walk(self, parts: tuple[str, ...], *, make: bool) -> int:
@@ -158,7 +159,7 @@ class Tree:
             if not make:
                 raise
         os.mkdir(name, FOLDER_MODE, dir_fd=parent)
-        os.chmod(name, FOLDER_MODE, dir_fd=parent)  # the umask has no say
+        os.chmod(name, FOLDER_MODE, dir_fd=parent)  # whatever the umask
         return os.open(name, _WALK, dir_fd=parent)
 
     def _target(self, name: str, parent: int, parts: tuple[str, ...]) -> str:
@@ -169,7 +170,7 @@ class Tree:
 
     def _refuse(self, path: str, text: str) -> NoReturn:
         message = f"{self.path}: {path!r} {text}"
-        raise IntegrityError(message, hint="the image is damaged or was made to mislead")
+        raise IntegrityError(message, hint="the image is damaged or malicious")
 
     def _forget(self) -> None:
         for descriptor in self._open.values():
@@ -178,14 +179,14 @@ class Tree:
 
 
 def remove(root: Path) -> None:
-    """Remove an unpacked tree, also folders that its owner may not write; nothing if it is gone."""
+    """Remove an unpacked image, also read-only folders; no error if it is missing."""
     try:
         shutil.rmtree(root)
     except FileNotFoundError:
         return
     except PermissionError:
         root.chmod(0o700)
-        for folder, names, _ in os.walk(root):  # which does not follow links
+        for folder, names, _ in os.walk(root):  # does not follow links
             for name in names:
                 path = Path(folder, name)
                 if not path.is_symlink():

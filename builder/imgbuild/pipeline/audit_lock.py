@@ -1,8 +1,7 @@
-"""From a lock to its audit: which files it takes, the world, the report.
+"""From a lock to its audit: which files it needs, the package set, the report.
 
-Comes in: a lock, the matrix that says on what terms, the inputs. Goes out: a Report for each
-architecture. What a wheel says is kept by its hash, and the report by everything that it follows
-from: a second audit reads no wheel and fetches nothing.
+Facts of a wheel are kept by its hash, and the report by everything that it depends on: a second
+audit reads no wheel and fetches nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.assemble import sources
 from imgbuild.assemble.inputs import Inputs, batches
 from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS, Terms
@@ -26,18 +24,17 @@ from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.audit.packages.pinned import pick
 from imgbuild.audit.source.facts import ElfFacts
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks, Ranges
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import Shelf
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Deb, Locked, Resolution, Wheel
+from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.project import Project
@@ -79,7 +76,7 @@ def audit_lock(
     checks: Sequence[str] = CHECKS,
     drop: bool = False,
 ) -> Report:
-    """The audit of what `lock` holds for `arch`; FetchFailed if something of it cannot be had.
+    """The audit of what `lock` holds for `arch`; FetchFailed if a file of it is not available.
 
     LockStale if it holds nothing for `arch`.
     """
@@ -124,7 +121,7 @@ class _Audit:
         self._drop = drop
         self._resolution: Resolution = lock.arch[arch]
         self._wheels = {wheel.sha256: wheel for wheel in wheels_of(self._resolution)}
-        self._supply = Supply(lock, inputs)
+        self._supply = LockFiles(lock, inputs)
         self._turn = threading.Lock()  # threads read the base
 
     def run(self, terms: Terms, checks: Sequence[str]) -> Report:
@@ -137,7 +134,7 @@ class _Audit:
 
     def _judged(self, terms: Terms, checks: Sequence[str]) -> Report:
         base = self._lock.base
-        elsewhere = Elsewhere(self._lock, self._wheels, self._inputs, self._supply)
+        elsewhere = LockedRanges(self._lock, self._wheels, self._inputs, self._supply)
         with Library(self._store, Blocks(elsewhere)) as library:
             if "elf" in checks or "cuda" in checks:
                 self._read_elves(library)
@@ -158,27 +155,27 @@ class _Audit:
             )
 
     def _past(
-        self, world: PackageSet, elsewhere: Elsewhere, library: Library
+        self, world: PackageSet, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
-        """As `past_of`; what cannot be had is said to be of this target."""
-        http, pins = self._inputs.http, self._resolution.versions
-        told = past_of(world, elsewhere.indexes, library, http, pins)
+        """As `past_of`; an error of fetching names this target."""
+        http, pins = self._inputs.context.http, self._resolution.versions
+        check = past_of(world, elsewhere.indexes, library, http, pins)
 
-        def _told(path: MainPath) -> list[Finding]:
+        def _past(path: MainPath) -> list[Finding]:
             try:
-                return told(path)
+                return check(path)
             except FetchFailed as error:
                 message = f"older releases of packages of {self._lock.target}: {error.message}"
                 raise FetchFailed(message, hint=error.hint) from error
 
-        return _told
+        return _past
 
     def _place(self, wheel: Wheel) -> Path | str:
-        """Where a wheel lies: in the cache, else on a server, where Python code is read."""
+        """Where a wheel is: in the cache, else on a server, where Python code is read by ranges."""
         return self._store.file(wheel.sha256) or f"{PREFIX}{wheel.sha256}"
 
     def _read_elves(self, library: Library) -> None:
-        """Read the shared objects of wheels that nobody has read; they must be here for that."""
+        """Read the shared objects of wheels that were never read; these must be downloaded."""
         unread = [
             wheel
             for wheel in self._wheels.values()
@@ -203,10 +200,10 @@ class _Audit:
             return self._supply.path(item, rest)
 
 
-class Supply:
+class LockFiles:
     """The files of a lock, brought into the store as an audit asks for them.
 
-    `used_up` are files that were brought for builds of sdists: nobody needs them after these.
+    `used_up` are files that were brought for builds of sdists: they are not needed after these.
     """
 
     def __init__(self, lock: Lock, inputs: Inputs) -> None:
@@ -219,7 +216,7 @@ class Supply:
         """Whether no index has `wheel`, since it is built from its sdist."""
         return wheel.sha256 in self._built
 
-    def path(self, item: Locked, rest: Iterable[Locked] = ()) -> Path:
+    def path(self, item: LockedFile, rest: Iterable[LockedFile] = ()) -> Path:
         """The file of `item`; if it is lacking, it is brought with all of `rest`."""
         store = self._inputs.store
         path = store.file(item.sha256)
@@ -231,11 +228,11 @@ class Supply:
             raise FetchFailed(message, hint="is something else emptying the cache?")
         return path
 
-    def bring(self, items: Iterable[Locked]) -> set[Sha256]:
+    def bring(self, items: Iterable[LockedFile]) -> set[Sha256]:
         """Fetch and build those of `items` that are lacking; the hashes of what was fetched."""
         due = self._lacking(item.sha256 for item in items)
-        inputs = self._lacking(sources.made_of(self._lock, due))
-        self.used_up |= inputs
+        located = self._inputs.sources(self._lock).locate(due)
+        self.used_up |= self._lacking(located.ingredients)
         self._inputs.download(self._lock, due)
         return due - self._built
 
@@ -243,7 +240,7 @@ class Supply:
         return {each for each in hashes if self._inputs.store.file(each) is None}
 
 
-class Elsewhere:
+class LockedRanges:
     """`Ranges` of wheels that a lock names: where each is, is looked up when it is read.
 
     One that no index has, since it is built from its sdist, is built then. An address that names no
@@ -251,36 +248,32 @@ class Elsewhere:
     """
 
     def __init__(
-        self, lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, supply: Supply
+        self, lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, supply: LockFiles
     ) -> None:
         self._lock = lock
         self._wheels = wheels
         self._inputs = inputs
         self._supply = supply
-        self._indexes: Indexes | None = None
+        self._sources = inputs.sources(lock)
         self._found: dict[str, str] = {}
         self._turn = threading.RLock()
 
     def part(self, url: str, start: int, length: int) -> bytes:
         """`length` bytes from `start`."""
-        return self._inputs.http.part(self._address(url), start, length)
+        return self._inputs.context.http.part(self._address(url), start, length)
 
     def part_end(self, url: str, length: int) -> tuple[bytes, int]:
         """The last `length` bytes, and the size of the whole."""
-        return self._inputs.http.part_end(self._address(url), length)
+        return self._inputs.context.http.part_end(self._address(url), length)
 
     def bytes(self, url: str) -> bytes:
         """All of it."""
-        return self._inputs.http.bytes(self._address(url))
+        return self._inputs.context.http.bytes(self._address(url))
 
     def indexes(self) -> Indexes:
         """The indexes that the lock names, opened when they are first needed."""
         with self._turn:
-            if self._indexes is None:
-                self._indexes = sources.open_indexes(
-                    self._lock, self._inputs.matrix, self._inputs.http
-                )
-            return self._indexes
+            return self._sources.indexes
 
     def _address(self, url: str) -> str:
         if not url.startswith(PREFIX):
@@ -300,10 +293,10 @@ class Elsewhere:
         if self._inputs.offline and not indexes.place(wheel.package).local:
             message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"
             raise FetchFailed(message, hint="run once without --offline")
-        found = sources.addresses(wheel.package, wheel, indexes)
+        found = self._sources.addresses(wheel.package, wheel)
         if not found:
             message = f"{wheel.file} is no longer on the index {wheel.index}"
-            raise FetchFailed(message, hint=f"lock {self._lock.target} anew")
+            raise FetchFailed(message, hint=f"lock {self._lock.target} again")
         return found[0]
 
 
@@ -311,8 +304,7 @@ def audit_pins(
     pins: Mapping[str, str],
     machine: Tags,
     index: str,
-    store: Store,
-    http: Http,
+    context: Context,
     terms: Terms,
     checks: Sequence[str] = CHECKS,
 ) -> Report:
@@ -320,12 +312,13 @@ def audit_pins(
 
     What is compiled is not read. Packages without a wheel are left out, with a warning.
     """
-    place = Place(name="default", address=index)
+    http = context.http
+    place = IndexAddress(name="default", address=index)
     indexes = Indexes({place.name: place}, {}, place.name, http)
     picked = pick(pins, machine, indexes, http)
     for package in picked.lacking:
-        console.warn(f"{package} has no wheel for this machine; the audit leaves it out")
-    with Library(store, Blocks(http)) as library:
+        context.reporter.warn(f"{package} has no wheel for this machine; the audit leaves it out")
+    with Library(context.store, Blocks(http)) as library:
         world = open_package_set(
             picked.wheels,
             library,
@@ -349,8 +342,8 @@ def audit_with_past(
 ) -> Report:
     """The audit of a set of pins whose packages' other releases may be looked into."""
     http = library.http
-    told = past_of(world, lambda: indexes, library, http, pins) if http is not None else None
-    return judge.audit(world, terms, checks=checks, path=path, past=told)
+    past = past_of(world, lambda: indexes, library, http, pins) if http is not None else None
+    return judge.audit(world, terms, checks=checks, path=path, past=past)
 
 
 def past_of(
@@ -360,7 +353,7 @@ def past_of(
     http: Ranges,
     pins: Mapping[str, str],
 ) -> Callable[[MainPath], list[Finding]]:
-    """What other releases of the world's packages tell: attributes that a class has no longer.
+    """Attributes that a class has no longer, from other releases of the packages.
 
     The indexes are opened, and `http` is asked, only if something is read that may be gone.
     """

@@ -1,7 +1,6 @@
-"""Images that another builder makes of the rendered Dockerfile: the same files, other bytes.
+"""Images that another builder makes from the rendered Dockerfile: the same files, other bytes.
 
-Comes in: a project's targets and how to build them. Goes out: OCI layouts beside imgbuild's own, in
-`build/BUILDER/TARGET`, so that no image that somebody else built is taken for the sealed one.
+Their OCI layouts go to `build/BUILDER/TARGET`, so that they are not mistaken for imgbuild's own.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layout import Built
+from imgbuild.assemble.layout import BuiltImage
 from imgbuild.cache import prune
 from imgbuild.container import buildkit, podman
 from imgbuild.errors import ImgbuildError
@@ -26,12 +25,13 @@ from imgbuild.lock.published import LOCK, SEAL
 from imgbuild.matrix.select import Selected
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
-from imgbuild.pipeline import lock_target, targets
+from imgbuild.pipeline import targets
 from imgbuild.pipeline.targets import Session
+from imgbuild.plan import current
 from imgbuild.plan import seal as seals
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
-from imgbuild.render import contexts, current, dockerfile
+from imgbuild.render import committed, contexts, dockerfile
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest, sha256
 
@@ -45,7 +45,7 @@ CONTEXT = "dev.imgbuild.context"  # of every other file beside it
 FARM = "dev.imgbuild.buildx-builder"  # which builder of buildx, if it is not the engine's own
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class BuilderChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Who builds, and how. `builder` is one of buildx's own; `secrets` are files by their id.
 
     `dated=False` leaves files the time at which they were written, which no comparison looks at:
@@ -60,11 +60,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Mapping[str, Path] = {}
 
 
-class Context(msgspec.Struct, frozen=True, kw_only=True):
+class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a Dockerfile is built from beside base and wheels: `files` by their path, itself too.
 
-    `committed` is the folder where they lie; None if what lies there does not follow from the lock,
-    for which there are `reasons`.
+    `committed` is their folder; None, with `reasons`, if its files do not follow from the lock.
     """
 
     files: Mapping[str, bytes]
@@ -72,7 +71,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
 
 
-def folder(project: Project, target: str, choice: Choice) -> Path:
+def folder(project: Project, target: str, choice: BuilderChoice) -> Path:
     """Where the image of `target` goes unless the user says another place."""
     place = project.root / "build" / choice.name / target
     # Podman gives files their time as it writes them.
@@ -85,10 +84,10 @@ def build_all(
     session: Session,
     selected: Sequence[Selected],
     output: Path | None,
-    choice: Choice,
+    choice: BuilderChoice,
     *,
     form: str = "oci",
-) -> list[Built]:
+) -> list[BuiltImage]:
     """Build each target by another builder; LockStale if one's lock is out of date."""
     targets.refuse_one_file(selected, output, form)
     made = []
@@ -97,13 +96,13 @@ def build_all(
         place = targets.placed(own, item.name, output, several=len(selected) > 1, form=form)
         built = build(session, item.name, item.arches, place if form == "oci" else own, choice)
         if form != "oci":
-            archive.write(own, place, form, item.name)
+            archive.write(own, place, form, item.name, reporter=console)
             built = msgspec.structs.replace(built, output=place)
         made.append(built)
     return made
 
 
-def compared(session: Session, item: Selected, choice: Choice) -> Path:
+def compared(session: Session, item: Selected, choice: BuilderChoice) -> Path:
     """A layout of what `choice` builds of a target, to be compared; built if none is current."""
     quick = msgspec.structs.replace(choice, dated=False)
     place = folder(session.project, item.name, quick)
@@ -115,10 +114,10 @@ def compared(session: Session, item: Selected, choice: Choice) -> Path:
 
 
 def build(
-    session: Session, target: str, arches: Sequence[Arch], place: Path, choice: Choice
-) -> Built:
+    session: Session, target: str, arches: Sequence[Arch], place: Path, choice: BuilderChoice
+) -> BuiltImage:
     """Leave the image of `target` that the chosen builder makes in the layout `place`."""
-    lock, sealed = lock_target.read_current(session.project, session.matrix, target)
+    lock, sealed = current.read_current(session.project, session.matrix, target)
     inputs = session.inputs()
     wheels = contexts.wheels_folder(session.project, target)
     context = _context(session, lock, sealed)
@@ -132,18 +131,21 @@ def build(
         laid_out = _laid_out(context, scratch / "context", target)
         order = _order(session, inputs, (lock, sealed), arches, laid_out, choice)
         if choice.name == "docker":
-            buildkit.build(order, scratch / "layout")
+            buildkit.build(
+                order, scratch / "layout", reporter=console, terminal=console.on_terminal
+            )
         else:
-            # Its base has one name in the storage of this user, whoever builds on it.
+            # The base has one name in this user's storage, for all targets built on it.
             with inputs.store.exclusive(podman.base_name(order)):
-                podman.build(order, scratch / "layout", choice.name)
+                podman.build(order, scratch / "layout", choice.name, reporter=console)
         found = layout.read(scratch / "layout")
-        digest = layout.write(place, _images(found, arches), target, notes=notes)
+        images = _images(found, arches)
+        digest = layout.write(place, images, target, notes=notes, reporter=console)
     prune.trim(inputs.store)
     built = _built(layout.read(place), digest)
     console.info(
         f"{target}: {built.size / 1e9:.2f} GB in {place}, {built.digest}; the files are those of"
-        f" {sealed.digest}, the bytes are {choice.name}'s own (imgbuild compare)"
+        f" {sealed.digest}, the bytes are {choice.name}'s own (imgbuild diff --files)"
     )
     return built
 
@@ -161,7 +163,7 @@ def native(item: Selected) -> Selected:
     return item
 
 
-def is_current(session: Session, item: Selected, place: Path, choice: Choice) -> bool:
+def is_current(session: Session, item: Selected, place: Path, choice: BuilderChoice) -> bool:
     """Whether the layout `place` is what `choice` would build of a target now.
 
     Which of buildx's builders made it is of no account, but that builder's version is, as long as
@@ -171,7 +173,7 @@ def is_current(session: Session, item: Selected, place: Path, choice: Choice) ->
         found = layout.read(place)
     except ImgbuildError:
         return False
-    lock, sealed = lock_target.read_current(session.project, session.matrix, item.name)
+    lock, sealed = current.read_current(session.project, session.matrix, item.name)
     due = _notes(_context(session, lock, sealed), sealed, choice)
     with contextlib.suppress(ImgbuildError):
         due |= _version(choice.name, found.notes.get(FARM))
@@ -182,12 +184,12 @@ def is_current(session: Session, item: Selected, place: Path, choice: Choice) ->
     )
 
 
-def _notes(context: Context, sealed: Seal, choice: Choice) -> dict[str, str]:
+def _notes(context: BuildContext, sealed: Seal, choice: BuilderChoice) -> dict[str, str]:
     files = {name: sha256(content) for name, content in context.files.items()}
     return {
         BUILDER: choice.name,
         SEALED: sealed.digest,
-        DOCKERFILE: files.pop(current.DOCKERFILE),
+        DOCKERFILE: files.pop(committed.DOCKERFILE),
         CONTEXT: sha256(codec.compact(files)),
     }
 
@@ -202,7 +204,7 @@ def _version(name: Name, builder: str | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _scratch(place: Path) -> Iterator[Path]:
-    """A folder on the disk of `place`, which is gone at the end, come what may."""
+    """A folder on the disk of `place`, removed at the end, also after an error."""
     above = place.parent.absolute()  # builders are started elsewhere too
     above.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=above) as name:
@@ -215,7 +217,7 @@ def _order(
     locked: tuple[Lock, Seal],
     arches: Sequence[Arch],
     context: Path,
-    choice: Choice,
+    choice: BuilderChoice,
 ) -> buildkit.Order:
     project, (lock, sealed) = session.project, locked
     place = contexts.base_folder(project, lock.target)
@@ -243,24 +245,24 @@ def _order(
     )
 
 
-def _context(session: Session, lock: Lock, sealed: Seal) -> Context:
+def _context(session: Session, lock: Lock, sealed: Seal) -> BuildContext:
     """What is built: the committed files if they follow from the lock, else what would."""
-    due = current.files(session.project, session.matrix, lock, sealed)
+    due = committed.files(session.project, session.matrix, lock, sealed)
     folder = session.project.images / lock.target
-    if stale := current.stale(session.project, lock.target, due):
-        texts = lock_target.requirement_files(lock)
+    if stale := committed.stale(session.project, lock.target, due):
+        texts = current.requirement_files(lock)
         files = due | {name: text.encode() for name, text in texts.items()}
-        return Context(files=files, committed=None, reasons=tuple(stale))
+        return BuildContext(files=files, committed=None, reasons=tuple(stale))
     present = {
         path.relative_to(folder).as_posix(): path
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
     files = {name: path.read_bytes() for name, path in present.items() if name not in (LOCK, SEAL)}
-    return Context(files=files, committed=folder)
+    return BuildContext(files=files, committed=folder)
 
 
-def _laid_out(context: Context, scratch: Path, target: str) -> Path:
+def _laid_out(context: BuildContext, scratch: Path, target: str) -> Path:
     """The folder with these files: the committed one, else `scratch`."""
     if context.committed is not None:
         return context.committed
@@ -272,11 +274,11 @@ def _laid_out(context: Context, scratch: Path, target: str) -> Path:
     return scratch
 
 
-def _images(found: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.Image]:
+def _images(found: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.ImageFiles]:
     images = {}
     for arch in arches:
         stored = found.image(arch)
-        images[arch] = layout.Image(
+        images[arch] = layout.ImageFiles(
             config=found.blob(stored.config.digest).read_bytes(),
             manifest=found.blob(stored.manifest.digest).read_bytes(),
             layers={layer.digest: found.blob(layer.digest) for layer in stored.layers},
@@ -284,10 +286,10 @@ def _images(found: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.Image]:
     return images
 
 
-def _built(found: Layout, digest: Digest) -> Built:
+def _built(found: Layout, digest: Digest) -> BuiltImage:
     layers = {layer.digest: layer.size for one in found.images.values() for layer in one.layers}
     documents = [part.size for one in found.images.values() for part in (one.manifest, one.config)]
-    return Built(
+    return BuiltImage(
         target=found.name,
         digest=digest,
         arch={arch: one.manifest.digest for arch, one in found.images.items()},

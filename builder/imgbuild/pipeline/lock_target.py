@@ -2,8 +2,9 @@
 
 settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → seal
 
-What only whole files tell (shared objects, GPU code) is audited once these are here. What that
-teaches sends the target back to the start; what teaches nothing fails it, and nothing is written.
+Shared objects and GPU code need whole files: they are audited after the download. If a constraint
+is learned from that, the target starts again; an error that teaches nothing fails it, and nothing
+is written.
 """
 
 from __future__ import annotations
@@ -14,27 +15,28 @@ from imgbuild import codec
 from imgbuild.assemble import folders, published_layers
 from imgbuild.assemble import layers as assemble
 from imgbuild.assemble.inputs import Inputs, batches
-from imgbuild.assemble.layers import Job
+from imgbuild.assemble.layers import LayerJob
 from imgbuild.assemble.workers import assemble_all
 from imgbuild.attest.sbom import packages
 from imgbuild.audit.packages.library import Library
-from imgbuild.errors import AuditFailed, InputError, IntegrityError, LockStale
+from imgbuild.errors import AuditFailed, InputError, IntegrityError
+from imgbuild.learn.constraints_file import add_constraints
 from imgbuild.learn.loop import settle, teach
-from imgbuild.lock import extension, requirements
-from imgbuild.lock import lock as locks
+from imgbuild.lock import extension
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.matrix import constraints, flashinfer
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline.audit_lock import audit_lock
-from imgbuild.plan import records
+from imgbuild.plan import current, records
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, WheelsRecipe, plan
 from imgbuild.plan.records import Records
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.report import Report, Severity
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 
@@ -49,12 +51,12 @@ def lock_target(
     """
 
     def _keep(learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
-        return constraints.add(project.images, learned, inputs.store)
+        return add_constraints(project.images, learned, inputs.store)
 
     arches = matrix.targets[name].arch
     while True:
         known = constraints.read(project.images)
-        settled = settle(matrix, name, arches, inputs.store, inputs.http, known, _keep)
+        settled = settle(matrix, name, arches, inputs.context, known, _keep)
         lock = extension.make_lock(matrix, name, settled.resolutions)
         lock = folders.known(lock, inputs)
         refuse_mode(lock)
@@ -66,9 +68,9 @@ def lock_target(
             break
     floors = {Arch(report.arch): report.floors for report in reports}
     sealed = seals.seal(lock, layers, floors)
-    with console.step(f"reading what the packages of {name} say of themselves"):
+    with console.step(f"reading the metadata of the packages of {name}"):
         packages.keep(project.images, lock, inputs.store)
-    write_locked(project, lock, sealed)
+    current.write_locked(project, lock, sealed)
     return lock, sealed
 
 
@@ -82,8 +84,9 @@ def _audited(
     for report in reports:
         if errors := [one for one in report.findings if one.severity is Severity.ERROR]:
             arch = Arch(report.arch)
-            taught = teach(matrix, lock.target, arch, inputs.store, inputs.http, learned, errors)
-            learned = constraints.add(project.images, taught, inputs.store)
+            problem = SolveProblem(matrix, lock.target, arch, inputs.context, learned)
+            taught = teach(problem, errors)
+            learned = add_constraints(project.images, taught, inputs.store)
     if learned == known:
         refuse_errors(lock.target, reports)
         return reports
@@ -121,43 +124,6 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
         raise AuditFailed(message, hint=hint)
 
 
-def write_locked(project: Project, lock: Lock, sealed: Seal) -> None:
-    """Write lock, requirements and, last, the seal: until then the old seal is not of this lock."""
-    folder = project.images / lock.target
-    codec.write(locks.lock_path(project.images, lock.target), lock)
-    for name, text in requirement_files(lock).items():
-        codec.write_bytes(folder / name, text.encode())
-    for old in set(folder.glob("requirements-*.txt")) - {
-        folder / name for name in requirement_files(lock)
-    }:
-        old.unlink()
-    codec.write(seals.seal_path(project.images, lock.target), sealed)
-
-
-def requirement_files(lock: Lock) -> dict[str, str]:
-    """File name → text of every requirements file that follows from `lock`."""
-    return {requirements.file_name(arch): requirements.text(lock, arch) for arch in lock.arch}
-
-
-def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Seal]:
-    """Lock and seal of `name`; LockStale, with every reason, if the matrix says otherwise."""
-    lock = locks.read_lock(project.images, name)
-    reasons = list(extension.stale(lock, matrix))
-    known = constraints.read(project.images)
-    for arch, resolution in lock.arch.items():
-        for entry in constraints.violations(known, resolution.versions):
-            has = resolution.versions.get(entry.other, "none")
-            reasons.append(f"{arch}: {entry}; {entry.other}: {has} is locked")
-    for file, text in requirement_files(lock).items():
-        path = project.images / name / file
-        if not path.exists() or path.read_bytes() != text.encode():
-            reasons.append(f"{path} does not follow from the lock")
-    if reasons:
-        message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))
-        raise LockStale(message, hint=f"imgbuild lock --target {name}")
-    return lock, seals.read_seal(project.images, lock)
-
-
 def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
     """IntegrityError if two wheels of one image ship the same path with other bytes."""
     from imgbuild.wheel import conflicts
@@ -182,8 +148,8 @@ def _seal_layers(
     due = [layer for layer in layers.values() if layer.id not in {*known.layers, *given}]
     for batch in batches(due, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
         fetched = inputs.fetch(lock, batch)
-        jobs = [Job(layer=layer, record=None, keep=False) for layer in batch]
-        made = assemble_all(jobs, inputs.store, processes=processes)
+        jobs = [LayerJob(layer=layer, record=None, keep=False) for layer in batch]
+        made = assemble_all(jobs, inputs.context, processes=processes)
         found = Records(
             layers={item.id: item.record for item in made},
             wheels={key: fact for item in made for key, fact in item.wheels.items()},
@@ -207,7 +173,7 @@ def _seal_layers(
 
 
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
-    """Read what only whole files tell, while they are here: for the audit, and who made them."""
+    """Read what needs whole files, while they are here: for the audit, and for the SBOM."""
     read_elves(layers, inputs)
     files: list[Wheel | Deb] = []
     for layer in layers:

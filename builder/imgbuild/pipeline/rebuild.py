@@ -1,8 +1,6 @@
-"""An image built again from the lock that travels with it: no checkout, no matrix.
+"""Builds an image again from the lock that is attached to it, without a checkout or a matrix.
 
 published image or folder → the lock that is attached → fetch → assemble → OCI layout
-
-Comes in: a reference or a folder. Goes out: the same image, digest as published.
 """
 
 from __future__ import annotations
@@ -15,12 +13,11 @@ import msgspec
 from imgbuild.assemble import layout as building
 from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layout import Built
+from imgbuild.assemble.layout import BuiltImage
 from imgbuild.attest import attachments, bundle
 from imgbuild.attest.bundle import Carried
 from imgbuild.cache import prune
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, NothingSelected
 from imgbuild.oci import archive
 from imgbuild.pipeline import targets
@@ -32,8 +29,8 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be built again: a carried lock, on which architectures, and where it was found.
+class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """What to build again: an attached lock, the architectures, and where it was found.
 
     `folder` is where folders of wheels are looked for that the lock names as indexes.
     """
@@ -44,15 +41,17 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
 
 
-def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) -> Origin:
+def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) -> RebuildOrigin:
     """The lock in the folder `text`, else the one attached to the image of that reference.
 
-    NothingSelected if there is none, IntegrityError if the one that is there is another image's.
+    NothingSelected if there is none, IntegrityError if it is another image's.
     """
     folder = Path(text)
     if folder.is_dir():
         found = bundle.read_folder(folder)
-        return Origin(carried=found, arches=tuple(found.lock.arch), place=text, folder=folder)
+        return RebuildOrigin(
+            carried=found, arches=tuple(found.lock.arch), place=text, folder=folder
+        )
     if text.startswith((".", "/")):
         message = f"{text}: no such folder"
         raise InputError(message, hint="name a folder with a lock.json, or HOST/REPOSITORY:TAG")
@@ -60,17 +59,17 @@ def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) 
     if not reference.target:
         message = f"{text} names no image of the repository"
         raise InputError(message, hint=f"add a tag or a digest: {text}:TARGET")
-    return _published(reference, Client(plain_http=plain_http, offline=offline))
+    return _published(reference, Client(plain_http=plain_http, offline=offline, reporter=console))
 
 
 def build(
-    origin: Origin,
+    origin: RebuildOrigin,
     arches: Sequence[Arch],
     output: Path | None,
     options: Options,
     *,
     form: str = "oci",
-) -> Built:
+) -> BuiltImage:
     """Build what `origin` says, on `arches` of it (none: all); without `output` below build/."""
     own = origin.carried
     name = own.lock.target
@@ -95,19 +94,19 @@ def build(
             verify=options.verify,
         )
     if form != "oci":
-        archive.write(folder, place, form, name)
+        archive.write(folder, place, form, name, reporter=console)
         built = msgspec.structs.replace(built, output=place)
-    targets.tell(built)
+    targets.report_built(built)
     prune.trim(inputs.store)
     return built
 
 
-def _published(reference: Reference, client: Client) -> Origin:
+def _published(reference: Reference, client: Client) -> RebuildOrigin:
     """The lock attached to a published image, which must be that image's."""
     found = client.resolve(reference)
     if found is None:
         message = f"{reference}: no such image"
-        raise FetchFailed(message, hint="check the name; imgbuild ls HOST/REPOSITORY shows what is")
+        raise FetchFailed(message, hint="check the name: imgbuild registry ls HOST/REPOSITORY")
     artifacts = attach.find(client, reference.repository, found.digest, bundle.ARTIFACT_TYPE)
     refused: ImgbuildError | None = None
     for artifact in artifacts:
@@ -118,7 +117,7 @@ def _published(reference: Reference, client: Client) -> Origin:
         except ImgbuildError as error:  # anybody may attach: another one may be the right one
             refused = error
             continue
-        return Origin(carried=own, arches=arches, place=str(reference), folder=Path.cwd())
+        return RebuildOrigin(carried=own, arches=arches, place=str(reference), folder=Path.cwd())
     if refused is not None:
         raise refused
     message = f"{reference} ({found.digest}) carries no lock"
@@ -134,15 +133,13 @@ def _arches(own: Carried, digest: Digest, place: str) -> tuple[Arch, ...]:
     message = (
         f"{place} is the lock of {own.sealed.digest}, not of {digest}, which it is attached to"
     )
-    raise IntegrityError(message, hint="somebody attached another image's lock: do not trust it")
+    raise IntegrityError(message, hint="another image's lock was attached: do not trust it")
 
 
-def _inputs(origin: Origin, options: Options) -> Inputs:
+def _inputs(origin: RebuildOrigin, options: Options) -> Inputs:
     named = mirror.find(Path.cwd(), options.mirror, only=options.mirror_only)
     return Inputs(
         bundle.matrix(origin.carried, origin.folder.resolve()),
-        Store.open(),
-        Http(offline=options.offline),
-        offline=options.offline,
+        Context.open(console, offline=options.offline),
         mirror=mirror.Mirror.of(named, plain_http=options.plain_http),
     )

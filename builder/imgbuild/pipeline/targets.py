@@ -19,22 +19,23 @@ from imgbuild import project as projects
 from imgbuild.assemble import layout as building
 from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layout import Built
+from imgbuild.assemble.layout import BuiltImage
 from imgbuild.cache import prune
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
-from imgbuild.errors import ImgbuildError, InputError, WorldImpossible
+from imgbuild.cache.context import Context
+from imgbuild.errors import ImgbuildError, InputError, NoSolution
 from imgbuild.lock import published
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
-from imgbuild.matrix.select import Selected, select
+from imgbuild.matrix.select import Selected, left_out, select
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import contexts, write
 from imgbuild.show import diff, revisions, status
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -43,7 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How to work: processes, whether the network may be asked, whether to check it all again.
 
     `mirror` names one for this run, `mirror_only` asks no other server; both are else as set.
-    `plain_http` are registries that are spoken to without TLS.
+    `plain_http` are registries without TLS.
     """
 
     jobs: int = 1
@@ -66,21 +67,23 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     ) -> list[Selected]:
         """The targets that the patterns name, with their architectures; NothingSelected if none.
 
-        A target without a lock that needs more than the default index is told and left out, unless
-        it is named itself.
+        A target without a lock that needs more than the default index is left out with a message,
+        unless it is named itself.
         """
         chosen = select(self.matrix, patterns, everything=everything, arches=arches)
-        return status.within_reach(self.project, self.matrix, chosen, patterns)
+        for line in left_out(self.matrix, patterns, everything=everything, arches=arches):
+            console.info(line)
+        return status.within_reach(self.project, self.matrix, chosen, patterns, console)
 
     def inputs(self, *, locking: bool = False) -> Inputs:
         """The cache and the ways to fill it; InputError if the setting of a mirror cannot be read.
 
         A lock is made of what the indexes say: for it no mirror is the only source.
         """
-        offline = self.options.offline
         named = mirror.find(self.project.root, self.options.mirror, only=self.options.mirror_only)
         own = mirror.Mirror.of(named, any_source=locking, plain_http=self.options.plain_http)
-        return Inputs(self.matrix, Store.open(), Http(offline=offline), offline=offline, mirror=own)
+        context = Context.open(console, offline=self.options.offline)
+        return Inputs(self.matrix, context, mirror=own)
 
 
 def open_session(matrix: Path | None, options: Options) -> Session:
@@ -89,8 +92,8 @@ def open_session(matrix: Path | None, options: Options) -> Session:
     return Session(project=project, matrix=published.load(project.matrix), options=options)
 
 
-class Locked(msgspec.Struct, frozen=True, kw_only=True):
-    """What locking several targets came to: the seals, and the error of each that failed."""
+class LockResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of locking several targets: digests, and the error of each that failed."""
 
     sealed: tuple[Seal, ...]
     failed: dict[str, ImgbuildError]
@@ -98,7 +101,7 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
 
 def lock_all(
     session: Session, selected: Sequence[Selected], *, drop: bool, again: bool = True
-) -> Locked:
+) -> LockResult:
     """Lock and seal each target; one that fails does not stop the others.
 
     `again=False` leaves locks alone that are current: an interrupted run goes on where it stopped.
@@ -120,10 +123,10 @@ def lock_all(
             console.error(f"{item.name}: {error.message}", hint=error.hint)
             failed[item.name] = error
         else:
-            console.info(f"{item.name}: sealed ({number} of {len(selected)})")
-    write.keep_new(session.project, session.matrix, [one.target for one in sealed])
+            console.info(f"{item.name}: locked ({number} of {len(selected)})")
+    write.keep_new(session.project, session.matrix, [one.target for one in sealed], console)
     prune.trim(inputs.store)
-    return Locked(sealed=tuple(sealed), failed=failed)
+    return LockResult(sealed=tuple(sealed), failed=failed)
 
 
 def _lock(session: Session, name: str, inputs: Inputs, *, drop: bool) -> Seal:
@@ -132,24 +135,21 @@ def _lock(session: Session, name: str, inputs: Inputs, *, drop: bool) -> Seal:
         return lock_target.lock_target(
             session.project, session.matrix, name, inputs, processes=jobs, drop=drop
         )[1]
-    except WorldImpossible as error:
-        with console.step(f"looking for the cause, and for worlds near {name}"):
+    except NoSolution as error:
+        with console.step(f"looking for the cause, and for suggestions near {name}"):
             raise _explained(error, session, name, inputs) from error
 
 
-def _explained(
-    error: WorldImpossible, session: Session, name: str, inputs: Inputs
-) -> WorldImpossible:
-    """`error` as a short chain with the nearest worlds, where one is found; else itself."""
+def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
+    """`error` as a short conflict with suggestions, if there is one; else itself."""
     from imgbuild.resolve import explain
 
     known = constraints.read(session.project.images)
     for arch in session.matrix.targets[name].arch:
-        better = explain.explained(
-            error, session.matrix, name, arch, known, inputs.store, inputs.http
-        )
+        problem = SolveProblem(session.matrix, name, arch, inputs.context, known)
+        better = explain.explained(error, problem)
         if better is not error:
-            return WorldImpossible(
+            return NoSolution(
                 f"{name} for {arch}: {better.message}",
                 reasons=better.reasons,
                 nearest=better.nearest,
@@ -160,14 +160,14 @@ def _explained(
 
 def _current(session: Session, name: str) -> Seal | None:
     with contextlib.suppress(ImgbuildError):
-        return lock_target.read_current(session.project, session.matrix, name)[1]
+        return current.read_current(session.project, session.matrix, name)[1]
     return None
 
 
 def check_all(session: Session, selected: Iterable[Selected]) -> list[Seal]:
     """The seals of the targets; LockStale if one does not follow from the matrix."""
     return [
-        lock_target.read_current(session.project, session.matrix, item.name)[1] for item in selected
+        current.read_current(session.project, session.matrix, item.name)[1] for item in selected
     ]
 
 
@@ -176,7 +176,7 @@ def diff_all(session: Session, selected: Iterable[Selected], revision: str) -> l
     return [
         diff.diff(
             revisions.sealed_at(session.project, item.name, revision),
-            lock_target.read_current(session.project, session.matrix, item.name),
+            current.read_current(session.project, session.matrix, item.name),
         )
         for item in selected
     ]
@@ -189,13 +189,13 @@ def build_all(
     *,
     form: str = "oci",
     only_base: bool = False,
-) -> list[Built]:
+) -> list[BuiltImage]:
     """Build each target from its lock; LockStale if one is out of date."""
     refuse_one_file(selected, output, form)
     inputs = session.inputs()
     made = []
     for item in selected:
-        locked = lock_target.read_current(session.project, session.matrix, item.name)
+        locked = current.read_current(session.project, session.matrix, item.name)
         own = session.project.output(item.name)
         if only_base:
             own = contexts.base_folder(session.project, item.name)
@@ -212,9 +212,9 @@ def build_all(
                 only_base=only_base,
             )
         if form != "oci":
-            archive.write(folder, place, form, item.name)
+            archive.write(folder, place, form, item.name, reporter=console)
             built = msgspec.structs.replace(built, output=place)
-        tell(built)
+        report_built(built)
         made.append(built)
     prune.trim(inputs.store)
     return made
@@ -244,7 +244,7 @@ def placed(own: Path, name: str, output: Path | None, *, several: bool, form: st
     return output / f"{name}{suffix}" if several else output
 
 
-def tell(built: Built) -> None:
-    """Say to people what a build came to."""
+def report_built(built: BuiltImage) -> None:
+    """Report the result of a build."""
     work = "nothing to do" if built.unchanged else f"{built.made} layers assembled"
     console.info(f"{built.target}: {built.size / 1e9:.2f} GB in {built.output}, {work}")

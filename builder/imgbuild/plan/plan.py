@@ -1,8 +1,7 @@
-"""The image as a value: ordered layers, each with its inputs; configuration; no bytes yet.
+"""The plan of an image: its ordered layers, each with its inputs, and its configuration.
 
-Comes in: a lock and an architecture. Goes out: a `Plan`. A layer's id is the digest of the
-canonical JSON of its recipe, in which a format number is raised by hand whenever its bytes would
-change.
+A layer's id is the digest of the canonical JSON of its recipe. The recipe has a format number,
+which must be raised by hand whenever the bytes of such layers change.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ WHEELS_FORMAT = 1
 FILES_FORMAT = 1
 ADDED_DEBS_FORMAT = 1
 ADDED_FILES_FORMAT = 1
-MOST_LAYERS = 120  # of a published image and what is added: engines stack no more than 127
-SYSTEM = ("/usr/", "/bin", "/sbin")  # where a base's own programs are
+MOST_LAYERS = 120  # of an extension with the image below it: engines allow at most 127
+SYSTEM = ("/usr/", "/bin", "/sbin")  # the folders of a base's programs
 
 
 class DebianRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="debian"):
-    """A root file system of Debian packages with the effects of their scripts."""
+    """A root file system of Debian packages, with the effects of their maintainer scripts."""
 
     arch: Arch
     suite: str
@@ -40,7 +39,7 @@ class DebianRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
 
 class RegistryRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="registry"):
-    """A layer of a registry image. `image` says where to fetch it."""
+    """A layer of an image in a registry; `image` is its reference."""
 
     image: str
     layer: RegistryLayer
@@ -55,7 +54,7 @@ class VenvRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class WheelsRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
-    """Installed wheels, sorted by sha256. `omit`: package to patterns of paths left out."""
+    """Installed wheels, sorted by sha256. `omit`: package → patterns of paths to leave out."""
 
     prefix: str
     python: str
@@ -64,9 +63,9 @@ class WheelsRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
 
 class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="files"):
-    """imgbuild's own files: entry point, home, work and cache folders, and links by absolute path.
+    """imgbuild's own files: entry point; home, work and cache folders; links by absolute path.
 
-    `passwd` and `group` are a registry base's, to which the user is added.
+    `passwd` and `group` are the files of a registry base, to which the user is added.
     """
 
     user: User
@@ -80,7 +79,7 @@ class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
 class AddedDebsRecipe(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="added-debs"
 ):
-    """Debian packages on top of a base: what differs in the root of both together."""
+    """Debian packages on top of a base: the difference between the roots with and without them."""
 
     base: DebianRecipe
     debs: tuple[Deb, ...]
@@ -89,9 +88,10 @@ class AddedDebsRecipe(
 class AddedFilesRecipe(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="added-files"
 ):
-    """A user's files and links by absolute path, in the folders that imgbuild's own files make.
+    """A user's files and links by absolute path, on top of the layer `below`.
 
-    `folders` are those of the base that they lie in and that are not plain ones of root's.
+    `folders` are those of their folders in the base whose owner is not root or whose mode is not
+    the default.
     """
 
     files: dict[str, AddedFile]
@@ -112,14 +112,14 @@ Recipe = (
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer to be: its name for people, its id, its recipe."""
+    """One planned layer. `name` is for display; `id` is the digest of `recipe`."""
 
     name: str
     id: Digest
     recipe: Recipe
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The run-time part of an image configuration. `created` is RFC 3339."""
 
     created: str
@@ -132,19 +132,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One image on one architecture, before any byte of it exists."""
+    """The plan of one image on one architecture. Layers are bottom first."""
 
     target: str
     arch: Arch
     layers: tuple[Layer, ...]
-    config: Config
+    config: RuntimeConfig
 
 
 def plan(lock: Lock, arch: Arch) -> Plan:
-    """The image of `lock` on `arch`: a pure function, no file is read.
+    """The plan of the image of `lock` on `arch`; reads no file.
 
-    The layers of an extension are those of the published target, and above them what is added.
-    Raises InputError if the lock's cutting asks for more layers than it allows.
+    The layers of an extension are those of the published target, with the added ones on top.
+    InputError if the lock's rules for layers need more layers than its limit allows.
     """
     recipes = _recipes(published_part(lock, arch), arch)
     if lock.extends is not None:
@@ -154,7 +154,7 @@ def plan(lock: Lock, arch: Arch) -> Plan:
 
 
 def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
-    """The named recipes of a target that extends none."""
+    """The recipes of a target that is not an extension, with the names of their layers."""
     resolution = lock.arch[arch]
     settings = lock.settings
     below = _base_layers(lock, arch, resolution)
@@ -176,7 +176,7 @@ def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
 
 
 def _added(lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]) -> list[tuple[str, Recipe]]:
-    """The named recipes of what an extension puts on top of `below`: debs, wheels, files."""
+    """The recipes of the layers that an extension adds on top of `below`: debs, wheels, files."""
     resolution, extends = lock.arch[arch], lock.extends
     if extends is None:
         return []
@@ -224,9 +224,9 @@ def _wheel_recipes(
 
 
 def base_of(planned: Plan) -> Plan:
-    """The base's layers of a plan as an image of their own, with a plain configuration.
+    """The plan of an image with only the base layers of `planned`, and a minimal configuration.
 
-    System packages that an extension adds belong to its base.
+    System packages that an extension adds are part of its base.
     """
     layers = tuple(
         layer
@@ -235,7 +235,7 @@ def base_of(planned: Plan) -> Plan:
     )
     path = next(item for item in planned.config.env if item.startswith("PATH="))
     plain = path.partition("=")[2].split(":")
-    config = Config(
+    config = RuntimeConfig(
         created=planned.config.created,
         user="0:0",
         env=("LANG=C.UTF-8", "PATH=" + ":".join(item for item in plain if item.startswith(SYSTEM))),
@@ -248,7 +248,7 @@ def base_of(planned: Plan) -> Plan:
 
 
 def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
-    """All wheels that are installed: those of the indexes and those built from sdists."""
+    """All wheels to install, from indexes and built from sdists, sorted by package."""
     built = (
         Wheel(
             package=item.package,
@@ -264,7 +264,7 @@ def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
 
 
 def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[str, ...]]:
-    """Package → patterns of its paths that are left out beside the other `wheels`, sorted."""
+    """Package → sorted patterns of the paths to leave out, by the rules `drops` for `wheels`."""
     versions = {wheel.package: wheel.version for wheel in wheels}
     found: dict[str, tuple[str, ...]] = {}
     for drop in drops:
@@ -280,12 +280,12 @@ def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[s
 def cut_wheels(
     wheels: Iterable[Wheel], rules: Cutting, *, taken: int
 ) -> list[tuple[str, tuple[Wheel, ...]]]:
-    """Named groups of wheels, one for each layer, in the one global order of all targets.
+    """The wheels of each layer, with the layer's name, in an order that all targets share.
 
-    Big wheels first, by the patterns of `rules.order` and then by name; then the groups of small
-    ones, by a fixed hash of the name; last the small ones that the matrix names, in its order.
-    `taken` layers belong to others. Where big wheels would pass the limit, the smallest of them
-    join the groups.
+    Large wheels come first, by the patterns of `rules.order` and then by name; then groups of small
+    wheels, by a fixed hash of the package's name; last the small wheels that the matrix names, in
+    its order. `taken` is the number of other layers of the image. If large wheels would exceed the
+    limit, the smallest of them go into the groups. InputError if the limit is too low for that.
     """
     named = {package: place for place, package in enumerate(rules.named)}
     big = [wheel for wheel in wheels if wheel.size >= rules.own_from]
@@ -294,11 +294,11 @@ def cut_wheels(
     room = rules.limit - taken - rules.groups - len(alone)
     if room < 0:
         message = (
-            f"layers.limit is {rules.limit}, but {taken} layers for base and files, {rules.groups}"
-            f" groups and {len(alone)} named packages need more"
+            f"layers.limit is {rules.limit}, but base and files need {taken} layers,"
+            f" groups {rules.groups} and named packages {len(alone)}"
         )
         raise InputError(message, hint="raise layers.limit or name fewer packages")
-    # A named package never loses its layer: only the others make room.
+    # A package that the matrix names keeps its own layer; only others go into the groups.
     big.sort(key=lambda wheel: (wheel.package not in named, -wheel.size, wheel.package))
     kept, spilt = big[:room], big[room:]
     kept.sort(key=lambda wheel: (_rank(wheel.package, rules.order), wheel.package))
@@ -315,7 +315,7 @@ def cut_wheels(
 
 
 def layer_id(recipe: Recipe) -> Digest:
-    """The digest of everything that the layer's bytes depend on, and of nothing else."""
+    """The digest of everything that the bytes of the layer depend on."""
     inputs: dict[str, object]
     match recipe:
         case DebianRecipe():
@@ -376,9 +376,9 @@ def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[s
     ]
 
 
-def _config(lock: Lock) -> Config:
+def _config(lock: Lock) -> RuntimeConfig:
     settings = lock.settings
-    return Config(
+    return RuntimeConfig(
         created=f"{lock.as_of}T00:00:00Z",
         user=f"{settings.user.uid}:{settings.user.gid}",
         env=tuple(f"{name}={value}" for name, value in sorted(settings.env.items())),

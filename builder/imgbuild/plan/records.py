@@ -1,7 +1,7 @@
-"""What is known of layers and wheels: `images/layers.json`, so that each is read once.
+"""Digests and sizes of layers and wheels, kept in `images/layers.json` so that each is read once.
 
-A layer's record is found by its id, a wheel's by its sha256. Both are facts about immutable files:
-records are only ever added, and two that disagree are an error of the tool.
+The keys are layer ids and the sha256 of wheels. The files are immutable: records are only ever
+added, and two different records for one key are an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Fact = TypeVar("Fact")
 
 
 class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel whose contents (CRC, sizes, names) were checked: its members and their bytes."""
+    """A wheel that was checked (CRCs, sizes, names): its number of files and unpacked size."""
 
     file: str
     files: int
@@ -31,7 +31,7 @@ class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Records(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of `layers.json`."""
+    """The content of `layers.json`."""
 
     format: int = RECORDS_FORMAT
     layers: dict[Digest, LayerRecord] = {}
@@ -39,12 +39,15 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def records_path(images: Path) -> Path:
-    """Where the records stand in the folder `images`."""
+    """The path of `layers.json` in the folder `images`."""
     return images / "layers.json"
 
 
 def read_records(images: Path) -> Records:
-    """The records of the folder `images`; empty ones if there are none yet."""
+    """The records of the folder `images`, empty if there is no file.
+
+    InputError if it is damaged, LockStale if it has another format.
+    """
     path = records_path(images)
     if not path.exists():
         return Records()
@@ -52,16 +55,17 @@ def read_records(images: Path) -> Records:
         path,
         Records,
         what="list of layers",
-        hint="restore it from git, or delete it and lock again",
+        hint="restore it from git, or delete it and run imgbuild lock",
     )
     if records.format != RECORDS_FORMAT:
-        message = f"{path}: format {records.format}; this imgbuild reads {RECORDS_FORMAT}"
-        raise LockStale(message, hint="use the imgbuild that wrote it, or delete it and lock again")
+        message = f"{path}: unsupported format {records.format} (expected {RECORDS_FORMAT})"
+        hint = "use the imgbuild that wrote it, or delete it and run imgbuild lock"
+        raise LockStale(message, hint=hint)
     return records
 
 
 def merge(records: Records, others: Iterable[Records]) -> Records:
-    """All of them together; IntegrityError where two disagree about a layer or a wheel."""
+    """The union of all records; IntegrityError if two differ for the same layer or wheel."""
     layers, wheels = dict(records.layers), dict(records.wheels)
     for other in others:
         _add(layers, other.layers)
@@ -72,5 +76,6 @@ def merge(records: Records, others: Iterable[Records]) -> Records:
 def _add(known: dict[str, Fact], added: dict[str, Fact]) -> None:
     for key, fact in added.items():
         if known.setdefault(key, fact) != fact:
-            message = f"{key} was recorded as {known[key]} and is now {fact}"
-            raise IntegrityError(message, hint="raise the layer format if its bytes changed")
+            message = f"{key} was recorded as {known[key]}, but is now {fact}"
+            hint = "if the bytes of such layers changed, raise their format number in plan/plan.py"
+            raise IntegrityError(message, hint=hint)

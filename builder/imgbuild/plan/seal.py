@@ -1,7 +1,7 @@
-"""The seal: the digests that follow from a lock, `images/TARGET/digests.json`.
+"""The digests that follow from a lock, `images/TARGET/digests.json`: a `Seal`.
 
-Comes in: a lock and the records of its layers. Goes out: a `Seal`, from which the digest of an
-image is known before a byte of it is built.
+They are computed from the lock and the records of its layers, so that the digest of an image is
+known before it is built.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.audit.source.facts import Floors
 from imgbuild.errors import LockStale
 from imgbuild.lock.lock import Lock, damaged
+from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import documents as image
 from imgbuild.plan.plan import Plan, RegistryRecipe, plan
+from imgbuild.report import Floors
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
 SEAL_FORMAT = 1
 
 
 class SealedLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer's name, the id of its recipe, and what its bytes are."""
+    """One layer: its name, the id of its recipe, digests and sizes in bytes."""
 
     name: str
     id: Digest
@@ -35,9 +36,10 @@ class SealedLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SealedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The image on one architecture; `size` is what a pull moves, in bytes.
+    """The image on one architecture. `size` are the bytes that a pull transfers.
 
-    `floors` are what it needs of its host, as its files tell; they are the manifest's annotations.
+    `floors` are the image's requirements of its host, read from its files; they are annotations of
+    the manifest.
     """
 
     manifest: Digest
@@ -48,7 +50,7 @@ class SealedImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
-    """All digests of a target. `digest` is the index's, or the one manifest's."""
+    """All digests of a target. `digest` is that of the index, or of the only manifest."""
 
     format: int
     target: str
@@ -56,8 +58,8 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     arch: dict[Arch, SealedImage]
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The registry documents of one image, as bytes."""
+class ImageDocuments(msgspec.Struct, frozen=True, kw_only=True):
+    """Configuration and manifest of one image, as bytes, and its layers, bottom first."""
 
     config: bytes
     manifest: bytes
@@ -65,14 +67,14 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """What a pull moves, in bytes."""
+        """The bytes that a pull transfers."""
         return sum(layer.size for layer in self.layers) + len(self.config) + len(self.manifest)
 
 
 def documents(
     planned: Plan, known: Mapping[Digest, LayerRecord], floors: Floors | None = None
-) -> Document:
-    """Configuration and manifest of a plan whose layers are all in `known` (KeyError otherwise)."""
+) -> ImageDocuments:
+    """The documents of a plan. `known`: layer id → record (KeyError if one is missing)."""
     layers = tuple(known[layer.id] for layer in planned.layers)
     config = image.config(planned, [layer.diff_id for layer in layers])
     taken = {
@@ -80,15 +82,15 @@ def documents(
         for layer in planned.layers
         if isinstance(layer.recipe, RegistryRecipe)
     }
-    manifest = image.manifest(
+    manifest = oci_documents.manifest(
         config, layers, media_types=taken, annotations=needs(floors) if floors else {}
     )
-    return Document(config=config, manifest=manifest, layers=layers)
+    return ImageDocuments(config=config, manifest=manifest, layers=layers)
 
 
 def needs(floors: Floors) -> dict[str, str]:
-    """What a manifest says of the host that its image needs; only what is known."""
-    said = {
+    """`floors` as annotations of a manifest; unknown values are left out."""
+    values = {
         "cuda": floors.cuda,
         "driver": floors.driver,
         "driver-full": floors.driver_full,
@@ -96,7 +98,7 @@ def needs(floors: Floors) -> dict[str, str]:
         "gpu-ptx": " ".join(floors.gpu_ptx),
         "glibc": floors.glibc,
     }
-    return {f"dev.imgbuild.needs.{name}": value for name, value in said.items() if value}
+    return {f"dev.imgbuild.needs.{name}": value for name, value in values.items() if value}
 
 
 def seal(
@@ -104,7 +106,7 @@ def seal(
     known: Mapping[Digest, LayerRecord],
     floors: Mapping[Arch, Floors | None] | None = None,
 ) -> Seal:
-    """The seal of `lock`, given the records of all its layers (KeyError otherwise)."""
+    """The digests of `lock`. `known`: layer id → record (KeyError if one is missing)."""
     floors = floors or {}
     images: dict[Arch, SealedImage] = {}
     manifests: dict[Arch, bytes] = {}
@@ -133,14 +135,14 @@ def seal(
 
 
 def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
-    """The digest that names an image: its one manifest's, or that of the index of several."""
+    """The digest of an image: that of its only manifest, or of the index of several."""
     if len(manifests) == 1:
         return digest_of(next(iter(manifests.values())))
-    return digest_of(image.index(manifests))
+    return digest_of(oci_documents.index(manifests))
 
 
 def manifests(lock: Lock, sealed: Seal, arches: Iterable[Arch]) -> dict[Arch, bytes]:
-    """The manifests of the image of `lock` on `arches`, which follow from its seal."""
+    """The manifests of the image of `lock` on `arches`, computed from its digests `sealed`."""
     known = sealed_records(sealed)
     return {
         arch: documents(plan(lock, arch), known, sealed.arch[arch].floors).manifest
@@ -149,51 +151,51 @@ def manifests(lock: Lock, sealed: Seal, arches: Iterable[Arch]) -> dict[Arch, by
 
 
 def seal_path(images: Path, target: str) -> Path:
-    """Where the seal of `target` stands in the folder `images`."""
+    """The path of the `digests.json` of `target` in the folder `images`."""
     return images / target / "digests.json"
 
 
 def read_seal(images: Path, lock: Lock) -> Seal:
-    """Read the seal of `lock`; LockStale if there is none or it is not of this lock.
+    """Read the digests of `lock`; LockStale if there are none or they do not match the lock.
 
-    A seal is of a lock if every layer id follows from the lock's plan: nothing is built to know it.
+    They match if they follow from the plan of the lock; nothing is built to compare them.
     """
     path = seal_path(images, lock.target)
     remedy = f"make it with: imgbuild lock --target {lock.target}"
     if not path.exists():
-        message = f"{path}: target {lock.target} is locked but not sealed"
+        message = f"{path} is missing, though {lock.target} has a lock"
         raise LockStale(message, hint=remedy)
     return read_seal_at(path, lock, hint=remedy)
 
 
 def read_seal_at(path: Path, lock: Lock, *, hint: str) -> Seal:
-    """The seal of `lock` that lies at `path`; LockStale, with `hint`, if it is not of this lock."""
-    found = codec.read(path, Seal, what="seal", hint=damaged(lock.target))
+    """Read the digests at `path`; LockStale, with `hint`, if they do not match `lock`."""
+    found = codec.read(path, Seal, what="list of digests", hint=damaged(lock.target))
     refuse_other(found, lock, str(path), hint=hint)
     return found
 
 
 def decode_seal(data: bytes, lock: Lock, *, file: str, hint: str) -> Seal:
-    """The seal of `lock` that `data`, known as `file`, holds; as `read_seal_at`."""
-    found = codec.decode(data, Seal, file=file, what="seal", hint=hint)
+    """The same as `read_seal_at` for a file `file` whose content is `data`."""
+    found = codec.decode(data, Seal, file=file, what="list of digests", hint=hint)
     refuse_other(found, lock, file, hint=hint)
     return found
 
 
 def refuse_other(found: Seal, lock: Lock, file: str, *, hint: str) -> None:
-    """LockStale, with `hint`, if the seal in `file` is not of `lock`."""
+    """LockStale, with `hint`, if the digests in `file` do not match `lock`."""
     known = sealed_records(found)
     try:
-        due = seal(lock, known, {arch: item.floors for arch, item in found.arch.items()})
+        expected = seal(lock, known, {arch: item.floors for arch, item in found.arch.items()})
     except KeyError:
-        due = None
-    if due != found:
-        message = f"{file} is not the seal of {lock.target}'s lock"
+        expected = None
+    if expected != found:
+        message = f"{file} does not match the lock of {lock.target}"
         raise LockStale(message, hint=hint)
 
 
 def sealed_records(sealed: Seal) -> dict[Digest, LayerRecord]:
-    """Layer id → record, as a seal has them."""
+    """The records of all layers in `sealed`, by layer id."""
     return {
         layer.id: LayerRecord(
             digest=layer.digest, size=layer.size, diff_id=layer.diff_id, unpacked=layer.unpacked

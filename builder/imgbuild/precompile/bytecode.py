@@ -1,9 +1,8 @@
-"""Python's bytecode, compiled once: a wheel that a target's variant is locked with.
+"""Python's bytecode, compiled in a built image.
 
-Comes in: a built image, and which modules are wanted. Goes out: a wheel of data files, which lie
-below the environment's prefix as `PYTHONPYCACHEPREFIX` means them, so that no start compiles. What
-a compiler writes is no pure function of the lock, so bytecode is an input: compiled twice by the
-image's own interpreter, under two seeds of its hashes, and what differs is named.
+The wheel has data files, installed below the environment's prefix where `PYTHONPYCACHEPREFIX` looks
+for them. Bytecode does not follow from the lock alone, so the wheel is an input of a variant: the
+image's own interpreter compiles twice, under two hash seeds, and differences are named.
 """
 
 from __future__ import annotations
@@ -16,15 +15,16 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.cache.store import Store
-from imgbuild.container import run_in_image, sandbox
-from imgbuild.errors import InputError, WorkFailed
+from imgbuild.container import run_in_image
+from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock, require_arch
-from imgbuild.matrix.model import Target, Variable
+from imgbuild.matrix.model import Variable
 from imgbuild.oci.layout import Layout
-from imgbuild.precompile import variant
-from imgbuild.system.console import console
-from imgbuild.values import Arch, Bytes, Sha256, sha256
-from imgbuild.wheel import packed
+from imgbuild.precompile import pack
+from imgbuild.precompile.inside import Inside
+from imgbuild.precompile.pack import Name, Packed, Variant
+from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.values import Arch, Bytes
 
 PACKAGE = "imgbuild-bytecode"
 FOLDER = "bytecode"  # below the environment's prefix
@@ -32,7 +32,6 @@ VARIABLE = "PYTHONPYCACHEPREFIX"
 DOCUMENTED = "https://docs.python.org/3/using/cmdline.html#envvar-PYTHONPYCACHEPREFIX"
 PLACE = "/bytecode"  # where the image sees the folder of a run
 SEEDS = ("0", "1")
-DIGITS = 12
 
 # What runs inside, under the image's Python; all of it reads and writes files of PLACE. A folder of
 # sys.path that lies in another one has its turn: what is only below the standard library, and no
@@ -93,19 +92,13 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Bytes
 
 
-class Bytecode(msgspec.Struct, frozen=True, kw_only=True):
+class Bytecode(Packed, frozen=True, kw_only=True):
     """The wheel that was made, and what is in it.
 
     `imports` are the modules that were asked for, none for all; `unpacked` is what it adds.
     """
 
-    target: str
-    arch: Arch
     python: str
-    version: str
-    file: str
-    size: Bytes
-    sha256: Sha256
     imports: tuple[str, ...]
     modules: int
     unpacked: Bytes
@@ -114,7 +107,14 @@ class Bytecode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compile_twice(
-    lock: Lock, layout: Layout, arch: Arch, imports: Sequence[str], *, store: Store, out: Path
+    lock: Lock,
+    layout: Layout,
+    arch: Arch,
+    imports: Sequence[str],
+    *,
+    store: Store,
+    out: Path,
+    reporter: Reporter = SILENT,
 ) -> Bytecode:
     """Compile in the image what importing `imports` loads, or all if none; pack it to `out`.
 
@@ -122,19 +122,19 @@ def compile_twice(
     cannot be imported or the image's Python does not run.
     """
     require_arch(lock, arch)
-    with run_in_image.root_folder(layout, arch, store) as root, store.scratch() as scratch:
-        inside = _Inside(
-            lock=lock, arch=arch, root=root, settings=run_in_image.running(layout, arch)
-        )
-        with console.step(f"{lock.target}: looking for modules"):
-            sources = _select(inside, scratch / "select", imports)
+    unpacked = run_in_image.root_folder(layout, arch, store, reporter=reporter)
+    with unpacked as root, store.scratch() as scratch:
+        inside = Inside(lock=lock, root=root, settings=run_in_image.running(layout, arch))
+        hint = _hint(lock, arch)
+        with reporter.step(f"{lock.target}: looking for modules"):
+            sources = _select(inside, scratch / "select", imports, hint)
         trees, left = [], []
         for seed, number in zip(SEEDS, ("first", "second"), strict=True):
             title = f"{lock.target}: compiling {len(sources)} modules, the {number} time"
-            with console.step(title):
-                left.append(_compile(inside, scratch / number, sources, seed))
+            with reporter.step(title):
+                left.append(_compile(inside, scratch / number, sources, seed, hint))
             trees.append(compiled(scratch / number / "tree"))
-        return pack(lock, arch, trees[0], differing(*trees), left[0], imports, out)
+        return packed(lock, arch, trees[0], differing(*trees), left[0], imports, out)
 
 
 def compiled(folder: Path) -> dict[str, Path]:
@@ -157,7 +157,7 @@ def differing(one: Mapping[str, Path], other: Mapping[str, Path]) -> tuple[Diffe
     return tuple(found)
 
 
-def pack(
+def packed(
     lock: Lock,
     arch: Arch,
     tree: Mapping[str, Path],
@@ -173,22 +173,24 @@ def pack(
     if not tree:
         message = f"{lock.target}: no module was compiled"
         raise InputError(message, hint="name modules that have a source with --import")
-    rows = [f"{path} {sha256(place.read_bytes())}\n" for path, place in sorted(tree.items())]
-    version = f"0+b{sha256(''.join(rows).encode())[:DIGITS]}"
-    files = {f"{FOLDER}/{path}": place for path, place in tree.items()}
-    wheel = packed.write(PACKAGE, version, tag(lock.base.python), files, out)
-    content = wheel.read_bytes()
+    contents = {path: place.read_bytes() for path, place in sorted(tree.items())}
+    variable = Variable(
+        value=f"{lock.settings.prefix}/{FOLDER}",
+        reason=f"the bytecode of {PACKAGE} lies there; what it lacks is compiled at each start",
+        source=(DOCUMENTED,),
+    )
+    version = f"0+b{pack.digits(pack.listed(contents))}"
+    made = pack.pack(
+        lock, arch, Name(package=PACKAGE, version=version, tag=tag(lock.base.python)), out,
+        files={f"{FOLDER}/{path}": place for path, place in tree.items()},
+        variant=Variant(suffix="fast", variables={VARIABLE: variable}),
+    )  # fmt: skip
     return Bytecode(
-        target=lock.target,
-        arch=arch,
+        **msgspec.structs.asdict(made),
         python=lock.base.python,
-        version=version,
-        file=wheel.name,
-        size=len(content),
-        sha256=sha256(content),
         imports=tuple(imports),
         modules=len(tree),
-        unpacked=sum(place.stat().st_size for place in tree.values()),
+        unpacked=sum(map(len, contents.values())),
         left_out=left,
         differs=differs,
     )
@@ -199,81 +201,48 @@ def tag(python: str) -> str:
     return f"cp{python.replace('.', '')}-none-any"
 
 
-def row(made: Bytecode, target: Target, prefix: str) -> str:
-    """The entry of a variant for the matrix: what is added to the row `target`."""
-    variable = Variable(
-        value=f"{prefix}/{FOLDER}",
-        reason=f"the bytecode of {PACKAGE} lies there; what it lacks is compiled at each start",
-        source=(DOCUMENTED,),
-    )
-    name, wheels = f"{made.target}-fast", {PACKAGE: made.version}
-    return variant.row(name, made.target, target, wheels, variables={VARIABLE: variable})
-
-
-class _Inside(msgspec.Struct, frozen=True, kw_only=True):
-    """An image as a folder, and how it runs."""
-
-    lock: Lock
-    arch: Arch
-    root: Path
-    settings: run_in_image.Running
-
-
-def _select(inside: _Inside, folder: Path, imports: Sequence[str]) -> tuple[str, ...]:
+def _select(inside: Inside, folder: Path, imports: Sequence[str], hint: str) -> tuple[str, ...]:
     """The sources that are wanted, sorted."""
     folder.mkdir()
     (folder / "task.json").write_text(json.dumps(list(imports)), encoding="utf-8")
     what = f"cannot import {', '.join(imports)}" if imports else "its modules were not found"
-    answer = _run(inside, folder, SELECT, SEEDS[0], answer="sources.json", failed=what)
+    answer = _run(inside, folder, SELECT, SEEDS[0], answer="sources.json", failed=what, hint=hint)
     return msgspec.json.decode(answer, type=tuple[str, ...])
 
 
 def _compile(
-    inside: _Inside, folder: Path, sources: Sequence[str], seed: str
+    inside: Inside, folder: Path, sources: Sequence[str], seed: str, hint: str
 ) -> tuple[LeftOut, ...]:
     """Compile `sources` to the folder `tree` of `folder`; what does not compile."""
     folder.mkdir()
     (folder / "sources.json").write_text(json.dumps(sources), encoding="utf-8")
     failed = "modules were not compiled"
-    answer = _run(inside, folder, COMPILE, seed, answer="left.json", failed=failed)
+    answer = _run(inside, folder, COMPILE, seed, answer="left.json", failed=failed, hint=hint)
     return msgspec.json.decode(answer, type=tuple[LeftOut, ...])
 
 
 def _run(
-    inside: _Inside, folder: Path, script: str, seed: str, *, answer: str, failed: str
+    inside: Inside, folder: Path, script: str, seed: str, *, answer: str, failed: str, hint: str
 ) -> bytes:
     """Run `script` as the image's user, who sees `folder` at PLACE; the file that it answers."""
-    settings, user = inside.lock.settings, inside.lock.settings.user
     folder.chmod(0o1777)
-    env = run_in_image.environment(inside.settings) | {
-        "HOME": user.home,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONHASHSEED": seed,
-    }
-    done = sandbox.run(
-        inside.root,
-        [*inside.settings.entrypoint, f"{settings.prefix}/bin/python", "-c", script],
-        env=env,
-        binds=[sandbox.Bind(source=folder, target=PLACE, writable=True)],
-        user=(user.uid, user.gid),
-        readonly=True,
-    )
-    if done.status != 0 or not (folder / answer).is_file():
-        lines = (done.stderr or done.stdout).strip().splitlines()[-20:]
-        tail = "\n".join(line for line in lines if not line.startswith("Traceback "))
-        message = f"{inside.lock.target}: {failed} (status {done.status}):\n{tail}"
-        raise WorkFailed(message, hint=_remedy(inside))
+    env = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": seed}
+    inside.python(
+        script, (), folder=folder, place=PLACE, env=env, failed=failed, hint=hint, readonly=True,
+        answer=answer,
+    )  # fmt: skip
     return (folder / answer).read_bytes()
 
 
-def _remedy(inside: _Inside) -> str:
+def _hint(lock: Lock, arch: Arch) -> str:
+    """What to do if Python does not run in an image for `arch`."""
     try:
-        native = Arch.parse(platform.machine()) is inside.arch
+        native = Arch.parse(platform.machine()) is arch
     except ValueError:
         native = False
     if native:
-        return f"look into the image: imgbuild run {inside.lock.target} -- sh"
+        return f"look into the image: imgbuild run {lock.target} -- sh"
     return (
-        f"an image for {inside.arch} runs here by an emulator alone (qemu-user-static); bytecode is"
+        f"an image for {arch} runs here by an emulator alone (qemu-user-static); bytecode is"
         " the same on both architectures: leave --arch out where the image has this machine's"
     )

@@ -1,9 +1,8 @@
-"""FlashInfer's kernels, compiled once: a wheel that a target's variant is locked with.
+"""FlashInfer's kernels, compiled in a built image or taken from the caches of two runs on a GPU.
 
-Comes in: a built image whose FlashInfer compiles at first use, and which kernels are wanted; or
-what two runs on a GPU machine left in their caches. Goes out: a wheel of the package that
-FlashInfer itself looks into before it compiles. nvcc's output is no pure function of the lock, so
-kernels are an input: compiled twice, and what differs between the two is named.
+The wheel is of the package that FlashInfer looks into before it compiles. The output of nvcc does
+not follow from the lock alone, so the wheel is an input of a variant: kernels are compiled twice,
+and differences between the two are named.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import io
 import operator
 import re
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,17 +18,16 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from imgbuild.cache.store import Store
-from imgbuild.container import run_in_image, sandbox
-from imgbuild.errors import InputError, WorkFailed
+from imgbuild.container import run_in_image
+from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock, require_arch
-from imgbuild.matrix.model import Target
 from imgbuild.oci.layout import Layout
 from imgbuild.plan.plan import installed_wheels
-from imgbuild.precompile import variant
-from imgbuild.solve.sdist_wheel import repack
-from imgbuild.system.console import console
+from imgbuild.precompile import machine, pack
+from imgbuild.precompile.inside import Inside
+from imgbuild.precompile.pack import Name, Packed, Variant
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Sha256, sha256
-from imgbuild.wheel import packed
 
 FLASHINFER = "flashinfer-python"
 PACKAGE = "flashinfer-jit-cache"
@@ -39,9 +36,7 @@ MODULE = "flashinfer_jit_cache"
 SAMPLING = ("flashinfer.jit.sampling:gen_sampling_module",)
 KERNELS = "cached_ops"  # the folder of FlashInfer's cache that holds compiled libraries
 PLACE = "/kernels"  # one place for both compilations: paths are part of what nvcc writes
-DIGITS = 12
 ARCHITECTURES = re.compile(r"\d{2,3}[af]?(_\d{2,3}[af]?)*")
-MACHINES = {"EM_X86_64": Arch.X86_64, "EM_AARCH64": Arch.ARM64}
 
 # Runs inside, under the image's Python. No machine that compiles needs a driver: what links to it
 # finds a library of its name, without a function in it.
@@ -95,15 +90,9 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     differs: tuple[str, ...] = ()
 
 
-class Kernels(msgspec.Struct, frozen=True, kw_only=True):
+class Kernels(Packed, frozen=True, kw_only=True):
     """The wheel that was made, and what is in it."""
 
-    target: str
-    arch: Arch
-    version: str
-    file: str
-    size: Bytes
-    sha256: Sha256
     gpus: tuple[str, ...]
     kernels: tuple[Kernel, ...]
 
@@ -117,24 +106,27 @@ def compile_twice(
     *,
     store: Store,
     out: Path,
+    reporter: Reporter = SILENT,
 ) -> Kernels:
     """Compile `wanted` ("module:function") for `gpus` ("9.0") in the image, and pack them to `out`.
 
     InputError if the target compiles nothing, WorkFailed with the compiler's words if it fails.
     """
     _flashinfer(lock, arch)
-    with run_in_image.root_folder(layout, arch, store) as root, store.scratch() as scratch:
+    unpacked = run_in_image.root_folder(layout, arch, store, reporter=reporter)
+    with unpacked as root, store.scratch() as scratch:
         settings = run_in_image.running(layout, arch)
+        inside = Inside(lock=lock, root=root, settings=settings)
         runs = []
         for number in ("first", "second"):
             folder = scratch / number
             (folder / "stub").mkdir(parents=True)
             for place in (folder, folder / "stub"):
                 place.chmod(0o1777)
-            with console.step(f"{lock.target}: compiling kernels, the {number} time"):
-                _compile(lock, root, settings, folder, wanted, gpus)
+            with reporter.step(f"{lock.target}: compiling kernels, the {number} time"):
+                _compile(inside, folder, wanted, gpus)
             runs.append(compiled(folder))
-        return pack(lock, arch, runs[0], runs[1], gpus, out)
+        return _packed(lock, arch, runs[0], runs[1], gpus, out)
 
 
 def take(
@@ -148,42 +140,11 @@ def take(
     found = [compiled(folder) for folder in folders]
     for libraries in found:
         for path in libraries.values():
-            require_machine(path, arch)
+            machine.require_arch(path, arch)
         if set(there := capabilities(libraries.values())) != set(gpus):
             message = f"the cache is of {', '.join(there)}, --gpu says {', '.join(gpus)}"
             raise InputError(message, hint="leave --gpu out: the cache says what it is for")
-    return pack(lock, arch, found[0], found[1], gpus, out)
-
-
-def machine(folder: Path, libraries: Iterable[Path]) -> Arch:
-    """For which architecture `libraries` of the cache `folder` were compiled.
-
-    InputError if they do not say so, are for several, or for one that no image is built for.
-    """
-    found = {machine_of(path) for path in libraries}
-    only = found.pop() if len(found) == 1 else None
-    if only is None:
-        message = f"{folder}: its libraries do not say that they are for x86_64 or arm64"
-        raise InputError(message, hint="name the cache of one machine, or its --arch")
-    return only
-
-
-def machine_of(path: Path) -> Arch | None:
-    """The architecture that an ELF file is for; None if it is none, or for another."""
-    try:
-        with path.open("rb") as stream:
-            return MACHINES.get(ELFFile(stream)["e_machine"])
-    except ELFError:
-        return None
-
-
-def require_machine(path: Path, arch: Arch) -> None:
-    """InputError if a file is no library, or one for another architecture."""
-    found = machine_of(path)
-    if found != arch:
-        kind = f"for {found}, not for {arch}" if found else "no library for x86_64 or arm64"
-        message = f"{path} is {kind}"
-        raise InputError(message, hint=f"name the cache of a machine of {arch}, or --arch")
+    return _packed(lock, arch, found[0], found[1], gpus, out)
 
 
 def compiled(folder: Path) -> dict[str, Path]:
@@ -203,7 +164,7 @@ def compiled(folder: Path) -> dict[str, Path]:
     return found
 
 
-def pack(
+def _packed(
     lock: Lock,
     arch: Arch,
     one: Mapping[str, Path],
@@ -231,25 +192,19 @@ def pack(
         "architectures": architectures(one.values()),
         "modules": tuple(data),
     }
-    rows = "".join(f"{kernel.name} {kernel.sha256}\n" for kernel in kernels)
-    mark = sha256(f"{INIT.format(**fields, version='')}{rows}".encode())[:DIGITS]
-    version = f"{_flashinfer(lock, arch)}+k{mark}"
-    tag = f"py3-none-manylinux_{lock.base.glibc.replace('.', '_')}_{arch.wheel}"
+    mark = pack.digits(INIT.format(**fields, version="") + pack.listed(data))
+    release = _flashinfer(lock, arch)
+    version = f"{release}+k{mark}"
     about = INIT.format(**fields, version=version)
-    members = {f"{MODULE}/jit_cache/{each}/{each}.so": content for each, content in data.items()}
-    members[f"{MODULE}/__init__.py"] = about.encode()
-    wheel = _wheel(members, version, tag, out)
-    content = wheel.read_bytes()
-    return Kernels(
-        target=lock.target,
-        arch=arch,
-        version=version,
-        file=wheel.name,
-        size=len(content),
-        sha256=sha256(content),
-        gpus=tuple(gpus),
-        kernels=kernels,
-    )
+    modules = {f"{MODULE}/jit_cache/{each}/{each}.so": content for each, content in data.items()}
+    made = pack.pack(
+        lock, arch, Name(package=PACKAGE, version=version, tag=pack.native(lock, arch)), out,
+        modules={f"{MODULE}/__init__.py": about.encode(), **modules},
+        variant=Variant(
+            suffix="kernels", pins={FLASHINFER: release}, arch=arch, gpus=tuple(gpus)
+        ),
+    )  # fmt: skip
+    return Kernels(**msgspec.structs.asdict(made), gpus=tuple(gpus), kernels=kernels)
 
 
 def architectures(libraries: Iterable[Path]) -> tuple[str, ...]:
@@ -270,12 +225,7 @@ def architectures(libraries: Iterable[Path]) -> tuple[str, ...]:
 def capabilities(libraries: Iterable[Path]) -> tuple[str, ...]:
     """The compute capabilities that libraries were compiled for: ("8.0", "9.0")."""
     numbers = sorted(int(each[2:].rstrip("af")) for each in architectures(libraries))
-    return tuple(map(capability, numbers))
-
-
-def capability(number: int) -> str:
-    """A compute capability as people write it: 90 is "9.0"."""
-    return f"{number // 10}.{number % 10}"
+    return tuple(map(machine.capability, numbers))
 
 
 def differing(one: bytes, other: bytes) -> tuple[str, ...]:
@@ -302,65 +252,28 @@ def _sections(data: bytes) -> dict[str, bytes]:
         return {"the file": data}
 
 
-def _wheel(members: dict[str, bytes], version: str, tag: str, out: Path) -> Path:
-    """A wheel of `members` in the folder `out`."""
-    name = f"{MODULE}-{version}-{tag}.whl"
-    info = f"{MODULE}-{version}.dist-info"
-    about = packed.about(PACKAGE, version, tag)
-    about[f"{info}/RECORD"] = b""  # written by what repacks it
-    out.mkdir(parents=True, exist_ok=True)
-    loose = out / f".{name}.loose"
-    try:
-        with zipfile.ZipFile(loose, "w") as archive:
-            for path, content in (members | about).items():
-                archive.writestr(path, content)
-        return repack(loose, out / name)
-    finally:
-        loose.unlink(missing_ok=True)
-
-
-def row(made: Kernels, target: Target) -> str:
-    """The entry of a variant for the matrix: what is added to the row of its target."""
-    pins = {FLASHINFER: made.version.partition("+")[0]}
-    name, wheels = f"{made.target}-kernels", {PACKAGE: made.version}
-    return variant.row(name, made.target, target, wheels, pins=pins, arch=made.arch, gpus=made.gpus)
-
-
 def _flashinfer(lock: Lock, arch: Arch) -> str:
     """The locked FlashInfer; InputError if the target does not compile its kernels."""
     locked = installed_wheels(require_arch(lock, arch))
     found = {wheel.package: wheel.version for wheel in locked}
     if lock.flashinfer != "jit" or FLASHINFER not in found:
         message = f"{lock.target} has FlashInfer {lock.flashinfer}: nothing is compiled in it"
-        raise InputError(message, hint="name a target whose mode is jit: imgbuild matrix")
+        raise InputError(message, hint="name a target whose mode is jit: imgbuild list")
     return found[FLASHINFER]
 
 
-def _compile(
-    lock: Lock,
-    root: Path,
-    settings: run_in_image.Running,
-    folder: Path,
-    wanted: Sequence[str],
-    gpus: Sequence[str],
-) -> None:
+def _compile(inside: Inside, folder: Path, wanted: Sequence[str], gpus: Sequence[str]) -> None:
     """Compile `wanted` into `folder`, which the image's user sees at PLACE."""
-    user = lock.settings.user
-    env = run_in_image.environment(settings) | {
-        "HOME": user.home,
-        "FLASHINFER_WORKSPACE_BASE": PLACE,
-        "FLASHINFER_CUDA_ARCH_LIST": " ".join(gpus),
-        "LIBRARY_PATH": f"{PLACE}/stub",
-    }
-    done = sandbox.run(
-        root,
-        [*settings.entrypoint, f"{lock.settings.prefix}/bin/python", "-c", COMPILE, *wanted],
-        env=env,
-        binds=[sandbox.Bind(source=folder, target=PLACE, writable=True)],
-        user=(user.uid, user.gid),
+    inside.python(
+        COMPILE,
+        wanted,
+        folder=folder,
+        place=PLACE,
+        env={
+            "FLASHINFER_WORKSPACE_BASE": PLACE,
+            "FLASHINFER_CUDA_ARCH_LIST": " ".join(gpus),
+            "LIBRARY_PATH": f"{PLACE}/stub",
+        },
+        failed="kernels were not compiled",
+        hint=f"look into the image: imgbuild run {inside.lock.target} -- sh",
     )
-    if done.status != 0:
-        tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
-        message = f"{lock.target}: kernels were not compiled (status {done.status}):\n{tail}"
-        hint = f"look into the image: imgbuild run {lock.target} -- sh"
-        raise WorkFailed(message, hint=hint)

@@ -1,9 +1,9 @@
-"""Triton's compiled kernels: a wheel that a target's variant is locked with.
+"""Triton's kernels, taken from the caches of two runs on a GPU.
 
-Comes in: what two runs on a GPU machine left in Triton's cache. Goes out: a wheel of the kernels
-that both compiled, and of a cache for Triton that takes them from there. Triton finds a kernel by a
-hash of its source, of what it is compiled for and of Triton itself: none is ever stale. Libraries
-that gcc made for Triton are not taken: some of their keys do not name the Python they are for.
+The wheel has the kernels that both runs compiled, and a cache manager that gives them to Triton.
+Triton finds a kernel by a hash of its source, of the GPU and of Triton itself, so none is ever
+stale. Libraries that gcc made for Triton are left out: some of their keys do not name the Python
+that they are for.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock, require_arch
-from imgbuild.matrix.model import Target, Variable
+from imgbuild.matrix.model import Variable
 from imgbuild.plan.plan import installed_wheels
-from imgbuild.precompile import flashinfer, variant
-from imgbuild.values import Arch, Bytes, Sha256, sha256
-from imgbuild.wheel import packed
+from imgbuild.precompile import machine, pack
+from imgbuild.precompile.pack import Name, Packed, Variant
+from imgbuild.values import Arch, Bytes
 
 TRITON = "triton"
 PACKAGE = "imgbuild-triton"
@@ -30,7 +30,6 @@ MODULE = "imgbuild_triton"
 CACHE_FOLDER = "triton"  # of a run's caches
 VARIABLE = "TRITON_CACHE_MANAGER"
 DOCUMENTED = "https://github.com/triton-lang/triton/blob/main/python/triton/runtime/cache.py"
-DIGITS = 12
 # Triton's names of folders, hashes all: base64 in 3.2, base32 in 3.6, hexadecimal long ago.
 KEY = re.compile(r"[A-Za-z0-9_-]{43}|[A-Z2-7]{52}|[0-9a-f]{64}")
 GROUP = "__grp__"  # begins the name of the file that names the others; Triton writes it last
@@ -84,7 +83,7 @@ class Cache(FileCacheManager):
 '''
 
 
-class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+class TritonKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel; of the files in `differs` the two runs made other bytes.
 
     Triton writes into them where a function was defined, and torch's compiler defines some in files
@@ -97,18 +96,12 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     differs: tuple[str, ...] = ()
 
 
-class TritonKernels(msgspec.Struct, frozen=True, kw_only=True):
+class TritonKernels(Packed, frozen=True, kw_only=True):
     """The wheel that was made, and what is in it; `apart` were compiled in one run only."""
 
-    target: str
-    arch: Arch
     triton: str
-    version: str
-    file: str
-    size: Bytes
-    sha256: Sha256
     gpus: tuple[str, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[TritonKernel, ...]
     apart: int
 
 
@@ -137,7 +130,7 @@ def take(lock: Lock, arch: Arch, folders: tuple[Path, Path], out: Path) -> Trito
     for folder, found in zip(folders, (one, other), strict=True):
         _require_release(folder, found, release)
         for library in libraries(folder):
-            flashinfer.require_machine(library, arch)
+            machine.require_arch(library, arch)
     both = sorted(one.keys() & other.keys())
     if not both:
         message = f"no kernel is in both {folders[0]} and {folders[1]}"
@@ -148,7 +141,7 @@ def take(lock: Lock, arch: Arch, folders: tuple[Path, Path], out: Path) -> Trito
         contents, others = one[key].contents(), other[key].contents()
         modules |= {f"{MODULE}/kernels/{key}/{name}": data for name, data in contents.items()}
         made.append(
-            Kernel(
+            TritonKernel(
                 key=key,
                 name=one[key].name,
                 size=sum(map(len, contents.values())),
@@ -161,20 +154,22 @@ def take(lock: Lock, arch: Arch, folders: tuple[Path, Path], out: Path) -> Trito
                 ),
             )
         )
-    rows = "".join(f"{path} {sha256(data)}\n" for path, data in modules.items())
-    version = f"0+t{sha256(f'{release} {arch} {rows}'.encode())[:DIGITS]}"
-    tag = f"py3-none-manylinux_{lock.base.glibc.replace('.', '_')}_{arch.wheel}"
+    variable = Variable(
+        value=f"{MODULE}:Cache",
+        reason=f"Triton's cache takes kernels from {PACKAGE}; what it lacks is compiled as before",
+        source=(DOCUMENTED,),
+    )
+    version = f"0+t{pack.digits(f'{release} {arch} {pack.listed(modules)}')}"
     requires = (f"{TRITON}=={release}",)
-    wheel = packed.write(PACKAGE, version, tag, {}, out, modules=modules, requires=requires)
-    data = wheel.read_bytes()
+    name = Name(package=PACKAGE, version=version, tag=pack.native(lock, arch), requires=requires)
+    wheel = pack.pack(
+        lock, arch, name, out,
+        modules=modules,
+        variant=Variant(suffix="kernels", variables={VARIABLE: variable}, arch=arch),
+    )  # fmt: skip
     return TritonKernels(
-        target=lock.target,
-        arch=arch,
+        **msgspec.structs.asdict(wheel),
         triton=release,
-        version=version,
-        file=wheel.name,
-        size=len(data),
-        sha256=sha256(data),
         gpus=gpus(one[key] for key in both),
         kernels=tuple(made),
         apart=len(one.keys() ^ other.keys()),
@@ -216,19 +211,7 @@ def gpus(found: Iterable[Compiled]) -> tuple[str, ...]:
         if isinstance(target := kernel.said.get("target"), dict)
         and str(target.get("arch")).isdecimal()
     }
-    return tuple(map(flashinfer.capability, sorted(numbers)))
-
-
-def row(made: TritonKernels, target: Target) -> str:
-    """The entry of a variant for the matrix: what is added to the row `target`."""
-    variable = Variable(
-        value=f"{MODULE}:Cache",
-        reason=f"Triton's cache takes kernels from {PACKAGE}; what it lacks is compiled as before",
-        source=(DOCUMENTED,),
-    )
-    name, wheels = f"{made.target}-kernels", {PACKAGE: made.version}
-    variables = {VARIABLE: variable}
-    return variant.row(name, made.target, target, wheels, variables=variables, arch=made.arch)
+    return tuple(map(machine.capability, sorted(numbers)))
 
 
 def _own(folder: Path) -> Path:
@@ -255,7 +238,7 @@ def _release(lock: Lock, arch: Arch) -> str:
         if wheel.package == TRITON:
             return wheel.version
     message = f"{lock.target} has no Triton"
-    raise InputError(message, hint="name a target that has: imgbuild matrix")
+    raise InputError(message, hint="name a target that has: imgbuild list")
 
 
 def _require_release(folder: Path, found: Mapping[str, Compiled], release: str) -> None:
@@ -265,11 +248,3 @@ def _require_release(folder: Path, found: Mapping[str, Compiled], release: str) 
         if other != release:
             message = f"{folder}: {kernel.name} ({key[:12]}…) was compiled by Triton {other}"
             raise InputError(message, hint=f"name the cache of a run with Triton {release}")
-
-
-def machine(folder: Path) -> Arch:
-    """For which architecture Triton's own libraries below `folder`, a cache, were compiled.
-
-    InputError if there are none, or they do not say so.
-    """
-    return flashinfer.machine(folder, libraries(folder))

@@ -1,6 +1,6 @@
 """Garbage: what a repository holds and no lock or seal of the last revisions names.
 
-Comes in: what a repository holds, what is named, and a policy. Goes out: entries of garbage, with
+Input: what a repository holds, what is named, and a policy. Output: entries of garbage, with
 the bytes that nothing kept holds too; and, only if that is asked for, their deletion.
 
 Kept is what a seal or a lock names, what the policy says, and all that imgbuild did not make for
@@ -23,7 +23,6 @@ import msgspec
 from imgbuild.publish import scan
 from imgbuild.publish.scan import Kind, Manifest
 from imgbuild.registry.reference import Repository
-from imgbuild.system.console import console
 from imgbuild.values import Bytes, Digest
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def delete(
     tags = scan.tags(repository, client)
     gone: list[Garbage] = []
     total = sum(len(entry.manifests) for entry in sweep.garbage)
-    with console.progress(f"deleting from {repository}", total, unit="manifests") as bar:
+    with client.reporter.progress(f"deleting from {repository}", total, unit="manifests") as bar:
         for entry in sweep.garbage:
             new = {
                 tag
@@ -147,7 +146,9 @@ def delete(
                 if tag not in held[digest].tags
             }
             if new:
-                console.warn(f"{entry.digest} is kept: it is tagged {', '.join(sorted(new))} now")
+                client.reporter.warn(
+                    f"{entry.digest} is kept: it is tagged {', '.join(sorted(new))} now"
+                )
                 continue
             for digest in entry.manifests:
                 client.delete(repository, digest)

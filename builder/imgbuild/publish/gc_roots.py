@@ -1,6 +1,6 @@
 """What of a registry the locks and seals of a project name, now and in its last revisions.
 
-Comes in: a project and a number of revisions. Goes out: `gc.Named`.
+Input: a project and a number of revisions. Output: `gc.Named`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ from imgbuild.project import Project
 from imgbuild.publish.gc import Named
 from imgbuild.show import revisions
 from imgbuild.show.revisions import SEAL, LockText
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest, digest_of
 
 
-def named(project: Project, count: int, refs: Sequence[str], *, strict: bool) -> Named:
+def named(
+    project: Project,
+    count: int,
+    refs: Sequence[str],
+    *,
+    strict: bool,
+    reporter: Reporter = SILENT,
+) -> Named:
     """What the working tree and the last `count` revisions of `refs` name.
 
     InputError where git knows no history; with `strict`, also where it knows a part of it only.
@@ -30,16 +37,21 @@ def named(project: Project, count: int, refs: Sequence[str], *, strict: bool) ->
     past = revisions.past(project, count, refs)
     if past.shallow:
         message = f"{project.root} is a shallow clone: what older revisions name is not known"
-        _refuse(message, "git fetch --unshallow", strict=strict)
+        _refuse(message, "git fetch --unshallow", strict=strict, reporter=reporter)
     if past.behind:
         message = f"{project.root}: {'; '.join(past.behind)}: what these name is not known"
-        _refuse(message, "git pull, or name what was fetched: --ref origin/main", strict=strict)
+        _refuse(
+            message,
+            "git pull, or name what was fetched: --ref origin/main",
+            strict=strict,
+            reporter=reporter,
+        )
     digests = revisions.named(project, past.commits)
     for path in project.images.glob(f"*/{SEAL}"):
         digests |= set(re.findall(revisions.DIGEST, path.read_text(encoding="utf-8")))
     have = project.sealed()
     artifacts, unread = _artifacts(
-        [*revisions.locks_of(project, past.commits), *_own(project, have)]
+        [*revisions.locks_of(project, past.commits), *_own(project, have)], reporter
     )
     ever = revisions.ever(project, refs)
     return Named(
@@ -52,10 +64,10 @@ def named(project: Project, count: int, refs: Sequence[str], *, strict: bool) ->
     )
 
 
-def _refuse(message: str, hint: str, *, strict: bool) -> None:
+def _refuse(message: str, hint: str, *, strict: bool, reporter: Reporter) -> None:
     if strict:
         raise InputError(message, hint=hint)
-    console.warn(f"{message}; {hint}")
+    reporter.warn(f"{message}; {hint}")
 
 
 def newest(target: str) -> list[str]:
@@ -70,14 +82,16 @@ def _own(project: Project, targets: Iterable[str]) -> Iterable[LockText]:
         yield LockText(target=target, place=str(path), data=path.read_bytes())
 
 
-def _artifacts(texts: Iterable[LockText]) -> tuple[set[Digest], set[str]]:
+def _artifacts(texts: Iterable[LockText], reporter: Reporter) -> tuple[set[Digest], set[str]]:
     """The artifacts of inputs of these locks; targets of those that this imgbuild cannot read."""
     found, unread = set[Digest](), set[str]()
     for text in texts:
         try:
             lock = msgspec.json.decode(text.data, type=Lock)
         except msgspec.DecodeError as error:
-            console.warn(f"{text.place} cannot be read ({error}): inputs of {text.target} are kept")
+            reporter.warn(
+                f"{text.place} cannot be read ({error}): inputs of {text.target} are kept"
+            )
             unread.add(text.target)
             continue
         found |= {digest_of(mirror_items.artifact(lock, arch)) for arch in lock.arch}

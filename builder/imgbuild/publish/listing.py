@@ -1,6 +1,6 @@
 """What a registry holds, read from its tags, manifests and configurations; no layer is fetched.
 
-Comes in: a registry or one of its repositories. Goes out: an `Entry` for each image that has a tag.
+Input: a registry or one of its repositories. Output: an `Entry` for each image that has a tag.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.http.client import Refused
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.client import Client
-from imgbuild.registry.image import Image, read
+from imgbuild.registry.image import RegistryImage, read
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Bytes, Digest
@@ -86,10 +86,10 @@ def repositories(client: Client, host: str) -> list[Repository]:
         return [Repository(host, name) for name in sorted(client.repositories(host))]
     except FetchFailed as error:
         message = f"{host} does not list its repositories: {error.message}"
-        raise InputError(message, hint=f"name one: imgbuild ls {host}/NAME") from error
+        raise InputError(message, hint=f"name one: imgbuild registry ls {host}/NAME") from error
 
 
-def _images(client: Client, place: Repository) -> list[tuple[Entry, Image | None]]:
+def _images(client: Client, place: Repository) -> list[tuple[Entry, RegistryImage | None]]:
     names = [name for name in client.tags(place) if not ATTACHED.fullmatch(name)]
 
     def _resolve(name: str, _: Stop) -> Descriptor | None:
@@ -100,7 +100,7 @@ def _images(client: Client, place: Repository) -> list[tuple[Entry, Image | None
         if found is not None:  # it may be gone by now
             tagged.setdefault(found.digest, []).append(name)
 
-    def _read(digest: Digest, _: Stop) -> tuple[Entry, Image | None]:
+    def _read(digest: Digest, _: Stop) -> tuple[Entry, RegistryImage | None]:
         return _entry(client, place, digest, tagged[digest])
 
     return sorted(each(list(tagged), _read, threads=THREADS), key=lambda item: item[0].tags)
@@ -108,7 +108,7 @@ def _images(client: Client, place: Repository) -> list[tuple[Entry, Image | None
 
 def _entry(
     client: Client, place: Repository, digest: Digest, names: Sequence[str]
-) -> tuple[Entry, Image | None]:
+) -> tuple[Entry, RegistryImage | None]:
     tags = tuple(sorted(names))
     entry = Entry(repository=str(place), digest=digest, tags=tags)
     try:
@@ -119,7 +119,7 @@ def _entry(
         if error.status != 404:
             raise
         return msgspec.structs.replace(entry, other=error.message), None
-    labels = next(iter(found.images.values())).settings.config.labels
+    labels = next(iter(found.images.values())).labels
     dates = (match[1] for name in tags if (match := DATED.fullmatch(name)))
     listed = msgspec.structs.replace(
         entry,
@@ -131,7 +131,7 @@ def _entry(
             if key.startswith(VERSION)
         },
         arch={
-            arch: Held(digest=one.manifest.digest, size=one.size, layers=len(one.layers))
+            arch: Held(digest=one.descriptor.digest, size=one.size, layers=len(one.layers))
             for arch, one in sorted(found.images.items())
         },
     )

@@ -1,6 +1,6 @@
 """Filling a mirror, and what is in it.
 
-Comes in: locks and a repository. Goes out: every input of the locks as a blob there, and for each
+Input: locks and a repository. Output: every input of the locks as a blob there, and for each
 target and architecture the artifact that names them. A blob is put once, however many targets have
 it; an artifact is put when all its blobs are there, and its tags last.
 """
@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.assemble import mirror_items
-from imgbuild.assemble.inputs import Inputs, batches
+from imgbuild.assemble.inputs import Inputs, added_files, batches
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
-from imgbuild.lock import extension
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.oci.documents import MANIFEST
 from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.system import threads
-from imgbuild.system.console import Bar, console
+from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.threads import Stop
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
@@ -102,13 +101,13 @@ def push(
     absent = {digest: item for digest, item in everything.items() if digest not in there}
     size = sum(item.size for item in absent.values())
     fetched = sum(not _in_store(item, inputs) for item in absent.values())
-    console.info(
+    client.reporter.info(
         f"{repository}: {len(there)} of {len(everything)} files are there,"
         f" {len(absent)} to send, {size / 1e9:.2f} GB; the cache lacks {fetched} of them"
     )
     if not dry_run:
         left = dict(absent)
-        with console.progress(f"to {repository}", size) as bar:
+        with client.reporter.progress(f"to {repository}", size) as bar:
             for part in parts:
                 _fill(part, left, repository, client, inputs, bar, drop=drop)
         _settle(parts, repository, client)
@@ -171,7 +170,7 @@ def _fill(
     repository: Repository,
     client: Client,
     inputs: Inputs,
-    bar: Bar,
+    bar: ProgressBar,
     *,
     drop: bool,
 ) -> None:
@@ -195,7 +194,7 @@ def _fill(
 def _gather(lock: Lock, lacking: Sequence[Input], inputs: Inputs) -> None:
     """Have `lacking` in the store, from wherever a build would have them."""
     due = {item.sha256 for item in lacking if not item.layer}
-    due -= extension.bring(lock, due, inputs.matrix, inputs.store)
+    due -= added_files(lock, due, inputs.matrix, inputs.store)
     blobs = [
         RegistryRecipe(
             image=lock.base.image,
@@ -214,7 +213,7 @@ def _send(
     repository: Repository,
     client: Client,
     inputs: Inputs,
-    bar: Bar,
+    bar: ProgressBar,
     stop: Stop,
 ) -> None:
     from imgbuild.registry.client import file_source

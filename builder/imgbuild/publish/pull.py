@@ -1,6 +1,6 @@
 """From a registry to an OCI layout on disk, digest as it is there.
 
-Comes in: a reference. Goes out: a layout that `run`, `load` and `smoke` take with --layout. Layers
+Input: a reference. Output: a layout that `run`, `load` and `smoke` take with --layout. Layers
 that the cache has are linked; others are downloaded into it, and a download that ends early goes on
 from its last byte. Every blob is checked against its digest.
 """
@@ -15,12 +15,11 @@ import msgspec
 from imgbuild.cache.store import Store
 from imgbuild.oci import documents, layout
 from imgbuild.oci.documents import Descriptor
-from imgbuild.plan import documents as image
 from imgbuild.registry.client import Client
-from imgbuild.registry.image import Image, read
+from imgbuild.registry.image import RegistryImage, read
 from imgbuild.registry.reference import Reference
 from imgbuild.system import files
-from imgbuild.system.console import Bar, console
+from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.threads import Stop, Stopped, each
 from imgbuild.values import Arch, Digest
 
@@ -54,13 +53,13 @@ def pull(
         due = [layer for digest, layer in layers.items() if near[digest] is None]
         moved = sum(layer.size for layer in due)
         near |= _downloaded(client, reference, due, store)
-        papers = [data for one in images.values() for data in (one.config, one.manifest.data)]
+        papers = [data for one in images.values() for data in (one.config, one.data)]
         placed = [(layers[digest], path) for digest, path in near.items() if path is not None]
         layout.keep(output, _top(found), [*papers, top.data], placed, name(reference))
     return Pulled(
         reference=f"{reference.repository}@{top.digest}",
         digest=top.digest,
-        arch={one_arch: one.manifest.digest for one_arch, one in images.items()},
+        arch={one_arch: one.descriptor.digest for one_arch, one in images.items()},
         output=output,
         size=size,
         moved=moved,
@@ -68,12 +67,12 @@ def pull(
     )
 
 
-def _top(found: Image) -> dict[str, object]:
-    entry = image.descriptor(found.top.media_type, found.top.data)
+def _top(found: RegistryImage) -> dict[str, object]:
+    entry = documents.descriptor(found.top.media_type, found.top.data)
     if found.top.media_type == documents.INDEX:
         return entry
     (arch,) = found.images
-    return {**entry, "platform": image.platform(arch)}
+    return {**entry, "platform": documents.platform(arch)}
 
 
 def name(reference: Reference) -> str:
@@ -96,7 +95,7 @@ def _downloaded(
 ) -> dict[Digest, Path]:
     """Bring the layers `due` into the store; digest → path."""
     total = sum(layer.size for layer in due)
-    with console.progress(f"pulling {reference.repository}", total) as bar:
+    with client.reporter.progress(f"pulling {reference.repository}", total) as bar:
 
         def _fetch(layer: Descriptor, stop: Stop) -> Path:
             return _download(client, reference, layer, store, bar, stop)
@@ -106,7 +105,12 @@ def _downloaded(
 
 
 def _download(
-    client: Client, reference: Reference, layer: Descriptor, store: Store, bar: Bar, stop: Stop
+    client: Client,
+    reference: Reference,
+    layer: Descriptor,
+    store: Store,
+    bar: ProgressBar,
+    stop: Stop,
 ) -> Path:
     def _advance(amount: int) -> None:
         stop.check()

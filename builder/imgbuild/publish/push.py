@@ -25,7 +25,7 @@ from imgbuild.attest import attachments
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock import published
 from imgbuild.oci import layout
-from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.project import Project
 from imgbuild.publish import tag
@@ -41,7 +41,7 @@ from imgbuild.registry.client import (
     file_source,
 )
 from imgbuild.registry.reference import Reference, Repository, parse, parse_repository
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from imgbuild.attest.signing.keys import PrivateKey
     from imgbuild.matrix.select import Selected
     from imgbuild.pipeline.targets import Session
-    from imgbuild.system.progress import Steps
 
 UPLOADS = 4  # blobs on their way at once
 ASKING = 8  # questions at once
@@ -80,7 +79,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Where a push goes and how it works. `mounts` are other repositories of the same registry.
 
-    `attach`: bills of materials, provenance and the lock are put beside the image; with a `key` it
+    `attach`: SBOMs, provenance and the lock are put beside the image; with a `key` it
     is signed.
     """
 
@@ -118,7 +117,7 @@ def plans(
     """What pushing the `selected` targets means; LockStale if the lock of one is out of date."""
     found = []
     for item in selected:
-        lock, sealed = lock_target.read_current(session.project, session.matrix, item.name)
+        lock, sealed = current.read_current(session.project, session.matrix, item.name)
         found.append(push_plan(lock, sealed, item.arches, date=date, only_base=only_base))
     return found
 
@@ -132,6 +131,7 @@ def work(
     tag: bool,
     attach: bool,
     key: PrivateKey | None,
+    reporter: Reporter = SILENT,
 ) -> Work:
     """How to push to `repository`; InputError if layers are to be mounted from another registry."""
     named = [parse_repository(text) for text in mounts]
@@ -142,7 +142,7 @@ def work(
     if session.matrix.registry is not None:
         named.append(parse_repository(session.matrix.registry))
     return Work(
-        client=Client(plain_http=plain_http, origin=True),
+        client=Client(plain_http=plain_http, origin=True, reporter=reporter),
         repository=repository,
         mounts=tuple(named),
         project=session.project,
@@ -184,7 +184,7 @@ def survey(work: Work, plan: PushPlan, sent: Collection[Digest] = ()) -> tuple[R
 def _candidates(work: Work, plan: PushPlan, blob: Blob) -> list[Repository]:
     """Repositories of the same registry where a blob may lie, those named first."""
     found = list(work.mounts)
-    below = published.below(work.inputs.matrix, plan.target)
+    below = published.extended_target(work.inputs.matrix, plan.target)
     if below is not None and below.image and not below.image.startswith(published_layers.LAYOUT):
         found.append(parse(below.image).repository)
     if blob.layer is not None and isinstance(blob.layer.recipe, RegistryRecipe):
@@ -229,7 +229,7 @@ def push(work: Work, plan: PushPlan) -> Pushed:
 
     Whatever ends it early, no tag names an image of which a part is missing.
     """
-    with console.step(f"pushing {plan.target} to {work.repository}"):
+    with work.client.reporter.step(f"pushing {plan.target} to {work.repository}"):
         rows = _mounted(work, plan, survey(work, plan))
         rows = _sent(work, plan, rows)
         for paper in plan.papers:
@@ -248,7 +248,7 @@ def push(work: Work, plan: PushPlan) -> Pushed:
             for name in (plan.tags if work.tag else ())
         )
     done = _pushed(work, plan, rows, State.SENT, tags)
-    console.info(_told(done))
+    work.client.reporter.info(_told(done))
     return msgspec.structs.replace(done, attached=attached, signed=signed)
 
 
@@ -309,12 +309,12 @@ def _sent(work: Work, plan: PushPlan, rows: Sequence[Row]) -> tuple[Row, ...]:
         return tuple(rows)
     lacking = [blob for blob in plan.blobs if blob.digest in due]
     sources = _sources(work, plan, lacking)
-    total = sum(blob.size for blob in lacking) / 1e6
-    with console.steps(f"sending {len(lacking)} blobs of {plan.target}, {total:,.1f} MB") as steps:
+    total = sum(blob.size for blob in lacking)
+    title = f"sending {len(lacking)} blobs of {plan.target}"
+    with work.client.reporter.progress(title, total) as bar:
 
         def _send(blob: Blob, stop: Stop) -> State:
-            name = blob.name if blob.arches == plan.arches else f"{blob.name} {blob.arches[0]}"
-            outcome = _upload(work, sources[blob.digest], name, steps, stop)
+            outcome = _upload(work, sources[blob.digest], bar, stop)
             return State.PRESENT if outcome is Outcome.PRESENT else State.SENT
 
         states = each(lacking, _send, threads=UPLOADS, kept=KEPT)
@@ -324,24 +324,16 @@ def _sent(work: Work, plan: PushPlan, rows: Sequence[Row]) -> tuple[Row, ...]:
     )
 
 
-def _upload(work: Work, source: Source, name: str, steps: Steps, stop: Stop) -> Outcome:
+def _upload(work: Work, source: Source, bar: ProgressBar, stop: Stop) -> Outcome:
     """Send one blob; of several processes that have the same to send, one does."""
-    key = source.digest
-    with work.inputs.store.exclusive(f"push-{work.repository}-{key}"):
+    with work.inputs.store.exclusive(f"push-{work.repository}-{source.digest}"):
         stop.check()
-        done = 0
 
         def _advance(amount: int) -> None:
-            nonlocal done
             stop.check()
-            done += amount
-            steps.move(key, name, done, source.size)
+            bar.advance(amount)
 
-        steps.begin(key, name)
-        steps.move(key, name, 0, source.size)
-        outcome = work.client.upload(work.repository, source, advance=_advance)
-        steps.end(key, name, cached=outcome is Outcome.PRESENT)
-        return outcome
+        return work.client.upload(work.repository, source, advance=_advance)
 
 
 def _sources(work: Work, plan: PushPlan, lacking: Sequence[Blob]) -> Mapping[Digest, Source]:

@@ -1,6 +1,6 @@
 """What a push puts into a repository, as a value: blobs, documents and tags of one target.
 
-Comes in: a sealed lock and architectures. Goes out: a `PushPlan`, in which every digest is known
+Input: a sealed lock and architectures. Output: a `PushPlan`, in which every digest is known
 before anything is built, fetched or asked of a registry.
 """
 
@@ -14,10 +14,9 @@ import msgspec
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor
-from imgbuild.plan import documents as image
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import Layer, base_of, plan
-from imgbuild.plan.seal import Document, Seal
+from imgbuild.plan.seal import ImageDocuments, Seal
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
 CONFIG = "configuration"
@@ -99,7 +98,7 @@ def push_plan(
     papers = tuple(
         Paper(media_type=documents.MANIFEST, data=manifest) for manifest in manifests.values()
     )
-    index = Paper(media_type=documents.INDEX, data=image.index(manifests))
+    index = Paper(media_type=documents.INDEX, data=documents.index(manifests))
     some = set(arches) != set(sealed.arch)
     words = [lock.target, *([BASE] if only_base else []), *(sorted(arches) if some else [])]
     stable = "-".join(words)
@@ -116,7 +115,9 @@ def push_plan(
     )
 
 
-def _blobs(layers: dict[Arch, tuple[Layer, ...]], made: dict[Arch, Document]) -> tuple[Blob, ...]:
+def _blobs(
+    layers: dict[Arch, tuple[Layer, ...]], made: dict[Arch, ImageDocuments]
+) -> tuple[Blob, ...]:
     """Every blob once, under the first name that it has, with all architectures that have it."""
     found: dict[Digest, Blob] = {}
     for arch, document in made.items():

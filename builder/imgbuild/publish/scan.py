@@ -1,6 +1,6 @@
 """What a repository of a registry holds, as far as a registry tells.
 
-Comes in: a repository, and digests that may lie there without a tag. Goes out: every manifest that
+Input: a repository, and digests that may lie there without a tag. Output: every manifest that
 a tag, an index, a subject or such a digest leads to, with its tags and blobs. A registry lists no
 manifest without a tag, so that others than these are not to be seen.
 """
@@ -20,7 +20,6 @@ from imgbuild.errors import FetchFailed, InputError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.system import threads
-from imgbuild.system.console import console
 from imgbuild.values import Bytes, Digest
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 THREADS = 8
 LABEL = "dev.imgbuild.target"
 # Tags that belong to the image whose digest they name: the referrers of registries without that
-# part of the API, and signatures, attestations and bills as cosign tags them.
+# part of the API, and signatures, attestations and SBOMs as cosign tags them.
 BELONGS = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
 
 
@@ -145,7 +144,7 @@ def _read(
     except NotFound:
         if tags:  # what it names is not known then, and nothing of it may be taken for garbage
             raise
-        console.warn(f"{reference} is named in {repository} and does not lie there")
+        client.reporter.warn(f"{reference} is named in {repository} and does not lie there")
         return None, ()
     referrers = tuple(item.digest for item in client.referrers(repository, digest))
     return _manifest(repository, client, fetched, tags), referrers
@@ -201,7 +200,7 @@ def _label(repository: Repository, client: Client, config: Descriptor) -> str:
         data = client.blob(repository, config)
         found = codec.decode(data, _Labelled, file=f"{repository}@{config.digest}")
     except (FetchFailed, InputError) as error:  # not an image's configuration: not ours
-        console.detail(error.message)
+        client.reporter.detail(error.message)
         return ""
     labels = (found.config.labels if found.config is not None else None) or {}
     return labels.get(LABEL, "")

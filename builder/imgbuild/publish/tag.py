@@ -1,6 +1,6 @@
 """Tags: put last, and only on images of which every part lies in the repository.
 
-Comes in: a reference, or a document that was just put. Goes out: a `Tag` for each name.
+Input: a reference, or a document that was just put. Output: a `Tag` for each name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Documents attached to an image in a registry: OCI artifacts that refer to its manifest.
 
-Comes in: an image's descriptor and named files. Goes out: an artifact whose digest follows from
+Input: an image's descriptor and named files. Output: an artifact whose digest follows from
 these alone, so that attaching the same again moves nothing; and, read back, files whose digests
 were checked. Whoever may write to a repository may attach to its images: what is read here is what
 somebody said, and callers hold it against the image.
@@ -15,11 +15,9 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.http.client import Refused
-from imgbuild.oci.documents import MANIFEST, Descriptor
-from imgbuild.plan.documents import descriptor
+from imgbuild.oci.documents import MANIFEST, Descriptor, descriptor
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference, Repository
-from imgbuild.system.console import console
 from imgbuild.values import Digest, digest_of
 
 EMPTY = b"{}"  # the configuration of artifacts that need none (image-spec 1.1)
@@ -130,7 +128,7 @@ def find_whole(
     """The same without what is damaged, which is said: it hinders nobody who attaches anew."""
 
     def _leave_out(error: ImgbuildError) -> None:
-        console.warn(f"left out of what is attached to {subject}: {error.message}")
+        client.reporter.warn(f"left out of what is attached to {subject}: {error.message}")
 
     return list(_found(client, repository, subject, artifact_type, _leave_out))
 

@@ -1,6 +1,6 @@
 """The layers of a base that a registry holds and that is named by its digest.
 
-Comes in: `host/name@sha256:…` and an architecture. Goes out: the manifest's digest, the layers and
+Input: `host/name@sha256:…` and an architecture. Output: the manifest's digest, the layers and
 the configuration, each checked against its digest; and layers in the store.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import msgspec
 
 from imgbuild import codec
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Want, fetch_all
-from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.lock.resolution import Locked, RegistryLayer
+from imgbuild.lock.resolution import LockedFile, RegistryLayer
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
 from imgbuild.registry import reference as references
@@ -79,23 +79,28 @@ def base(text: str, arch: Arch, client: Client | None = None) -> Base:
         )
         for layer, diff_id in zip(manifest.layers, config.rootfs.diff_ids, strict=True)
     )
-    return Base(manifest=digest, layers=layers, settings=config.config)
+    return Base(manifest=digest, layers=layers, settings=config.config or {})
 
 
 def fetch_layers(
-    text: str, layers: Sequence[RegistryLayer], store: Store, client: Client | None = None
+    text: str, layers: Sequence[RegistryLayer], context: Context, client: Client | None = None
 ) -> None:
-    """Bring the layers of the image `text` that the store has not got into it, as blobs."""
-    repository, client = parse(text).repository, client or Client()
+    """Fetch the layers of the image `text` that the store lacks, as blobs of the store."""
+    store = context.store
+    repository, client = parse(text).repository, client or Client(offline=context.http.offline)
     due = {layer.digest: layer for layer in layers if store.blob(layer.digest) is None}
     wants = []
     for digest, layer in due.items():
-        locked = Locked(
+        locked = LockedFile(
             file=f"layer {digest} of {text}", size=layer.size, sha256=digest.removeprefix("sha256:")
         )
         urls = client.addresses(repository, digest)
         wants.append(Want(locked, lambda urls=urls: urls))  # type: ignore[misc]
-    paths = fetch_all(wants, store, client.http, title=f"layers of {repository.name}")
+    paths = fetch_all(
+        wants,
+        Context(store, client.http, context.reporter),
+        title=f"layers of {repository.name}",
+    )
     for key, path in paths.items():
         with store.scratch() as scratch:
             blob = scratch / "blob"

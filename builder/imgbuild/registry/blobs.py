@@ -1,6 +1,6 @@
 """Blobs in a registry: whether they are there, small ones as bytes, large ones as files.
 
-Comes in: descriptors. Goes out: bytes that have the size and the digest that was asked for. A
+Input: descriptors. Output: bytes that have the size and the digest that was asked for. A
 download that breaks goes on from its last byte.
 """
 

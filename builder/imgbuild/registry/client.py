@@ -1,6 +1,6 @@
 """The client for registries, as the distribution specification 1.1 has them.
 
-Comes in: references, documents, sources of blobs. Goes out: what lies in a registry, checked, or
+Input: references, documents, sources of blobs. Output: what lies in a registry, checked, or
 put there. One client keeps the tokens of one run; threads may share it.
 """
 
@@ -17,6 +17,7 @@ from imgbuild.registry.manifests import REFUSED, Fetched, NotFound
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import RegistryHttp
 from imgbuild.registry.uploads import Outcome, Source
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest, digest_of
 
 __all__ = [
@@ -74,6 +75,7 @@ class Client:
         timeout: tuple[float, float] = (20.0, 60.0),
         chunk: int | None = None,
         origin: bool = False,
+        reporter: Reporter = SILENT,
     ) -> None:
         self.http = RegistryHttp(
             plain_http=plain_http,
@@ -82,7 +84,9 @@ class Client:
             attempts=attempts,
             first_wait=first_wait,
             timeout=timeout,
+            reporter=reporter,
         )
+        self.reporter = reporter
         self._chunk = chunk
 
     # -- manifests

@@ -1,6 +1,6 @@
 """Where a registry's host is asked: itself, its mirrors, with which certificates.
 
-Comes in: a host, and the folders in which people describe hosts. Goes out: endpoints in the order
+Input: a host, and the folders in which people describe hosts. Output: endpoints in the order
 in which they are asked.
 
 `HOST/hosts.toml` is read in containerd's form, in ~/.config/imgbuild/certs.d and
@@ -23,7 +23,7 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.registry.reference import HUB
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 
 HUB_SERVER = "registry-1.docker.io"
 LOCAL = re.compile(r"^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$")
@@ -68,7 +68,11 @@ def folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def endpoints(
-    host: str, plain_http: Collection[str] = (), places: Sequence[Path] | None = None
+    host: str,
+    plain_http: Collection[str] = (),
+    places: Sequence[Path] | None = None,
+    *,
+    reporter: Reporter = SILENT,
 ) -> tuple[Endpoint, ...]:
     """Where `host` is asked, mirrors first and itself last; InputError for a wrong description."""
     places = folders(os.environ) if places is None else places
@@ -78,10 +82,14 @@ def endpoints(
         for folder in (place / name for place in places):
             described = folder / "hosts.toml"
             if described.is_file():
-                return _described(host, address, described)
-            found = _dockers(folder)
-            if found != Certificates():
-                return (Endpoint(host, address, certificates=found),)
+                found = _described(host, address, described)
+                for one in found:
+                    if not one.certificates.verify:
+                        reporter.warn(f"{described}: skip_verify: {one.address} is not verified")
+                return found
+            certificates = _dockers(folder)
+            if certificates != Certificates():
+                return (Endpoint(host, address, certificates=certificates),)
     return (Endpoint(host, address),)
 
 
@@ -149,7 +157,7 @@ def _address(text: str, settings: _Settings, file: Path) -> str:
     full = text if "://" in text else f"{scheme}://{text}"
     parts = urlsplit(full)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        message = f"{file}: {text!r} is no address of a registry"
+        message = f"{file}: {text!r} is not an address of a registry"
         raise InputError(message, hint="write https://HOST or https://HOST:PORT/PATH")
     path = full.rstrip("/")
     return path if settings.override_path or path.endswith("/v2") else f"{path}/v2"
@@ -162,8 +170,6 @@ def _endpoint(
     if unknown:
         message = f"{file}: {unknown[0]!r} is no capability"
         raise InputError(message, hint=f"known are {', '.join(CAPABILITIES)}")
-    if settings.skip_verify:
-        console.warn(f"{file}: skip_verify: who answers for {address} is not verified")
     headers = {
         name: value if isinstance(value, str) else ", ".join(value)
         for name, value in settings.header.items()

@@ -1,6 +1,6 @@
 """Logins for registries: Docker's config.json, podman's auth.json, the programs that they name.
 
-Comes in: a registry's host. Goes out: a user with a password, or an identity token, or nothing.
+Input: a registry's host. Output: a user with a password, or an identity token, or nothing.
 Looked for in the order in which Docker does: the program of `credHelpers` for this host, that of
 `credsStore`, then `auths`. What fails is told and is no login: the registry may not want any.
 """
@@ -20,7 +20,7 @@ from imgbuild.http.credentials import Login
 from imgbuild.registry.hosts import HUB_SERVER
 from imgbuild.registry.reference import HUB
 from imgbuild.system import process
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 
 HUB_LOGIN = "https://index.docker.io/v1/"
 TOKEN_USER = "<token>"  # noqa: S105 - by this name a helper says that its secret is a token
@@ -60,9 +60,11 @@ class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
     secret: str = ""
 
 
-def find(host: str) -> Found:
+def find(host: str, reporter: Reporter = SILENT) -> Found:
     """What Docker's configuration, or else podman's, knows for `host`; empty if nothing."""
-    return next((found for path in _files() if (found := _in(path, host)) != Found()), Found())
+    return next(
+        (found for path in _files() if (found := _in(path, host, reporter)) != Found()), Found()
+    )
 
 
 def _files() -> tuple[Path, ...]:
@@ -73,13 +75,13 @@ def _files() -> tuple[Path, ...]:
     return (docker / "config.json", Path(podman))
 
 
-def _in(path: Path, host: str) -> Found:
+def _in(path: Path, host: str, reporter: Reporter) -> Found:
     """What one file knows."""
     config = _read(path)
     names = _names(host)
     helpers = [config.cred_helpers[name] for name in names if name in config.cred_helpers]
     for helper in helpers[:1] or [config.creds_store]:
-        found = _ask(helper, names[0], path) if helper else Found()
+        found = _ask(helper, names[0], path, reporter) if helper else Found()
         if found != Found():
             return found
     entries = [(name, config.auths[name]) for name in names if name in config.auths]
@@ -124,21 +126,21 @@ def _decoded(auth: _Auth, name: str, path: Path) -> Found:
     return Found(login, auth.identitytoken, auth.registrytoken)
 
 
-def _ask(helper: str, name: str, path: Path) -> Found:
+def _ask(helper: str, name: str, path: Path, reporter: Reporter) -> Found:
     """What the program of `helper` answers for `name`."""
     program = shutil.which(f"docker-credential-{helper}")
     if program is None:
-        console.warn(f"{path} names docker-credential-{helper}, which is not installed")
+        reporter.warn(f"{path} names docker-credential-{helper}, which is not installed")
         return Found()
     result = process.run([program, "get"], stdin=name, check=False)
     if result.status != 0:
         if NOTHING not in result.stdout + result.stderr:
-            console.warn(f"docker-credential-{helper} gives no login for {name}")
+            reporter.warn(f"docker-credential-{helper} gives no login for {name}")
         return Found()
     try:
         answer = msgspec.json.decode(result.stdout.encode(), type=_Answer)
     except msgspec.DecodeError:
-        console.warn(f"docker-credential-{helper} answers for {name} what is no login")
+        reporter.warn(f"docker-credential-{helper} answers for {name} what is no login")
         return Found()
     if answer.username == TOKEN_USER:
         return Found(identity=answer.secret)

@@ -1,6 +1,6 @@
 """Lists in a registry, page after page: tags, repositories, referrers.
 
-Comes in: the path of a list. Goes out: its pages, as the `Link` headers lead from one to the next.
+Input: the path of a list. Output: its pages, as the `Link` headers lead from one to the next.
 """
 
 from __future__ import annotations

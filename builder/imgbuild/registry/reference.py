@@ -1,6 +1,6 @@
 """Names of repositories and of what lies in them: `[host/]name[:tag][@digest]`.
 
-Comes in: text. Goes out: values, or InputError. As docker reads it, a first part with a dot or a
+Input: text. Output: values, or InputError. As docker reads it, a first part with a dot or a
 colon, or `localhost`, is a host; without one it is Docker Hub, whose own images are `library/…`.
 """
 
@@ -75,7 +75,7 @@ def parse(text: str, *, default_tag: str | None = None) -> Reference:
         and (not at or re.fullmatch(DIGEST_PATTERN, digest))
     )
     if not right:
-        message = f"{text!r} names nothing in a registry"
+        message = f"invalid image reference: {text!r}"
         raise InputError(message, hint="write HOST/NAME[:TAG][@sha256:…], all in lower case")
     chosen = tag if colon else None if at else default_tag
     return Reference(host, name, chosen, digest if at else None)

@@ -1,6 +1,6 @@
 """What refers to a manifest (signatures, SBOMs, statements): found by the API, or by its tag.
 
-Comes in: the digest of a subject. Goes out: descriptors of what names it as its subject. Where a
+Input: the digest of a subject. Output: descriptors of what names it as its subject. Where a
 registry has no referrers API, clients keep an index of them under the tag `sha256-HEX`.
 """
 
@@ -21,7 +21,6 @@ from imgbuild.registry import hosts, manifests, pages
 from imgbuild.registry.manifests import NotFound
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling
-from imgbuild.system.console import console
 from imgbuild.values import Digest, digest_of
 
 # How a registry without the API answers; the specification knows only 404.
@@ -144,5 +143,5 @@ def _write(
 ) -> None:
     document = {"schemaVersion": 2, "mediaType": documents.INDEX, "manifests": entries}
     data = codec.compact(document)
-    console.detail(f"{repository}:{tag(subject)}: {len(entries)} referrers")
+    http.reporter.detail(f"{repository}:{tag(subject)}: {len(entries)} referrers")
     manifests.put(http, repository, data, documents.INDEX, tag(subject))

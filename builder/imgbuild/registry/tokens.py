@@ -1,6 +1,6 @@
 """What a registry asks for in WWW-Authenticate, and the header that answers it.
 
-Comes in: a challenge, what is to be allowed, a login. Goes out: an Authorization header and when it
+Input: a challenge, what is to be allowed, a login. Output: an Authorization header and when it
 should be renewed. A login travels over TLS, or stays with the server that asked for it.
 """
 
@@ -134,7 +134,7 @@ def _refuse_other_ways(realm: str, url: str) -> None:
     except ValueError:  # brackets or a port that are none
         web = None
     if not web:
-        message = f"{host(url)} names a token server, which is no web address"
+        message = f"{host(url)} names a token server, which is not a web address"
         raise FetchFailed(message, hint="ask the registry's owner; nothing was sent")
 
 

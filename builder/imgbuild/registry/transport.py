@@ -1,6 +1,6 @@
 """Requests to registries: their endpoints, certificates, logins and tokens, and their own errors.
 
-Comes in: a host, what is wanted of it, a path below `/v2`. Goes out: what is made of the answer, or
+Input: a host, what is wanted of it, a path below `/v2`. Output: what is made of the answer, or
 FetchFailed in plain words.
 
 Tokens and logins go to the endpoint that asked for them, nowhere else. Where it only points to, by
@@ -26,7 +26,7 @@ from imgbuild.http.credentials import Login, bare, host, origin
 from imgbuild.registry import hosts, logins, tokens
 from imgbuild.registry.hosts import Endpoint
 from imgbuild.registry.tokens import Grant
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
     import ssl
@@ -86,8 +86,16 @@ class RegistryHttp(Http):
         attempts: int = 6,
         first_wait: float = 0.5,
         timeout: tuple[float, float] = (20.0, 60.0),
+        reporter: Reporter = SILENT,
     ) -> None:
-        super().__init__(attempts=attempts, first_wait=first_wait, timeout=timeout, offline=offline)
+        super().__init__(
+            attempts=attempts,
+            first_wait=first_wait,
+            timeout=timeout,
+            offline=offline,
+            reporter=reporter,
+        )
+        self.reporter = reporter
         # Registries to which a blob in one piece did not come through.
         self.fragile: set[str] = set()
         self._plain_http = frozenset(plain_http)
@@ -105,7 +113,9 @@ class RegistryHttp(Http):
         """Where `registry` is asked for what `capability` says, in this order; pushed to is one."""
         with self._describing:
             if registry not in self._endpoints:
-                self._endpoints[registry] = hosts.endpoints(registry, self._plain_http)
+                self._endpoints[registry] = hosts.endpoints(
+                    registry, self._plain_http, reporter=self.reporter
+                )
         wanted = hosts.PUSH if self._origin else capability
         found = [one for one in self._endpoints[registry] if wanted in one.capabilities]
         return tuple(found[:1] if wanted == hosts.PUSH else found)
@@ -132,7 +142,7 @@ class RegistryHttp(Http):
             try:
                 return use(endpoint)
             except (FetchFailed, IntegrityError) as failure:
-                console.detail(f"{failure.message}; the next endpoint of {registry} is asked")
+                self.reporter.detail(f"{failure.message}; the next endpoint of {registry} is asked")
         return use(found[-1])
 
     def location(self, response: Response, shown: str) -> str:
@@ -149,13 +159,13 @@ class RegistryHttp(Http):
                 # A registry behind a proxy that ends TLS often does not know that there is one.
                 place = place._replace(scheme="https", netloc=here.netloc)
         except ValueError:
-            message = f"{shown}: the registry sends to what is no address"
+            message = f"{shown}: the registry redirects to what is not an address"
             raise FetchFailed(message) from None
         if place.scheme not in ("http", "https") or not place.hostname:
-            message = f"{shown}: the registry sends to what is no web address"
+            message = f"{shown}: the registry redirects to what is not a web address"
             raise FetchFailed(message)
         if here.scheme == "https" and place.scheme != "https":
-            message = f"{shown}: the registry sends to {place.hostname}, which is not encrypted"
+            message = f"{shown}: the registry redirects to {place.hostname}, which is not encrypted"
             raise FetchFailed(message)
         return place.geturl()
 
@@ -197,7 +207,7 @@ class RegistryHttp(Http):
                 new = told not in self._told
                 self._told.add(told)
             if new:
-                console.warn(f"{host(response.url)} says: {shown}")
+                self.reporter.warn(f"{host(response.url)} says: {shown}")
 
     def _send(self, request: Request, login: Login | None) -> Response:
         if request.anonymous and request.method not in READING:
@@ -249,9 +259,9 @@ class RegistryHttp(Http):
 
     def _known(self, url: str, login: Login | None) -> logins.Found:
         """What to log in with at `url`; `login` is what netrc or keyring has for it."""
-        endpoint, known = self._endpoint(url), logins.find(host(url))
+        endpoint, known = self._endpoint(url), logins.find(host(url), self.reporter)
         if known == logins.Found() and endpoint is not None and not endpoint.mirror:
-            known = logins.find(endpoint.host)
+            known = logins.find(endpoint.host, self.reporter)
         if known == logins.Found() and login is not None:
             known = logins.Found(login)
         return known

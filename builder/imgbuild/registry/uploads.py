@@ -1,6 +1,6 @@
 """Blobs on their way into a registry: mounted, in one piece, or in chunks that can go on.
 
-Comes in: a source that can be read from any byte on. Goes out: how the blob came to be there, once
+Input: a source that can be read from any byte on. Output: how the blob came to be there, once
 the registry has said that it has it, with its size. Never more than a piece of it is in memory.
 
 First in one PUT; where that breaks or is refused for its size, the registry is asked how far it is
@@ -26,7 +26,6 @@ from imgbuild.http.headers import number
 from imgbuild.registry import blobs, hosts
 from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import RegistryHttp, RegistryRefused, pulling, pushing
-from imgbuild.system.console import console
 from imgbuild.system.threads import Stopped
 from imgbuild.values import Digest
 
@@ -183,7 +182,7 @@ class _Upload:
             if self._sent >= furthest + _PROGRESS:
                 tries, furthest = 0, self._sent
             self._http.give_up(self._shown, tries, reason, wait)
-            console.detail(f"{self._shown}: {reason}; trying again")
+            self._http.reporter.detail(f"{self._shown}: {reason}; trying again")
             self._tell(0)  # where other work has failed, it is ended here
             self._http.pause(max(1, tries), wait)
             self._tell(0)
@@ -207,7 +206,7 @@ class _Upload:
         try:
             mounted = self._begin({"mount": self._source.digest, "from": other.name})
         except Refused as refused:
-            console.detail(f"{refused.message}; not mounted from {other}")
+            self._http.reporter.detail(f"{refused.message}; not mounted from {other}")
             mounted = False
         self._scopes = (pushing(self._repository.name),)
         if mounted and self._there():

@@ -1,6 +1,6 @@
 """Where a lock's wheels and sdists are now: for texts that are not kept, since they name hosts.
 
-Comes in: a lock, its matrix, and a way to ask indexes. Goes out: one address for each file.
+Input: a lock, its matrix, and a way to ask indexes. Output: one address for each file.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from imgbuild.assemble import sources
 from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Locked
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix
 
 READERS = 16
-Addresses = Callable[[str, Locked], str]
+Addresses = Callable[[str, LockedFile], str]
 
 
 def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = ()) -> Addresses:
@@ -30,7 +30,7 @@ def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = 
     with ThreadPoolExecutor(READERS) as pool:
         list(pool.map(indexes.files, sorted(set(packages))))
 
-    def _address(package: str, locked: Locked) -> str:
+    def _address(package: str, locked: LockedFile) -> str:
         found = sources.addresses(package, locked, indexes)
         if not found:
             place = indexes.place(package)
@@ -41,7 +41,7 @@ def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = 
     return _address
 
 
-def _public(url: str, locked: Locked) -> str:
+def _public(url: str, locked: LockedFile) -> str:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https"):
         message = f"{locked.file} comes from a folder of this machine, others cannot fetch it"

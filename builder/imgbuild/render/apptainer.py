@@ -1,6 +1,6 @@
 """A definition file for those who must build with Apptainer: one architecture, one layer.
 
-Comes in: a Dockerfile as a value, and an architecture of it. Goes out: the same steps as text.
+Input: a Dockerfile as a value, and an architecture of it. Output: the same steps as text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One file for `docker buildx bake` that builds every locked target.
 
-Comes in: Dockerfiles as values. Goes out: the same targets as JSON's own types. Names in such a
+Input: Dockerfiles as values. Output: the same targets as JSON's own types. Names in such a
 file have no dots, so `cu130-vllm0.20.2` is `cu130-vllm0_20_2` there.
 """
 

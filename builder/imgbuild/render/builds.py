@@ -1,17 +1,17 @@
 """What builds a package that no index has a wheel of: the lock's own files, on any architecture.
 
-Comes in: a built package of a lock. Goes out: the wheels that its build needs, each with a hash.
+Input: a built package of a lock. Output: the wheels that its build needs, each with a hash.
 """
 
 from __future__ import annotations
 
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Built, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Wheel
 from imgbuild.values import Arch
 
 
-def requires(lock: Lock, arch: Arch, built: Built) -> tuple[Wheel, ...]:
+def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
     """What the build of `built` needs, as wheels that run on `arch`.
 
     A lock names those of the machine that built it. Where the target has the same version, the

@@ -1,6 +1,6 @@
 """What a Dockerfile builds from, as folders: the base as a layout, wheels under their own names.
 
-Comes in: a lock and the cache. Goes out: the named contexts `base` and `wheels`. Files are hard
+Input: a lock and the cache. Output: the named contexts `base` and `wheels`. Files are hard
 links to the cache, or copies on another disk; what another lock left there is removed. A folder of
 wheels is held while somebody fills it or builds from it, so that others wait.
 """
@@ -21,7 +21,7 @@ import msgspec
 from imgbuild.assemble import layout
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.layers import require
-from imgbuild.assemble.layout import Built
+from imgbuild.assemble.layout import BuiltImage
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.lock import Lock
 from imgbuild.plan.plan import WheelsRecipe, installed_wheels, plan
@@ -29,7 +29,7 @@ from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import bake
 from imgbuild.system import files
-from imgbuild.system.console import console
+from imgbuild.system.reporter import Reporter
 from imgbuild.values import Arch, Sha256
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]*\.whl")
@@ -65,7 +65,7 @@ def base(
     inputs: Inputs,
     *,
     processes: int,
-) -> Built:
+) -> BuiltImage:
     """Leave the base of `lock` on `arches` in the layout `folder`."""
     return layout.build(
         lock, sealed, arches, folder, inputs, processes=processes, verify=False, only_base=True
@@ -97,12 +97,12 @@ def held_wheels(
     due = _due(lock, arches)
     folder.mkdir(parents=True, exist_ok=True)
     _refuse_others(folder)
-    with _held(folder):
+    with _held(folder, inputs.context.reporter):
         for path in sorted(folder.iterdir()):  # another lock's, leftovers of a killed process
             if _is_wheel(path) and path.name not in due:
                 path.unlink()
         made = sum(
-            _place(folder / name, require(inputs.store, key, name), key)
+            _place(folder / name, require(inputs.store, key, name), key, inputs.context.reporter)
             for name, key in due.items()
         )
         size = sum((folder / name).stat().st_size for name in due)
@@ -110,11 +110,11 @@ def held_wheels(
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _held(folder: Path, reporter: Reporter) -> Iterator[None]:
     """Hold `folder` against other processes; waits. The kernel lets go when this one ends."""
     descriptor = files.open_locked(folder / LOCK)
     if descriptor is None:
-        console.info(f"waiting for another imgbuild, which uses {folder}")
+        reporter.info(f"waiting for another imgbuild, which uses {folder}")
         with files.locked(folder / LOCK):
             yield
         return
@@ -151,7 +151,7 @@ def _is_wheel(path: Path) -> bool:
     return named and not path.is_dir()
 
 
-def _place(path: Path, source: Path, key: Sha256) -> bool:
+def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
     """Make `path` the file `source`, whose hash is `key`; False if it is that already."""
     with contextlib.suppress(FileNotFoundError):
         if path.samefile(source) or _is_copy(path, source, key):
@@ -161,7 +161,7 @@ def _place(path: Path, source: Path, key: Sha256) -> bool:
         try:
             os.link(source, temporary)
         except OSError as error:  # another file system, or one that has no links
-            console.detail(f"copying {source} to {path}: {error.strerror}")
+            reporter.detail(f"copying {source} to {path}: {error.strerror}")
             shutil.copyfile(source, temporary)
         temporary.replace(path)
     finally:

@@ -1,6 +1,6 @@
 """A Dockerfile as a value: the steps that make the image of a lock, for all its architectures.
 
-Comes in: a lock, its seal, and the matrix, which has the reasons. Goes out: a `Dockerfile`, and its
+Input: a lock, its seal, and the matrix, which has the reasons. Output: a `Dockerfile`, and its
 text by the templates. A pure function: nothing is fetched, built or asked.
 """
 

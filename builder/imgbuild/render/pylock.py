@@ -1,6 +1,6 @@
 """The lock as PEP 751 has it: a `pylock.toml` with addresses, for pip, uv and other installers.
 
-Comes in: a lock and addresses. Goes out: text. It names hosts, so it is never committed. A package
+Input: a lock and addresses. Output: text. It names hosts, so it is never committed. A package
 with one version everywhere has one entry with its wheels; one that differs has one for each
 architecture, behind a marker.
 """
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 
 import imgbuild
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Built, Locked, Wheel
+from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel
 from imgbuild.render.addresses import Addresses
 from imgbuild.values import Arch
 
-Entries = dict[tuple[str, str], dict[Arch, Wheel | Built]]
+Entries = dict[tuple[str, str], dict[Arch, Wheel | BuiltWheel]]
 
 
 def text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
@@ -25,7 +25,7 @@ def text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
     entries: Entries = {}
     for arch in arches:
         resolution = lock.arch[arch]
-        items: list[Wheel | Built] = [*resolution.wheels, *resolution.built]
+        items: list[Wheel | BuiltWheel] = [*resolution.wheels, *resolution.built]
         for item in items:
             entries.setdefault((item.package, item.version), {})[arch] = item
     python = lock.base.python
@@ -43,12 +43,12 @@ def text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
 
 def _package(
     key: tuple[str, str],
-    items: dict[Arch, Wheel | Built],
+    items: dict[Arch, Wheel | BuiltWheel],
     arches: set[Arch],
     addresses: Addresses,
 ) -> list[str]:
     package, version = key
-    built = [item for item in items.values() if isinstance(item, Built)]
+    built = [item for item in items.values() if isinstance(item, BuiltWheel)]
     words = " ".join(
         f"{key}={shlex.quote(text)}" for one in built[:1] for key, text in one.env.items()
     )
@@ -66,7 +66,7 @@ def _package(
     return lines
 
 
-def _file(package: str, locked: Locked, addresses: Addresses) -> str:
+def _file(package: str, locked: LockedFile, addresses: Addresses) -> str:
     url = addresses(package, locked)
     return (
         f"{{name = {_string(locked.file)}, url = {_string(url)}, size = {locked.size},"

@@ -1,6 +1,6 @@
 """The lock for people without containers: a script that makes its environment and checks it.
 
-Comes in: a lock, its seal, an architecture, and addresses for what no default index has. Goes out:
+Input: a lock, its seal, an architecture, and addresses for what no default index has. Output:
 the text of a shell script that needs a Python of the right version, and uv or pip. Packages that
 lose files, and those without a wheel, come after all others: each is installed aside or built then.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Built, Locked, Resolution
+from imgbuild.lock.resolution import BuiltWheel, LockedFile, Resolution
 from imgbuild.plan.plan import installed_wheels, omitted
 from imgbuild.plan.seal import Seal
 from imgbuild.render import builds, templates
@@ -113,7 +113,7 @@ def _omissions(lock: Lock, resolution: Resolution) -> dict[str, Omission]:
 
 
 def _line(
-    lock: Lock, package: str, version: str, files: Sequence[Locked], addresses: Addresses
+    lock: Lock, package: str, version: str, files: Sequence[LockedFile], addresses: Addresses
 ) -> Line:
     """A package with the hashes of `files`, of which an index has the first."""
     hashes = " ".join(f"--hash=sha256:{file.sha256}" for file in files)
@@ -124,7 +124,7 @@ def _line(
 
 
 def _built(
-    lock: Lock, arch: Arch, built: Built, less: Omission | None, addresses: Addresses
+    lock: Lock, arch: Arch, built: BuiltWheel, less: Omission | None, addresses: Addresses
 ) -> Alone:
     versions = lock.arch[arch].versions
     files = (built.sdist, built.wheel)

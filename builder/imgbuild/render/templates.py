@@ -1,6 +1,6 @@
 """The templates: one idea a file, in `images/templates/`; a project's own ones come first.
 
-Comes in: a template's name and values. Goes out: text. A name that a template does not know is an
+Input: a template's name and values. Output: text. A name that a template does not know is an
 error, not an empty word.
 """
 

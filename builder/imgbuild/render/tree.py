@@ -1,6 +1,6 @@
 """Members of a layer as steps of a shell: folders, links, and files that lie beside a Dockerfile.
 
-Comes in: the members of the layers that come from no package, for each architecture. Goes out: the
+Input: the members of the layers that come from no package, for each architecture. Output: the
 same as a `Tree`, and the texts that it copies.
 """
 

@@ -19,10 +19,10 @@ from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan import seal as seals
 from imgbuild.project import Project
-from imgbuild.render import apptainer, bake, current, online, pylock, script, templates
+from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates
 from imgbuild.render.addresses import Addresses, addresses
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 Chosen = tuple[Lock, Sequence[Arch]]
@@ -50,25 +50,29 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(self.files.values()).removesuffix("\n")
 
 
-def keep(project: Project, matrix: Matrix, chosen: Iterable[Lock]) -> list[Rendered]:
+def keep(
+    project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
+) -> list[Rendered]:
     """Write Dockerfiles beside their locks, and the bake file of all targets."""
     kept = []
     for lock in chosen:
         due = _kept(project, matrix, lock)
-        current.write(project, lock.target, due)
+        committed.write(project, lock.target, due)
         kept.append(
             Rendered(
                 target=lock.target,
                 form="dockerfile",
                 files={name: data.decode() for name, data in due.items()},
-                place=project.images / lock.target / current.DOCKERFILE,
+                place=project.images / lock.target / committed.DOCKERFILE,
             )
         )
-    _keep_bake(project, matrix)
+    _keep_bake(project, matrix, reporter)
     return kept
 
 
-def keep_new(project: Project, matrix: Matrix, names: Iterable[str]) -> None:
+def keep_new(
+    project: Project, matrix: Matrix, names: Iterable[str], reporter: Reporter = SILENT
+) -> None:
     """Write the Dockerfiles of targets that were just locked, or say why one has none.
 
     Then none of an earlier lock is left either.
@@ -76,20 +80,22 @@ def keep_new(project: Project, matrix: Matrix, names: Iterable[str]) -> None:
     for name in names:
         lock = locks.read_lock(project.images, name)
         try:
-            current.write(project, name, _kept(project, matrix, lock))
+            committed.write(project, name, _kept(project, matrix, lock))
         except InputError as error:
-            current.write(project, name, {})
-            console.info(f"{name} has no Dockerfile: {error.message}")
-    _keep_bake(project, matrix)
+            committed.write(project, name, {})
+            reporter.info(f"{name} has no Dockerfile: {error.message}")
+    _keep_bake(project, matrix, reporter)
 
 
-def check(project: Project, matrix: Matrix, chosen: Iterable[Lock]) -> None:
+def check(
+    project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
+) -> None:
     """LockStale, with every file, if one is not what follows from its lock."""
     reasons = []
     for lock in chosen:
-        reasons += current.stale(project, lock.target, _kept(project, matrix, lock))
+        reasons += committed.stale(project, lock.target, _kept(project, matrix, lock))
     path = project.root / bake.FILE
-    if (path.read_bytes() if path.exists() else None) != _bake(project, matrix):
+    if (path.read_bytes() if path.exists() else None) != _bake(project, matrix, reporter):
         reasons.append(f"{path} does not follow from the locks")
     if reasons:
         message = "\n  ".join(("what was rendered is out of date:", *reasons))
@@ -165,7 +171,7 @@ def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> di
     lock, arches = chosen
     made = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
     files = {
-        **current.copied(lock, arches, matrix),
+        **committed.copied(lock, arches, matrix),
         **{requirements.file_name(arch): requirements.text(lock, arch).encode() for arch in arches},
     }
     if wish.online:
@@ -174,7 +180,7 @@ def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> di
         files |= online.build_files(lock, arches)
     text = templates.render("dockerfile.j2", made, images=project.images)
     return {
-        current.DOCKERFILE: text,
+        committed.DOCKERFILE: text,
         **{name: data.decode() for name, data in sorted(files.items())},
     }
 
@@ -186,7 +192,7 @@ def _addresses(matrix: Matrix, chosen: Chosen) -> Addresses:
 
 
 def _kept(project: Project, matrix: Matrix, lock: Lock) -> dict[str, bytes]:
-    return current.files(project, matrix, lock, seals.read_seal(project.images, lock))
+    return committed.files(project, matrix, lock, seals.read_seal(project.images, lock))
 
 
 def _dockerfile(
@@ -195,23 +201,23 @@ def _dockerfile(
     return dockerfile(lock, seals.read_seal(project.images, lock), matrix, arches)
 
 
-def _keep_bake(project: Project, matrix: Matrix) -> None:
+def _keep_bake(project: Project, matrix: Matrix, reporter: Reporter) -> None:
     path = project.root / bake.FILE
-    data = _bake(project, matrix)
+    data = _bake(project, matrix, reporter)
     if data is None:
         path.unlink(missing_ok=True)
     else:
         codec.write_bytes(path, data)
 
 
-def _bake(project: Project, matrix: Matrix) -> bytes | None:
+def _bake(project: Project, matrix: Matrix, reporter: Reporter) -> bytes | None:
     """The bake file of all targets that have a Dockerfile; None if there is none."""
     made = []
     for name in project.sealed():
         try:
             made.append(_dockerfile(project, matrix, locks.read_lock(project.images, name)))
         except ImgbuildError as error:
-            console.detail(f"{bake.FILE} is without {name}: {error.message}")
+            reporter.detail(f"{bake.FILE} is without {name}: {error.message}")
     return codec.encode(bake.bake(made)) if made else None
 
 

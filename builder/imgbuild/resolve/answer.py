@@ -1,9 +1,8 @@
-"""Worlds that are no target yet: from what a user asks for to a `Target`, its packages and a row.
+"""The answer of `imgbuild resolve`: from a request to a `Target`, its packages and a row.
 
-    wishes → survey (which torch, which CUDA) → target → settle → why each version → row
+    request → first solve (which torch, which CUDA) → target → settle → reasons → row
 
-Comes in: requirements, versions that must stay, a CUDA release, architectures. Goes out: an
-`Answer`, which says for each architecture what it holds or why it is impossible. Nothing is
+A `ResolveAnswer` has, for each architecture, the packages or why there is no solution. Nothing is
 written but the cache.
 """
 
@@ -15,9 +14,9 @@ import msgspec
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.judge import CHECKS
-from imgbuild.cache.download import Http
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import FACT
 from imgbuild.learn.loop import READABLE, settle
 from imgbuild.lock.resolution import Resolution
@@ -25,15 +24,13 @@ from imgbuild.matrix import constraints, row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
 from imgbuild.matrix.model import Base, Flashinfer, Matrix, Target, Wanted
-from imgbuild.resolve import conflict, python_support, request
-from imgbuild.resolve import reasons as whys
-from imgbuild.resolve import survey as surveys
-from imgbuild.resolve.quick_audit import Glance, glance
-from imgbuild.resolve.request import Ask
-from imgbuild.resolve.survey import Memory, Survey
+from imgbuild.resolve import conflict, first_solve, python_support, request
+from imgbuild.resolve.first_solve import FirstSolve, LearnedMemory, Query, with_target
+from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
+from imgbuild.resolve.reasons import links, reasons_of
+from imgbuild.resolve.request import ResolveRequest
 from imgbuild.solve import sdist_wheel
-from imgbuild.solve.torch import TORCH, Build
-from imgbuild.system.console import console
+from imgbuild.solve.torch import TORCH, TorchBuild
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
@@ -41,16 +38,16 @@ ASKED = "asked for with imgbuild resolve"
 FLASHINFER = "flashinfer-python"
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A package of a world, its version, and why: the strongest reason first."""
+class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A package, its version, and the reasons for it: the strongest first."""
 
     package: str
     version: str
     why: tuple[str, ...]
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a world is impossible on one architecture, and what is nearest."""
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why there is no solution on one architecture, and suggestions."""
 
     message: str
     reasons: tuple[str, ...]
@@ -58,28 +55,28 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a world on one architecture: its packages, or a refusal.
+class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The result on one architecture: packages, or a refusal.
 
     `warnings` name packages that fell far behind their newest version, and the cause.
     """
 
-    packages: tuple[Choice, ...] = ()
+    packages: tuple[ChosenVersion, ...] = ()
     warnings: tuple[str, ...] = ()
-    refused: Refused | None = None
+    refused: Refusal | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A world on each architecture that was asked for; `target` and `row` if one is possible.
+class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The result on each architecture that was asked for; `target` and `row` if one has a solution.
 
     `driver` is the oldest driver that runs programs of its CUDA release, "" where that is unknown.
-    The world of `row` passed the `checks` of the audit; `unchecked` are those for which shared
-    objects have to be read, out of whole wheels. Both are empty where no world is possible.
+    The packages of `row` passed the `checks` of the audit; `unchecked` are those that need shared
+    objects, from whole wheels. Both are empty if there is no solution.
     """
 
     name: str
     python: str
-    arch: dict[Arch, Outcome]
+    arch: dict[Arch, ArchOutcome]
     driver: str = ""
     target: Target | None = None
     row: tuple[str, ...] = ()
@@ -88,28 +85,28 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answer(
-    ask: Ask, matrix: Matrix, learned: Sequence[Constraint], store: Store, http: Http
-) -> Answer:
-    """Resolve what is asked for on each architecture; `learned` is what locks have taught.
+    ask: ResolveRequest, matrix: Matrix, learned: Sequence[Constraint], context: Context
+) -> ResolveAnswer:
+    """Resolve a request on each architecture; `learned` are the constraints from locks.
 
-    InputError if the wishes contradict the matrix itself; FetchFailed if an index does not answer.
+    InputError if the request contradicts the matrix; FetchFailed if an index does not answer.
     """
     request.check(ask, matrix)
-    memory = Memory(learned)
+    memory = LearnedMemory(learned)
     while True:
         known = memory.known
-        each = found_on(ask, matrix, memory, store, http)
-        # What one architecture taught holds for the others, which were resolved before it.
+        each = found_on(ask, matrix, memory, context)
+        # What was learned on one architecture holds for those that were resolved before it.
         if memory.known == known or not any(
             constraints.violations(memory.known, found.versions) for found in each.found.values()
         ):
             break
     python = matrix.bases[request.base_of(ask, matrix)].python
     if each.target is None:
-        return Answer(name=ask.name or "", python=python, arch=each.outcomes)
+        return ResolveAnswer(name=ask.name or "", python=python, arch=each.outcomes)
     target = settled(ask, each.target, each.found, each.outcomes)
     name = request.name_of(ask, matrix, target.cuda, target.pins)
-    return Answer(
+    return ResolveAnswer(
         name=name,
         python=python,
         arch=each.outcomes,
@@ -121,115 +118,112 @@ def answer(
     )
 
 
-class Each(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found on each architecture; `target` is that of the first that is possible."""
+class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
+    """The results by architecture; `target` is that of the first with a solution."""
 
     target: Target | None
     found: dict[Arch, Resolution]
-    outcomes: dict[Arch, Outcome]
+    outcomes: dict[Arch, ArchOutcome]
 
 
-def found_on(ask: Ask, matrix: Matrix, memory: Memory, store: Store, http: Http) -> Each:
-    """What is asked for on one architecture after the other; `memory` learns on the way."""
+def found_on(
+    ask: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
+) -> ArchOutcomes:
+    """Resolve on one architecture after the other; `memory` gains what is learned."""
     base = matrix.bases[request.base_of(ask, matrix)]
     target: Target | None = None
     found: dict[Arch, Resolution] = {}
-    outcomes: dict[Arch, Outcome] = {}
+    outcomes: dict[Arch, ArchOutcome] = {}
     for arch in ask.arches:
         try:
-            python_support.refuse(ask, matrix, arch, store, http)
-            made, found[arch], survey = find(ask, matrix, arch, target, memory, store, http)
-        except WorldImpossible as error:
-            outcomes[arch] = Outcome(refused=refused(error))
+            query = Query(
+                ask=ask, matrix=matrix, arch=arch, memory=memory, context=context, target=target
+            )
+            python_support.refuse(query)
+            made, found[arch], first = find(query)
+        except NoSolution as error:
+            outcomes[arch] = ArchOutcome(refused=refused(error))
             continue
         target = target or made
-        outcomes[arch] = Outcome(
-            packages=choices(ask, target, found[arch], arch, base, memory.known, store),
+        outcomes[arch] = ArchOutcome(
+            packages=choices(ask, target, found[arch], arch, base, memory.known, context.store),
             warnings=(
                 *map(conflict.window_words, memory.windows),
-                *surveys.warnings(survey, found[arch].versions),
+                *first_solve.warnings(first, found[arch].versions),
             ),
         )
-    return Each(target=target, found=found, outcomes=outcomes)
+    return ArchOutcomes(target=target, found=found, outcomes=outcomes)
 
 
-def find(
-    ask: Ask,
-    matrix: Matrix,
-    arch: Arch,
-    target: Target | None,
-    memory: Memory,
-    store: Store,
-    http: Http,
-) -> tuple[Target, Resolution, Survey]:
-    """A target that holds what is asked for on `arch`, and its packages.
+def find(query: Query) -> tuple[Target, Resolution, FirstSolve]:
+    """A target that has what is asked for, and its packages.
 
-    What is learned while it settles may call for another torch: then it is surveyed again.
-    WorldImpossible if nothing is left to try.
+    What is learned while it is solved may call for another torch: then it starts again.
+    NoSolution if nothing is left to try.
     """
+    ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
     base = request.base_of(ask, matrix)
-    failed: WorldImpossible | None = None
-    tried: list[Build | None] = []
+    failed: NoSolution | None = None
+    tried: list[TorchBuild | None] = []
     while True:
-        with console.step(f"surveying {arch}"):
-            survey = surveys.survey(ask, matrix, arch, target, memory, store, http)
-        if failed is not None and survey.torch in tried:
+        with query.context.reporter.step(f"first solve for {arch}"):
+            first = first_solve.solve_first(query)
+        if failed is not None and first.torch in tried:
             raise failed
-        if memory.see(look(ask, survey, store, http)):
+        if memory.see(look(ask, first, query.context)):
             continue
-        made = target or target_of(ask, matrix, base, survey)
-        name = request.name_of(ask, matrix, made.cuda, survey.versions)
-        world = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
+        made = query.target or target_of(ask, matrix, base, first)
+        name = request.name_of(ask, matrix, made.cuda, first.versions)
+        extended = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
         try:
-            done = settle(world, name, [arch], store, http, memory.known, memory.keep)
-        except WorldImpossible as error:
+            done = settle(extended, name, [arch], query.context, memory.known, memory.keep)
+        except NoSolution as error:
             failed = error
-            tried.append(survey.torch)
+            tried.append(first.torch)
         else:
-            return made, done.resolutions[arch], survey
+            return made, done.resolutions[arch], first
 
 
-def look(ask: Ask, survey: Survey, store: Store, http: Http) -> Glance:
-    """What the code of the packages that are named says of each other."""
-    named = [wish.package for wish in ask.wishes if wish.package != TORCH]
-    versions = {name: survey.versions[name] for name in named}
-    pinned = [wish.package for wish in ask.wishes if wish.pin is not None]
-    with console.step(f"reading what {', '.join(named)} say of each other"):
-        return glance(survey.facts.catalogue, versions, pinned, store, http)
+def look(ask: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
+    """What the code of the packages that are asked for requires of each other."""
+    named = [requested.package for requested in ask.requests if requested.package != TORCH]
+    versions = {name: first.versions[name] for name in named}
+    pinned = [requested.package for requested in ask.requests if requested.pin is not None]
+    with context.reporter.step(f"quick audit of {', '.join(named)}"):
+        return audit_requested(first.facts.catalogue, versions, pinned, context)
 
 
-def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
-    """`matrix` with one target more."""
-    return msgspec.structs.replace(matrix, targets={**matrix.targets, name: target})
-
-
-def target_of(ask: Ask, matrix: Matrix, base: str, survey: Survey) -> Target:
-    """What is asked for as a target: torch and CUDA as the survey found them."""
-    pins = {wish.package: wish.pin for wish in ask.wishes if wish.pin is not None}
-    if survey.torch is not None:
-        pins.setdefault(TORCH, str(survey.torch.version))
+def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve) -> Target:
+    """A request as a target, with torch and CUDA of the first solve."""
+    pins = {
+        requested.package: requested.pin for requested in ask.requests if requested.pin is not None
+    }
+    if first.torch is not None:
+        pins.setdefault(TORCH, str(first.torch.version))
     requires = {
-        wish.package: Wanted(spec=wish.spec, reason=ASKED)
-        for wish in ask.wishes
-        if wish.package not in pins
+        requested.package: Wanted(spec=requested.spec, reason=ASKED)
+        for requested in ask.requests
+        if requested.package not in pins
     }
     return Target(
-        summary=f"{', '.join(wish.package for wish in ask.wishes)} for CUDA {survey.cuda}",
+        summary=f"{', '.join(one.package for one in ask.requests)} for CUDA {first.cuda}",
         base=base,
-        cuda=survey.cuda,
+        cuda=first.cuda,
         arch=ask.arches,
         as_of=ask.as_of or request.tomorrow(),
         pins=pins,
         requires=requires,
         indexes=dict(ask.indexes),
-        flashinfer=flashinfer_of(matrix, ask, survey.cuda, survey.versions),
+        flashinfer=flashinfer_of(matrix, ask, first.cuda, first.versions),
     )
 
 
-def flashinfer_of(matrix: Matrix, ask: Ask, cuda: str, versions: Mapping[str, str]) -> Flashinfer:
+def flashinfer_of(
+    matrix: Matrix, ask: ResolveRequest, cuda: str, versions: Mapping[str, str]
+) -> Flashinfer:
     """The mode of FlashInfer that its index and the CUDA release leave."""
     if FLASHINFER not in versions:
-        return Flashinfer(mode="off", reason="nothing in this world asks for FlashInfer")
+        return Flashinfer(mode="off", reason="no package requires FlashInfer")
     index = ask.indexes.get(FLASHINFER, matrix.default_index)
     if index != matrix.default_index:
         return Flashinfer(mode="prebuilt", reason=f"the index {index} has compiled kernels")
@@ -240,47 +234,47 @@ def flashinfer_of(matrix: Matrix, ask: Ask, cuda: str, versions: Mapping[str, st
 
 
 def choices(
-    ask: Ask,
+    ask: ResolveRequest,
     target: Target,
     found: Resolution,
     arch: Arch,
     base: Base,
     learned: Sequence[Constraint],
     store: Store,
-) -> tuple[Choice, ...]:
+) -> tuple[ChosenVersion, ...]:
     """Every package of a resolution with the reasons for its version."""
     versions = found.versions
     metadata = {wheel.package: store.fact(FACT, wheel.sha256) or b"" for wheel in found.wheels}
     for built in found.built:
         path = store.file(built.wheel.sha256)
         metadata[built.package] = sdist_wheel.metadata(path) if path is not None else b""
-    asked = {wish.package: str(wish) for wish in ask.wishes}
+    asked = {requested.package: str(requested) for requested in ask.requests}
     for package in target.pins:
         asked.setdefault(package, f"the {package} of CUDA {target.cuda} that fits")
     for package, wanted in target.requires.items():
         asked.setdefault(package, wanted.reason)
     markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
-    reasons = whys.whys(versions, asked, whys.links(metadata, markers), learned)
+    reasons = reasons_of(versions, asked, links(metadata, markers), learned)
     return tuple(
-        Choice(package=package, version=versions[package], why=reasons[package])
+        ChosenVersion(package=package, version=versions[package], why=reasons[package])
         for package in sorted(versions)
     )
 
 
 def settled(
-    ask: Ask,
+    ask: ResolveRequest,
     target: Target,
     found: Mapping[Arch, Resolution],
-    outcomes: Mapping[Arch, Outcome],
+    outcomes: Mapping[Arch, ArchOutcome],
 ) -> Target:
-    """`target` as a row says it: what was asked for pinned where all architectures agree."""
+    """`target` as a row: requested packages are pinned if all architectures have one version."""
     pins = dict(target.pins)
     requires = dict(target.requires)
-    for wish in ask.wishes:
-        versions = {each.versions[wish.package] for each in found.values()}
+    for requested in ask.requests:
+        versions = {each.versions[requested.package] for each in found.values()}
         if len(versions) == 1:
-            pins[wish.package] = versions.pop()
-            requires.pop(wish.package, None)
+            pins[requested.package] = versions.pop()
+            requires.pop(requested.package, None)
     exclude = {
         arch: "; ".join(outcome.refused.reasons) or outcome.refused.message
         for arch, outcome in outcomes.items()
@@ -295,8 +289,8 @@ def settled(
     )
 
 
-def refused(error: WorldImpossible) -> Refused:
+def refused(error: NoSolution) -> Refusal:
     """An error as a value."""
-    return Refused(
+    return Refusal(
         message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint
     )

@@ -1,11 +1,8 @@
-"""The short chain from what is asked for to what cannot be: each step a fact that was read.
+"""The shortest explanation of a conflict: each step is a fact that was read.
 
-Comes in: demands (`vllm==0.33.0`), a CUDA release, METADATA of what they leave no choice about, and
-what was learned of it. Goes out: a `Conflict`, or None where following the demands finds none.
-
-A resolver proves that nothing fits, in as many steps as it took. Here one package after the other
-is followed that can have one version only, until two demands meet that no version satisfies: that
-is the reason which people can check, and it says which wish to change.
+A resolver proves that nothing fits, in as many steps as it took. Here one package after another is
+followed that can have one version only, until no version satisfies two demands: users can check
+that reason, and it names the requested package to change.
 """
 
 from __future__ import annotations
@@ -21,15 +18,15 @@ from packaging.version import Version
 
 from imgbuild.errors import FetchFailed
 from imgbuild.index import cuda_releases as cudas
-from imgbuild.index.pages import File
+from imgbuild.index.pages import IndexFile
 from imgbuild.index.server import Catalogue
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.solve import refusal
 from imgbuild.solve import torch as torches
-from imgbuild.solve.torch import READERS, TORCH, Build
+from imgbuild.solve.torch import READERS, TORCH, TorchBuild
 from imgbuild.values import normalize
 
-STEPS = 6  # of a chain that people read
+STEPS = 6  # of an explanation
 COMPILED_FOR = re.compile(r"cu(?P<cuda>[0-9]{2,3})torch(?P<torch>[0-9]+\.[0-9]+)")
 
 
@@ -46,27 +43,27 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     learned: bool = False
 
 
-class Conflict(msgspec.Struct, frozen=True, kw_only=True):
-    """Why demands cannot be met together; `wishes` are the packages whose demands led there.
+class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
+    """Why demands contradict each other; `requests` are the packages whose demands led there.
 
     `cuda`: the CUDA release is one of the reasons.
     """
 
     reasons: tuple[str, ...]
-    wishes: tuple[str, ...]
+    requests: tuple[str, ...]
     package: str
     cuda: bool = False
 
 
-class Facts:
-    """What chains are made of, each read once: versions to be had, requirements, torch's CUDA."""
+class PackageFacts:
+    """Facts about packages, each read once: available versions, requirements, torch's CUDA."""
 
     def __init__(
         self,
         catalogue: Catalogue,
-        read: Callable[[File], bytes],
+        read: Callable[[IndexFile], bytes],
         learned: Sequence[Constraint],
-        torches: Sequence[Build],
+        torches: Sequence[TorchBuild],
     ) -> None:
         self.catalogue = catalogue
         self.learned = learned
@@ -76,9 +73,9 @@ class Facts:
         self._requires: dict[tuple[str, Version], tuple[Demand, ...]] = {}
         self._fitting: dict[tuple[str, str], tuple[Version, ...]] = {}
 
-    def knowing(self, learned: Sequence[Constraint]) -> Facts:
+    def knowing(self, learned: Sequence[Constraint]) -> PackageFacts:
         """The same facts with other `learned` ones; what was read is not read again."""
-        found = Facts(self.catalogue, self._read, learned, self.torches)
+        found = PackageFacts(self.catalogue, self._read, learned, self.torches)
         found._versions, found._fitting = self._versions, self._fitting
         return found
 
@@ -188,15 +185,15 @@ def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
 class _Search:
     """Follows demands that leave no choice; `fixed` holds the demands that left none."""
 
-    def __init__(self, facts: Facts, cuda: str | None) -> None:
+    def __init__(self, facts: PackageFacts, cuda: str | None) -> None:
         self.facts = facts
         self.cuda = cuda
         self.demands: dict[str, list[Demand]] = {}
         self.fixed: dict[str, tuple[Demand, ...]] = {}
 
-    def run(self, wishes: Iterable[Demand]) -> Conflict | None:
+    def run(self, requests: Iterable[Demand]) -> RequirementConflict | None:
         """Follow what is exact or of torch first, since that explains most; then the ranges."""
-        due = list(wishes)
+        due = list(requests)
         ranges: list[Demand] = []
         while due or ranges:
             if not due:
@@ -222,22 +219,22 @@ class _Search:
             due.sort(key=lambda item: item.package != TORCH)
         return None
 
-    def run_compiled(self, wishes: Iterable[Demand]) -> Conflict | None:
-        """Follow only what named versions say of themselves, whether an index has them or not."""
+    def run_compiled(self, requests: Iterable[Demand]) -> RequirementConflict | None:
+        """Follow only names of versions (`+cu124torch2.6`), whether an index has them or not."""
         due = []
-        for wish in wishes:
-            pin = _exact(wish.spec)
-            said = list(_compiled_for(wish.package, Version(pin))) if pin else []
+        for requested in requests:
+            pin = _exact(requested.spec)
+            said = list(_compiled_for(requested.package, Version(pin))) if pin else []
             if said:
-                self.fixed[wish.package] = (wish,)
-                self.demands[wish.package] = [wish]
+                self.fixed[requested.package] = (requested,)
+                self.demands[requested.package] = [requested]
                 due += said
-            elif wish.package == TORCH:
-                due.insert(0, wish)
+            elif requested.package == TORCH:
+                due.insert(0, requested)
         return self.run(due) if self.fixed else None
 
     @property
-    def torch(self) -> Build | None:
+    def torch(self) -> TorchBuild | None:
         """The newest torch that the demands leave; None if none of them is of torch."""
         left = self.left(TORCH, self.demands[TORCH]) if TORCH in self.demands else None
         return next((b for b in self.facts.torches if left and b.version == left[0]), None)
@@ -249,10 +246,10 @@ class _Search:
             return tuple(v for v in allowed if all(_allows(d.spec, v) for d in demands))
         return self.facts.fitting(package, ",".join(d.spec for d in demands if d.spec))
 
-    def _fits(self, build: Build) -> bool:
+    def _fits(self, build: TorchBuild) -> bool:
         return build.cuda is not None and self.cuda in (None, build.cuda)
 
-    def conflict(self, package: str) -> Conflict:
+    def conflict(self, package: str) -> RequirementConflict:
         """The fewest of the demands on `package` that leave nothing, each with what led to it."""
         demands = self.demands[package]
         # Between versions first: a clash of them says more than that of one with a CUDA release.
@@ -267,29 +264,31 @@ class _Search:
             tuple(demands),
         )
         steps: dict[str, None] = {}
-        wishes: dict[str, None] = {}
+        requests: dict[str, None] = {}
         for demand in core:
-            self._lead(demand, steps, wishes, set())
+            self._lead(demand, steps, requests, set())
         reasons = [*steps, *self._last(package, core)]
         of_cuda = package == TORCH and any(
             _allows_all(core, build.version) for build in self.facts.torches
         )
         kept = reasons if len(reasons) <= STEPS else [*reasons[: STEPS - 3], *reasons[-3:]]
-        return Conflict(reasons=tuple(kept), wishes=tuple(wishes), package=package, cuda=of_cuda)
+        return RequirementConflict(
+            reasons=tuple(kept), requests=tuple(requests), package=package, cuda=of_cuda
+        )
 
     def _lead(
-        self, demand: Demand, steps: dict[str, None], wishes: dict[str, None], seen: set[str]
+        self, demand: Demand, steps: dict[str, None], requests: dict[str, None], seen: set[str]
     ) -> None:
         if not demand.asker:
-            wishes[demand.package] = None
+            requests[demand.package] = None
         elif demand.asker not in seen:
             seen.add(demand.asker)
             for before in self.fixed.get(demand.asker, ()):
-                self._lead(before, steps, wishes, seen)
+                self._lead(before, steps, requests, seen)
         steps[demand.words] = None
 
     def _last(self, package: str, core: Sequence[Demand]) -> list[str]:
-        """The closing words: what there is of `package` in place of what is demanded."""
+        """The last reasons: which versions of `package` exist instead of the demanded ones."""
         catalogue = self.facts.catalogue
         spec = ",".join(demand.spec for demand in core if demand.spec)
         pin = _exact(spec)
@@ -322,13 +321,13 @@ class _Search:
 
 
 def conflict(
-    facts: Facts, wishes: Iterable[Demand], cuda: str | None, *, row: str = ""
-) -> Conflict | None:
-    """Follow `wishes` on CUDA `cuda` (None: any) to the first contradiction; None if none is met.
+    facts: PackageFacts, requests: Iterable[Demand], cuda: str | None, *, row: str = ""
+) -> RequirementConflict | None:
+    """Follow `requests` on CUDA `cuda` (None: any) to the first contradiction; None if none is met.
 
     `row` is the target of the matrix that names the CUDA release; without it, the user did.
     """
-    asked = tuple(wishes)
+    asked = tuple(requests)
     found = _Search(facts, cuda).run_compiled(asked) or _Search(facts, cuda).run(asked)
     if cuda is not None and facts.torches and all(build.cuda != cuda for build in facts.torches):
         return _unknown_cuda(facts, asked, cuda, found)
@@ -342,29 +341,33 @@ def _of_cuda(cuda: str, row: str) -> str:
 
 
 def _unknown_cuda(
-    facts: Facts, wishes: Iterable[Demand], cuda: str, found: Conflict | None
-) -> Conflict:
-    """No torch at all is built for the CUDA release; then what else is against the wishes."""
+    facts: PackageFacts, requests: Iterable[Demand], cuda: str, found: RequirementConflict | None
+) -> RequirementConflict:
+    """No torch at all is built for the CUDA release; then what else is against the requests."""
     arch = facts.catalogue.rules.tags.arch.wheel
     has = f"no torch on {arch} is built for CUDA {cuda}: {torches.summary(facts.torches)}"
-    pins = pins_of(wishes).items()
+    pins = pins_of(requests).items()
     lacking = (refusal.of_pin(facts.catalogue, package, pin) for package, pin in pins)
     more = [reason for reason in lacking if reason is not None]
     own = [b for b in facts.torches if _allows(f"=={dict(pins).get(TORCH, '0')}", b.version)]
     reasons = [*(f"{build} on {arch}" for build in own), has, *more]
-    wishes_of = found.wishes if found is not None else tuple(item.package for item in wishes)
-    return Conflict(reasons=tuple(reasons[:STEPS]), wishes=wishes_of, package=TORCH, cuda=True)
+    requests_of = found.requests if found is not None else tuple(item.package for item in requests)
+    return RequirementConflict(
+        reasons=tuple(reasons[:STEPS]), requests=requests_of, package=TORCH, cuda=True
+    )
 
 
-def torch_of(facts: Facts, wishes: Iterable[Demand], cuda: str | None) -> Build | None:
-    """The newest torch that `wishes`, free of conflicts, leave; None if none is of torch."""
+def torch_of(
+    facts: PackageFacts, requests: Iterable[Demand], cuda: str | None
+) -> TorchBuild | None:
+    """The newest torch that `requests`, free of conflicts, leave; None if none is of torch."""
     search = _Search(facts, cuda)
-    search.run(tuple(wishes))
+    search.run(tuple(requests))
     return search.torch
 
 
 def demand(package: str, spec: str, words: str | None = None) -> Demand:
-    """A wish of the user."""
+    """A requested of the user."""
     return Demand(package=package, spec=spec, words=words or f"you asked for {package}{spec}")
 
 
@@ -383,6 +386,6 @@ def _allows_all(demands: Iterable[Demand], version: Version) -> bool:
     return all(_allows(demand.spec, version) for demand in demands)
 
 
-def pins_of(wishes: Iterable[Demand]) -> Mapping[str, str]:
-    """Package → version of the wishes that name one."""
-    return {item.package: pin for item in wishes if (pin := _exact(item.spec)) is not None}
+def pins_of(requests: Iterable[Demand]) -> Mapping[str, str]:
+    """Package → version of the requests that name one."""
+    return {item.package: pin for item in requests if (pin := _exact(item.spec)) is not None}

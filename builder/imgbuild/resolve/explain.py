@@ -1,7 +1,7 @@
-"""Why something cannot be added to a published target: a short chain, and versions that can.
+"""Why a target of the matrix has no solution: a short conflict, and versions that would fit.
 
-Comes in: an extension that could not be resolved. Goes out: a WorldImpossible whose reasons start
-from what the published target has, which stays as it is, and from what was asked for.
+For a target that extends a published one the reasons start from what that one has, which cannot
+change, and from what was asked for.
 """
 
 from __future__ import annotations
@@ -10,65 +10,79 @@ from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
-from imgbuild.errors import ImgbuildError, WorldImpossible
+from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock import published
-from imgbuild.lock.published import Below
-from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Matrix
-from imgbuild.resolve import conflict, request, survey
-from imgbuild.resolve.conflict import Conflict, Demand, Facts
-from imgbuild.resolve.request import Wish
-from imgbuild.resolve.suggest import Look, Nearest
-from imgbuild.resolve.survey import Memory
+from imgbuild.lock.published import PublishedTarget
+from imgbuild.resolve import conflict, first_solve, request
+from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
+from imgbuild.resolve.first_solve import LearnedMemory, Query
+from imgbuild.resolve.request import RequestedPackage
+from imgbuild.resolve.suggest import QuickLook, Suggestions
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 
 TRIED = 24  # versions of a package for which a range was asked
 
 
-def explained(
-    error: WorldImpossible,
-    matrix: Matrix,
-    name: str,
-    arch: Arch,
-    known: Sequence[Constraint],
-    store: Store,
-    http: Http,
-) -> WorldImpossible:
-    """`error` of target `name` on `arch`, with a short chain if one is found.
+def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
+    """`error` of a target of the matrix, with a short conflict and suggestions if there are any."""
+    try:
+        found = published.extended_target(problem.matrix, problem.name)
+        return _of_target(error, problem) if found is None else _of_added(error, problem, found)
+    except ImgbuildError:
+        return error  # what stopped the explanation is not a reason of the failure
 
-    For a target that extends none, see `surveys.explained`.
-    """
-    found = published.below(matrix, name)
-    if found is None:
-        return survey.explained(error, matrix, name, arch, known, store, http)
+
+def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
+    query = query_of(problem)
+    try:
+        with first_solve.opened(query) as facts:
+            first_solve.refuse(query, facts)
+    except NoSolution as better:
+        return better
+    return error
+
+
+def query_of(problem: SolveProblem) -> Query:
+    """A target of the matrix as a request."""
+    return Query(
+        ask=request.of_target(problem.name, problem.target, problem.arch),
+        matrix=problem.matrix,
+        arch=problem.arch,
+        memory=LearnedMemory(problem.known),
+        context=problem.context,
+    )
+
+
+def _of_added(error: NoSolution, problem: SolveProblem, found: PublishedTarget) -> NoSolution:
+    """The same for a target that extends a published one, whose packages cannot change."""
     hint = (
-        f"{found.name} stays as it is: add another version, or extend a published target that has"
+        f"{found.name} cannot change: add another version, or extend a published target that has"
         " what it needs"
     )
-    plain = WorldImpossible(error.message, reasons=error.reasons, hint=hint)
-    target = matrix.targets[name]
-    demands = _demands(found, matrix, name, arch)
-    asked = tuple(Wish(package=item.package, spec=item.spec) for item in demands)
-    ask = msgspec.structs.replace(request.of_target(name, target, arch), wishes=asked, row="")
+    plain = NoSolution(error.message, reasons=error.reasons, hint=hint)
+    arch, cuda = problem.arch, problem.target.cuda
+    demands = _demands(found, problem)
+    asked = tuple(RequestedPackage(package=item.package, spec=item.spec) for item in demands)
+    query = query_of(problem)
+    ask = msgspec.structs.replace(query.ask, requests=asked, row="")
     try:
-        with survey.opened(ask, matrix, arch, None, Memory(known), store, http) as facts:
-            conflict = _conflict(facts, demands, target.cuda, found.name)
+        with first_solve.opened(msgspec.structs.replace(query, ask=ask)) as facts:
+            conflict = _conflict(facts, demands, cuda, found.name)
             added = _added(conflict, found, arch) if conflict is not None else []
-            if conflict is None or not added:  # what is published does get along
+            if conflict is None or not added:  # no conflict with a published package
                 return plain
-            near = _near(facts, demands, conflict, target.cuda, found, arch)
+            near = _near(facts, demands, conflict, cuda, found, arch)
     except ImgbuildError:
-        return plain  # what stopped the explanation is no reason of this world
+        return plain
     message = f"{' and '.join(added)} cannot be added to {found.name}"
-    return WorldImpossible(message, reasons=conflict.reasons, nearest=near, hint=hint)
+    return NoSolution(message, reasons=conflict.reasons, nearest=near, hint=hint)
 
 
-def _demands(found: Below, matrix: Matrix, name: str, arch: Arch) -> tuple[Demand, ...]:
+def _demands(found: PublishedTarget, problem: SolveProblem) -> tuple[Demand, ...]:
     """What is published, and what is asked for on top."""
-    versions = found.lock.arch[arch].versions
-    target = matrix.targets[name]
+    versions = found.lock.arch[problem.arch].versions
+    target = problem.target
     wanted = {package: f"=={pin}" for package, pin in target.pins.items()}
     wanted |= {package: each.spec for package, each in target.requires.items()}
     return (
@@ -84,7 +98,9 @@ def _demands(found: Below, matrix: Matrix, name: str, arch: Arch) -> tuple[Deman
     )
 
 
-def _conflict(facts: Facts, demands: Sequence[Demand], cuda: str, row: str) -> Conflict | None:
+def _conflict(
+    facts: PackageFacts, demands: Sequence[Demand], cuda: str, row: str
+) -> RequirementConflict | None:
     """The first contradiction, also where every version of a range leads to one."""
     plain = conflict.conflict(facts, demands, cuda, row=row)
     if plain is not None:
@@ -110,11 +126,11 @@ def _conflict(facts: Facts, demands: Sequence[Demand], cuda: str, row: str) -> C
 
 
 def _near(
-    facts: Facts,
+    facts: PackageFacts,
     demands: Sequence[Demand],
-    conflict: Conflict,
+    conflict: RequirementConflict,
     cuda: str,
-    found: Below,
+    found: PublishedTarget,
     arch: Arch,
 ) -> tuple[str, ...]:
     """What could be added instead, as METADATA says.
@@ -122,10 +138,10 @@ def _near(
     To hold its code against all that is published would be an audit of the whole target.
     """
     kept = tuple(found.lock.arch[arch].versions)
-    return Nearest(facts, demands, conflict, lambda versions: Look(), kept).worlds(cuda)
+    return Suggestions(facts, demands, conflict, lambda versions: QuickLook(), kept).find(cuda)
 
 
-def _added(conflict: Conflict, found: Below, arch: Arch) -> list[str]:
+def _added(conflict: RequirementConflict, found: PublishedTarget, arch: Arch) -> list[str]:
     """The packages of the conflict that were asked for."""
     versions = found.lock.arch[arch].versions
-    return [package for package in conflict.wishes if package not in versions]
+    return [package for package in conflict.requests if package not in versions]

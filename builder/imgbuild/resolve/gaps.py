@@ -1,7 +1,6 @@
-"""What lies behind: versions beyond a gap in the wheels, and wishes that fell back.
+"""Versions before a gap in a package's wheels, and requested packages far behind their newest.
 
-Comes in: what an index lists for one machine, and what was chosen. Goes out: the versions that no
-resolver should walk back to, and for each wish that did not get its newest version the cause.
+No resolver should go back to the former; the latter get a warning with the cause.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from packaging.version import Version
 from imgbuild.index.candidates import is_sdist
 from imgbuild.index.pages import Indexes
 from imgbuild.resolve import conflict
-from imgbuild.resolve.conflict import Demand, Facts
+from imgbuild.resolve.conflict import Demand, PackageFacts
 from imgbuild.solve.freshness import newest
 from imgbuild.wheel.tags import Tags
 
 GAP = datetime.timedelta(days=365)
-BEHIND = datetime.timedelta(days=120)  # a wish that lies further back is spoken of
+BEHIND = datetime.timedelta(days=120)  # a requested package that is further behind gets a warning
 
 
 class Gaps:
-    """Tells versions beyond a gap: newer ones came for over a year without a file for the machine.
+    """Finds versions before a gap: over a year in which no release had a file for the machine.
 
     tensordict has wheels for Linux aarch64 from 0.8.0 on; 0.1.2 of two years before fits any
-    machine, and a resolver that may take nothing in between walks back to it in silence.
+    machine, and a resolver that may take nothing in between goes back to it without an error.
     """
 
     def __init__(self, indexes: Indexes, tags: Tags, built: Collection[str]) -> None:
@@ -36,14 +35,14 @@ class Gaps:
         self._last: dict[str, Version | None] = {}
 
     def beyond(self, package: str, version: Version) -> bool:
-        """Whether `version` lies beyond a gap."""
+        """Whether `version` is before a gap."""
         if package not in self._last:
             self._last[package] = self._find(package)
         last = self._last[package]
         return last is not None and version <= last
 
     def _find(self, package: str) -> Version | None:
-        """The newest version beyond the newest gap that ends; None if there is none."""
+        """The newest version before the newest gap that ends; None if there is no gap."""
         fits: dict[Version, bool] = {}
         times: dict[Version, datetime.datetime] = {}
         for file in self._indexes.files(package):
@@ -67,26 +66,26 @@ class Gaps:
 
 
 def fallen(
-    facts: Facts, demands: Sequence[Demand], versions: Mapping[str, str], cuda: str | None
+    facts: PackageFacts, demands: Sequence[Demand], versions: Mapping[str, str], cuda: str | None
 ) -> tuple[str, ...]:
-    """The wishes that came out months behind their newest version, each with the cause."""
+    """The requests that came out months behind their newest version, each with the cause."""
     return tuple(
         words
-        for wish in demands
-        if wish.package in versions and wish.package not in conflict.pins_of(demands)
-        if (words := _fallen(facts, demands, wish, versions, cuda)) is not None
+        for requested in demands
+        if requested.package in versions and requested.package not in conflict.pins_of(demands)
+        if (words := _fallen(facts, demands, requested, versions, cuda)) is not None
     )
 
 
 def _fallen(
-    facts: Facts,
+    facts: PackageFacts,
     demands: Sequence[Demand],
-    wish: Demand,
+    requested: Demand,
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> str | None:
-    package, version = wish.package, Version(versions[wish.package])
-    allowed = set(facts.fitting(package, wish.spec) or ())
+    package, version = requested.package, Version(versions[requested.package])
+    allowed = set(facts.fitting(package, requested.spec) or ())
     wheels = [offer.wheel for offer in facts.catalogue.offers(package)]
     top = newest(wheel for wheel in wheels if wheel.version in allowed)
     times = [wheel.uploaded for wheel in wheels if wheel.version == version and wheel.uploaded]
@@ -98,12 +97,12 @@ def _fallen(
         conflict.demand(
             item.package,
             f"=={versions[item.package]}",
-            f"this world has {item.package} {versions[item.package]}",
+            f"the package set has {item.package} {versions[item.package]}",
         )
         for item in demands
         if item.package != package and item.package in versions
     ]
-    asked = conflict.demand(package, f"=={top.version}", f"{package} {top.version} was to be had")
+    asked = conflict.demand(package, f"=={top.version}", f"{package} {top.version} is available")
     found = conflict.conflict(facts, [asked, *others], cuda)
     cause = f": {'; '.join(found.reasons)}" if found is not None else ""
     return (

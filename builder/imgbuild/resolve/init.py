@@ -1,8 +1,7 @@
-"""A first `matrix.yaml` that extends a published target, and the copy of that target's lock.
+"""A first `matrix.yaml` that extends a published target, and a copy of that target's lock.
 
-Comes in: what a user wants on top of which target, and where that target is published. Goes out:
-the text of the matrix; lock.json and digests.json in a folder beside it. The copy is part of the
-user's repository, so that nothing else is needed to review, check and build a lock.
+lock.json and digests.json are copied to a folder beside the matrix. They are part of the user's
+repository, so that nothing else is needed to review, check and build a lock.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from imgbuild import codec
 from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.lock import published
-from imgbuild.lock.published import LOCK, SEAL, Below
+from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
 from imgbuild.matrix.extension import leads_out
-from imgbuild.resolve.request import Wish
+from imgbuild.resolve.request import RequestedPackage
 
-FOLDER = "published"  # where copies lie, beside the matrix
+FOLDER = "published"  # of the copies, beside the matrix
 REMOTE = re.compile(r"https?://")
 BARE = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./+@:-]| (?![ #]))*(?<![: ])")
 
@@ -67,17 +66,17 @@ EXAMPLES = {
 ENV = "    # env:\n    #   WANDB_MODE: {value: offline, reason: nodes have no network}\n"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     """What a user adds; `files` are pairs of a path here and one in the image."""
 
     name: str
     summary: str = "our image"
-    packages: tuple[Wish, ...] = ()
+    packages: tuple[RequestedPackage, ...] = ()
     system: tuple[str, ...] = ()
     files: tuple[tuple[Path, str], ...] = ()
 
 
-def copied(place: str, target: str, folder: Path, http: Http) -> Below:
+def copied(place: str, target: str, folder: Path, http: Http) -> PublishedTarget:
     """Lock and seal of `target`, which is published at `place`, copied into `folder`.
 
     `place` is an address or a path: the folder with both files, one with a folder TARGET that has
@@ -109,7 +108,7 @@ def _found(place: str, target: str, http: Http) -> tuple[str, dict[str, bytes]]:
         seal = _read(f"{each}/{SEAL}", http) if lock is not None else None
         if lock is not None and seal is not None:
             return each, {LOCK: lock, SEAL: seal}
-    message = f"{place}: there is no {LOCK} and {SEAL} of {target}"
+    message = f"{place} has no {LOCK} and {SEAL} of {target}"
     tried = ", ".join(places)
     raise InputError(message, hint=f"name the folder that has both; looked in {tried}")
 
@@ -126,7 +125,7 @@ def _read(place: str, http: Http) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def text(wanted: Wanted, below: Below, origin: str, image: str) -> str:
+def text(wanted: WantedExtension, below: PublishedTarget, origin: str, image: str) -> str:
     """The matrix that says `wanted`, with examples of what is not wanted yet."""
     extends = below.name
     head = HEAD.format(
@@ -140,12 +139,16 @@ def text(wanted: Wanted, below: Below, origin: str, image: str) -> str:
     reason = "asked for with imgbuild init"
     rows = {
         "requires": [
-            f"{wish.package}: {{{f'spec: {_scalar(wish.spec)}, ' if wish.spec else ''}"
+            f"{one.package}: {{{f'spec: {_scalar(one.spec)}, ' if one.spec else ''}"
             f"reason: {reason}}}"
-            for wish in wanted.packages
-            if wish.pin is None
+            for one in wanted.packages
+            if one.pin is None
         ],
-        "pins": [f"{wish.package}: {_scalar(wish.pin)}" for wish in wanted.packages if wish.pin],
+        "pins": [
+            f"{requested.package}: {_scalar(requested.pin)}"
+            for requested in wanted.packages
+            if requested.pin
+        ],
         "files": [
             f"{_scalar(there)}: {{from: {_scalar(here.as_posix())}, mode: {_scalar(_mode(here))}}}"
             for here, there in wanted.files
@@ -174,8 +177,10 @@ def _scalar(value: str | None) -> str:
     return value if bare else json.dumps(value, ensure_ascii=False)
 
 
-def begin(path: Path, wanted: Wanted, *, extends: str, place: str, image: str, http: Http) -> Below:
-    """Write a new matrix to `path` and copy the target that it stands on, from `place`, beside it.
+def begin(
+    path: Path, wanted: WantedExtension, *, extends: str, place: str, image: str, http: Http
+) -> PublishedTarget:
+    """Write a new matrix to `path` and copy the target that it extends, from `place`, beside it.
 
     InputError if either is there already, or cannot be read; then nothing is left behind.
     """
@@ -217,7 +222,7 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refresh(path: Path, http: Http) -> list[Renewed]:
-    """Copy anew what the matrix at `path` extends; InputError if it does not say from where."""
+    """Copy what the matrix at `path` extends again; InputError if it does not say from where."""
     found = []
     for name, item in published.published(path).items():
         if not item.origin:
@@ -252,12 +257,12 @@ def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
             message = f"--file {word}: a path here and an absolute one in the image are due"
             raise InputError(message, hint="--file train.sh:/opt/team/train.sh")
         if not Path(here).is_file():
-            message = f"--file {word}: there is no file {here} here"
+            message = f"--file {word}: no such file: {here}"
             raise InputError(message, hint="make it first; it may be empty")
         place = Path(os.path.relpath(here))
         led = Path(here).resolve()
         if leads_out(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):
-            message = f"--file {word}: {here} lies outside this folder, where nobody reviews it"
+            message = f"--file {word}: {here} is outside this folder"
             raise InputError(message, hint="copy it here: it is part of your repository")
         found.append((place, there))
     return tuple(found)

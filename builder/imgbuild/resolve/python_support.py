@@ -1,7 +1,4 @@
-"""Worlds of a Python that no base has: what that Python leaves of each package.
-
-Comes in: what is asked for. Goes out: a WorldImpossible; nothing where a base has the Python.
-"""
+"""Refuses a Python that no base has, with what each requested package offers for that Python."""
 
 from __future__ import annotations
 
@@ -11,26 +8,24 @@ from packaging.version import Version
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import learn
 from imgbuild.learn.boundaries import Shelf, lacks
-from imgbuild.matrix.model import Matrix
 from imgbuild.report import Evidence, Relation
 from imgbuild.resolve import conflict, request, suggest
-from imgbuild.resolve.request import Ask
+from imgbuild.resolve.first_solve import Query
 from imgbuild.solve import uv
-from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
 
-def refuse(ask: Ask, matrix: Matrix, arch: Arch, store: Store, http: Http) -> None:
-    """WorldImpossible if no base has the Python that is asked for."""
+def refuse(query: Query) -> None:
+    """NoSolution if no base has the Python that is asked for."""
+    ask, matrix, arch = query.ask, query.matrix, query.arch
+    store, http = query.context.store, query.context.http
     bases = {name: base.python for name, base in matrix.bases.items()}
     own = request.base_of(ask, matrix)
     if ask.python in (None, bases[own]):
@@ -38,7 +33,7 @@ def refuse(ask: Ask, matrix: Matrix, arch: Arch, store: Store, http: Http) -> No
     has = ", ".join(f"{name} has {python}" for name, python in bases.items())
     reasons = [f"you asked for Python {ask.python}, and no base of the matrix has it: {has}"]
     index = matrix.indexes[matrix.default_index]
-    place = Place(name=matrix.default_index, address=index.url or uv.default_index())
+    place = IndexAddress(name=matrix.default_index, address=index.url or uv.default_index())
     indexes = Indexes({place.name: place}, {}, place.name, http)
     glibc = matrix.bases[own].glibc
 
@@ -54,15 +49,15 @@ def refuse(ask: Ask, matrix: Matrix, arch: Arch, store: Store, http: Http) -> No
     near = []
     with Library(store, Blocks(http)) as library:
         shelf = Shelf(ours, library, store)
-        for wish in ask.wishes:
-            reasons += _of_package(wish.package, wanted, shelf)
-            newest = shelf.releases(wish.package)
-            if newest and wish.pin is None:
-                near.append(f"{wish.package} {newest[-1].version}")
-    demands = [conflict.demand(wish.package, wish.spec) for wish in ask.wishes]
+        for requested in ask.requests:
+            reasons += _of_package(requested.package, wanted, shelf)
+            newest = shelf.releases(requested.package)
+            if newest and requested.pin is None:
+                near.append(f"{requested.package} {newest[-1].version}")
+    demands = [conflict.demand(requested.package, requested.spec) for requested in ask.requests]
     packages = f", with {', '.join(near)}" if near else ""
-    message = f"this world is impossible on {arch}"
-    raise WorldImpossible(
+    message = f"no solution on {arch}"
+    raise NoSolution(
         message,
         reasons=tuple(reasons[: conflict.STEPS]),
         nearest=(
@@ -82,7 +77,7 @@ def _of_package(package: str, wanted: Catalogue, shelf: Shelf) -> Iterator[str]:
     if not later:
         return
     wants = later[0].file.requires_python
-    why = f"wants Python {wants}" if wants else f"has no wheel for Python {python}"
+    why = f"requires Python {wants}" if wants else f"has no wheel for Python {python}"
     left = f"the newest for Python {python} is {newest}" if newest else "there is none before"
     yield f"{package} from {later[0].version} on {why}; {left}"
     if newest is not None:

@@ -1,8 +1,7 @@
-"""A glance at the packages that a user names, before the whole world is settled.
+"""A quick audit of the requested packages before the whole package set is solved.
 
-Comes in: a few packages at the versions of a survey. Goes out: what their code says of each other.
-Only their own modules are read, out of wheels that stay where they are; everything else counts as
-unknown, so that what is found is true of any world with these versions.
+Only their own modules are read, by ranges of the wheels on the index; everything else counts as
+unknown, so that a finding holds for every package set with these versions.
 """
 
 from __future__ import annotations
@@ -15,28 +14,26 @@ import msgspec
 
 from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.packages.library import Library
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.index.server import Catalogue
-from imgbuild.learn.boundaries import Release, Shelf, asks, lacks
+from imgbuild.learn.boundaries import PackageRelease, Shelf, asks, lacks
 from imgbuild.learn.learn import learn, own_range
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from imgbuild.system.console import console
 
 CHECKS: Final = ("imports", "calls", "support")
 LESSONS: Final = 12  # more errors of a few packages say the same again
-# What an entry is about where its name does not tell, and what `f(x)` may be about.
+# The relation of an entry whose name does not imply it, and those that `f(x)` may have.
 PLAIN: Final = {"imports": Relation.MODULE, "calls": Relation.ATTRIBUTE}
 OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
 
 
-class Glance(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen: constraints that errors teach, and windows that packages only warn of.
+class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
+    """The result: constraints from errors, and version windows that packages only warn about.
 
-    `clashes`: there are errors, whether they teach anything or not. `read` are the packages whose
+    `clashes`: there are errors, with or without a constraint. `read` are the packages whose
     code was held against each other's.
     """
 
@@ -46,33 +43,35 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
     read: frozenset[str] = frozenset()
 
 
-def glance(
+def audit_requested(
     catalogue: Catalogue,
     versions: Mapping[str, str],
     pinned: Collection[str],
-    store: Store,
-    http: Http,
-) -> Glance:
-    """What the packages of `versions` say of each other; `pinned` ones do not move.
+    context: Context,
+) -> QuickAudit:
+    """Audit the packages of `versions` against each other; those of `pinned` cannot change.
 
     Of fewer than two that can be read nothing is read.
     """
-    with Library(store, Blocks(http)) as library:
-        shelf = Shelf(catalogue, library, store)
+    with Library(context.store, Blocks(context.http)) as library:
+        shelf = Shelf(catalogue, library, context.store)
         releases = dict(_releases(shelf, versions))
         if len(releases) < 2:
-            return Glance()
+            return QuickAudit()
         report = audit(shelf.world(releases), Terms(), checks=CHECKS)
         errors = [one for one in report.findings if one.severity is Severity.ERROR]
-        return Glance(
-            learned=lessons(errors, shelf, pinned),
+        learned = lessons(errors, shelf, pinned)
+        for entry in learned:
+            context.reporter.info(f"learned: {entry}")
+        return QuickAudit(
+            learned=learned,
             windows=windows(report.findings),
             clashes=bool(errors),
             read=frozenset(releases),
         )
 
 
-def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, Release]]:
+def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, PackageRelease]]:
     """The wheels of `versions`, without those whose index does not answer or has none."""
     for package, version in versions.items():
         with contextlib.suppress(FetchFailed):
@@ -84,7 +83,7 @@ def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, 
 def lessons(
     errors: Iterable[Finding], shelf: Shelf, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
-    """What the errors teach, each for itself: a refusal shows them, so none stands for others."""
+    """A constraint from each error: a refusal shows all, so they are not merged."""
     found: dict[tuple[str, str, str], Constraint] = {}
     for error in errors:
         evidence = error.evidence
@@ -96,7 +95,6 @@ def lessons(
         entry = learn(error, shelf, pinned)
         if entry is not None:
             found[key] = entry
-            console.info(f"learned: {entry}")
     return tuple(found.values())
 
 
@@ -125,8 +123,7 @@ def widened(
     entries: Iterable[Constraint],
     packages: Collection[str],
     catalogue: Catalogue,
-    store: Store,
-    http: Http,
+    context: Context,
 ) -> tuple[Constraint, ...]:
     """`entries`, those of `packages` with all versions that they hold for.
 
@@ -136,8 +133,8 @@ def widened(
     known = tuple(entries)
     if not any(entry.package in packages for entry in known):
         return known
-    with Library(store, Blocks(http)) as library:
-        shelf = Shelf(catalogue, library, store)
+    with Library(context.store, Blocks(context.http)) as library:
+        shelf = Shelf(catalogue, library, context.store)
         return tuple(
             msgspec.structs.replace(entry, versions=own_range(evidence, shelf, ()))
             if entry.package in packages and (evidence := evidence_of(entry, shelf)) is not None
@@ -147,7 +144,7 @@ def widened(
 
 
 def evidence_of(entry: Constraint, shelf: Shelf) -> Evidence | None:
-    """The evidence that an entry was learned from; None where its kind cannot be told."""
+    """The evidence that an entry was learned from; None if its kind cannot be determined."""
     if entry.missing or not entry.read_in or entry.check not in PLAIN:
         return None
     one = Evidence(

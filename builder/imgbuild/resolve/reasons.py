@@ -1,8 +1,4 @@
-"""Why a resolution has each package, and why at that version.
-
-Comes in: METADATA of everything that was chosen, what was asked for, and what was learned. Goes
-out: for each package the words of those who asked for it. Pure.
-"""
+"""Why a resolution has each package, and why at that version."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.values import normalize
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
     """`asker` requires `package` with `spec`, which is empty for any version."""
 
     asker: str
@@ -24,11 +20,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     spec: str
 
 
-def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[Link, ...]:
+def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[RequirementLink, ...]:
     """Who requires whom among the packages of `metadata`, extras that are asked for included."""
     read = {package: cuda_releases.requirements(data) for package, data in metadata.items()}
     extras: dict[str, set[str]] = {package: {""} for package in metadata}
-    found: dict[tuple[str, str, str], Link] = {}
+    found: dict[tuple[str, str, str], RequirementLink] = {}
     due = list(metadata)
     while due:
         asker = due.pop()
@@ -37,7 +33,7 @@ def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[Li
             if package not in metadata or not _holds(requirement, extras[asker], markers):
                 continue
             spec = str(requirement.specifier)
-            found[asker, package, spec] = Link(asker=asker, package=package, spec=spec)
+            found[asker, package, spec] = RequirementLink(asker=asker, package=package, spec=spec)
             wanted = {normalize(extra) for extra in requirement.extras}
             if not wanted <= extras[package]:
                 extras[package] |= wanted
@@ -51,13 +47,13 @@ def _holds(requirement: Requirement, extras: Iterable[str], markers: Mapping[str
     return any(requirement.marker.evaluate({**markers, "extra": extra}) for extra in extras)
 
 
-def whys(
+def reasons_of(
     versions: Mapping[str, str],
     asked: Mapping[str, str],
-    found: Sequence[Link],
+    found: Sequence[RequirementLink],
     learned: Iterable[Constraint],
 ) -> dict[str, tuple[str, ...]]:
-    """Package → why it is there and at that version, the strongest reason first.
+    """Package → why it is present and at that version, the strongest reason first.
 
     `asked` maps packages to the words of who wanted them: "you asked for vllm==0.9.2".
     """

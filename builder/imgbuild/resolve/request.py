@@ -1,8 +1,4 @@
-"""What a user of `imgbuild resolve` asks for, as values.
-
-Comes in: words of a command line. Goes out: an `Ask`; InputError for words that no row of the
-matrix could say (extras, addresses, markers) or that contradict each other.
-"""
+"""What a user of `imgbuild resolve` asks for, read from the words of the command line."""
 
 from __future__ import annotations
 
@@ -19,14 +15,14 @@ from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.values import Arch, normalize
 
-# A comma stands between two wishes where a name follows, else between two bounds of one.
+# A comma before a name separates two requests, else two bounds of one.
 BETWEEN = re.compile(r",\s*(?=[A-Za-z])")
 CUDA = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
 TAG = re.compile(r"cu([0-9]{1,2})([0-9])")  # of a build: cu124
 PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package and the versions that will do. `have`: it is installed already and must stay.
 
     `row` is the target of the matrix that asks for it; without it, the user does.
@@ -51,14 +47,14 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'you have' if self.have else 'you asked for'} {self.package}{self.spec}"
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A world as it is asked for. None where the user leaves it to imgbuild.
+class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a user asks for. None for what imgbuild is to choose.
 
     `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes. `row` is the target
     of the matrix that asks, "" if it is the user.
     """
 
-    wishes: tuple[Wish, ...]
+    requests: tuple[RequestedPackage, ...]
     arches: tuple[Arch, ...]
     cuda: str | None = None
     as_of: datetime.date | None = None
@@ -68,72 +64,75 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     row: str = ""
 
-    def wish(self, package: str) -> Wish | None:
+    def requested(self, package: str) -> RequestedPackage | None:
         """What is asked of `package`."""
-        return next((wish for wish in self.wishes if wish.package == package), None)
+        return next(
+            (requested for requested in self.requests if requested.package == package), None
+        )
 
 
 def read(
     wants: Iterable[str], have: Iterable[str], assigned: Mapping[str, str]
-) -> tuple[tuple[Wish, ...], str | None]:
-    """The wishes of the words `wants` and `have`, and the CUDA that a `have` names (`+cu124`).
+) -> tuple[tuple[RequestedPackage, ...], str | None]:
+    """The requests of the words `wants` and `have`, and the CUDA that a `have` names (`+cu124`).
 
     A local part of what the user has is dropped where no other index is `assigned` to the package:
     the default index has no such names. Whether its build is the same is then for CUDA to say.
     """
-    wishes: dict[str, Wish] = {}
+    requests: dict[str, RequestedPackage] = {}
     builds: dict[str, str] = {}  # CUDA → what names it
     for word, owned in [(word, True) for word in have] + [(word, False) for word in wants]:
         for part in BETWEEN.split(word):
-            wish, named = _wish(part.strip(), owned=owned, keep=set(assigned))
+            requested, named = _requested(part.strip(), owned=owned, keep=set(assigned))
             if named is not None:
                 builds.setdefault(named, part.strip())
-            before = wishes.setdefault(wish.package, wish)
-            if before != wish and before.have and not _agree(before, wish):
-                message = f"{before} and {wish}"
+            before = requests.setdefault(requested.package, requested)
+            if before != requested and before.have and not _agree(before, requested):
+                message = f"{before} and {requested}"
                 raise InputError(message, hint="leave one of the two out")
-            if before != wish and not before.have:
-                message = f"{wish.package} is asked for twice: {before.spec or 'any'}, {wish.spec}"
-                raise InputError(message, hint=f"say it once: '{wish.package}>=1,<2'")
-    if not wishes:
-        message = "nothing is asked for"
+            if before != requested and not before.have:
+                both = f"{before.spec or 'any'}, {requested.spec}"
+                message = f"{requested.package} is asked for twice: {both}"
+                raise InputError(message, hint=f"ask for it once: '{requested.package}>=1,<2'")
+    if not requests:
+        message = "no package is requested"
         raise InputError(message, hint="imgbuild resolve vllm==0.9.2 trl --cuda 12.6")
     if len(builds) > 1:
         both = " and ".join(f"{text} for {cuda}" for cuda, text in builds.items())
         message = f"what you have is built for several CUDA releases: {both}"
         raise InputError(message, hint="name builds for one CUDA release, or leave one out")
-    return tuple(wishes.values()), next(iter(builds), None)
+    return tuple(requests.values()), next(iter(builds), None)
 
 
-def _wish(text: str, *, owned: bool, keep: set[str]) -> tuple[Wish, str | None]:
+def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPackage, str | None]:
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
-        message = f"{text!r} is no requirement"
+        message = f"invalid requirement: {text!r}"
         hint = "write NAME, NAME==VERSION or 'NAME>=LOW,<HIGH'"
         raise InputError(message, hint=hint) from error
     package = normalize(requirement.name)
     if requirement.extras or requirement.url or requirement.marker:
-        message = f"{text!r} asks for an extra, an address or a marker, which no row can say"
+        message = f"{text!r} has an extra, an address or a marker, which a row cannot have"
         raise InputError(message, hint="name the packages themselves, and indexes with --index")
     if any(each.operator == "===" for each in requirement.specifier):
-        message = f"{text!r} compares text with ===, which no row can say"
+        message = f"{text!r} compares text with ===, which a row cannot have"
         raise InputError(message, hint=f"write {text.replace('===', '==')}")
-    wish = Wish(package=package, spec=_ordered(requirement), have=owned)
+    requested = RequestedPackage(package=package, spec=_ordered(requirement), have=owned)
     if not owned:
-        return wish, None
-    if wish.pin is None:
+        return requested, None
+    if requested.pin is None:
         message = f"--have {text}: what you have is one version"
         raise InputError(message, hint=f"--have {package}==VERSION, as pip list shows it")
-    version = Version(wish.pin)
+    version = Version(requested.pin)
     named = TAG.fullmatch(version.local or "")
     if version.local and not named and package not in keep:
         message = f"--have {text}: the default index has no build +{version.local} of {package}"
         hint = f"name the index that has it: --index {package}=INDEX; or leave +{version.local} out"
         raise InputError(message, hint=hint)
     if version.local and package not in keep:
-        wish = msgspec.structs.replace(wish, spec=f"=={version.public}")
-    return wish, f"{named[1]}.{named[2]}" if named else None
+        requested = msgspec.structs.replace(requested, spec=f"=={version.public}")
+    return requested, f"{named[1]}.{named[2]}" if named else None
 
 
 def _ordered(requirement: Requirement) -> str:
@@ -143,18 +142,18 @@ def _ordered(requirement: Requirement) -> str:
     )
 
 
-def _agree(have: Wish, want: Wish) -> bool:
+def _agree(have: RequestedPackage, want: RequestedPackage) -> bool:
     version = have.pin or ""
     return Requirement(f"{want.package}{want.spec}").specifier.contains(version, prereleases=True)
 
 
-def of_target(name: str, target: Target, arch: Arch) -> Ask:
+def of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
     """What a target of the matrix asks for on one architecture."""
     pins = {package: f"=={version}" for package, version in target.pins.items()}
     ranges = {package: wanted.spec for package, wanted in target.requires.items()}
-    return Ask(
-        wishes=tuple(
-            Wish(package=package, spec=spec, row=name)
+    return ResolveRequest(
+        requests=tuple(
+            RequestedPackage(package=package, spec=spec, row=name)
             for package, spec in {**ranges, **pins}.items()
         ),
         arches=(arch,),
@@ -168,7 +167,7 @@ def of_target(name: str, target: Target, arch: Arch) -> Ask:
 
 
 def indexes_of(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
-    """`PACKAGE=INDEX` words as a mapping; InputError for an index that the matrix has not."""
+    """`PACKAGE=INDEX` words as a mapping; InputError for an index that is not in the matrix."""
     found = {}
     for word in words:
         package, _, index = word.partition("=")
@@ -180,7 +179,7 @@ def indexes_of(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
 
 
 def arches_of(words: Iterable[str]) -> tuple[Arch, ...]:
-    """The architectures of `--arch`, each once; this machine's if there are no words."""
+    """The architectures of `--arch`, each once; this machine's without the option."""
     names = [name for word in words for name in word.split(",")] or [platform.machine()]
     found = []
     for name in names:
@@ -209,7 +208,7 @@ def cuda_of(text: str | None, named: str | None) -> str | None:
 
 
 def python_of(text: str) -> str:
-    """The Python of `--python`; InputError for what is no release."""
+    """The Python of `--python`; InputError for an invalid release."""
     if not PYTHON.fullmatch(text):
         message = f"--python {text}: a Python release has two numbers"
         raise InputError(message, hint="--python 3.11")
@@ -221,7 +220,7 @@ def tomorrow() -> datetime.date:
     return datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)
 
 
-def check(ask: Ask, matrix: Matrix) -> None:
+def check(ask: ResolveRequest, matrix: Matrix) -> None:
     """InputError if the matrix has no such base, or a target of that name already."""
     base_of(ask, matrix)
     if ask.name is not None and ask.name in matrix.targets:
@@ -229,8 +228,8 @@ def check(ask: Ask, matrix: Matrix) -> None:
         raise InputError(message, hint="choose another --name")
 
 
-def base_of(ask: Ask, matrix: Matrix) -> str:
-    """The base: the one asked for, else that of most targets; InputError if there is none."""
+def base_of(ask: ResolveRequest, matrix: Matrix) -> str:
+    """The requested base, else that of most targets; InputError if it does not exist."""
     if ask.base is not None and ask.base not in matrix.bases:
         message = f"the matrix has no base {ask.base}"
         raise InputError(message, hint=f"it has {', '.join(matrix.bases)}")
@@ -245,11 +244,13 @@ def base_of(ask: Ask, matrix: Matrix) -> str:
     return max(fitting, key=used.count)
 
 
-def name_of(ask: Ask, matrix: Matrix, cuda: str, versions: Mapping[str, str]) -> str:
+def name_of(ask: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[str, str]) -> str:
     """The row's name: the one asked for, else `cu126-vllm0.9.2`, free in the matrix."""
     if ask.name is not None:
         return ask.name
-    own = [wish.package for wish in ask.wishes if not wish.have] or [ask.wishes[0].package]
+    own = [requested.package for requested in ask.requests if not requested.have] or [
+        ask.requests[0].package
+    ]
     first = own[0]
     version = versions.get(first, "").split("+")[0]
     return free(f"cu{cuda.replace('.', '')}-{first}{version}", matrix.targets)

@@ -1,8 +1,7 @@
-"""The nearest worlds that are possible, found by trying: one wish changed at a time.
+"""Suggestions: similar requests without a conflict, found by changing one package at a time.
 
-Comes in: wishes that contradict each other, the conflict, the matrix. Goes out: a few worlds in
-words. Each was followed as far as the impossible one, by the same facts, and no contradiction met;
-what code was not read for it, its words say.
+Each is checked by the same facts as the original, as far as the conflict was followed; a suggestion
+says which code was not read for it.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from imgbuild.matrix import near
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.resolve import conflict
-from imgbuild.resolve.conflict import Conflict, Demand, Facts
+from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
 from imgbuild.solve import refusal
-from imgbuild.solve.torch import TORCH, Build
+from imgbuild.solve.torch import TORCH, TorchBuild
 from imgbuild.values import Arch
 
 TRIED = 96  # versions on each side
 AT_ONCE = 16
-ROUNDS = 6  # of what the code of a near world teaches
-SHOWN = 4  # worlds that are told
+ROUNDS = 6  # of learning from the code of a suggestion
+SHOWN = 4  # suggestions
 UNREAD = "by METADATA; its code was not looked at"
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What the code of packages says of each other at some versions.
+class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
+    """A quick audit of packages at some versions.
 
-    `clashes`: they do not get along, and `taught` is what follows from that: perhaps nothing.
+    `clashes`: they are incompatible; `taught` are constraints that follow from that, if any.
     `read` are the packages whose code was read.
     """
 
@@ -41,115 +40,121 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     read: frozenset[str] = frozenset()
 
 
-Check = Callable[[Mapping[str, str]], Look]
+Check = Callable[[Mapping[str, str]], QuickLook]
 Key = frozenset[tuple[str, str]]
 
 
-class Nearest:
-    """Looks for worlds near to contradicting wishes; what `check` teaches is heeded from then on.
+class Suggestions:
+    """Finds package sets similar to contradicting requests; learns from `check` on the way.
 
     `kept` are packages whose versions are not to be changed.
     """
 
     def __init__(
         self,
-        facts: Facts,
-        wishes: Sequence[Demand],
-        found: Conflict,
+        facts: PackageFacts,
+        requests: Sequence[Demand],
+        found: RequirementConflict,
         check: Check,
         kept: Sequence[str],
     ) -> None:
         self.facts = facts
-        self.wishes = tuple(wishes)
+        self.requests = tuple(requests)
         self.found = found
         self.check = check
         self.kept = kept
-        self.clashing: set[Key] = set()  # wishes whose code does not get along
+        self.clashing: set[Key] = set()  # requests whose code is incompatible
 
-    def worlds(self, cuda: str | None) -> tuple[str, ...]:
-        """Worlds that differ in one wish, those of the same CUDA first; else in more of them."""
+    def find(self, cuda: str | None) -> tuple[str, ...]:
+        """Suggestions that change one request, the same CUDA first; else several requests."""
         changeable = [
-            wish
-            for wish in self.wishes
-            if wish.package in self.found.wishes and wish.package not in self.kept and wish.spec
+            requested
+            for requested in self.requests
+            if requested.package in self.found.requests
+            and requested.package not in self.kept
+            and requested.spec
         ]
-        near = [text for wish in changeable for text in self._neighbours(wish, cuda)]
+        near = [text for requested in changeable for text in self._neighbours(requested, cuda)]
         if cuda is not None and (self.found.cuda or not near):
             near += self._other_cuda(cuda)
         if cuda is not None and not near:
-            near = [text for wish in changeable for text in self._neighbours(wish, None)]
+            near = [text for requested in changeable for text in self._neighbours(requested, None)]
         near = near or self._several()
         return tuple(near[:SHOWN])
 
-    def _neighbours(self, wish: Demand, cuda: str | None) -> Iterator[str]:
-        """The next older and the next newer version of `wish`'s package with which all is well."""
-        for side in _sides(self.facts, wish, self.found):
+    def _neighbours(self, requested: Demand, cuda: str | None) -> Iterator[str]:
+        """The next older and the next newer version of a package without a conflict."""
+        for side in _sides(self.facts, requested, self.found):
             for _ in range(ROUNDS):
-                fits = self._first(wish, side[:TRIED], cuda)
+                fits = self._first(requested, side[:TRIED], cuda)
                 if fits is None:
                     break
-                changed = _changed(self.wishes, wish, fits)
+                changed = _changed(self.requests, requested, fits)
                 read = self._get_along(changed)
                 if read is not None:
-                    yield self._told(f"{wish.package} {fits}", changed, cuda, read)
+                    yield self._told(f"{requested.package} {fits}", changed, cuda, read)
                     break
 
     def _other_cuda(self, cuda: str) -> list[str]:
-        """The same wishes on the next CUDA release, if that is all that has to change."""
+        """The same requests on the next CUDA release, if that is all that has to change."""
         others = {build.cuda for build in self.facts.torches if build.cuda not in (None, cuda)}
         for other in sorted(filter(None, others), key=lambda text: _apart(text, cuda)):
-            if conflict.conflict(self.facts, self.wishes, other) is None:
-                read = self._get_along(self.wishes)
+            if conflict.conflict(self.facts, self.requests, other) is None:
+                read = self._get_along(self.requests)
                 if read is None:
                     return []  # on no release, since their code is the same on each
-                return [self._told(f"CUDA {other} in place of {cuda}", self.wishes, other, read)]
+                return [self._told(f"CUDA {other} in place of {cuda}", self.requests, other, read)]
         return []
 
     def _several(self) -> list[str]:
-        """One world in which several wishes are changed, one after the other, on any CUDA."""
+        """One suggestion that changes several requests, one after the other, on any CUDA."""
         for _ in range(ROUNDS):
             moved = self._moved()
             if not moved:
                 break
-            changed = list(self.wishes)
-            for wish, version in moved:
-                changed = _changed(changed, wish, version)
+            changed = list(self.requests)
+            for requested, version in moved:
+                changed = _changed(changed, requested, version)
             read = self._get_along(changed)
             if read is not None:
-                text = " and ".join(f"{wish.package} {version}" for wish, version in moved)
+                text = " and ".join(
+                    f"{requested.package} {version}" for requested, version in moved
+                )
                 return [self._told(text, changed, None, read)]
         return []
 
-    def _get_along(self, wishes: Sequence[Demand]) -> frozenset[str] | None:
-        """The packages whose code was read; None if it is against what `wishes` pin.
+    def _get_along(self, requests: Sequence[Demand]) -> frozenset[str] | None:
+        """The packages whose code was read; None if it is against what `requests` pin.
 
-        What it teaches is heeded, and these wishes are tried no more, whether it teaches or not.
+        Constraints that it gives are applied, and these requests are not tried again.
         """
-        look = self.check(conflict.pins_of(wishes))
+        look = self.check(conflict.pins_of(requests))
         if not look.clashes:
             return look.read
-        self.clashing.add(_key(wishes))
+        self.clashing.add(_key(requests))
         if look.taught:
             self.facts = self.facts.knowing((*self.facts.learned, *look.taught))
         return None
 
     def _told(
-        self, world: str, wishes: Sequence[Demand], cuda: str | None, read: frozenset[str]
+        self, world: str, requests: Sequence[Demand], cuda: str | None, read: frozenset[str]
     ) -> str:
-        """A world in words: its torch, and what was not read of the packages that are named."""
-        text = _with_torch(world, conflict.torch_of(self.facts, wishes, cuda))
-        unread = [w.package for w in wishes if w.package not in read and w.package != TORCH]
+        """A suggestion in words: with its torch, and what was not read of its packages."""
+        text = _with_torch(world, conflict.torch_of(self.facts, requests, cuda))
+        unread = [w.package for w in requests if w.package not in read and w.package != TORCH]
         if not unread:
             return text
         partly = f"the code of {', '.join(unread)} was not looked at"
         return f"{text} ({partly if read else UNREAD})"
 
-    def _first(self, wish: Demand, side: Sequence[Version], cuda: str | None) -> Version | None:
+    def _first(
+        self, requested: Demand, side: Sequence[Version], cuda: str | None
+    ) -> Version | None:
         for start in range(0, len(side), AT_ONCE):
             some = side[start : start + AT_ONCE]
-            self.facts.read_ahead(wish.package, some)
+            self.facts.read_ahead(requested.package, some)
             for version in some:
-                changed = _changed(self.wishes, wish, version)
+                changed = _changed(self.requests, requested, version)
                 if _key(changed) in self.clashing:
                     continue
                 if conflict.conflict(self.facts, changed, cuda) is None:
@@ -157,10 +162,10 @@ class Nearest:
         return None
 
     def _moved(self) -> list[tuple[Demand, Version]]:
-        """Wishes and the versions to change them to, in turn; empty if that is no way."""
-        changed, moved = list(self.wishes), list[tuple[Demand, Version]]()
+        """Requests and the versions to change them to, in turn; empty if that leads nowhere."""
+        changed, moved = list(self.requests), list[tuple[Demand, Version]]()
         while (now := conflict.conflict(self.facts, changed, None)) is not None:
-            done = [wish.package for wish, _ in moved]
+            done = [requested.package for requested, _ in moved]
             step = self._step(changed, now, [*self.kept, *done])
             if step is None:
                 return []
@@ -169,52 +174,56 @@ class Nearest:
         return moved
 
     def _step(
-        self, wishes: Sequence[Demand], found: Conflict, kept: Sequence[str]
+        self, requests: Sequence[Demand], found: RequirementConflict, kept: Sequence[str]
     ) -> tuple[Demand, Version] | None:
-        """A wish of the conflict and its nearest version that takes no part in it any more."""
-        for wish in wishes:
-            if wish.package not in found.wishes or wish.package in kept or not wish.spec:
+        """A requested of the conflict and its nearest version that takes no part in it any more."""
+        for requested in requests:
+            if (
+                requested.package not in found.requests
+                or requested.package in kept
+                or not requested.spec
+            ):
                 continue
-            for side in _sides(self.facts, wish, found, newer_first=True):
+            for side in _sides(self.facts, requested, found, newer_first=True):
                 for version in side[:TRIED]:
-                    changed = _changed(wishes, wish, version)
+                    changed = _changed(requests, requested, version)
                     if _key(changed) in self.clashing:
                         continue
                     after = conflict.conflict(self.facts, changed, None)
-                    if after is None or wish.package not in after.wishes:
-                        return wish, version
+                    if after is None or requested.package not in after.requests:
+                        return requested, version
         return None
 
 
 def _sides(
-    facts: Facts, wish: Demand, found: Conflict, *, newer_first: bool = False
+    facts: PackageFacts, requested: Demand, found: RequirementConflict, *, newer_first: bool = False
 ) -> list[list[Version]]:
-    """The versions that `wish` leaves out, older and newer than it names, each nearest first.
+    """The versions that `requested` leaves out, older and newer than it names, each nearest first.
 
     Where its own files are what is lacking, an older version must be near in time too.
     """
-    versions = facts.versions(wish.package)
+    versions = facts.versions(requested.package)
     if not versions:
         return []
-    spec, pivot = SpecifierSet(wish.spec), _pivot(wish.spec)
-    if found.package == wish.package:
-        versions = tuple(refusal.in_reach(facts.catalogue, wish.package, pivot))
+    spec, pivot = SpecifierSet(requested.spec), _pivot(requested.spec)
+    if found.package == requested.package:
+        versions = tuple(refusal.in_reach(facts.catalogue, requested.package, pivot))
     final = {v for v in versions if not v.is_prerelease and not spec.contains(v)}
     older = sorted((v for v in final if v < pivot), reverse=True)
     newer = sorted(v for v in final if v > pivot)
     return [newer, older] if newer_first else [older, newer]
 
 
-def _changed(wishes: Sequence[Demand], wish: Demand, version: Version) -> list[Demand]:
-    other = conflict.demand(wish.package, f"=={version}")
-    return [other if item == wish else item for item in wishes]
+def _changed(requests: Sequence[Demand], requested: Demand, version: Version) -> list[Demand]:
+    other = conflict.demand(requested.package, f"=={version}")
+    return [other if item == requested else item for item in requests]
 
 
-def _key(wishes: Iterable[Demand]) -> Key:
-    return frozenset((wish.package, wish.spec) for wish in wishes)
+def _key(requests: Iterable[Demand]) -> Key:
+    return frozenset((requested.package, requested.spec) for requested in requests)
 
 
-def _with_torch(world: str, torch: Build | None) -> str:
+def _with_torch(world: str, torch: TorchBuild | None) -> str:
     if torch is None or torch.cuda is None:
         return world
     own = f"torch {torch.version}"
@@ -239,9 +248,14 @@ def _number(cuda: str) -> int:
 
 
 def targets(
-    matrix: Matrix, wishes: Sequence[Demand], cuda: str | None, arch: Arch, *, apart_from: str = ""
+    matrix: Matrix,
+    requests: Sequence[Demand],
+    cuda: str | None,
+    arch: Arch,
+    *,
+    apart_from: str = "",
 ) -> tuple[str, ...]:
-    """The target of the matrix on `arch` that has most of what is wished for, in words."""
-    specs = {wish.package: wish.spec for wish in wishes}
+    """The target of the matrix on `arch` that has most of what is requested, in words."""
+    specs = {requested.package: requested.spec for requested in requests}
     found = near.ranked(matrix, specs, cuda, arch, apart_from=apart_from)
     return tuple(near.words(matrix, name, arch) for name in found[:1])

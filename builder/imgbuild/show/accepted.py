@@ -1,6 +1,6 @@
 """Which differences between two images are accepted: one reviewed list, each entry with its reason.
 
-Comes in: `data/compare.yaml`, differences. Goes out: the same differences, each with the reason of
+Input: `data/compare.yaml`, differences. Output: the same differences, each with the reason of
 the entry that accepts it. An entry may ask that two contents are alike in a way of its own: then
 they are read, and what is not alike is not accepted.
 """
@@ -226,7 +226,7 @@ def pattern(text: str) -> re.Pattern[str]:
 def _launched(script: bytes) -> tuple[str, str, str] | None:
     """Interpreter, module and function of a script that does nothing but call it; None for others.
 
-    No line is passed over: one more, or another one, and the script is an other.
+    No line is skipped: one more, or another one, and the script is an other.
     """
     found = LAUNCHER.fullmatch(script.decode("utf-8", "replace"))
     if found is None or found["call"].partition(".")[0] != found["name"]:

@@ -1,6 +1,6 @@
 """Whether two images are the same to those who run them, whoever built them.
 
-Comes in: two images and a list of accepted differences. Goes out: a `Comparison`: every difference
+Input: two images and a list of accepted differences. Output: a `Comparison`: every difference
 of paths, types, modes, owners, link targets, attributes, content and configuration, each with the
 reason if it is accepted. Times are not compared, nor how files are cut into layers.
 """
@@ -14,11 +14,12 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 import msgspec
 
 from imgbuild.codec import compact
-from imgbuild.oci.image import Configuration, Picture
+from imgbuild.oci.documents import Configuration
+from imgbuild.oci.image import Picture
 from imgbuild.oci.merged import Merged, Node, shown
-from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.show.accepted import Accepted, Acceptor, Difference
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Bytes, Digest
 
 CONFIGURATION = "configuration"  # in place of a path
@@ -54,14 +55,19 @@ class _Gone(Exception):
 
 
 def compare(
-    left: Picture, right: Picture, accepted: Sequence[Accepted] = (), *, names: tuple[str, str]
+    left: Picture,
+    right: Picture,
+    accepted: Sequence[Accepted] = (),
+    *,
+    names: tuple[str, str],
+    reporter: Reporter = SILENT,
 ) -> Comparison:
     """Compare two images; `names` are what they are called in the answer.
 
     Both are read at once, each layer as a stream. IntegrityError if a layer is damaged.
     """
     acceptor = Acceptor(accepted, names)
-    trees = _merged((left, right), acceptor)
+    trees = _merged((left, right), acceptor, reporter)
     found = [
         *_configurations(left.configuration, right.configuration),
         *_trees(trees[0].root, trees[1].root),
@@ -88,7 +94,7 @@ def _side(name: str, picture: Picture, tree: Merged) -> Side:
     return Side(name=name, path=str(picture.path), digest=picture.digest, paths=paths, bytes=size)
 
 
-def _merged(pictures: Sequence[Picture], acceptor: Acceptor) -> list[Merged]:
+def _merged(pictures: Sequence[Picture], acceptor: Acceptor, reporter: Reporter) -> list[Merged]:
     stop = threading.Event()
 
     def _read(number: int) -> Merged:
@@ -104,7 +110,7 @@ def _merged(pictures: Sequence[Picture], acceptor: Acceptor) -> list[Merged]:
                 tree.add(reader, advance=_advance, also=acceptor.watch(number))
         return tree
 
-    with console.progress("reading both images", None) as bar, ThreadPoolExecutor(2) as pool:
+    with reporter.progress("reading both images", None) as bar, ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(_read, number) for number in range(len(pictures))]
         try:
             wait(jobs, return_when=FIRST_EXCEPTION)

@@ -1,6 +1,6 @@
 """What changed between two images, in packages and in bytes to pull.
 
-Comes in: two sealed locks of a target, or two sides of any kind. Goes out: a `Diff`.
+Input: two sealed locks of a target, or two sides of any kind. Output: a `Diff`.
 """
 
 from __future__ import annotations

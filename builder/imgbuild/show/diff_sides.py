@@ -1,6 +1,6 @@
 """The two sides of `imgbuild diff`: targets, locks on disk, images in registries.
 
-Comes in: a name as a user writes it. Goes out: a `Side`. What lies on disk is a lock; what has a
+Input: a name as a user writes it. Output: a `Side`. What lies on disk is a lock; what has a
 slash or a colon is a reference; all else is a target of the project, as it is or at a git revision.
 """
 
@@ -14,15 +14,16 @@ from imgbuild.attest import bundle
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
+from imgbuild.oci.image import PlatformImage
 from imgbuild.plan import seal as seals
 from imgbuild.registry import artifacts
 from imgbuild.registry.client import Client
-from imgbuild.registry.image import Remote, read
+from imgbuild.registry.image import read
 from imgbuild.registry.reference import Reference, parse
 from imgbuild.show import diff as diffs
 from imgbuild.show import revisions
 from imgbuild.show.diff import Content, Part, Side
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
 MADE = re.compile(r"imgbuild layer (.+)")
@@ -31,7 +32,7 @@ LOCK = "lock.json"
 SEAL = "digests.json"
 
 
-def side(text: str, client: Client, matrix: Path | None) -> Side:
+def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SILENT) -> Side:
     """The image that `text` names; InputError or LockStale if there is none."""
     path = Path(text)
     if path.exists():
@@ -39,7 +40,7 @@ def side(text: str, client: Client, matrix: Path | None) -> Side:
     name, at, revision = text.partition("@")
     if "/" not in name and ":" not in name and not revision.startswith("sha256:"):
         return _of_target(name, revision, text, matrix) if at else _locked(name, matrix)
-    return _in_registry(client, parse(text, default_tag="latest"))
+    return _in_registry(client, parse(text, default_tag="latest"), reporter)
 
 
 def _on_disk(path: Path, name: str) -> Side:
@@ -70,36 +71,38 @@ def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> Side
     return diffs.side(*found, name=text)
 
 
-def _in_registry(client: Client, reference: Reference) -> Side:
+def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> Side:
     found = read(client, reference)
-    lock = _lock(client, reference, found.top.digest)
+    lock = _lock(client, reference, found.top.digest, reporter)
     if lock is None:
-        console.warn(f"{reference} carries no lock: of its packages its labels alone are compared")
+        reporter.warn(
+            f"{reference} carries no lock; only the package versions in its labels are compared"
+        )
     content = {arch: _content(one, lock) for arch, one in found.images.items()}
     return Side(name=str(reference), arch=content, complete=lock is not None)
 
 
-def _lock(client: Client, reference: Reference, digest: Digest) -> Lock | None:
+def _lock(client: Client, reference: Reference, digest: Digest, reporter: Reporter) -> Lock | None:
     """The lock that is attached to the image `digest`, if its seal is of that image."""
     place = str(reference)
     for known in artifacts.find(client, reference.repository, digest, bundle.ARTIFACT_TYPE):
         try:
             own = bundle.read({name: part.data for name, part in known.files.items()}, place)
         except ImgbuildError as error:
-            console.detail(f"{place}: {error.message}")
+            reporter.detail(f"{place}: {error.message}")
             continue
         if digest in {own.sealed.digest, *(each.manifest for each in own.sealed.arch.values())}:
             return own.lock
     return None
 
 
-def _content(one: Remote, lock: Lock | None) -> Content:
-    made = [step.created_by for step in one.settings.history if not step.empty_layer]
+def _content(one: PlatformImage, lock: Lock | None) -> Content:
+    made = [step.created_by for step in one.configuration.history if not step.empty_layer]
     names = [match[1] if (match := MADE.fullmatch(text)) else "" for text in made]
     names += [""] * (len(one.layers) - len(names))
     said = {
         ("wheel", key.removeprefix(VERSION)): text
-        for key, text in one.settings.config.labels.items()
+        for key, text in one.labels.items()
         if key.startswith(VERSION)
     }
     return Content(

@@ -1,6 +1,6 @@
 """The variables of an image: value, reason, source, and who sets each.
 
-Comes in: the matrix, a target's lock if there is one. Goes out: an `Environment`: what the image
+Input: the matrix, a target's lock if there is one. Output: an `Environment`: what the image
 holds, by its lock, and what is set when it runs, by data/variables.yaml.
 """
 
@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.published import below
+from imgbuild.lock.published import extended_target
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import Matrix, Source, Variable
 from imgbuild.values import Arch
@@ -108,7 +108,7 @@ def environment(
 def _said(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
     """What the matrix says of the variables of `name`, by the place where it says so."""
     target = matrix.targets[name]
-    found = below(matrix, name)
+    found = extended_target(matrix, name)
     if found is not None:  # its own reasons lie in the matrix of who published it
         unsaid = f"the matrix of {found.name}, which was published, says why"
         own = {

@@ -1,6 +1,6 @@
 """How far each target is: locked, stale, not locked, or in need of what the default index lacks.
 
-Comes in: a project, its matrix, selected targets. Goes out: `State` values, and the targets that a
+Input: a project, its matrix, selected targets. Output: `State` values, and the targets that a
 verb for many may take on. A target in need is never passed over in silence; naming it tries it.
 """
 
@@ -17,9 +17,9 @@ from imgbuild.index import pages
 from imgbuild.lock import lock as locks
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
-from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.project import Project
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Condition, Digest
 
 
@@ -44,7 +44,7 @@ def state(project: Project, matrix: Matrix, name: str) -> State:
         condition = Condition.NEEDS if lacking else Condition.UNLOCKED
         return State(target=name, condition=condition, reasons=lacking)
     try:
-        _, sealed = lock_target.read_current(project, matrix, name)
+        _, sealed = current.read_current(project, matrix, name)
     except ImgbuildError as error:
         reasons = tuple(line.strip() for line in error.message.splitlines())
         return State(target=name, condition=Condition.STALE, reasons=reasons)
@@ -79,9 +79,13 @@ def brought(folder: Path) -> frozenset[str]:
 
 
 def within_reach(
-    project: Project, matrix: Matrix, selected: Sequence[Selected], patterns: Sequence[str]
+    project: Project,
+    matrix: Matrix,
+    selected: Sequence[Selected],
+    patterns: Sequence[str],
+    reporter: Reporter = SILENT,
 ) -> list[Selected]:
-    """`selected` without the targets in need that were not named themselves, each of which is told.
+    """`selected` without the targets that need another index, unless named; a warning for each.
 
     NothingSelected if none is left.
     """
@@ -91,15 +95,15 @@ def within_reach(
         lacking = () if locked else needs(matrix, item.name)
         if lacking and item.name not in patterns:
             passed.append(item.name)
-            console.warn(f"{item.name} is passed over: it needs {'; '.join(lacking)}")
+            reporter.warn(f"{item.name} is skipped: it needs {'; '.join(lacking)}")
             continue
         if lacking:
-            console.info(f"{item.name} needs {'; '.join(lacking)}")
+            reporter.info(f"{item.name} needs {'; '.join(lacking)}")
         kept.append(item)
     hint = f"to try it, name it: --target {passed[0]}" if passed else None
     if selected and not kept:
-        message = "all that was selected needs more than the default index has"
+        message = "every selected target needs a non-default index"
         raise NothingSelected(message, hint=hint)
     if hint:
-        console.info(hint)
+        reporter.info(hint)
     return kept

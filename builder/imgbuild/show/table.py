@@ -1,6 +1,6 @@
 """The matrix as a table: targets, their versions, their architectures, where they were proven.
 
-Comes in: a matrix and selected targets. Goes out: rows as values, and those as text or Markdown.
+Input: a matrix and selected targets. Output: rows as values, and those as text or Markdown.
 """
 
 from __future__ import annotations
@@ -9,21 +9,29 @@ from collections.abc import Sequence
 
 import msgspec
 
+from imgbuild import codec
+from imgbuild.lock import lock as locks
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
-from imgbuild.smoke.records import NO_PROOF, Run, words
+from imgbuild.plan import seal as seals
+from imgbuild.project import Project
+from imgbuild.smoke import proofs
+from imgbuild.smoke.records import NO_PROOF, TIERS, Run, words
 from imgbuild.values import Arch, Bytes, Digest
 
 # The packages that have a column of their own, where any shown target pins them; the rest of the
 # pins stand together in the column "also".
 COLUMNS = ("torch", "vllm", "trl", "verl", "tensordict")
+# The columns of the narrow table, with their heads.
+SHORT = {"torch": "torch", "vllm": "vLLM", "trl": "trl", "verl": "verl"}
+TESTED = {"static": "static", "cpu": "CPU", "gpu": "GPU", "multi-gpu": "2+ GPUs"}
 OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 DIGITS = 12  # of a digest that a table shows
 NONE = "-"
 
-# What `imgbuild matrix --into` writes between these lines; the first one names the command.
+# What `imgbuild list --into` writes between these lines; the first one names the command.
 BEGIN, END = "<!-- images -->", "<!-- /images -->"
-MADE = "<!-- made from locks and proofs by: imgbuild matrix --into README.md -->"
+MADE = "<!-- made from locks and proofs by: imgbuild list --into README.md -->"
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +53,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     `indexes` maps packages to indexes other than the default. `state` is how far it is (see
     `imgbuild.show.status`), `reasons` why it is no further; empty where nobody asked. `images` are
-    those of its seal; `contradictions` says what `proof`, the matrix's own words, and the runs of
-    them say differently.
+    those of its seal.
     """
 
     target: str
@@ -65,7 +72,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     reasons: tuple[str, ...] = ()
     images: tuple[Picture, ...] = ()
-    contradictions: tuple[str, ...] = ()
 
 
 def picture(arch: Arch, digest: Digest, size: Bytes, runs: Sequence[Run]) -> Picture:
@@ -98,12 +104,35 @@ def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[Row, ...]:
 
 def text(table: Sequence[Row]) -> list[str]:
     """Lines of aligned columns, the first one of them the head."""
-    cells = _cells(table)
+    return _aligned(_cells(table))
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     ]
+
+
+def narrow(table: Sequence[Row]) -> list[str]:
+    """Lines of aligned columns that fit 80 characters; the first line is the head."""
+    cells = [["name", "CUDA", *SHORT.values(), "tested"]]
+    cells += [
+        [row.target, row.cuda, *(row.pins.get(name, NONE) for name in SHORT), _tested(row)]
+        for row in table
+    ]
+    return _aligned(cells)
+
+
+def _tested(row: Row) -> str:
+    """The highest tier that passed for an image of the row, or that a tier failed."""
+    runs = [run for image in row.images for run in image.runs]
+    passed = [run.tier for run in runs if run.good]
+    failed = [run.tier for run in runs if not run.good]
+    if failed:
+        return "failed"
+    return TESTED[max(passed, key=TIERS.index)] if passed else NONE
 
 
 def markdown(table: Sequence[Row]) -> list[str]:
@@ -180,3 +209,18 @@ def _line(row: Row, packages: Sequence[str], *, also: bool, state: bool) -> list
 def _also(row: Row) -> str:
     """The pins that have no column: "sglang 0.5.12, ray 2.58.0"."""
     return ", ".join(f"{name} {pin}" for name, pin in row.pins.items() if name not in OWN_PLACE)
+
+
+def shown(project: Project, row: Row) -> Row:
+    """`row` with the images of its seal as it lies there, if it has one, and what proves them."""
+    path = seals.seal_path(project.images, row.target)
+    if not path.exists():
+        return row
+    sealed = codec.read(path, seals.Seal, what="seal", hint=locks.damaged(row.target))
+    runs = proofs.counting(project, sealed)
+    found = [
+        picture(arch, sealed.arch[arch].manifest, sealed.arch[arch].size, runs[arch])
+        for arch in row.arch
+        if arch in sealed.arch
+    ]
+    return msgspec.structs.replace(row, images=tuple(found))

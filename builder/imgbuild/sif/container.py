@@ -1,10 +1,8 @@
-"""SIF, the file that Apptainer runs: a header, descriptors, small objects, a squashfs.
+"""Writes and reads SIF, the file format of Apptainer: a header, descriptors, objects, a squashfs.
 
-Comes in: a file that holds a squashfs behind a hole. Goes out: the same file with the hole filled.
-Nothing of the machine or the hour is in it: the id is nil, all times are the image's own.
-
-A SIF is little endian. Its header has 128 bytes, its 48 descriptors 585 each; an object has the
-bytes that its descriptor names, and the file system begins on a page.
+A SIF is little endian. The header has 128 bytes, each of the 48 descriptors 585; a descriptor has
+offset and size of its object, and the file system starts at a multiple of 4096. The file depends on
+the image alone: the id is nil, and all times are that of the image.
 """
 
 from __future__ import annotations
@@ -32,17 +30,17 @@ DATA_AT = DESCRIPTORS_AT + DESCRIPTORS * DESCRIPTOR.size
 PAGE = 4096
 GROUP = 0xF0000001  # group 1, of which an object is a member
 NO_LINK = 0
-LARGEST = 1 << 26  # bytes of a small object that are read
+LARGEST = 1 << 26  # bytes; larger objects are not read
 
 DEFINITION = 0x4001
 FILE_SYSTEM = 0x4004
 JSON = 0x4006
 SQUASHFS = 1
-PRIMARY = 2  # the partition that is the root of the system
+PRIMARY = 2  # the partition with the root file system
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True):
-    """A small object: a definition file, or JSON under a name."""
+    """An object that is not the file system: a definition file, or JSON with a name."""
 
     kind: int
     name: str = ""
@@ -50,14 +48,15 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def file_system_at(objects: Sequence[Object]) -> Bytes:
-    """Where the file system begins behind `objects`."""
+    """The offset of the file system after `objects`."""
     return _aligned(DATA_AT + sum(len(each.data) for each in objects))
 
 
 def finish(path: Path, objects: Sequence[Object], arch: Arch, time: int) -> None:
-    """Fill the hole in front of the file system in `path`, whose beginning `objects` decide.
+    """Write header, descriptors and `objects` into `path`, which has the file system already.
 
-    `time` is when the image was made, in seconds since 1970.
+    The file system starts at `file_system_at(objects)`. `time` is the time of the image, in
+    seconds since 1970.
     """
     start = file_system_at(objects)
     descriptors, at = [], DATA_AT
@@ -85,23 +84,25 @@ def finish(path: Path, objects: Sequence[Object], arch: Arch, time: int) -> None
 
 
 def arch_of(path: Path) -> Arch:
-    """The architecture of the SIF at `path`; InputError if it is none."""
+    """The architecture of the SIF at `path`; InputError if it is not a SIF."""
     try:
         with path.open("rb") as file:
             head = file.read(HEADER.size).ljust(HEADER.size, b"\0")
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
-        raise InputError(message, hint="name a SIF: imgbuild sif TARGET makes one") from error
+        raise InputError(
+            message, hint="pass a SIF: imgbuild build TARGET --format sif makes one"
+        ) from error
     _, magic, _, number, *_ = HEADER.unpack(head)
     for arch, known in ARCHES.items():
         if (magic.rstrip(b"\0"), number.rstrip(b"\0")) == (MAGIC, known):
             return arch
-    message = f"{path} is no SIF for {' or '.join(ARCHES)}"
-    raise InputError(message, hint="name a SIF: imgbuild sif TARGET makes one")
+    message = f"{path} is not a SIF for {' or '.join(ARCHES)}"
+    raise InputError(message, hint="pass a SIF: imgbuild build TARGET --format sif makes one")
 
 
 def objects_of(path: Path) -> list[Object]:
-    """The small objects of the SIF at `path`; InputError if it is none, or is cut off."""
+    """The objects of the SIF at `path`; InputError if it is not a SIF or is truncated."""
     arch_of(path)
     with path.open("rb") as file:
         *_, total, at = HEADER.unpack(file.read(HEADER.size))[:10]
@@ -116,8 +117,8 @@ def objects_of(path: Path) -> list[Object]:
             file.seek(max(start, 0))
             data = file.read(size)
             if len(data) < size:
-                message = f"{path} is cut off: byte {start + size} is not there"
-                raise InputError(message, hint="make it again: imgbuild sif TARGET")
+                message = f"{path} is truncated: it has no byte {start + size}"
+                raise InputError(message, hint="make it again: imgbuild build TARGET --format sif")
             text = name.rstrip(b"\0").decode(errors="replace")
             found.append(Object(kind=kind, name=text, data=data))
     return found
@@ -131,7 +132,7 @@ def _descriptor(
     name: str = "",
     extra: bytes = b"",
 ) -> bytes:
-    """`place`: offset, size, and size with what was left free in front of it."""
+    """A descriptor. `place`: offset, size, and size with the padding before it."""
     owner = 0
     return DESCRIPTOR.pack(
         kind, True, number, GROUP, NO_LINK, *place, time, time, owner, owner, name.encode(), extra

@@ -1,7 +1,7 @@
-"""The files that enroot, and so pyxis, looks for in a squashfs: environment, start, mounts.
+"""The files that enroot and pyxis expect in a squashfs: environment, mounts, start script.
 
-Comes in: an image. Goes out: the members of one more layer. `enroot create` takes the squashfs as
-if `enroot import` had made it, but that owners stay as they are.
+They are those of `enroot import`, so that `enroot create` accepts the squashfs; unlike there, the
+owners of files are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOCAL = """\
 
 
 def members(image: Image, tree: Merged) -> list[Member]:
-    """What goes on top of the image whose files are `tree`."""
+    """The members of a layer on top of the image whose files are `tree`."""
     made = [
         file("etc/environment", environment(image)),
         file("etc/fstab", mounts(image)),
@@ -36,12 +36,12 @@ def members(image: Image, tree: Merged) -> list[Member]:
 
 
 def environment(image: Image) -> str:
-    """One NAME=VALUE a line; enroot replaces ${NAME} by what the host has."""
+    """One NAME=VALUE a line; enroot replaces ${NAME} by the host's value."""
     return "".join(f"{item}\n" for item in image.settings.env or () if "\n" not in item)
 
 
 def mounts(image: Image) -> str:
-    """The image's volumes, each a place of its own that can be written."""
+    """An fstab that makes each volume of the image a writable folder."""
     return "".join(
         f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev\n"
         for path in sorted(image.settings.volumes or {})
@@ -49,7 +49,7 @@ def mounts(image: Image) -> str:
 
 
 def start(image: Image) -> str:
-    """What runs: the words that are given, or the image's command, through its entry point."""
+    """The start script: runs its arguments, or the image's command, with the entry point."""
     place = words([image.settings.working_dir or "/"])
     entrypoint = image.settings.entrypoint or ()
     lines = [f"# {name} {text}" for name, text in labels(image).items() if "\n" not in text]

@@ -1,11 +1,9 @@
-"""The files that Apptainer looks for in a SIF: environment, entry point, labels, places to mount.
+"""The files that Apptainer expects in a SIF: environment, entry point, labels, mount points.
 
-Comes in: an image. Goes out: the members of one more layer, and the small objects of the SIF.
-
-Apptainer forgets the caller's environment, sources `env/*.sh` in the order of their names, takes in
-what `--env` and APPTAINERENV_… say behind `99-base.sh`, and then gives back what of the caller's no
-file has set. So what the image sets wins, as it does in Docker, and a variable that a file sets to
-nothing is kept away.
+Apptainer clears the caller's environment, sources `env/*.sh` in the order of their names, applies
+`--env` and APPTAINERENV_… after `99-base.sh`, and then restores those of the caller's variables
+that no file has set. So the image's values take precedence, as in Docker, and a variable that a
+file sets to an empty value hides the caller's.
 """
 
 from __future__ import annotations
@@ -18,11 +16,10 @@ from imgbuild.oci.merged import Merged
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.sif import container
 from imgbuild.sif.image import Image, file, folder, link, words
-from imgbuild.system.console import console
 from imgbuild.values import Digest, digest_of
 
 HOME = ".singularity.d"
-LIBRARIES = f"/{HOME}/libs"  # where --nv puts the driver's
+LIBRARIES = f"/{HOME}/libs"  # --nv puts the driver's libraries there
 LINKS = {
     ".exec": f"{HOME}/actions/exec",
     ".run": f"{HOME}/actions/run",
@@ -31,7 +28,7 @@ LINKS = {
     "environment": f"{HOME}/env/90-environment.sh",
     "singularity": f"{HOME}/runscript",
 }
-# Apptainer mounts these; where it can put nothing over a read-only root, they must be there.
+# Apptainer mounts these; without an overlay on the read-only root they must exist.
 FOLDERS = {
     "dev": 0o755, "home": 0o755, "proc": 0o755, "root": 0o700, "sys": 0o755, "tmp": 0o1777,
     "var/tmp": 0o1777,
@@ -44,9 +41,9 @@ LOCK_OBJECT = "lock.json"
 CONFIG_OBJECT = "oci-config.json"
 INSPECT_OBJECT = "inspect-metadata.json"
 
-# A shell that sources one of these says so at each start, or ends: bash's, and Apptainer's own.
+# Setting one of these is an error in bash or in Apptainer's shell.
 READ_ONLY = ("BASHOPTS", "BASH_VERSINFO", "EUID", "GID", "PPID", "SHELLOPTS", "UID")
-# What would let packages of the caller's own into the image's Python.
+# These would make the image's Python import the caller's packages.
 UNWANTED = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE")
 KEPT_OUT = """\
 #!/bin/sh
@@ -63,7 +60,7 @@ LAST = f"""\
 export LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}{LIBRARIES}"
 export PS1="${{PS1:-Apptainer> }}"
 """
-# Apptainer of today has the actions in itself; its ancestors ran these.
+# Current Apptainer has these actions built in; older versions run these scripts.
 SOURCED = f"""\
 #!/bin/sh
 for script in /{HOME}/env/*.sh; do
@@ -83,7 +80,7 @@ START = "#!/bin/sh\n# An instance keeps running by itself: nothing is started in
 
 
 def members(image: Image, tree: Merged) -> list[Member]:
-    """What goes on top of the image whose files are `tree`."""
+    """The members of a layer on top of the image whose files are `tree`."""
     made = [folder(HOME), folder(f"{HOME}/env"), folder(f"{HOME}/actions"), folder(LIBRARIES[1:])]
     made += [file(f"{HOME}/{name}", text, mode) for name, (text, mode) in _texts(image).items()]
     made += [
@@ -96,7 +93,7 @@ def members(image: Image, tree: Merged) -> list[Member]:
 
 
 def objects(image: Image) -> list[container.Object]:
-    """The small objects: where the image came from, what `apptainer inspect` says, documents."""
+    """The objects of the SIF: definition, metadata for `apptainer inspect`, config and lock."""
     made = [
         container.Object(kind=container.DEFINITION, data=definition(image).encode()),
         container.Object(kind=container.JSON, name=INSPECT_OBJECT, data=_inspected(image)),
@@ -110,14 +107,14 @@ def objects(image: Image) -> list[container.Object]:
 def config_of(path: Path) -> Digest | None:
     """The digest of the configuration of the image in the SIF at `path`.
 
-    None if another tool made it, which does not keep that. InputError if it is no SIF.
+    None if the SIF, made by another tool, does not have it. InputError if it is not a SIF.
     """
     found = (each.data for each in container.objects_of(path) if each.name == CONFIG_OBJECT)
     return next((digest_of(data) for data in found), None)
 
 
 def labels(image: Image) -> dict[str, str]:
-    """The image's own labels, and those that lead back to it."""
+    """The image's labels, and those with the digests of image and lock."""
     own = {IMAGE_LABEL: image.digest}
     if image.lock:
         own[LOCK_LABEL] = digest_of(image.lock)
@@ -125,44 +122,51 @@ def labels(image: Image) -> dict[str, str]:
 
 
 def definition(image: Image) -> str:
-    """Where the image came from, in the form of Apptainer's definition files.
+    """The origin of the image, in the format of Apptainer's definition files.
 
-    Not what it is called there: the same image is the same file under each of its names.
+    It has the digest but no name, so that the same image gives the same file under any name.
     """
     return f"bootstrap: oci\nfrom: image@{image.digest}\n"
 
 
 def environment(image: Image) -> str:
-    """The image's environment as a shell script; values are taken as they are.
+    """The image's environment as a shell script, with values quoted.
 
-    But for its HOME: Apptainer's is the caller's, which is bound, or what --home says.
+    HOME is left out: Apptainer uses the caller's, which it mounts, or that of --home. So are the
+    variables of `left_out`.
     """
     lines = ["#!/bin/sh"]
     for name, value in image.environment.items():
-        if name == "HOME":
-            continue
-        if not name.isascii() or not name.isidentifier() or name in READ_ONLY:
-            console.warn(f"{image.name}: no shell can set the variable {name!r}; it is left out")
+        if name == "HOME" or not _settable(name):
             continue
         lines.append(f"export {name}={words([value])}")
     return "\n".join(lines) + "\n"
 
 
+def left_out(image: Image) -> list[str]:
+    """The variables of the image that a shell cannot set."""
+    return [name for name in image.environment if not _settable(name)]
+
+
+def _settable(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and name not in READ_ONLY
+
+
 def kept_out(image: Image) -> str:
-    """A shell script that keeps the caller's packages out, where the image itself says nothing."""
+    """A shell script that keeps the caller's Python packages out, unless the image sets these."""
     names = [name for name in UNWANTED if name not in image.environment]
     return "".join([KEPT_OUT, *(f"export {name}=\n" for name in names), UNFIT])
 
 
 def runscript(image: Image) -> str:
-    """Runs the words that are given, or the image's command, through its entry point."""
+    """The runscript: runs its arguments, or the image's command, with the entry point."""
     default = f'[ "$#" -gt 0 ] || set -- {words(image.command)}\n' if image.command else ""
     entrypoint = words(image.settings.entrypoint or ())
     return f'#!/bin/sh\n{default}exec {f"{entrypoint} " if entrypoint else ""}"$@"\n'
 
 
 def _texts(image: Image) -> dict[str, tuple[str | bytes, int]]:
-    """Files below the home of all this, each with its mode."""
+    """The files below `HOME`, with their modes."""
     return {
         "Singularity": (definition(image), 0o644),
         "labels.json": (codec.encode(labels(image)), 0o644),
@@ -175,7 +179,7 @@ def _texts(image: Image) -> dict[str, tuple[str | bytes, int]]:
 
 
 def _inspected(image: Image) -> bytes:
-    """What `apptainer inspect` says, so that it need not start a container."""
+    """The metadata of `apptainer inspect`, which need not start a container then."""
     scripts = ("env/10-docker2singularity.sh", "env/90-environment.sh")
     texts = _texts(image)
     attributes = {
@@ -189,13 +193,13 @@ def _inspected(image: Image) -> bytes:
 
 
 def _free(tree: Merged, path: str) -> bool:
-    """Whether a link may stand at `path`: an image's own folder or file stays."""
+    """Whether a link may be put at `path`: files and folders of the image are kept."""
     found = tree.find(path)
     return found is None or found.kind == "symlink"
 
 
 def _above(made: Sequence[Member], tree: Merged) -> list[Member]:
-    """The folders above `made` that the image lacks."""
+    """The parent folders of `made` that the image does not have."""
     have = {member.path for member in made if member.kind is Kind.FOLDER}
     paths = {member.path.rpartition("/")[0] for member in made} - have - {""}
     return [folder(path) for path in sorted(paths) if tree.find(path) is None]

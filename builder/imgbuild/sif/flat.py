@@ -1,14 +1,12 @@
-"""The layers of an image as one tar stream: what a container would see, and nothing else.
+"""The layers of an image as one tar stream with the files that a container would see.
 
-Comes in: layers, bottom first, each a file or a few bytes. Goes out: the tree that they make, and
-then a tar with each path once: folders first, then links and devices, then files in the order in
-which the layers hold them. Nothing is written to disk; a few hundred bytes a path are in memory.
+The tar has each path once: first folders, links and devices, then files in the order of the layers.
+Nothing is written to disk; memory use is a few hundred bytes for each path.
 
-Layers are read twice: once for names (`skim`), once for content. From the top down one reading
-would do if nothing in a layer depended on those below; but a path may lead through a link that a
-lower layer has, and a hard link may name a file that another layer then hides. Both are right only
-when all names are known. Layers are checked against their digests on the first reading, and on the
-second their members against those of the first.
+Layers are read twice: once for names (`skim`), once for content. One reading is not enough, since a
+path may lead through a link in a lower layer, and a hard link may refer to a file that another
+layer hides. The first reading checks the digests of the layers, the second compares their members
+with those of the first.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ import msgspec
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.merged import Merged, Node
+from imgbuild.oci.reader import XATTR, Entry, Reader, inflated
 from imgbuild.oci.tar import END, padding
-from imgbuild.oci.unpack import XATTR, Entry, Reader, inflated
 from imgbuild.sif import skim
-from imgbuild.sif.skim import Seen
-from imgbuild.system.console import console
+from imgbuild.sif.skim import MembersHash
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Bytes, Digest, digest_of_file
 
 TYPES = {
@@ -40,14 +38,14 @@ TYPES = {
     "character device": tarfile.CHRTYPE,
     "block device": tarfile.BLKTYPE,
 }
-TIME_LIMIT = (1 << 32) - 1  # seconds: what a squashfs can hold
-ATTRIBUTES = ("user.", "trusted.", "security.")  # names of those that a squashfs can hold
-READERS = 2  # layers that are inflated at once, each by a thread of its own
+TIME_LIMIT = (1 << 32) - 1  # seconds: the latest time of a squashfs
+ATTRIBUTES = ("user.", "trusted.", "security.")  # prefixes of attributes in a squashfs
+READERS = 2  # layers that are inflated at once, each in its own thread
 REMEDY = "remove the layout and build or pull the image again"
 
 
-class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer of an image: a file and what its manifest says of it, or `data`, a plain tar."""
+class LayerSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer: a file with digest and size from its manifest, or `data`, an uncompressed tar."""
 
     path: Path = Path()
     digest: Digest = ""
@@ -56,22 +54,22 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flat:
-    """The tree of some layers. `add` all of them, then read `chunks`."""
+    """The merged tree of several layers. Call `add` for all of them, then read `chunks`."""
 
     def __init__(self) -> None:
         self.tree = Merged()
-        self._layers: list[Layer] = []
-        self._seen: list[int] = []  # of each layer what `Seen` says of its members
+        self._layers: list[LayerSource] = []
+        self._seen: list[int] = []  # the hash of the members of each layer
 
-    def add(self, layers: Sequence[Layer]) -> None:
-        """Put `layers`, bottom first, on top of what is there; IntegrityError if one is damaged."""
+    def add(self, layers: Sequence[LayerSource], *, reporter: Reporter = SILENT) -> None:
+        """Add `layers`, bottom first, on top of the others; IntegrityError if one is damaged."""
         total = sum(layer.size for layer in layers)
         with (
-            console.progress("reading the names of all files", total) as bar,
+            reporter.progress("reading the names of all files", total) as bar,
             ThreadPoolExecutor(READERS) as pool,
         ):
             for layer, entries in zip(layers, pool.map(_entries, layers), strict=True):
-                seen = Seen()
+                seen = MembersHash()
                 for entry in entries:
                     seen.add(entry)
                 self._seen.append(seen.value)
@@ -81,17 +79,17 @@ class Flat:
 
     @property
     def size(self) -> Bytes:
-        """The bytes of all files, each counted once."""
+        """The size of all files; hard links count once."""
         return sum(node.size for node, _ in self._files().values())
 
     @property
     def newest(self) -> int:
-        """The time of the newest path, in seconds since 1970."""
+        """The latest time of all paths, in seconds since 1970."""
         return max((_time(node) for _, node in self.tree.walk()), default=0)
 
     @property
     def lost(self) -> dict[str, str]:
-        """Attributes that no squashfs holds, each with the first path that has it."""
+        """Extended attributes that a squashfs cannot store → the first path with each."""
         found: dict[str, str] = {}
         for path, node in self.tree.walk():
             for name in node.attributes or ():
@@ -100,7 +98,7 @@ class Flat:
         return found
 
     def chunks(self, advance: Callable[[int], object] = lambda _: None) -> Iterator[bytes]:
-        """The tar, but for the root folder itself; `advance` is told how much content went by."""
+        """The tar without the root folder; `advance` is called with the bytes of content read."""
         others: dict[int, str] = {}
         for path, node in self.tree.walk():
             if node.kind == "folder":
@@ -109,8 +107,8 @@ class Flat:
                 yield _header(path, node, others.get(id(node)))
                 others.setdefault(id(node), path)
         files = self._files()
-        for number, (layer, due) in enumerate(zip(self._layers, self._seen, strict=True), 1):
-            seen = Seen()
+        for number, (layer, first) in enumerate(zip(self._layers, self._seen, strict=True), 1):
+            seen = MembersHash()
             with _opened(layer) as stream:
                 reader = Reader(stream, str(layer.path))
                 for member, entry in enumerate(reader, 1):
@@ -120,12 +118,12 @@ class Flat:
                         if found[0].size != entry.size:
                             _changed(layer)
                         yield from _file(reader, *found, advance)
-            if seen.value != due:
+            if seen.value != first:
                 _changed(layer)
         yield END
 
     def _files(self) -> dict[tuple[int, int], tuple[Node, list[str]]]:
-        """Files by the member that holds their content, each with all its names."""
+        """(layer, member) with the content of a file → its node and all its paths."""
         found: dict[tuple[int, int], tuple[Node, list[str]]] = {}
         for path, node in self.tree.walk():
             if node.kind == "file":
@@ -133,20 +131,20 @@ class Flat:
         return found
 
 
-def _entries(layer: Layer) -> list[Entry]:
-    """The members of a layer, which is what its digest says."""
+def _entries(layer: LayerSource) -> list[Entry]:
+    """The members of a layer; IntegrityError if its digest is wrong."""
     if layer.data:
         return list(Reader(io.BytesIO(layer.data), str(layer.path)))
     _check(layer)
     return skim.entries(layer.path)
 
 
-def _changed(layer: Layer) -> NoReturn:
-    message = f"{layer.path} has changed while it was read"
+def _changed(layer: LayerSource) -> NoReturn:
+    message = f"{layer.path} changed while it was read"
     raise IntegrityError(message, hint=REMEDY)
 
 
-def _check(layer: Layer) -> None:
+def _check(layer: LayerSource) -> None:
     try:
         with layer.path.open("rb") as file:
             found = digest_of_file(file)
@@ -154,12 +152,12 @@ def _check(layer: Layer) -> None:
         message = f"cannot read {layer.path}: {error.strerror}"
         raise IntegrityError(message, hint=REMEDY) from error
     if found != layer.digest:
-        message = f"{layer.path} has the digest {found}; the manifest says {layer.digest}"
+        message = f"{layer.path} has the digest {found} (expected {layer.digest})"
         raise IntegrityError(message, hint=REMEDY)
 
 
 @contextlib.contextmanager
-def _opened(layer: Layer) -> Iterator[BinaryIO]:
+def _opened(layer: LayerSource) -> Iterator[BinaryIO]:
     if layer.data:
         yield io.BytesIO(layer.data)
         return
@@ -170,7 +168,7 @@ def _opened(layer: Layer) -> Iterator[BinaryIO]:
 def _file(
     reader: Reader, node: Node, names: Sequence[str], advance: Callable[[int], object]
 ) -> Iterator[bytes]:
-    """A file under its first name, with its content, and a hard link for each of the others."""
+    """A file with its content at its first path, and a hard link at each other path."""
     first, *others = names
     yield _header(first, node)
     for chunk in reader.content():
@@ -186,15 +184,15 @@ def _time(node: Node) -> int:
 
 
 def _header(path: str, node: Node, same: str | None = None) -> bytes:
-    """The header of `node` at `path`; `same` is the name under which it stands already."""
+    """The header of `node` at `path`, or that of a hard link to the earlier path `same`."""
     info = tarfile.TarInfo(path.lstrip("/"))
     info.type = TYPES[node.kind] if same is None else tarfile.LNKTYPE
     info.mode, info.uid, info.gid, info.mtime = node.mode, node.uid, node.gid, _time(node)
     info.size = node.size if info.type == tarfile.REGTYPE else 0
     info.linkname = node.target if same is None else same.lstrip("/")
     info.devmajor, info.devminor = node.device or (0, 0)
-    # Long and odd names as GNU has them: of a link's target that stands in a PAX header, mksquashfs
-    # 4.5.1 takes the first slash away. Attributes are PAX's own; links are said to have none.
+    # GNU headers for long and unusual names: mksquashfs 4.5.1 drops the first slash of a link's
+    # target in a PAX header. Attributes need PAX; those of links are left out for that reason.
     if same is None and node.kind != "symlink" and (attributes := _attributes(node)):
         info.pax_headers = attributes
         return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
@@ -202,7 +200,7 @@ def _header(path: str, node: Node, same: str | None = None) -> bytes:
 
 
 def _attributes(node: Node) -> dict[str, str]:
-    """Those of a node's attributes that a squashfs can hold, as PAX names them."""
+    """The attributes of a node that a squashfs can store, with their names in PAX."""
     return {
         XATTR + name: text
         for name, text in (node.attributes or {}).items()

@@ -1,6 +1,6 @@
 """What a SIF or a squashfs is made of: an image in a layout, its configuration, its lock.
 
-Comes in: a layout. Goes out: an `Image`, of which all files that are added are a function.
+Input: a layout. Output: an `Image`, of which all files that are added are a function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A SIF in a registry, beside the image that it was made of: an artifact as Apptainer's own are.
+"""Pushes a SIF to the repository of its image, as an artifact like those of `apptainer push`.
 
-Comes in: a SIF and a repository that has its image. Goes out: an artifact that refers to the
-image's manifest, under a tag; `apptainer pull oras://` takes it. The same SIF is the same artifact.
+The artifact refers to the image's manifest and has a tag, for `apptainer pull oras://`. The same
+SIF gives the same artifact.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from imgbuild.errors import InputError
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry.client import Client, Outcome, bytes_source, file_source
 from imgbuild.registry.reference import TAG, Reference, Repository
-from imgbuild.sif.convert import Made, Pushed
-from imgbuild.system.console import console
+from imgbuild.sif.convert import ConvertedImage, PushedSif
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 
 CONFIG_TYPE = "application/vnd.sylabs.sif.config.v1+json"
@@ -22,42 +22,44 @@ EMPTY = b"{}"
 
 
 def subject(client: Client, repository: Repository, name: str, image: Digest) -> Descriptor:
-    """The manifest `image` in `repository`; InputError if it is not there."""
+    """The descriptor of the manifest `image` in `repository`; InputError if it is missing."""
     found = client.resolve(Reference(repository.host, repository.name, digest=image))
     if found is None:
-        message = f"{repository} does not have the image {image}, beside which the SIF is to lie"
+        message = f"{repository} does not have the image {image} of the SIF"
         raise InputError(message, hint=f"push it first: imgbuild push {name} {repository}")
     return found
 
 
-def push(client: Client, repository: Repository, made: Made) -> Pushed:
-    """Put the SIF `made` into `repository`, under the tag NAME-ARCH-sif.
+def push(
+    client: Client, repository: Repository, made: ConvertedImage, *, reporter: Reporter = SILENT
+) -> PushedSif:
+    """Push the SIF `made` to `repository`, with the tag NAME-ARCH-sif.
 
-    InputError if the image that it was made of is not there.
+    InputError if its image is not in the repository.
     """
     named = Reference(repository.host, repository.name, tag=tag(made.name, made.arch))
     if TAG.fullmatch(named.target) is None:
-        message = f"{made.name!r} makes no tag: {named.target!r}"
-        raise InputError(message, hint="name a layout whose image has a plain name")
+        message = f"{made.name!r} gives an invalid tag: {named.target!r}"
+        raise InputError(message, hint="choose a layout whose image has a plain name")
     config = bytes_source(EMPTY)
     below = subject(client, repository, made.name, made.image)
     document = manifest(made, config.digest, below)
     client.upload(repository, config)
     sif = file_source(made.output, made.digest, made.size)
-    with console.progress(f"pushing {made.output.name}", made.size) as bar:
+    with reporter.progress(f"pushing {made.output.name}", made.size) as bar:
         outcome = client.upload(repository, sif, advance=bar.advance)
     digest = client.put_manifest(repository, document, MANIFEST, tag=named.target)
     moved = made.size if outcome is Outcome.UPLOADED else 0
-    return Pushed(reference=str(named), digest=digest, image=made.image, moved=moved)
+    return PushedSif(reference=str(named), digest=digest, image=made.image, moved=moved)
 
 
 def tag(name: str, arch: Arch) -> str:
-    """What the SIF of the image `name` for `arch` is called beside it."""
+    """The tag of the SIF of the image `name` for `arch`."""
     return f"{name}-{arch}-sif"
 
 
-def manifest(made: Made, config: Digest, image: Descriptor) -> bytes:
-    """The artifact's manifest: `apptainer push` writes the same, but for the subject."""
+def manifest(made: ConvertedImage, config: Digest, image: Descriptor) -> bytes:
+    """The artifact's manifest: that of `apptainer push`, with a subject."""
     return codec.compact(
         {
             "schemaVersion": 2,

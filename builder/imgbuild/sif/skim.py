@@ -1,11 +1,9 @@
-"""The names of a layer, without its contents: most of those need not even be inflated.
+"""Reads the names in a layer without most of its contents, which need not be inflated.
 
-Comes in: a layer file. Goes out: its members, as `Reader` gives them. imgbuild's own layers hold
-each larger file as a gzip member of its own (`oci.layer`), whose end can be found without what lies
-before it: the file's size stands there, and behind it a member in which nothing is compressed. In a
-plain tar contents are passed over as well. What is found so is a guess, if hardly ever a wrong one:
-where it cannot be right the layer is read as any other is, and whoever reads contents afterwards
-compares the members (`Seen`).
+In imgbuild's layers each larger file is a gzip member (`oci.layer`). Its end can be found without
+inflating it: there is the size of the file, followed by a member that is not compressed. In an
+uncompressed tar contents are skipped as well. The result is very likely right: if it cannot be, the
+layer is read in full, and callers that read the contents later compare the members (`MembersHash`).
 """
 
 from __future__ import annotations
@@ -21,25 +19,25 @@ from isal import isal_zlib
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import GZIP_HEADER
-from imgbuild.oci.unpack import DAMAGED, GZIP, Entry, Reader, inflated
+from imgbuild.oci.reader import DAMAGED, GZIP, Entry, Reader, inflated
 
-LEAST = 1 << 16  # bytes: a content that is smaller is inflated as soon as looked for
+LEAST = 1 << 16  # bytes: inflating a smaller content is as fast as searching for its end
 FIRST, MOST = 1 << 10, 1 << 20  # bytes of a gzip member that are inflated at once
-STORED = struct.Struct("<BHH")  # of a block: its kind, its length, and that turned around
+STORED = struct.Struct("<BHH")  # of a stored block: type, length, and its complement
 SIZE = struct.Struct("<I")  # the last bytes of a gzip member
-TRAILER = 8  # bytes of its end: a checksum, and its size
+TRAILER = 8  # bytes of a gzip trailer: a checksum, and the size
 BESIDE = SIZE.size + len(GZIP_HEADER) + STORED.size
 WRAP = 1 << 32  # sizes are counted modulo this
 
 
-class Seen:
-    """The members of a layer in a row, as one number of this process: equal if all were equal."""
+class MembersHash:
+    """A hash of the members of a layer, in their order, to compare them within this process."""
 
     def __init__(self) -> None:
         self.value = 0
 
     def add(self, entry: Entry) -> None:
-        """One member more."""
+        """Add a member."""
         self.value = hash((
             self.value, entry.path, entry.type, entry.mode, entry.uid, entry.gid, entry.size,
             entry.mtime, entry.target, entry.device, *entry.xattrs.items(),
@@ -58,7 +56,7 @@ def entries(path: Path) -> list[Entry]:
 
 
 class _Plain:
-    """A tar as it lies there."""
+    """An uncompressed tar."""
 
     def __init__(self, file: FileIO) -> None:
         self._file = file.fileno()
@@ -66,32 +64,32 @@ class _Plain:
         self._at = 0
 
     def read(self, length: int) -> bytes:
-        """The next bytes; fewer at the end."""
+        """The next `length` bytes; fewer at the end."""
         piece = os.pread(self._file, length, self._at)
         self._at += len(piece)
         return piece
 
     def skip(self, length: int) -> None:
-        """Pass over `length` bytes."""
+        """Skip `length` bytes; EOFError if there are fewer."""
         self._at += length
         if self._at > self._size:
             raise EOFError
 
 
 class _Gzip:
-    """A tar in gzip members, one after another."""
+    """A tar in one or more gzip members."""
 
     def __init__(self, file: FileIO) -> None:
         self._file = file.fileno()
         self._size = os.fstat(self._file).st_size
-        self._at = 0  # in the file: what has not been given to a decompressor
-        self._piece = b""  # of the tar: what was inflated last
-        self._read = 0  # bytes of it that were read
+        self._at = 0  # offset in the file of the next bytes to inflate
+        self._piece = b""  # bytes of the tar that were inflated last
+        self._read = 0  # how many of them were read
         self._inflater: isal_zlib.Decompress | None = None  # none between members
         self._step = FIRST
 
     def read(self, length: int) -> bytes:
-        """The next bytes; fewer at the end."""
+        """The next `length` bytes; fewer at the end."""
         piece = self._piece[self._read : self._read + length]
         self._read += len(piece)
         while len(piece) < length and self._more():
@@ -100,11 +98,11 @@ class _Gzip:
         return piece
 
     def skip(self, length: int) -> None:
-        """Pass over `length` bytes, a content or its padding."""
+        """Skip `length` bytes, a content or its padding; EOFError if there are fewer."""
         while length:
-            passed = min(length, len(self._piece) - self._read)
-            self._read += passed
-            length -= passed
+            known = min(length, len(self._piece) - self._read)
+            self._read += known
+            length -= known
             if length >= LEAST and self._inflater is None and (end := self._end(length)):
                 self._at = end
                 return
@@ -112,9 +110,9 @@ class _Gzip:
                 raise EOFError
 
     def _end(self, size: int) -> int:
-        """Where the member that begins here ends, if it holds `size` bytes alone; 0 if not."""
+        """The end of the gzip member at the current offset if it has `size` bytes, otherwise 0."""
         at = self._at + len(GZIP_HEADER) + TRAILER - SIZE.size
-        last = at + size  # it would not be compressed if it were larger so
+        last = at + size  # a content that compression makes larger is not compressed
         while at < last:
             window = os.pread(self._file, MOST + BESIDE, at)
             found = SIZE.size - 1
@@ -127,16 +125,16 @@ class _Gzip:
         return 0
 
     def _fits(self, window: bytes, found: int, size: int) -> bool:
-        """Whether a member of `size` bytes ends at `found`, and one that is stored begins."""
+        """Whether a member of `size` bytes ends at `found`, and a stored one starts there."""
         block = found + len(GZIP_HEADER)
         if block + STORED.size > len(window):
             return False
-        (told,) = SIZE.unpack_from(window, found - SIZE.size)
-        kind, length, turned = STORED.unpack_from(window, block)
-        return told == size % WRAP and kind in (0, 1) and length ^ turned == 0xFFFF
+        (stated,) = SIZE.unpack_from(window, found - SIZE.size)
+        kind, length, complement = STORED.unpack_from(window, block)
+        return stated == size % WRAP and kind in (0, 1) and length ^ complement == 0xFFFF
 
     def _more(self) -> bool:
-        """Inflate the next bytes of the tar, as many as come; whether there were any."""
+        """Inflate some more bytes of the tar; whether there were any."""
         while self._at < self._size or self._inflater is not None:
             if self._inflater is None:
                 self._inflater, self._step = isal_zlib.decompressobj(31), FIRST
@@ -155,14 +153,14 @@ class _Gzip:
 
 
 class _Names(Reader):
-    """A reader that passes over contents."""
+    """A reader that skips contents."""
 
     def __init__(self, stream: _Gzip | _Plain, label: str) -> None:
-        super().__init__(cast("BinaryIO", stream), label)  # of which it is only read
+        super().__init__(cast("BinaryIO", stream), label)  # it only calls `read`
         self._skip = stream.skip
 
     def content(self) -> Iterator[bytes]:
-        """Nothing: it is passed over."""
+        """Skip the content; yields nothing."""
         self._skip(self._left)
         self._skip(self._pad)
         self._left = self._pad = 0

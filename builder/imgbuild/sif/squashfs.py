@@ -1,11 +1,10 @@
-"""A tar stream to a squashfs, through the system's mksquashfs: no root, nothing unpacked.
+"""Makes a squashfs of a tar stream with the system's mksquashfs, without root or unpacking.
 
-Comes in: pieces of a tar. Goes out: the squashfs in a file, from an offset on. Its bytes follow
-from the tar, the time that is given and the version of mksquashfs, not from how many processors
-there are.
+Its bytes depend on the tar, the given time and the version of mksquashfs, but not on the number of
+processors.
 
-mksquashfs rather than tar2sqfs, which more systems lack; both take a tar since 2021. Version 4.5.1
-of Debian 12 takes a compressor's options with a tar, though its sqfstar does not.
+mksquashfs is installed on more systems than tar2sqfs; both read a tar since 2021. With a tar,
+version 4.5.1 of Debian 12 accepts options for the compressor; its sqfstar does not.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ Compressor = Literal["zstd", "gzip"]
 PROGRAM = "mksquashfs"
 OLDEST = (4, 5)  # the first that reads a tar
 REMEDY = "install squashfs-tools 4.5 or newer (Debian, Ubuntu: apt-get install squashfs-tools)"
-# zstd at level 1 makes CUDA's libraries as small as gzip does, 40 times as fast.
+# zstd at level 1 compresses CUDA's libraries as well as gzip, 40 times as fast.
 OPTIONS: dict[Compressor, tuple[str, ...]] = {
     "zstd": ("-comp", "zstd", "-Xcompression-level", "1"),
     "gzip": ("-comp", "gzip"),
 }
-MEMORY = "256M"  # of its queues and caches; by default it takes a quarter of the machine's
+MEMORY = "256M"  # for its queues and caches; the default is a quarter of the machine's memory
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -41,8 +40,8 @@ class Tool(msgspec.Struct, frozen=True):
     version: str
 
 
-class Form(msgspec.Struct, frozen=True, kw_only=True):
-    """How a squashfs is made. `time`, in seconds since 1970, is none before any file's."""
+class SquashfsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a squashfs. `time`, in seconds since 1970, must not be before that of a file."""
 
     compressor: Compressor = "zstd"
     time: int
@@ -50,35 +49,41 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find() -> Tool:
-    """The mksquashfs of this machine; ToolMissing if there is none or it reads no tar."""
+    """The mksquashfs of this machine; ToolMissing if there is none or it cannot read a tar."""
     program = process.find(PROGRAM, remedy=REMEDY)
-    said = process.run([program, "-version"], check=False)
-    found = re.search(r"mksquashfs version (\d+)\.(\d+)(\S*)", said.stdout + said.stderr)
+    answer = process.run([program, "-version"], check=False)
+    found = re.search(r"mksquashfs version (\d+)\.(\d+)(\S*)", answer.stdout + answer.stderr)
     if found is None:
-        message = f"{program} does not tell its version"
+        message = f"{program} does not print its version"
         raise ToolMissing(message, hint=REMEDY)
     version = "{}.{}{}".format(*found.groups())
     if (int(found[1]), int(found[2])) < OLDEST:
-        message = f"{program} is version {version}, which reads no tar"
+        message = f"{program} {version} is too old: it cannot read a tar"
         raise ToolMissing(message, hint=REMEDY)
     return Tool(program=program, version=version)
 
 
 def write(
-    tool: Tool, chunks: Iterable[bytes], root: Node, out: Path, form: Form, *, offset: int = 0
+    tool: Tool,
+    chunks: Iterable[bytes],
+    root: Node,
+    out: Path,
+    options: SquashfsOptions,
+    *,
+    offset: int = 0,
 ) -> None:
-    """Make `out` a file whose bytes from `offset` on are the squashfs of the tar `chunks`.
+    """Write a squashfs of the tar `chunks` to `out`, starting at `offset`.
 
-    `root` says the owner and mode of the root folder, which the tar has not. WorkFailed if
-    mksquashfs fails; what `chunks` raises passes.
+    `root` has owner and mode of the root folder, which is not in the tar. WorkFailed if mksquashfs
+    fails; errors of `chunks` are raised as they are.
     """
     command = [tool.program, "-", str(out), "-tar", "-noappend", "-no-progress", "-quiet"]
-    command += ["-mem", MEMORY, "-offset", str(offset), *OPTIONS[form.compressor]]
+    command += ["-mem", MEMORY, "-offset", str(offset), *OPTIONS[options.compressor]]
     command += ["-root-mode", f"{root.mode:o}", "-root-uid", str(root.uid)]
     command += ["-root-gid", str(root.gid)]
-    if form.processors is not None:
-        command += ["-processors", str(form.processors)]
-    # The one time that reaches all of it: 4.5.1 takes no time for the root folder beside a tar, and
-    # gives it that of the clock. No file has a later one, so no other is moved. (Where a file's is
-    # in the future, the root folder's is the clock's after all.)
-    process.feed(command, chunks, env={"SOURCE_DATE_EPOCH": str(form.time)})
+    if options.processors is not None:
+        command += ["-processors", str(options.processors)]
+    # With a tar, 4.5.1 has no option for the time of the root folder, and uses the clock's unless
+    # SOURCE_DATE_EPOCH is set. That also limits the times of files, but none of them is later. (If
+    # a file's time is in the future, the root folder has the clock's after all.)
+    process.feed(command, chunks, env={"SOURCE_DATE_EPOCH": str(options.time)})

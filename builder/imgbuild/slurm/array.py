@@ -1,6 +1,6 @@
 """A verb for many targets as one Slurm array: a task for each, followed to its end, resumed.
 
-Comes in: a verb with its arguments, and targets with the digests that they are to have. Goes out:
+Input: a verb with its arguments, and targets with the digests that they are to have. Output:
 an `Ended` for each target. An order is a folder on the shared disk: the script, order.json, and of
 each task its log, its answer and its state, which the task itself writes in one step. What an order
 of the same verb, arguments and digest has done, or has still in Slurm's queue, is not asked again.
@@ -17,10 +17,11 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import ImgbuildError, WorkFailed
+from imgbuild.project import Project
 from imgbuild.render import templates
 from imgbuild.slurm import commands
 from imgbuild.slurm.commands import FIRST_PAUSE, LOST, SILENCE
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
 ORDER = "order.json"
@@ -147,11 +148,39 @@ def submit(order: Order, images: Path) -> Order:
     return made
 
 
-def new_folder(top: Path) -> tuple[Path, str]:
-    """A folder for an order, named so that the newest is the last, and the mark in its name."""
+def start(
+    project: Project,
+    top: Path,
+    verb: str,
+    command: Sequence[str],
+    tasks: Sequence[Task],
+    options: Sequence[str],
+    *,
+    name: str,
+    throttle: int = 0,
+    reporter: Reporter = SILENT,
+) -> list[Followed]:
+    """Submit `tasks` as one array, whose order is a new folder in `top`.
+
+    Folders sort by time. Slurm's name of the array begins with `name`, and is unique.
+    """
     mark = secrets.token_hex(4)
-    now = datetime.datetime.now(datetime.UTC)
-    return top / f"{now:%Y%m%dT%H%M%S%f}-{mark}", mark
+    folder = top / f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S%f}-{mark}"
+    order = submit(
+        Order(
+            verb=verb,
+            name=f"{name}-{mark}",
+            folder=str(folder),
+            root=str(project.root),
+            command=tuple(command),
+            options=tuple(options),
+            tasks=tuple(tasks),
+            throttle=throttle,
+        ),
+        project.images,
+    )
+    reporter.info(f"submitted as job {order.job}; its files are in {folder}")
+    return [Followed(order=order, number=number) for number in range(len(tasks))]
 
 
 def known(
@@ -201,25 +230,25 @@ def sort(followed: Sequence[Followed]) -> tuple[list[Ended], list[Followed], lis
     return done, live, again
 
 
-def follow(followed: Sequence[Followed]) -> list[Ended]:
+def follow(followed: Sequence[Followed], reporter: Reporter = SILENT) -> list[Ended]:
     """Wait for the end of each task, saying what changes; an interrupt passes through."""
     left = list(followed)
     seen: dict[str, str] = {}
     missing: dict[str, int] = {}
     finished: list[Ended] = []
     pause, silent = FIRST_PAUSE, 0.0
-    with console.progress("Slurm", len(left), unit="targets") as bar:
+    with reporter.progress("Slurm", len(left), unit="targets") as bar:
         while left:
             try:
                 queue = commands.states(one.key for one in left)
                 silent = 0.0
             except WorkFailed as error:
-                _bear(error, silent)
+                _bear(error, silent, reporter)
                 silent += pause
                 pause = commands.slept(pause)
                 continue
             for one in tuple(left):
-                end = _look(one, queue.get(one.key, LOST), seen, missing)
+                end = _look(one, queue.get(one.key, LOST), seen, missing, reporter)
                 if end is not None:
                     left.remove(one)
                     finished.append(end)
@@ -232,15 +261,17 @@ def follow(followed: Sequence[Followed]) -> list[Ended]:
     return finished
 
 
-def _bear(error: WorkFailed, silent: float) -> None:
+def _bear(error: WorkFailed, silent: float, reporter: Reporter) -> None:
     """Say that Slurm did not answer, once; the error itself when that has lasted too long."""
     if silent > SILENCE:
         raise WorkFailed(error.message, hint=LATER) from error
     if not silent:
-        console.warn(f"Slurm does not answer, and is asked again: {error.message}")
+        reporter.warn(f"Slurm does not answer, and is asked again: {error.message}")
 
 
-def _look(one: Followed, word: str, seen: dict[str, str], missing: dict[str, int]) -> Ended | None:
+def _look(
+    one: Followed, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
+) -> Ended | None:
     """How `one` stands: its end, or None; a change is said."""
     state = read_state(one)
     if state is not None and state.state == "done":
@@ -250,7 +281,7 @@ def _look(one: Followed, word: str, seen: dict[str, str], missing: dict[str, int
         now = f"running on {state.node}" if state and running else "waiting"
         if seen.get(one.target) != now:
             seen[one.target] = now
-            console.info(f"{one.target}: {now} ({one.order.job}_{one.number})")
+            reporter.info(f"{one.target}: {now} ({one.order.job}_{one.number})")
         return None
     else:
         missing[one.target] = missing.get(one.target, 0) + 1
@@ -258,9 +289,9 @@ def _look(one: Followed, word: str, seen: dict[str, str], missing: dict[str, int
             return None
         end = ended(one, word, None)
     if end.good:
-        console.info(f"{one.target}: done")
+        reporter.info(f"{one.target}: done")
     else:
-        console.error(f"{one.target}: {end.message}", hint=f"its log: {end.place}")
+        reporter.error(f"{one.target}: {end.message}", hint=f"its log: {end.place}")
     return end
 
 

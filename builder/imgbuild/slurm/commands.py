@@ -1,6 +1,6 @@
 """Slurm's own commands: submit a script, look at jobs, cancel them.
 
-Comes in: a script, job numbers. Goes out: a job's number and the states of tasks, in Slurm's own
+Input: a script, job numbers. Output: a job's number and the states of tasks, in Slurm's own
 words. Every node is taken to see the same files at the same paths, as on any cluster.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.system import process
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 
 REMEDY = "run this where Slurm's commands are (a login node), or leave --submit and --on out"
 # States in which a task is still in Slurm's hands.
@@ -50,17 +50,19 @@ def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
     return number
 
 
-def wait(script: str, folder: Path, options: Sequence[str] = ()) -> End:
+def wait(
+    script: str, folder: Path, options: Sequence[str] = (), reporter: Reporter = SILENT
+) -> End:
     """As `submit`, and wait for the job's end. An interrupt cancels the job, and passes through."""
     number = submit(script, folder, options)
-    console.info(f"submitted as job {number}")
+    reporter.info(f"submitted as job {number}")
     try:
         return ended(number)
     except KeyboardInterrupt:
         if said := _scancel(number):
-            console.warn(f"job {number} could not be cancelled: {said}")
+            reporter.warn(f"job {number} could not be cancelled: {said}")
         else:
-            console.info(f"job {number} is cancelled")
+            reporter.info(f"job {number} is cancelled")
         raise
 
 
@@ -146,7 +148,6 @@ def _accounted(job: str) -> dict[tuple[str, int], str]:
     command = [program, "--noheader", "--parsable2", "--allocations", f"--jobs={job}"]
     done = process.run([*command, "--format=JobID,State"], check=False)
     if done.status != 0:
-        console.detail(f"sacct keeps nothing: {done.stderr.strip()}")
         return {}
     pairs = re.findall(r"^(\d+)_(\d+)\|([A-Z_]+)", done.stdout, re.MULTILINE)
     return {(number, int(task)): state for number, task, state in pairs}

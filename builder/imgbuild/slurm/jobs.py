@@ -1,6 +1,6 @@
 """Job scripts for Slurm: what a script holds, and its text from images/templates/slurm.
 
-Comes in: a lock, its seal, an allocation, a container, a command. Goes out: a `JobScript` and the
+Input: a lock, its seal, an allocation, a container, a command. Output: a `JobScript` and the
 text of a bash script that needs nothing of imgbuild. Words that would not mean the same in a line
 of #SBATCH, in a list of mounts or in a shell are refused here, not quoted in the hope of the best.
 """
@@ -253,7 +253,7 @@ def _fits(made: JobScript, lock: Lock) -> list[str]:
     if job is Job.TRL_SERVER and made.command != made.launched and not _launches(made.launched):
         wrong.append(f"--job {job}: accelerate starts Python itself, without options: -- train.py")
     if job is not Job.CHECK and (job is Job.TRL_SERVER) != bool(made.model):
-        wrong.append("--model goes with --job trl-server, which needs it for vllm-serve")
+        wrong.append("--served-model and --job trl-server need each other")
     if job in (Job.TRL_SERVER, Job.VERL) and not asked.gpus:
         wrong.append(f"--job {job} needs GPUs: --gpus N for each node")
     if job in (Job.RAY, Job.VERL) and "RAY_ADDRESS" in made.given:

@@ -1,7 +1,4 @@
-"""Reports as JUnit XML, which CI services read.
-
-Comes in: reports with cases. Goes out: one document, as bytes.
-"""
+"""Reports as JUnit XML, which CI services read."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from xml.etree import ElementTree
 
 from imgbuild.report import Report, count
 
-# What XML 1.0 cannot carry, escaped or not.
+# Characters that XML 1.0 does not allow, escaped or not.
 UNPRINTABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def document(reports: Sequence[Report]) -> bytes:
-    """The reports as JUnit XML: a suite for each target, architecture and tier."""
+    """The reports as one document, with a suite for each target, architecture and tier."""
     top = ElementTree.Element("testsuites")
     for report in reports:
         name = f"{report.target} {report.arch} {report.tier}"

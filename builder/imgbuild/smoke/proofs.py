@@ -1,6 +1,6 @@
 """Proofs: runs of the smoke tests, held against the seal and put into the target's ledger.
 
-Comes in: what runs say of themselves (`testimony`). Goes out: a run in `images/TARGET/smoke.json`
+Input: what runs report about themselves. Output: a run in `images/TARGET/smoke.json`
 for each, or an InputError that says what of it does not fit; and which of them count for the images
 of a seal. A run is taken only if it is of the image that the target's seal has now: of its
 configuration and, where it says which layers it ran, of their diff ids.
@@ -8,14 +8,12 @@ configuration and, where it says which layers it ran, of their diff ids.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
-from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
@@ -23,15 +21,12 @@ from imgbuild.plan import seal as seals
 from imgbuild.plan.seal import SealedImage
 from imgbuild.project import Project
 from imgbuild.report import OUTCOMES, Tier, count, passed
-from imgbuild.show.table import Row, picture
 from imgbuild.smoke import records, run
-from imgbuild.smoke.records import Content, Result, Run, Stop
-from imgbuild.smoke.reports import Claim, pairs, refuse
+from imgbuild.smoke.records import Content, FirstFailure, Result, Run
+from imgbuild.smoke.reports import ImageRun, pairs, refuse
 from imgbuild.values import Arch, Digest
 
 LONGEST = 500  # characters of an error that a ledger keeps; the report has all of it
-PASSES, DENIED = re.compile(r"\bpass"), re.compile(r"\b[Nn]ot (run|proven|a proof)\b")
-TIER_WORD = re.compile(r"(?<![\w-])(static|cpu|gpu|multi-gpu)(?![\w-])")
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +41,13 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     new: bool
 
 
-def prove(project: Project, found: Iterable[Claim], store: Store) -> tuple[Recorded, ...]:
+def prove(project: Project, found: Iterable[ImageRun], store: Store) -> tuple[Recorded, ...]:
     """Put every run of `found` into its ledger, or none: InputError for one that does not fit.
 
     LockStale if a target has no lock, or no seal of it.
     """
     known: dict[str, tuple[Lock, seals.Seal]] = {}
-    runs: list[tuple[Claim, Run, SealedImage]] = []
+    runs: list[tuple[ImageRun, Run, SealedImage]] = []
     for claim in found:
         if claim.target not in known:
             known[claim.target] = _sealed(project, claim)
@@ -93,45 +88,6 @@ def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[Run, ...]
     }
 
 
-def shown(project: Project, row: Row) -> Row:
-    """`row` with the images of its seal as it lies there, if it has one, and what proves them."""
-    path = seals.seal_path(project.images, row.target)
-    if not path.exists():
-        return row
-    sealed = codec.read(path, seals.Seal, what="seal", hint=locks.damaged(row.target))
-    runs = counting(project, sealed)
-    found = [
-        picture(arch, sealed.arch[arch].manifest, sealed.arch[arch].size, runs[arch])
-        for arch in row.arch
-        if arch in sealed.arch
-    ]
-    contrary = contradictions(row.proof, [run for one in found for run in one.runs])
-    return msgspec.structs.replace(row, images=tuple(found), contradictions=contrary)
-
-
-def contradictions(told: str, runs: Sequence[Run]) -> tuple[str, ...]:
-    """Where the matrix's own words about a target, its `proof`, and the runs that count differ.
-
-    Words are read clause by clause: one with "pass" says so of the tiers that it names, one with
-    "not run", "not proven" or "not a proof" that no GPU tier passed; of an architecture only, where
-    it names one. A clause that says neither is passed over: this is a help, no proof of sense.
-    """
-    found = []
-    for clause in re.split(r"[.;:]\s|[.;:]$", told):
-        about = [run for run in runs if run.arch in clause or not any(a in clause for a in Arch)]
-        went = {run.tier for run in about if run.good}
-        failed = {run.tier for run in about if not run.good}
-        if DENIED.search(clause):
-            if proven := sorted(went & run.GPU_TIERS.keys()):
-                found.append(f"matrix.yaml says {clause.strip()!r}; recorded: {proven[0]} passed")
-        elif PASSES.search(clause):
-            for tier in TIER_WORD.findall(clause):
-                if tier not in went or tier in failed:
-                    recorded = f"{tier} failed" if tier in failed else f"no run of {tier}"
-                    found.append(f"matrix.yaml says {clause.strip()!r}; recorded: {recorded}")
-    return tuple(found)
-
-
 def require_sealed(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
     """InputError unless the image in `place`, by its configuration, is the sealed one.
 
@@ -143,7 +99,7 @@ def require_sealed(project: Project, lock: Lock, arch: Arch, config: Digest, pla
         _other(project, lock.target, arch, place, config, image)
 
 
-def _sealed(project: Project, claim: Claim) -> tuple[Lock, seals.Seal]:
+def _sealed(project: Project, claim: ImageRun) -> tuple[Lock, seals.Seal]:
     if claim.target not in project.sealed():
         refuse(
             claim.place,
@@ -154,7 +110,7 @@ def _sealed(project: Project, claim: Claim) -> tuple[Lock, seals.Seal]:
     return lock, seals.read_seal(project.images, lock)
 
 
-def _fitting(project: Project, claim: Claim, sealed: seals.Seal) -> SealedImage:
+def _fitting(project: Project, claim: ImageRun, sealed: seals.Seal) -> SealedImage:
     """The sealed image that `claim` is of."""
     image = sealed.arch.get(claim.arch)
     if image is None or image.config != claim.config:
@@ -180,7 +136,7 @@ def _other(
     )
 
 
-def _run(claim: Claim, lock: Lock) -> Run:
+def _run(claim: ImageRun, lock: Lock) -> Run:
     """What the ledger keeps of `claim`; InputError if it contradicts itself."""
     counts = {outcome: count(claim.cases, outcome) for outcome in OUTCOMES}
     if sum(counts.values()) != len(claim.cases) or not claim.cases:
@@ -195,7 +151,7 @@ def _run(claim: Claim, lock: Lock) -> Run:
     first = next((case for case in claim.cases if case.outcome == "failed"), None)
     on_gpu = claim.tier in run.GPU_TIERS
     return Run(
-        date=claim.date,
+        date=claim.started,
         arch=claim.arch,
         tier=claim.tier,
         result="pass" if good else "fail",
@@ -206,7 +162,7 @@ def _run(claim: Claim, lock: Lock) -> Run:
         versions=_versions(lock, claim.arch),
         seconds=claim.seconds,
         **counts,
-        first=Stop(case=first.name, message=_cut(first.message)) if first else None,
+        first=FirstFailure(case=first.name, message=_cut(first.message)) if first else None,
         through=claim.through,
         sif=claim.sif,
         stranger=claim.stranger,

@@ -1,13 +1,10 @@
-"""Which images were proven where, as data: `images/TARGET/smoke.json`, the ledger of a target.
+"""The test records of a target, `images/TARGET/smoke.json`: runs of the smoke tests.
 
-Comes in: runs of the smoke tests that somebody made. Goes out: the file, canonical JSON beside the
-lock, and what of it counts for an image.
-
-A run is of an image's content: the digest of its configuration, and by that under `images` the diff
-ids of its layers. The manifest's digest stands there for people: a change of annotations gives
-another one and leaves the proof as it is. Runs are only ever added, also those that failed. For a
-content and an architecture, the latest run of each tier on each kind of GPU counts, whatever ran
-it: a failure outweighs an earlier pass, and a later pass outweighs the failure.
+A run belongs to the content of an image: the digest of its configuration and, under `images`, the
+diff ids of its layers. The digest of the manifest is only informative: another annotation changes
+it, but the record stays valid. Runs are only ever added, also failed ones. For one content and
+architecture, the latest run of each tier on each kind of GPU counts, in whatever it ran: a failure
+overrides an earlier pass, and a later pass overrides the failure.
 """
 
 from __future__ import annotations
@@ -26,16 +23,16 @@ from imgbuild.values import Arch, Digest, sha256
 
 LEDGER_FORMAT = 1
 FILE = "smoke.json"
-REMEDY = "restore it from git: proofs are written by `imgbuild smoke --record` and `imgbuild prove`"
+REMEDY = "restore it from git; `imgbuild smoke --record` and `--import` write it"
 TIERS: tuple[Tier, ...] = get_args(Tier)
-NO_PROOF = "no proof of this digest"
-# Packages whose versions a run names; the lock of the same configuration has the rest.
+NO_PROOF = "no test record for this digest"
+# Packages whose versions a run lists; the lock of the same configuration has the others.
 ASKED = (
     "torch", "vllm", "sglang", "transformers", "trl", "verl", "tensordict", "deepspeed", "unsloth",
     "ray", "flashinfer-python", "triton",
 )  # fmt: skip
-# What the tests ran in: the first word of `through`, after which a version may stand. "unpacked" is
-# tools/gpu_proof.py in a root folder of the layers, "unsquashfs" the same in one of the SIF.
+# What the tests ran in: the first word of `through`, which a version may follow. "unpacked" and
+# "unsquashfs" are root folders made of the layers and of the SIF without imgbuild.
 PLACES = ("docker", "podman", "apptainer", "root", "unpacked", "unsquashfs")
 
 Result = Literal["pass", "fail"]
@@ -48,8 +45,8 @@ Moment = Annotated[
 ]
 
 
-class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """The first case that failed, and the first real error of its log."""
+class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The first failed case, and the first error in its log that is not a consequence of others."""
 
     case: str
     message: str
@@ -58,15 +55,14 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True):
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run of one tier in one image.
 
-    `digest` is the manifest's at that time, `config` its configuration's. `gpu` has the name of
-    each GPU that was there, `driver` its release ("580.159.04"); both are empty for tiers without
-    GPUs. `versions` are those of the lock for the packages that people ask for. `date` is when it
-    began, `seconds` its wall clock from container to end; `passed`, `failed` and `skipped` count
-    cases, of which `jobs` ran at a time, `share` of them on the GPUs. `through` says what it ran in
-    (PLACES), `sif` is the digest of the SIF where there was one. `caches`: what the image's caches
-    held at the start, "" where nobody said. `stranger`: by a user that the image does not know, its
-    files read-only.
-    `report` is where below the project the whole report is kept, "" if it is not.
+    `digest` is that of the manifest at that time, `config` that of the configuration. `gpu` has the
+    name of each GPU, `driver` is its release ("580.159.04"); both are empty for tiers without GPUs.
+    `versions` are those of the packages in ASKED, from the lock. `date` is the start, `seconds` the
+    wall-clock time of container and tests. `passed`, `failed` and `skipped` are numbers of cases;
+    `jobs` ran at a time, `share` of them on the GPUs. `through` says what it ran in (PLACES), `sif`
+    is the digest of the SIF if there was one. `caches` is the content of the image's caches at the
+    start, "" if unknown. `stranger`: the user was not in the image's /etc/passwd, and its files
+    were read-only. `report` is the path of the full report in the project, "" if it is not kept.
     """
 
     date: Moment
@@ -82,7 +78,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     passed: Count
     failed: Count
     skipped: Count
-    first: Stop | None = None
+    first: FirstFailure | None = None
     through: str
     sif: Digest | None = None
     stranger: bool = False
@@ -93,23 +89,23 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes it this run: recorded again, it takes its own place."""
+        """The identity of the run: recording it again replaces it."""
         return (self.date, self.arch, self.tier, self.config, self.through, *self.gpu)
 
     @property
     def good(self) -> bool:
-        """It passed."""
+        """Whether it passed."""
         return self.result == "pass"
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """What an image is made of: the diff ids of its layers, the lowest first."""
+    """The content of an image: the diff ids of its layers, bottom first."""
 
     diff_ids: tuple[Digest, ...]
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs of a target, by date. `images`: the digest of a configuration → its content."""
+    """All runs of a target, sorted by date. `images`: digest of a configuration → its content."""
 
     format: int = LEDGER_FORMAT
     target: str
@@ -118,18 +114,21 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ledger_path(images: Path, target: str) -> Path:
-    """Where the ledger of `target` stands in the folder `images`."""
+    """The path of the test records of `target` in the folder `images`."""
     return images / target / FILE
 
 
 def read_ledger(images: Path, target: str) -> Ledger:
-    """The ledger of `target`, empty if there is none; InputError, with all problems, if damaged."""
+    """The test records of `target`, empty if there are none.
+
+    InputError, with all problems, if the file is damaged; LockStale if it has another format.
+    """
     path = ledger_path(images, target)
     if not path.exists():
         return Ledger(target=target)
-    found = codec.read(path, Ledger, what="ledger of proofs", hint=REMEDY)
+    found = codec.read(path, Ledger, what="file of test records", hint=REMEDY)
     if found.format != LEDGER_FORMAT:
-        message = f"{path}: format {found.format}; this imgbuild reads {LEDGER_FORMAT}"
+        message = f"{path}: unsupported format {found.format} (expected {LEDGER_FORMAT})"
         raise LockStale(message, hint="use the imgbuild that wrote it")
     problems = tuple(_faults(found, target, str(path)))
     if problems:
@@ -146,29 +145,29 @@ def _faults(found: Ledger, target: str, file: str) -> Iterable[Problem]:
         )
 
     if found.target != target:
-        yield _problem("target", "it is another target's", found.target, target)
+        yield _problem("target", "wrong target", found.target, target)
     keys: dict[tuple[str, ...], int] = {}
     for number, run in enumerate(found.runs):
         place = f"runs[{number}]"
         if run.config not in found.images:
-            known = "one that `images` lists with its diff ids"
-            yield _problem(f"{place}.config", "no content is known of it", run.config, known)
+            yield _problem(f"{place}.config", "unknown digest", run.config, "a key of `images`")
         if run.good != (run.passed > 0 and not run.failed):
             counts = f"{run.result}, {run.passed} passed, {run.failed} failed"
-            yield _problem(f"{place}.result", "it is not what the cases say", counts)
+            yield _problem(f"{place}.result", "it does not agree with the numbers of cases", counts)
         if (run.first is not None) != (run.failed > 0):
-            yield _problem(f"{place}.first", "it must name a failed case if one failed", run.first)
+            text = "it must be set if and only if a case failed"
+            yield _problem(f"{place}.first", text, run.first)
         if run.through.partition(" ")[0] not in PLACES:
             known = f"one of {', '.join(PLACES)}"
-            yield _problem(f"{place}.through", "nothing runs tests so", run.through, known)
+            yield _problem(f"{place}.through", "invalid value", run.through, known)
         if keys.setdefault(run.key, number) != number:
-            yield _problem(place, f"it is runs[{keys[run.key]}] again", run.date)
+            yield _problem(place, f"duplicate of runs[{keys[run.key]}]", run.date)
     for config in found.images.keys() - {run.config for run in found.runs}:
-        yield _problem(f"images.{config}", "no run is of it", config)
+        yield _problem(f"images.{config}", "no run refers to it", config)
 
 
 def merge(ledger: Ledger, runs: Iterable[Run], images: Mapping[Digest, Content]) -> Ledger:
-    """`ledger` with `runs`, of whose `images` the content is known. A run is there once."""
+    """`ledger` with `runs`, whose contents are in `images`; a run with the same key is replaced."""
     together = {run.key: run for run in (*ledger.runs, *runs)}
     ordered = tuple(run for _, run in sorted(together.items()))
     contents = {**ledger.images, **images}
@@ -185,9 +184,9 @@ def add(
     contents: Mapping[Digest, Content],
     store: Store,
 ) -> bool:
-    """Put `runs` into the ledger of `target`; False if all stood there. Several may do so at once.
+    """Add `runs` to the test records of `target`; False if all were recorded already.
 
-    InputError if the ledger is damaged: it is not written over.
+    Several processes may do so at once. InputError if the file is damaged; it is not overwritten.
     """
     with store.exclusive(f"proofs-{sha256(str(ledger_path(images, target)).encode())}"):
         known = read_ledger(images, target)
@@ -197,9 +196,9 @@ def add(
 def counting(
     ledger: Ledger, arch: Arch, config: Digest, diff_ids: tuple[Digest, ...]
 ) -> tuple[Run, ...]:
-    """The runs that count for an image: the latest of each tier on each kind of GPU, tier by tier.
+    """The runs that count for an image: the latest of each tier on each kind of GPU, by tier.
 
-    None if the content of that configuration is another one.
+    Empty if the recorded content of `config` differs from `diff_ids`.
     """
     if ledger.images.get(config) != Content(diff_ids=diff_ids):
         return ()
@@ -212,7 +211,7 @@ def counting(
 
 
 def words(run: Run) -> str:
-    """A run in a few words: "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"."""
+    """A summary of a run: "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"."""
     kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
     named = " and ".join(f"{n} {name}" if n > 1 else name for name, n in kinds.items())
     parts = [
@@ -224,5 +223,5 @@ def words(run: Run) -> str:
 
 
 def shown(versions: Mapping[str, str]) -> dict[str, str]:
-    """Of a world's `versions` those that people ask for."""
+    """The `versions` of the packages in ASKED."""
     return {name: versions[name] for name in ASKED if name in versions}

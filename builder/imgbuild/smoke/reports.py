@@ -1,9 +1,8 @@
-"""What runs of the smoke tests say of themselves, wherever they were made.
+"""Reads results of the smoke tests that ran here or on another machine.
 
-Comes in: reports of `imgbuild smoke`, of this machine or as a file that `--json` wrote elsewhere,
-or a folder that tools/gpu_proof.py left on a machine without imgbuild. Goes out: a `Claim` for each
-tier, of which `proofs` sees whether it fits; InputError for what contradicts itself, did not end or
-is only a part of its tier.
+Read are the reports of `imgbuild smoke`, as values or as a file that `--json` wrote, and folders of
+an unpacked run: machine.json (image, host, exit status) and report.json (the tests' own report).
+Each tier becomes a `ImageRun`, which `proofs` compares with the target's digests.
 """
 
 from __future__ import annotations
@@ -18,42 +17,37 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.project import Project
-from imgbuild.report import Case, Tier, counts, passed
+from imgbuild.report import Tier, counts, passed
 from imgbuild.smoke import run
 from imgbuild.smoke.records import Moment
 from imgbuild.smoke.result import Tested, is_run
 from imgbuild.values import Arch, Digest
 
-MACHINE, REPORT = "machine.json", "report.json"  # of tools/gpu_proof.py
+MACHINE, REPORT = "machine.json", "report.json"  # of an unpacked run
 ANSWER = "smoke.answer.json"  # of a job of `imgbuild ci`
 PAPERS = "docs"  # below it reports are kept for people
 RELEASE = re.compile(r"Kernel Module .*?(\d+\.[\d.]+)")
 AGAIN = "run the tests again, and leave the folder as they left it"
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run says of itself. `place` is where that stands, for people.
+class ImageRun(Tested, frozen=True, kw_only=True):
+    """The result of a tier in an image, complete enough for a test record.
 
-    `diff_ids` are those of the layers that it ran, None where only the configuration is named.
+    `place` is the file or folder with the result, for messages. `diff_ids` are those of the layers
+    that ran, None if only the configuration is known. `sif`, `caches` and `report` are as in
+    `records.Run`.
     """
 
     place: str
-    target: str
     arch: Arch
     tier: Tier
     digest: Digest
     config: Digest
-    diff_ids: tuple[Digest, ...] | None = None
-    cases: tuple[Case, ...]
-    gpu: tuple[str, ...]
-    driver: str
-    date: Moment
-    seconds: float
-    through: str
-    sif: Digest | None = None
-    stranger: bool = False
+    started: Moment
     jobs: Annotated[int, msgspec.Meta(ge=1)] = 1
     share: Annotated[int, msgspec.Meta(ge=1)] = 1
+    diff_ids: tuple[Digest, ...] | None = None
+    sif: Digest | None = None
     caches: str = ""
     report: str = ""
 
@@ -64,7 +58,7 @@ class _Host(msgspec.Struct, frozen=True):
 
 
 class _Machine(msgspec.Struct, frozen=True):
-    """What tools/gpu_proof.py writes of a run; without `status` while it goes on."""
+    """The image, host and outcome of an unpacked run; `status` is None while it goes on."""
 
     target: str
     arch: Arch
@@ -86,18 +80,18 @@ class _Machine(msgspec.Struct, frozen=True):
     sif: Digest | None = None
 
 
-def claims(path: Path, project: Project) -> tuple[Claim, ...]:
-    """The runs that `path` tells of; InputError if there is none, or it is damaged.
+def image_runs(path: Path, project: Project) -> tuple[ImageRun, ...]:
+    """The runs in `path`; InputError if there is none, or a file is damaged.
 
-    A folder of tools/gpu_proof.py, one of a job of `imgbuild ci`, or a file that
-    `imgbuild smoke --json` wrote.
+    `path` is a file that `imgbuild smoke --json` wrote, the folder of a job of `imgbuild ci`, or
+    the folder of an unpacked run.
     """
     if (path / MACHINE).is_file():
         return (_of_folder(path, project),)
     answer = path / ANSWER if (path / ANSWER).is_file() else path
     if not answer.is_file():
-        message = f"{path} tells of no run: it has neither {MACHINE} nor {ANSWER}"
-        hint = "name an out/ folder of tools/gpu_proof.py, or what `imgbuild smoke --json` wrote"
+        message = f"{path} has no test results: it has neither {MACHINE} nor {ANSWER}"
+        hint = "name a file that `imgbuild smoke --json` wrote"
         raise InputError(message, hint=hint)
     found = codec.read(answer, tuple[Tested, ...], what="answer of imgbuild smoke", hint=AGAIN)
     ran = tuple(filter(is_run, found))
@@ -106,8 +100,8 @@ def claims(path: Path, project: Project) -> tuple[Claim, ...]:
     return of_reports(ran, str(answer), _below(answer, project))
 
 
-def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tuple[Claim, ...]:
-    """The runs that reports of `imgbuild smoke` are of, which stand in `place`; `kept` likewise."""
+def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tuple[ImageRun, ...]:
+    """The runs in `reports`, read from the file `place`; `kept` is its path in the project."""
     found = []
     for report in reports:
         _require_whole(place or report.target, report.only, report.model)
@@ -124,12 +118,11 @@ def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tu
                 {
                     **{name: getattr(report, name) for name in Tested.__struct_fields__},
                     "place": where,
-                    "date": report.started,
                     "report": kept,
                     # A container is a tier's own; a root folder is shared by all of a command.
                     "caches": "" if report.through == "root" else "nothing",
                 },
-                Claim,
+                ImageRun,
                 from_attributes=True,
             )
         except msgspec.ValidationError as error:
@@ -138,8 +131,8 @@ def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tu
     return tuple(found)
 
 
-def _of_folder(folder: Path, project: Project) -> Claim:
-    """The run that tools/gpu_proof.py left in `folder`."""
+def _of_folder(folder: Path, project: Project) -> ImageRun:
+    """The unpacked run in `folder`."""
     machine = codec.read(folder / MACHINE, _Machine, what="record of a run", hint=AGAIN)
     place = str(folder)
     for number, (said, is_) in enumerate(pairs(machine.diff_ids, machine.unpacked), start=1):
@@ -148,7 +141,7 @@ def _of_folder(folder: Path, project: Project) -> Claim:
     _require_whole(place, machine.only, machine.model)
     if machine.status is None:
         refuse(place, "the run did not end", hint="run it again")
-    document = codec.read(folder / REPORT, run.Document, what="report", hint=AGAIN)
+    document = codec.read(folder / REPORT, run.RunnerReport, what="report", hint=AGAIN)
     if (document.format, document.tier) != (run.FORMAT, machine.tier):
         refuse(
             place,
@@ -163,7 +156,7 @@ def _of_folder(folder: Path, project: Project) -> Claim:
         refuse(place, f"status {machine.status}, and its cases are {counts(document.cases)}")
     release = RELEASE.search(machine.host.driver)
     by_apptainer = machine.through.startswith("apptainer")
-    return Claim(
+    return ImageRun(
         place=place,
         target=machine.target,
         arch=machine.arch,
@@ -174,7 +167,7 @@ def _of_folder(folder: Path, project: Project) -> Claim:
         cases=document.cases,
         gpu=machine.host.gpus,
         driver=release[1] if release else "",
-        date=machine.started,
+        started=machine.started,
         seconds=machine.seconds,
         through=machine.through,
         sif=machine.sif,

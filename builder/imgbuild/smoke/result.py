@@ -1,7 +1,6 @@
-"""What a run of the smoke tests was: in which image, by what, on which GPUs, when.
+"""The result of a run of the smoke tests: a report with its image, engine, GPUs and time.
 
-Comes in: a tier's report and the process that made it. Goes out: a `Tested`, which is the report
-with these; `imgbuild smoke --json` writes it, and `proofs` makes a proof of it.
+`imgbuild smoke --json` writes it, and `proofs` makes a test record of it.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from imgbuild.report import Case, Report
 from imgbuild.system.process import Result
 
 Through = Literal["docker", "podman", "apptainer", "root", "here"]
-# What smoke_tests/gpu_device.py says of the GPUs and of the driver: the word of the image's inside,
-# so that an engine on another machine is no matter.
+# smoke_tests/gpu_device.py reports GPUs and driver from inside the image, so that the result is
+# right for an engine on another machine too.
 GATES = ("device", "devices")
 GPU = re.compile(r"(.+) sm_\d+ \d+ MiB")
 RELEASE = re.compile(r"^the driver is (\d[\d.]*)", re.MULTILINE)
-STOPPED = "smoke tests"  # the one case of a tier that could not be run
+STOPPED = "smoke tests"  # the name of the only case of a tier that could not be run
 
 
 class How(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tests are run.
+    """Options of a run.
 
-    `patience` multiplies their time limits, for emulated or loaded machines; `model` is a folder of
-    this machine with a model in place of the tiny one. `jobs` cases run at a time, `share` of them
-    on the GPUs of the gpu tier; `only` are shell patterns of their names: "nccl|vllm*".
+    `patience` multiplies the time limits, for emulated or loaded machines; `model` is a folder of
+    this machine with a model that replaces the tiny one. `jobs` cases run at a time, `share` of
+    them on the GPUs in the gpu tier; `only` are shell patterns of their names: "nccl|vllm*".
     """
 
     patience: float = 1.0
@@ -42,18 +41,18 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
     only: str = "*"
 
     def sharing(self, tier: str) -> int:
-        """How many cases use the GPUs at once: other tiers need none, or all."""
+        """The number of cases that use the GPUs at once: 1 in tiers that need no GPU, or all."""
         return self.share if tier == "gpu" else 1
 
 
 class Tested(Report, frozen=True, kw_only=True):
-    """The report of a tier, and what it is a report of.
+    """The report of a tier, with the image and the circumstances of the run.
 
-    `digest` and `config` are those of the image on its architecture, "" where no image was tested
-    or nobody knows which. `gpu` names the GPUs and `driver` its release, where a GPU tier found
-    them. `started` is in UTC, `seconds` the wall clock of container and tests; `stranger`: the user
-    was none of the image's, and its files read-only. `jobs`, `share` and `only` are as in `How`,
-    `model` is the name of the model's folder if one was given.
+    `digest` and `config` are those of the image on its architecture, "" if no image was tested or
+    it is unknown. `gpu` are the names of the GPUs and `driver` is its release, if a GPU tier found
+    them. `started` is in UTC; `seconds` is the wall-clock time of container and tests. `stranger`:
+    the user was not in the image's /etc/passwd, and its files were read-only. `jobs`, `share` and
+    `only` are as in `How`; `model` is the name of the model's folder if one was given.
     """
 
     digest: str = ""
@@ -73,7 +72,7 @@ class Tested(Report, frozen=True, kw_only=True):
 def ran(
     report: Report, result: Result, through: Through, how: How, *, stranger: bool = False
 ) -> Tested:
-    """`report` as one of the run that `result` has just ended."""
+    """The result of the run of `report`, whose process `result` has just ended."""
     ended = datetime.datetime.now(datetime.UTC)
     gpu, driver = seen(report.cases)
     return Tested(
@@ -92,7 +91,7 @@ def ran(
 
 
 def stopped(target: str, tier: str, error: ImgbuildError) -> Tested:
-    """The report of a tier that could not be run at all, and why."""
+    """The result of a tier that could not be run because of `error`."""
     case = Case(
         name=STOPPED, outcome="failed", seconds=0, message=error.message, log=error.hint or ""
     )
@@ -100,17 +99,17 @@ def stopped(target: str, tier: str, error: ImgbuildError) -> Tested:
 
 
 def is_run(report: Tested) -> bool:
-    """Whether this is the report of a run, and not of one that was stopped before it began."""
+    """Whether the tests ran, unlike in a result of `stopped`."""
     return [case.name for case in report.cases] != [STOPPED]
 
 
 def stamp(moment: datetime.datetime) -> str:
-    """A moment as proofs write it: UTC, to the second."""
+    """A time in the format of test records: UTC, to the second."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seen(cases: Sequence[Case]) -> tuple[tuple[str, ...], str]:
-    """The names of the GPUs that a tier's gate met, and the driver's release; nothing without."""
+    """The names of the GPUs and the driver's release, from the gate of a tier; empty if unknown."""
     for case in cases:
         if case.name in GATES and case.outcome == "passed":
             found = (GPU.fullmatch(part) for part in case.message.split("; "))

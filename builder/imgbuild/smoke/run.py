@@ -1,10 +1,8 @@
-"""Runs the smoke tests inside a built image, and says how they went.
+"""Runs the smoke tests in a built image, or in the active environment.
 
-Comes in: a lock and the layout that was built from it. Goes out: a `Report`, and from that a table
-or JUnit XML. The tests themselves are scripts that import nothing of imgbuild; they are copied into
-a container (no shared folder, so an engine on another machine works alike), or shown to a root
-folder, which needs no engine; or they run in the environment that is active, for which a lock was
-installed without an image. In an image they have no network and are not root.
+The tests are scripts that import nothing of imgbuild. They are copied into a container (there is no
+shared folder, so that an engine on another machine works as well) or mounted in a root folder,
+which needs no engine. In an image they run without network and not as root.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from textwrap import indent
 
 import msgspec
 
@@ -29,9 +26,9 @@ from imgbuild.plan.plan import installed_wheels
 from imgbuild.report import Case, Report, counts, passed
 from imgbuild.smoke.result import How, Tested, ran
 from imgbuild.system import process as processes
-from imgbuild.system.console import console
 from imgbuild.system.files import data as data_folder
 from imgbuild.system.process import Result
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 # In a checkout this is a link to smoke_tests/ beside builder/; a wheel holds the files themselves.
@@ -41,17 +38,14 @@ EXPECT = "expect.json"
 FORMAT = 1
 MODEL = "/model"
 Tier = reports.Tier
-# Who runs where `stranger` is asked for: an id that the image's /etc/passwd does not have.
+# The user and group id for `stranger`, which the image's /etc/passwd does not have.
 STRANGER = (54321, 54321)
 USUAL = How()
-GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and how many each needs
-QUICK = 1.0  # seconds
-TAIL = 30  # lines of a failed case's log
-COLUMNS = ("case", "outcome", "seconds")
+GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and the number of GPUs they need
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tests are to find in the image: smoke_tests/README.md describes it."""
+    """What the tests expect to find in the image, as smoke_tests/README.md describes it."""
 
     format: int
     target: str
@@ -64,8 +58,8 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
     flashinfer: str
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tests' own runner writes to stdout."""
+class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON that smoke_tests/run.py writes to stdout."""
 
     format: int
     tier: str
@@ -74,7 +68,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expectation(lock: Lock, arch: Arch) -> Expectation:
-    """What an image of `lock` on `arch` holds."""
+    """What the tests expect in an image of `lock` on `arch`."""
     wheels = installed_wheels(require_arch(lock, arch))
     return Expectation(
         format=FORMAT,
@@ -90,9 +84,9 @@ def expectation(lock: Lock, arch: Arch) -> Expectation:
 
 
 def fitting(gpus: int, through: str | None = None) -> tuple[Tier, ...]:
-    """The tiers that a machine with so many GPUs allows: what `imgbuild smoke` runs unasked.
+    """The tiers that can run on a machine with `gpus` GPUs: the default of `imgbuild smoke`.
 
-    The active environment is no image: what `static` says of users and files is not its matter.
+    The active environment (`through` is "here") is not an image, so `static` does not apply to it.
     """
     tiers: list[Tier] = ["cpu"] if through == "here" else ["static", "cpu"]
     return (*tiers, *(tier for tier, needed in GPU_TIERS.items() if gpus >= needed))
@@ -108,40 +102,49 @@ def smoke(
     store: Store,
     how: How = USUAL,
     stranger: bool = False,
+    reporter: Reporter = SILENT,
 ) -> Iterator[Tested]:
-    """Run `tiers` in the image of `layout` on `arch`: a report for each, as soon as it is there.
+    """Run `tiers` in the image of `layout` on `arch`, and yield a report for each.
 
-    `through` is "docker", "podman" or "root"; None takes the engine that answers, else a root
-    folder. With `stranger` the image's files are read-only and the user is none of the image's, as
-    clusters have it. InputError if the layout has no such image, ToolMissing if what `through`
-    names is not there, WorkFailed if the tests could not run.
+    `through` is "docker", "podman" or "root"; None means a running engine, else a root folder. With
+    `stranger` the image's files are read-only and the user is not in its /etc/passwd, as on
+    clusters. InputError if the layout has no image for `arch`, ToolMissing if the named engine is
+    not running, WorkFailed if the tests could not run.
     """
     expected = expectation(lock, arch)
     image = layout.image(arch)
-    found = None if through == "root" else engine.find(through)
+    found = None if through == "root" else engine.find(through, reporter=reporter)
     if found is None and through in ("docker", "podman"):
         engine.require(through)
     if found is not None:
-        reference = engine.load(found, layout, arch, lock.target).reference
+        loaded = engine.load(found, layout, arch, lock.target, reporter=reporter)
         for tier in tiers:
             command = command_line(lock.settings.prefix, tier, how)
-            with console.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
+            with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
                 settings = _container(tier, how.model, stranger=stranger)
-                result = _in_container(found, reference, command, expected, settings)
-            report = read_report(result, expected, tier)
+                result = _in_container(found, loaded.reference, command, expected, settings)
+            report = read_report(result, expected, tier, reporter=reporter)
             yield of_image(image, ran(report, result, found.kind, how, stranger=stranger))
         return
-    with run_in_image.root_folder(layout, arch, store) as root:
+    with run_in_image.root_folder(layout, arch, store, reporter=reporter) as root:
         settings_ = run_in_image.running(layout, arch)
         for tier in tiers:
             made = smoke_root(
-                lock, root, arch, tier, settings=settings_, store=store, how=how, stranger=stranger
+                lock,
+                root,
+                arch,
+                tier,
+                settings=settings_,
+                store=store,
+                how=how,
+                stranger=stranger,
+                reporter=reporter,
             )
             yield of_image(image, made)
 
 
 def of_image(image: Stored, report: Tested) -> Tested:
-    """`report` as one of a run in `image`."""
+    """`report` with the digests of `image`."""
     manifest, config = image.manifest.digest, image.config.digest
     return msgspec.structs.replace(report, digest=manifest, config=config)
 
@@ -152,12 +155,13 @@ def smoke_root(
     arch: Arch,
     tier: Tier,
     *,
-    settings: run_in_image.Running,
+    settings: run_in_image.CommandConfig,
     store: Store,
     how: How = USUAL,
     stranger: bool = False,
+    reporter: Reporter = SILENT,
 ) -> Tested:
-    """Run `tier` in the folder `root`, into which the image with `settings` was unpacked."""
+    """Run `tier` in the folder `root` with the unpacked image; `settings` is its configuration."""
     expected = expectation(lock, arch)
     user = lock.settings.user
     command = command_line(lock.settings.prefix, tier, how)
@@ -167,10 +171,10 @@ def smoke_root(
         if how.model is not None:
             binds.append(sandbox.Bind(source=how.model, target=MODEL))
         if tier in GPU_TIERS:
-            brought = driver.shown(scratch)
+            brought = driver.driver_files(scratch)
             binds += brought.binds
             env |= {**brought.env, **driver.chosen()}
-        with console.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
+        with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
             result = sandbox.run(
                 root,
                 [*settings.entrypoint, *command],
@@ -181,7 +185,8 @@ def smoke_root(
                 network=False,
                 readonly=stranger,
             )
-    return ran(read_report(result, expected, tier), result, "root", how, stranger=stranger)
+    report = read_report(result, expected, tier, reporter=reporter)
+    return ran(report, result, "root", how, stranger=stranger)
 
 
 def smoke_here(
@@ -191,16 +196,17 @@ def smoke_here(
     *,
     store: Store,
     how: How = USUAL,
+    reporter: Reporter = SILENT,
 ) -> Iterator[Tested]:
-    """Run `tiers` in the environment that is active: that of VIRTUAL_ENV, else of PATH's python3.
+    """Run `tiers` in the active environment: that of VIRTUAL_ENV, or of the python3 on PATH.
 
-    It must hold what the lock names, whoever installed it. ToolMissing if there is no Python.
+    The packages of the lock must be installed in it. ToolMissing if there is no Python.
     """
     active = os.environ.get("VIRTUAL_ENV")
     python = f"{active}/bin/python" if active else shutil.which("python3")
     if python is None or not Path(python).exists():
-        message = f"{python or 'python3'} is not there"
-        raise ToolMissing(message, hint="activate the environment that is to be tested")
+        message = f"{python or 'python3'} not found"
+        raise ToolMissing(message, hint="activate the environment to test")
     asked = processes.run([python, "-c", "import sys; print(sys.prefix)"])
     for tier in tiers:
         with store.scratch() as scratch:
@@ -212,15 +218,16 @@ def smoke_here(
             )
             folder = write(expected, scratch)
             words = command_line("", tier, how, str(folder), str(how.model))
-            with console.step(f"{lock.target}: smoke tests, tier {tier}, in {expected.prefix}"):
+            with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in {expected.prefix}"):
                 result = processes.run([python, *words[1:]], check=False)
-        yield ran(read_report(result, expected, tier), result, "here", how)
+        report = read_report(result, expected, tier, reporter=reporter)
+        yield ran(report, result, "here", how)
 
 
 def command_line(
     prefix: str, tier: Tier, how: How, place: str = PLACE, model: str = MODEL
 ) -> list[str]:
-    """That of the tests' own runner, which lies in `place`; its model lies in `model`."""
+    """The command line of smoke_tests/run.py in the folder `place`, with a model in `model`."""
     words = [f"{prefix}/bin/python", f"{place}/run.py", "--json", f"--tier={tier}"]
     words += [f"--expect={place}/{EXPECT}", f"--patience={how.patience}", f"--only={how.only}"]
     words += [f"--jobs={how.jobs}", f"--share={how.share}"]
@@ -228,7 +235,7 @@ def command_line(
 
 
 def write(expected: Expectation, scratch: Path) -> Path:
-    """The tests and what they are to find, as a folder that everybody can read."""
+    """The tests and their expectation, as a folder in `scratch` that all users can read."""
     folder = scratch / PLACE.strip("/")
     folder.mkdir()
     for member in members(expected):
@@ -239,15 +246,15 @@ def write(expected: Expectation, scratch: Path) -> Path:
     return folder
 
 
-def _container(tier: Tier, model: Path | None, *, stranger: bool) -> engine.Running:
-    """How a container of `tier` runs. NCCL's processes meet in shared memory, 64 MB by default."""
-    # The tests lie in a volume: into nothing else can files be copied where the root is read-only.
+def _container(tier: Tier, model: Path | None, *, stranger: bool) -> engine.ContainerOptions:
+    """The options of a container for `tier`. NCCL needs more shared memory than the usual 64 MB."""
+    # The tests are in a volume, since no files can be copied into a read-only root.
     options = [f"--volume={PLACE}", *(["--shm-size=8g"] if tier in GPU_TIERS else [])]
     if model is not None:
         options.append(f"--volume={model}:{MODEL}:ro")
     if stranger:
         options += ["--read-only", "--tmpfs=/tmp:rw,exec,nosuid,mode=1777"]
-    return engine.Running(
+    return engine.ContainerOptions(
         env=driver.chosen() if tier in GPU_TIERS else {},
         network=False,
         gpus=tier in GPU_TIERS,
@@ -257,10 +264,10 @@ def _container(tier: Tier, model: Path | None, *, stranger: bool) -> engine.Runn
 
 
 def members(expected: Expectation) -> tuple[Member, ...]:
-    """The tests and what they are to find, as members of an archive."""
+    """The tests and their expectation, as members of an archive."""
     files = {path.name: path.read_bytes() for path in sorted(TESTS.iterdir()) if path.is_file()}
     if "run.py" not in files:
-        message = f"{TESTS} holds no smoke tests"
+        message = f"no smoke tests found in {TESTS}"
         raise WorkFailed(message, hint="install imgbuild again")
     files[EXPECT] = codec.encode(expected)
     return tuple(
@@ -269,7 +276,7 @@ def members(expected: Expectation) -> tuple[Member, ...]:
 
 
 def tar(expected: Expectation) -> Iterator[bytes]:
-    """The tests and what they are to find, as a tar stream."""
+    """The tests and their expectation, as a tar stream."""
     for member in members(expected):
         yield header(member)
         if isinstance(member.content, bytes):
@@ -277,32 +284,34 @@ def tar(expected: Expectation) -> Iterator[bytes]:
     yield bytes(1024)
 
 
-def read_report(result: Result, expected: Expectation, tier: Tier) -> Report:
-    """The report that the tests' runner wrote; WorkFailed if it wrote none, or lied.
+def read_report(
+    result: Result, expected: Expectation, tier: Tier, *, reporter: Reporter = SILENT
+) -> Report:
+    """The report of smoke_tests/run.py from its output.
 
-    Its exit status must agree with its cases.
+    WorkFailed if it is missing or invalid, or its cases do not agree with the exit status.
     """
     for line in result.stderr.splitlines():
-        console.detail(line)
+        reporter.detail(line)
     try:
-        document = msgspec.json.decode(result.stdout, type=Document)
+        document = msgspec.json.decode(result.stdout, type=RunnerReport)
     except msgspec.DecodeError as error:
         tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-20:])
         message = (
             f"{expected.target}: the smoke tests did not run (status {result.status}):\n{tail}"
         )
-        hint = f"look into the image: imgbuild run {expected.target} -- sh"
+        hint = f"inspect the image: imgbuild run {expected.target} -- sh"
         raise WorkFailed(message, hint=hint) from error
     if document.format != FORMAT or document.tier != tier:
         message = (
-            f"{expected.target}: the smoke tests answered tier {document.tier} in format"
-            f" {document.format}, not tier {tier} in format {FORMAT}"
+            f"{expected.target}: the report of the smoke tests is of tier {document.tier} in format"
+            f" {document.format} (expected tier {tier} in format {FORMAT})"
         )
         raise WorkFailed(message, hint="install imgbuild again")
     report = Report(target=expected.target, arch=expected.arch, tier=tier, cases=document.cases)
     if (result.status == 0) != succeeded(report):
         message = (
-            f"{expected.target}: the smoke tests ended with status {result.status}, and their"
+            f"{expected.target}: the smoke tests ended with status {result.status}, but their"
             f" report has {counts(report.cases)}"
         )
         raise WorkFailed(message)
@@ -310,48 +319,13 @@ def read_report(result: Result, expected: Expectation, tier: Tier) -> Report:
 
 
 def succeeded(report: Report) -> bool:
-    """No case failed and at least one passed: a skip is never a pass."""
+    """Whether no case failed and at least one passed: skipped cases alone do not count."""
     return report.ok and passed(report.cases)
 
 
 def verdict(report: Report) -> str:
-    """The report in a word and its counts, for a line of data."""
+    """The outcome and the number of cases, such as "passed (3 passed, 0 failed, 0 skipped)"."""
     return f"{'passed' if succeeded(report) else 'failed'} ({counts(report.cases)})"
-
-
-def show(report: Report) -> None:
-    """Tell people how long cases took, what was skipped and why, and last what failed.
-
-    What passed at once is one row of the table, and of a failed case's log the end is shown; with
-    `-v` all is.
-    """
-    title = f"{report.target} {report.arch}, tier {report.tier}"
-    whole = console.verbosity > 0
-    quick = [
-        case.seconds
-        for case in report.cases
-        if not whole and case.outcome == "passed" and case.seconds < QUICK
-    ]
-    rows = [
-        (case.name, case.outcome, f"{case.seconds:.1f}")
-        for case in report.cases
-        if whole or case.outcome != "passed" or case.seconds >= QUICK
-    ]
-    if quick:
-        rows.append((f"{len(quick)} more, under {QUICK:.0f} s each", "passed", f"{sum(quick):.1f}"))
-    console.table(title, COLUMNS, rows)
-    console.info(f"{title}: {counts(report.cases)}")
-    for case in report.cases:
-        if case.outcome == "skipped":
-            console.info(f"skipped: {case.name}: {case.message}")
-    for case in report.cases:
-        if case.outcome == "failed":
-            console.error(f"{case.name}: {case.message}")
-            lines = case.log.splitlines()
-            if len(lines) > TAIL and not whole:
-                console.info(f"the last {TAIL} of {len(lines)} lines of its log (-v: all of it):")
-                lines = lines[-TAIL:]
-            console.info(indent("\n".join(lines), "  "))
 
 
 def _in_container(
@@ -359,9 +333,9 @@ def _in_container(
     reference: str,
     command: Sequence[str],
     expected: Expectation,
-    settings: engine.Running,
+    settings: engine.ContainerOptions,
 ) -> Result:
-    """Run `command` in a new container that holds the tests."""
+    """Run `command` in a new container with the tests."""
     container = engine.create(found, reference, command, settings)
     try:
         engine.copy_in(found, container, tar(expected), PLACE)

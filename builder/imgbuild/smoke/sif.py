@@ -1,8 +1,4 @@
-"""Runs the smoke tests in a SIF, as a cluster would: a read-only root and a user whom nobody knows.
-
-Comes in: a lock and the layout that was built from it. Goes out: a report for each tier. The SIF is
-the one that `imgbuild sif` makes.
-"""
+"""Runs the smoke tests in a SIF, as on a cluster: a read-only root, and a user without a name."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from imgbuild.oci.layout import Layout
 from imgbuild.sif import convert
 from imgbuild.smoke import run
 from imgbuild.smoke.result import How, Tested, ran
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 
@@ -28,17 +24,18 @@ def smoke_sif(
     *,
     store: Store,
     how: How = run.USUAL,
+    reporter: Reporter = SILENT,
 ) -> Iterator[Tested]:
-    """Run `tiers` in the image of `layout` on `arch`: a report for each.
+    """Run `tiers` in a SIF of the image of `layout` on `arch`, and yield a report for each.
 
     ToolMissing if there is no Apptainer or no mksquashfs, WorkFailed if the tests could not run.
     """
     apptainer.require()
     with store.scratch() as scratch:
         image = scratch / "image.sif"
-        with console.step(f"making a SIF of {layout.path.name}"):
-            convert.convert(layout, arch, image, convert.Options())
-        for made in smoke_file(lock, image, arch, tiers, store=store, how=how):
+        with reporter.step(f"making a SIF of {layout.path.name}"):
+            convert.convert(layout, arch, image, convert.ConvertOptions(), reporter=reporter)
+        for made in smoke_file(lock, image, arch, tiers, store=store, how=how, reporter=reporter):
             yield run.of_image(layout.image(arch), made)
 
 
@@ -50,8 +47,9 @@ def smoke_file(
     *,
     store: Store,
     how: How = run.USUAL,
+    reporter: Reporter = SILENT,
 ) -> Iterator[Tested]:
-    """Run `tiers` in the SIF `image` of the target of `lock`, on `arch`: a report for each.
+    """Run `tiers` in the SIF `image` of the target of `lock`, and yield a report for each.
 
     ToolMissing if there is no Apptainer, WorkFailed if the tests could not run.
     """
@@ -65,7 +63,7 @@ def smoke_file(
             work = scratch / f"work-{tier}"
             work.mkdir()
             work.chmod(0o1777)
-            settings = apptainer.Running(
+            settings = apptainer.ApptainerOptions(
                 binds=binds,
                 work=work,
                 workdir=lock.settings.workdir,
@@ -74,7 +72,7 @@ def smoke_file(
                 env=driver.chosen() if tier in run.GPU_TIERS else {},
             )
             command = run.command_line(lock.settings.prefix, tier, how)
-            with console.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):
+            with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):
                 result = apptainer.run(program, image, command, settings)
-            report = run.read_report(result, expected, tier)
+            report = run.read_report(result, expected, tier, reporter=reporter)
             yield ran(report, result, "apptainer", how, stranger=True)

@@ -1,25 +1,21 @@
-"""What an image stands on: Debian packages, or the layers of a registry image.
-
-Comes in: a base of the matrix. Goes out: its part of a resolution on one architecture.
-"""
+"""The base of an image on one architecture: Debian packages, or layers of a registry image."""
 
 from __future__ import annotations
 
 import posixpath
 import re
-import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
 from imgbuild.deb import apt
 from imgbuild.errors import InputError
 from imgbuild.lock.resolution import Deb, RegistryLayer
 from imgbuild.matrix.model import Base, DebianBase, RegistryBase
-from imgbuild.oci.unpack import OPAQUE, WHITEOUT, Reader, inflated
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.reader import FILES, Entry, Reader, inflated
 from imgbuild.registry import base_image
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch, Digest
@@ -29,7 +25,7 @@ LINKS = 40  # as Linux follows them
 PYTHON = re.compile(r"(?:.*/)?bin/python(3\.\d+)")
 
 
-class Below(msgspec.Struct, frozen=True, kw_only=True):
+class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
     """A base on one architecture: the fields of `Resolution` that it gives."""
 
     debs: tuple[Deb, ...] = ()
@@ -60,21 +56,24 @@ class Contents(msgspec.Struct, frozen=True):
         return None
 
 
-def resolve_base(base: Base, arch: Arch, store: Store, http: Http) -> Below:
+def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     """`base` on `arch`: the packages of a Debian base, or a registry image's layers and accounts.
 
-    The layers of a registry image are fetched and read. InputError if no image of ours can stand
-    on it: it has no accounts, or not the Python that the matrix says.
+    The layers of a registry image are fetched and read. InputError for an unusable one:
+    it has no accounts, or not the Python that the matrix says.
     """
     if isinstance(base, DebianBase):
-        return Below(debs=apt.resolve_debs(base, arch, store, http))
-    own = Client(offline=http.offline)
+        return ResolvedBase(debs=apt.resolve_debs(base, arch, context))
+    own = Client(offline=context.http.offline)
     image = base_image.base(base.image, arch, own)
-    base_image.fetch_layers(base.image, image.layers, store, own)
-    blobs = [path for layer in image.layers if (path := store.blob(layer.digest)) is not None]
+    base_image.fetch_layers(base.image, image.layers, context, own)
+    found_blobs = (context.store.blob(layer.digest) for layer in image.layers)
+    blobs = [path for path in found_blobs if path is not None]
     found = contents(blobs)
     refuse_other_python(base, found)
-    return Below(layers=image.layers, manifest=image.manifest, files=accounts(base.image, found))
+    return ResolvedBase(
+        layers=image.layers, manifest=image.manifest, files=accounts(base.image, found)
+    )
 
 
 def accounts(image: str, found: Contents) -> dict[str, str]:
@@ -85,7 +84,7 @@ def accounts(image: str, found: Contents) -> dict[str, str]:
         data = found.accounts.get(path)
         if data is None:
             link = found.paths.get(path)
-            what = "is no file of its own" if path in found.paths else "does not exist"
+            what = "is not a regular file" if path in found.paths else "does not exist"
             what = f"is a link to {link}" if link else what
             message = f"{image}: /{path} {what}"
             raise InputError(message, hint=hint)
@@ -112,37 +111,24 @@ def refuse_other_python(base: RegistryBase, found: Contents) -> None:
 
 def contents(blobs: Sequence[Path]) -> Contents:
     """What the layers `blobs`, bottom first, amount to; IntegrityError if one is damaged."""
-    found = Contents(paths={}, accounts={})
-    for blob in blobs:
+    tree = Merged()
+    texts: dict[tuple[int, int], bytes] = {}  # of accounts, by layer and member
+    for number, blob in enumerate(blobs, start=1):
         with inflated(blob) as stream:
-            _add(found, Reader(stream, str(blob)))
-    return found
+            tree.add_headers(_keeping(Reader(stream, str(blob)), number, texts))
+    paths = {path.strip("/"): node.target or None for path, node in tree.walk()}
+    found = {path: tree.find(path) for path in ACCOUNTS}
+    accounts = {
+        path: texts[node.source]
+        for path, node in found.items()
+        if node is not None and node.source in texts
+    }
+    return Contents(paths=paths, accounts=accounts)
 
 
-def _add(found: Contents, layer: Reader) -> None:
-    """Put one layer on top: what it removes goes first, wherever the layer says so."""
-    own: dict[str, str | None] = {}
-    texts: dict[str, bytes] = {}
-    for entry in layer:
-        path = posixpath.normpath(entry.path.lstrip("/"))
-        folder, name = posixpath.split(path)
-        if name == OPAQUE:
-            _remove(found, f"{folder}/")
-        elif name.startswith(WHITEOUT):
-            _remove(found, posixpath.join(folder, name.removeprefix(WHITEOUT)))
-        else:
-            own[path] = entry.target if entry.type == tarfile.SYMTYPE else None
-            if path in ACCOUNTS and entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
-                texts[path] = b"".join(layer.content())
-    for path in own:
-        found.accounts.pop(path, None)
-    found.paths.update(own)
-    found.accounts.update(texts)
-
-
-def _remove(found: Contents, path: str) -> None:
-    """Forget `path` and what is below it; only what is below it, if it ends with a slash."""
-    below = path.rstrip("/") + "/"
-    for name in [name for name in found.paths if name == path or name.startswith(below)]:
-        found.paths.pop(name)
-        found.accounts.pop(name, None)
+def _keeping(layer: Reader, number: int, texts: dict[tuple[int, int], bytes]) -> Iterator[Entry]:
+    """The members of `layer`; the content of those that may be accounts goes into `texts`."""
+    for member, entry in enumerate(layer, start=1):
+        if posixpath.normpath(entry.path.lstrip("/")) in ACCOUNTS and entry.type in FILES:
+            texts[number, member] = b"".join(layer.content())
+        yield entry

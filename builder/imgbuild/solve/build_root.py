@@ -1,7 +1,6 @@
 """The image's root folder on this machine, to build wheels of sdists under its own Python.
 
-Comes in: a Debian base and its packages for this machine's architecture. Goes out: a folder that
-exists until the work is done, made when it is first asked for: most targets never ask.
+It is made when it is first needed, which is rare, and removed at the end.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from imgbuild.cache.download import Http, Want, fetch_all
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import Want, fetch_all
 from imgbuild.deb import apt
 from imgbuild.deb import root as debian_root
 from imgbuild.errors import InputError
@@ -21,20 +20,19 @@ from imgbuild.matrix.model import Base, DebianBase, User
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.plan.plan import DebianRecipe
-from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 
 @contextlib.contextmanager
 def host_root(
-    base: Base, user: User, arch: Arch, store: Store, http: Http, debs: Sequence[Deb] = ()
+    base: Base, user: User, arch: Arch, context: Context, debs: Sequence[Deb] = ()
 ) -> Iterator[Callable[[], Path]]:
     """A function that gives the root folder of `base` on `arch`, this machine's architecture.
 
     `debs` are its packages where they are known already, such as from a lock. The function raises
     InputError for a base that is not made of Debian packages.
     """
-    with store.scratch() as folder:
+    with context.store.scratch() as folder:
         root = folder / "root"
 
         def _ask() -> Path:
@@ -42,27 +40,19 @@ def host_root(
                 if not isinstance(base, DebianBase):
                     message = "sdists are built under Debian bases only"
                     raise InputError(message, hint="pin a version that has a wheel")
-                with console.step(f"unpacking Debian {base.suite} for builds"):
-                    chosen = tuple(debs) or apt.resolve_debs(base, arch, store, http)
-                    _fill(root, _members(base, chosen, user, arch, store, http, folder / "spool"))
+                with context.reporter.step(f"unpacking Debian {base.suite} for builds"):
+                    chosen = tuple(debs) or apt.resolve_debs(base, arch, context)
+                    recipe = DebianRecipe(arch=arch, suite=base.suite, debs=chosen, user=user)
+                    _fill(root, _members(base, recipe, context, folder / "spool"))
             return root
 
         yield _ask
 
 
-def _members(
-    base: DebianBase,
-    debs: tuple[Deb, ...],
-    user: User,
-    arch: Arch,
-    store: Store,
-    http: Http,
-    spool: Path,
-) -> list[Member]:
+def _members(base: DebianBase, recipe: DebianRecipe, context: Context, spool: Path) -> list[Member]:
     mirrors = apt.mirrors(base)
-    wants = [Want(locked=deb, urls=partial(apt.urls, deb, mirrors)) for deb in debs]
-    paths = fetch_all(wants, store, http, title="fetching Debian packages")
-    recipe = DebianRecipe(arch=arch, suite=base.suite, debs=debs, user=user)
+    wants = [Want(locked=deb, urls=partial(apt.urls, deb, mirrors)) for deb in recipe.debs]
+    paths = fetch_all(wants, context, title="fetching Debian packages")
     return debian_root.members(recipe, paths, spool)
 
 

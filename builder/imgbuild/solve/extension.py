@@ -1,7 +1,7 @@
-"""What an extension has before uv is asked: the published target's base and packages, unchanged.
+"""What a published target contributes to the solve of its extension: base and packages, unchanged.
 
-Comes in: a matrix of either kind, a target, an architecture. Goes out: the base with the system
-packages that are added to it; METADATA of published wheels that were built from sdists.
+System packages are added to the base; METADATA of published wheels that were built from sdists is
+read from the wheels, built again if they are not in the cache.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from imgbuild.cache.download import Http, Want, fetch_all
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import Want, fetch_all
 from imgbuild.deb import apt, archive
 from imgbuild.errors import FetchFailed
-from imgbuild.index.pages import File, Indexes
+from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.lock import published
-from imgbuild.lock.resolution import Built, Deb, Locked, Resolution
-from imgbuild.matrix.model import DebianBase, Matrix
+from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution
+from imgbuild.matrix.model import DebianBase
 from imgbuild.solve import sdist_wheel, sdists
-from imgbuild.solve.base import Below, resolve_base
-from imgbuild.values import Arch
+from imgbuild.solve.base import ResolvedBase, resolve_base
+from imgbuild.solve.problem import SolveProblem
 
 
-def resolve(matrix: Matrix, name: str, arch: Arch, store: Store, http: Http) -> Below:
-    """The base of target `name`: what its matrix says, or the published one and added packages.
+def resolve(problem: SolveProblem) -> ResolvedBase:
+    """The base that the matrix gives the target, or the published one and added packages.
 
-    Errors as `resolve_base` and `apt.added_debs` have them.
+    Errors as in `resolve_base` and `apt.added_debs`.
     """
-    base = matrix.bases[matrix.targets[name].base]
-    kept = published.kept(matrix, name, arch)
+    base, arch, context = problem.base, problem.arch, problem.context
+    kept = published.kept(problem.matrix, problem.name, arch)
     if kept is None:
-        return resolve_base(base, arch, store, http)
+        return resolve_base(base, arch, context)
     debs = kept.debs
-    wanted = published.added_packages(matrix, name)
+    wanted = published.added_packages(problem.matrix, problem.name)
     if wanted and isinstance(base, DebianBase):
 
         def _control(deb: Deb) -> dict[str, str]:
             urls = partial(apt.urls, deb, apt.mirrors(base))
-            paths = fetch_all([Want(locked=deb, urls=urls)], store, http, title=deb.package)
+            paths = fetch_all([Want(locked=deb, urls=urls)], context, title=deb.package)
             return archive.control(paths[deb.sha256])
 
-        added = apt.added_debs(base, arch, debs, wanted, _control, store, http)
+        added = apt.added_debs(base, arch, debs, wanted, _control, context)
         debs = tuple(sorted((*debs, *added), key=lambda deb: deb.package))
-    return Below(
+    return ResolvedBase(
         debs=debs, layers=kept.base_layers, manifest=kept.base_manifest, files=kept.base_files
     )
 
@@ -57,43 +57,43 @@ class Kept:
         indexes: Indexes,
         python: str,
         root: Callable[[], Path],
-        store: Store,
-        http: Http,
+        context: Context,
     ) -> None:
         self._built = {item.package: item for item in published.built}
         self._indexes = indexes
         self._python = python
         self._root = root
-        self._store = store
-        self._http = http
+        self._context = context
 
     @property
     def packages(self) -> tuple[str, ...]:
         """The packages that it knows."""
         return tuple(self._built)
 
-    def metadata(self, package: str, sdist: File) -> bytes:
+    def metadata(self, package: str, sdist: IndexFile) -> bytes:
         """METADATA of the published wheel of `package`."""
         del sdist  # the lock says which
         built = self._built[package]
-        path = self._store.file(built.wheel.sha256) or self._make(built)
+        path = self._context.store.file(built.wheel.sha256) or self._make(built)
         return sdist_wheel.metadata(path)
 
-    def _make(self, built: Built) -> Path:
-        named: list[tuple[str, Locked]] = [(built.package, built.sdist)]
+    def _make(self, built: BuiltWheel) -> Path:
+        named: list[tuple[str, LockedFile]] = [(built.package, built.sdist)]
         named += [(wheel.package, wheel) for wheel in built.requires]
         wants = [
             Want(locked=locked, urls=partial(self._addresses, package, locked))
             for package, locked in named
         ]
-        fetch_all(wants, self._store, self._http, title=f"fetching what builds {built.package}")
-        made = sdists.make(built, self._root(), self._python, self._store)
-        path = self._store.file(made.sha256)
+        fetch_all(wants, self._context, title=f"fetching what builds {built.package}")
+        made = sdists.make(built, self._root(), self._python, self._context)
+        path = self._context.store.file(made.sha256)
         if made != built.wheel or path is None:
             message = f"{built.sdist.file} gives {made.sha256}, published is {built.wheel.sha256}"
-            raise FetchFailed(message, hint="its build is not reproducible: tell its publishers")
+            raise FetchFailed(
+                message, hint="its build is not reproducible: report it to its publishers"
+            )
         return path
 
-    def _addresses(self, package: str, locked: Locked) -> list[str]:
+    def _addresses(self, package: str, locked: LockedFile) -> list[str]:
         files = self._indexes.files(package)
         return [file.url for file in files if file.name == locked.file]

@@ -1,8 +1,7 @@
-"""How old the chosen versions are: what landed far behind its newest, what the cut-off holds back.
+"""How old the chosen versions are, and what the cut-off excludes.
 
-Comes in: a catalogue and what the resolver chose from it. Goes out: a warning for each package that
-lies years behind though nothing asks for an old one (a resolver that walks back for want of a wheel
-breaks worlds silently), and under `-v` a table of what would be newer without the cut-off.
+A package that is years behind its newest version though nothing requires an old one gets a warning:
+a resolver that goes back to a version with a fitting wheel breaks package sets without an error.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from packaging.version import Version
 
 from imgbuild.index.candidates import unwanted
 from imgbuild.index.cuda_releases import active
-from imgbuild.index.pages import File
-from imgbuild.index.server import Catalogue, Offer
-from imgbuild.solve.uv import Chosen
-from imgbuild.system.console import console
+from imgbuild.index.pages import IndexFile
+from imgbuild.index.server import Catalogue, OfferedFile
+from imgbuild.solve.uv import ChosenPackage
+from imgbuild.system.reporter import Reporter
 from imgbuild.values import normalize
 
 FAR = datetime.timedelta(days=2 * 365)
@@ -35,14 +34,14 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
     via: tuple[str, ...]
 
     def __str__(self) -> str:
-        asked = f", asked for by {', '.join(self.via)}" if self.via else ""
+        asked = f", required by {', '.join(self.via)}" if self.via else ""
         return (
             f"{self.package} {self.version} is of {self.uploaded:%Y-%m}, and {self.newest} of "
-            f"{self.newest_uploaded:%Y-%m} was to be had{asked}"
+            f"{self.newest_uploaded:%Y-%m} is available{asked}"
         )
 
 
-def newest(files: Iterable[File]) -> File | None:
+def newest(files: Iterable[IndexFile]) -> IndexFile | None:
     """The file of the highest final version that has an upload time; None if there is none."""
     known = [
         (file.version, file)
@@ -53,7 +52,7 @@ def newest(files: Iterable[File]) -> File | None:
 
 
 def lags(
-    catalogue: Catalogue, chosen: Iterable[Chosen], offers: Mapping[str, Offer]
+    catalogue: Catalogue, chosen: Iterable[ChosenPackage], offers: Mapping[str, OfferedFile]
 ) -> tuple[Lag, ...]:
     """The chosen packages whose newest fitting version is over two years younger, and unexplained.
 
@@ -82,7 +81,9 @@ def lags(
     return tuple(found)
 
 
-def held(catalogue: Catalogue, item: Chosen, top: File, offers: Mapping[str, Offer]) -> bool:
+def held(
+    catalogue: Catalogue, item: ChosenPackage, top: IndexFile, offers: Mapping[str, OfferedFile]
+) -> bool:
     """Whether something that was chosen requires `item` in a version older than `top`."""
     for asker in item.via:
         offer = offers.get(asker)
@@ -94,7 +95,9 @@ def held(catalogue: Catalogue, item: Chosen, top: File, offers: Mapping[str, Off
     return False
 
 
-def held_back(catalogue: Catalogue, chosen: Iterable[Chosen]) -> tuple[tuple[str, str, str], ...]:
+def held_back(
+    catalogue: Catalogue, chosen: Iterable[ChosenPackage]
+) -> tuple[tuple[str, str, str], ...]:
     """Package, chosen version and newest version today, where the cut-off alone keeps it older."""
     rules = catalogue.rules
     rows = []
@@ -114,20 +117,24 @@ def held_back(catalogue: Catalogue, chosen: Iterable[Chosen]) -> tuple[tuple[str
     return tuple(rows)
 
 
-def report(catalogue: Catalogue, chosen: tuple[Chosen, ...], offers: Mapping[str, Offer]) -> None:
-    """Say on the terminal what is old, and why."""
+def report(
+    catalogue: Catalogue,
+    chosen: tuple[ChosenPackage, ...],
+    offers: Mapping[str, OfferedFile],
+    reporter: Reporter,
+) -> None:
+    """Report which of the chosen versions are old, and why."""
     for lag in lags(catalogue, chosen, offers):
-        console.warn(f"{lag}; pin it, or say in requires: which version is wanted")
+        reporter.warn(f"{lag}; pin it, or give the wanted version under requires:")
     rows = held_back(catalogue, chosen)
-    console.info(
+    reporter.info(
         f"{len(chosen)} packages from files uploaded before {catalogue.rules.as_of}; "
-        f"{len(rows)} have newer versions since, which the cut-off leaves out"
+        f"{len(rows)} have newer versions, uploaded after it"
     )
     blind = sorted({p.name for p in catalogue.indexes.places.values() if not p.timed})
     if blind:
-        console.info(
-            f"not judged by the cut-off, for want of upload times: the index {', '.join(blind)}"
+        reporter.info(f"the cut-off does not apply to {', '.join(blind)}: no upload times")
+    for package, version, newer in rows:
+        reporter.detail(
+            f"{package} {version}: {newer} was uploaded after the cut-off {catalogue.rules.as_of}"
         )
-    if rows and console.verbosity >= 1:
-        columns = ("package", "locked", "newest today")
-        console.table(f"held back by the cut-off {catalogue.rules.as_of}", columns, list(rows))

@@ -1,8 +1,4 @@
-"""Why a world is impossible: a short chain of reasons with evidence, and what is nearest.
-
-Comes in: a target, the catalogue of what it may use, and the resolver's own words. Goes out: the
-reasons of a `WorldImpossible`.
-"""
+"""Reasons why a target has no solution: pins without a usable file, and uv's explanation."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.index.candidates import described, is_sdist, objection, same_version, system
-from imgbuild.index.pages import File
+from imgbuild.index.pages import IndexFile
 from imgbuild.index.server import Catalogue
 from imgbuild.matrix.model import Matrix
 from imgbuild.values import Arch
@@ -53,10 +49,10 @@ def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
 
 
 def in_reach(catalogue: Catalogue, package: str, version: Version) -> list[Version]:
-    """The versions to be had that are not over a year older than `version`.
+    """The available versions that are not over a year older than `version`.
 
-    What an older file without a platform tag offers is no neighbour: tensordict 0.1.2 fits every
-    machine and lacks most of 0.6.2.
+    An older file without a platform tag is not similar enough: tensordict 0.1.2 fits every machine
+    and lacks most of 0.6.2.
     """
     files = catalogue.indexes.files(package)
     times = [f.uploaded for f in files if f.uploaded and same_version(f.version, str(version))]
@@ -102,7 +98,7 @@ def nothing(catalogue: Catalogue, package: str) -> str:
     return _why(catalogue, package, named)
 
 
-def _why(catalogue: Catalogue, package: str, files: list[File]) -> str:
+def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
     rules, timed = catalogue.rules, catalogue.indexes.place(package).timed
     wheels = [file for file in files if file.is_wheel]
     if not wheels:
@@ -126,7 +122,7 @@ def _why(catalogue: Catalogue, package: str, files: list[File]) -> str:
     return f"{lacking}{_span(catalogue, package, files)} (it has {', '.join(has[:SHOWN])}{more})"
 
 
-def _span(catalogue: Catalogue, package: str, files: list[File]) -> str:
+def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
     """The neighbours that the machine lacks too, in words; empty if it lacks this version alone."""
     tags = catalogue.rules.tags
     fits: dict[Version, bool] = {}
@@ -170,7 +166,7 @@ def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
 def of_resolver(text: str) -> tuple[str, ...]:
     """Uv's explanation as lines, without its tree marks: of a long one the first and last steps.
 
-    It starts from what is declared and ends at what was asked for; what lies between follows.
+    It starts from what is declared and ends at what was asked for; what is between follows.
     """
     words = " ".join(line.strip(" │╰─▶\u00d7╭├") for line in text.splitlines())
     start = words.find("Because")

@@ -1,10 +1,8 @@
-"""A pure wheel from an sdist, built under the image's own Python; same inputs, same bytes.
+"""Builds a pure wheel from an sdist under the image's own Python; same inputs, same bytes.
 
-Comes in: an sdist, the wheels that its build needs, the image's root folder for this machine's
-architecture. Goes out: a wheel, repacked: sorted, stored, one fixed time, RECORD written anew.
-
-The build runs in a sandbox without network, with a fixed hash seed, time zone, umask and clock
-for archives. What compiles is refused: a compiler's output is no pure function of the lock.
+The wheel is repacked: sorted, stored, one fixed time, a new RECORD. The build runs in a sandbox
+without network, with a fixed hash seed, time zone, umask and clock for archives. An sdist that
+compiles is refused: a compiler's output does not follow from the lock alone.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imgbuild.container import sandbox
-from imgbuild.errors import IntegrityError, WorldImpossible
+from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.wheel.metadata import read_metadata
 
 DEFAULT_REQUIRES = ("setuptools>=40.8.0", "wheel")  # PEP 518, for an sdist that says nothing
@@ -55,7 +53,7 @@ json.dump({"lacking": lacking, "wheel": wheel}, open("/build/result.json", "w"))
 """
 
 
-class Lacking(Exception):
+class MissingRequirements(Exception):
     """The build asks for more than it was given; `requirements` are the lines that it wants."""
 
     def __init__(self, requirements: tuple[str, ...]) -> None:
@@ -63,7 +61,7 @@ class Lacking(Exception):
         self.requirements = requirements
 
 
-class Result(msgspec.Struct, frozen=True):
+class SdistResult(msgspec.Struct, frozen=True):
     """What the hooks answered: lines of requirements that are not there, or the wheel's name."""
 
     lacking: tuple[str, ...]
@@ -78,7 +76,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     backend_path: tuple[str, ...] = ()
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
     """What is built, of what, where: `root` is the image's root, `folder` takes all files."""
 
     package: str
@@ -122,22 +120,22 @@ def _is_pyproject(path: str) -> bool:
     return len(parts) == 2 and parts[1] == "pyproject.toml"
 
 
-def build(job: Job) -> Path:
+def build(job: SdistJob) -> Path:
     """Build and repack; the wheel's path in `job.folder`.
 
-    Lacking if the build asks for requirements that `job` has not; WorldImpossible if it fails or no
+    MissingRequirements if the build asks for what `job` lacks; NoSolution if it fails or no
     pure wheel comes out.
     """
     _prepare(job)
     result = _run_hooks(job)
     if result.wheel is None:
-        raise Lacking(result.lacking)
+        raise MissingRequirements(result.lacking)
     made = job.folder / "out" / result.wheel
     refuse_impure(job, made)
     return repack(made, job.folder / result.wheel)
 
 
-def _prepare(job: Job) -> None:
+def _prepare(job: SdistJob) -> None:
     for part in ("source", "site", "out", "home", "unpacked"):
         shutil.rmtree(job.folder / part, ignore_errors=True)
         (job.folder / part).mkdir()
@@ -172,7 +170,7 @@ def unpack_wheel(wheel: Path, site: Path) -> None:
         shutil.rmtree(data)
 
 
-def _run_hooks(job: Job) -> Result:
+def _run_hooks(job: SdistJob) -> SdistResult:
     pyproject = job.folder / "source" / "pyproject.toml"
     asked = _system(pyproject.read_text(encoding="utf-8") if pyproject.exists() else "")
     task = {"backend": asked.backend, "backend_path": list(asked.backend_path)}
@@ -189,8 +187,8 @@ def _run_hooks(job: Job) -> Result:
         tail = tuple((done.stderr or done.stdout).strip().splitlines()[-12:])
         message = f"{job.package} {job.version} cannot be built from its sdist"
         hint = "its entry under sdists: in the matrix may need env or requires"
-        raise WorldImpossible(message, reasons=tail, hint=hint)
-    return msgspec.json.decode(answer.read_bytes(), type=Result)
+        raise NoSolution(message, reasons=tail, hint=hint)
+    return msgspec.json.decode(answer.read_bytes(), type=SdistResult)
 
 
 def environment() -> dict[str, str]:
@@ -209,8 +207,8 @@ def environment() -> dict[str, str]:
     }
 
 
-def refuse_impure(job: Job, wheel: Path) -> None:
-    """WorldImpossible if `wheel` is for one platform, has machine code, or another version."""
+def refuse_impure(job: SdistJob, wheel: Path) -> None:
+    """NoSolution if `wheel` is for one platform, has machine code, or another version."""
     _, version, _, tags = parse_wheel_filename(wheel.name)
     reasons = []
     if any(tag.abi != "none" or tag.platform != "any" for tag in tags):
@@ -225,7 +223,7 @@ def refuse_impure(job: Job, wheel: Path) -> None:
     if reasons:
         message = f"{job.package} {job.version} does not yield a pure wheel"
         hint = "only pure-Python sdists are built; pin a version that has a wheel"
-        raise WorldImpossible(message, reasons=tuple(reasons[:8]), hint=hint)
+        raise NoSolution(message, reasons=tuple(reasons[:8]), hint=hint)
 
 
 def repack(wheel: Path, target: Path) -> Path:

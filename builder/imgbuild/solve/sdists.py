@@ -1,9 +1,8 @@
-"""Packages that exist as an sdist only: what they are made from, and the wheel that comes out.
+"""Wheels of packages that exist as an sdist only, for the `sdists:` of the matrix.
 
-Comes in: `sdists:` of the matrix and an sdist that the resolver asks about. Goes out: METADATA of
-the wheel that it yields and, for the lock, a `Built`: the sdist, its build requirements (resolved
-under the same cut-off, for this machine) and the wheel. The build itself is `wheel.build`; a
-fetch from a lock builds the same wheel again when the store has lost it.
+Gives METADATA of the wheel to the resolver and, for the lock, a `BuiltWheel`: the sdist, its build
+requirements (resolved under the same cut-off, for this machine) and the wheel. The build itself is
+`sdist_wheel.build`; a fetch from a lock builds the same wheel again if the cache does not have it.
 """
 
 from __future__ import annotations
@@ -17,19 +16,18 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild import codec
-from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import Want, fetch_all
 from imgbuild.cache.store import Store
-from imgbuild.errors import IntegrityError, WorldImpossible
-from imgbuild.index import server
+from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import File
+from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import lock_file, lock_wheel
 from imgbuild.index.server import Catalogue
-from imgbuild.lock.resolution import Built, Locked, Wheel
+from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel
 from imgbuild.matrix.model import Sdist
 from imgbuild.solve import sdist_wheel, uv
 from imgbuild.solve.refusal import of_resolver
-from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
 
@@ -49,7 +47,7 @@ def host_rules(rules: Rules) -> Rules:
 
 
 class Workshop:
-    """Makes wheels of sdists for one resolution, each once.
+    """Builds wheels of sdists for one resolution, each once.
 
     `catalogue` is what this machine's architecture may use; `constraints` hold for it too;
     `root` gives the image's root folder for this machine, and is asked only for a build.
@@ -61,18 +59,17 @@ class Workshop:
         catalogue: Catalogue,
         constraints: Sequence[str],
         root: Callable[[], Path],
-        store: Store,
-        http: Http,
+        context: Context,
     ) -> None:
         self._sdists = sdists
         self._catalogue = catalogue
         self._constraints = tuple(constraints)
         self._root = root
-        self._store = store
-        self._http = http
-        self._made: dict[str, Built] = {}
+        self._context = context
+        self._store = context.store
+        self._made: dict[str, BuiltWheel] = {}
 
-    def metadata(self, package: str, sdist: File) -> bytes:
+    def metadata(self, package: str, sdist: IndexFile) -> bytes:
         """METADATA of the wheel that `sdist` yields, built if it has to be."""
         made = self.built(package, sdist)
         path = self._store.file(made.wheel.sha256)
@@ -81,24 +78,24 @@ class Workshop:
             raise IntegrityError(message, hint="run the same command again")
         return sdist_wheel.metadata(path)
 
-    def built(self, package: str, sdist: File) -> Built:
-        """`sdist` made into a wheel; WorldImpossible if it does not yield a pure one."""
+    def built(self, package: str, sdist: IndexFile) -> BuiltWheel:
+        """`sdist` made into a wheel; NoSolution if it does not yield a pure one."""
         if sdist.name not in self._made:
             self._made[sdist.name] = self._built(package, sdist)
         return self._made[sdist.name]
 
-    def _built(self, package: str, sdist: File) -> Built:
-        recipe = Built(
+    def _built(self, package: str, sdist: IndexFile) -> BuiltWheel:
+        recipe = BuiltWheel(
             package=package,
             version=str(sdist.version),
             index=self._catalogue.indexes.place(package).name,
-            sdist=lock_file(sdist, self._http),
+            sdist=lock_file(sdist, self._context.http),
             env=dict(self._sdists[package].env),
             requires=(),
-            wheel=Locked(file="", size=0, sha256="0" * 64),
+            wheel=LockedFile(file="", size=0, sha256="0" * 64),
         )
         wants = [Want(locked=recipe.sdist, urls=partial(_one, sdist.url))]
-        paths = fetch_all(wants, self._store, self._http, title=f"fetching {sdist.name}")
+        paths = fetch_all(wants, self._context, title=f"fetching {sdist.name}")
         lines = list(sdist_wheel.system(paths[recipe.sdist.sha256], sdist.name).requires)
         lines += self._of_same_lock(package)
         for _ in range(ROUNDS):
@@ -107,17 +104,17 @@ class Workshop:
             if not more:
                 try:
                     known = remembered(recipe, self._python, self._store)
-                    wheel = known or make(recipe, self._root(), self._python, self._store)
+                    wheel = known or make(recipe, self._root(), self._python, self._context)
                     return msgspec.structs.replace(recipe, wheel=wheel)
-                except sdist_wheel.Lacking as lacking:
+                except sdist_wheel.MissingRequirements as lacking:
                     more = lacking.requirements
                     key = f"{fingerprint(recipe, self._python)}-lacking"
                     self._store.put_fact(FACT, key, msgspec.json.encode(more))
             lines += more
-        message = f"the build of {package} asks for ever more: {', '.join(lines)}"
-        raise WorldImpossible(message, hint="pin a version that has a wheel")
+        message = f"the build of {package} keeps asking for more: {', '.join(lines)}"
+        raise NoSolution(message, hint="pin a version that has a wheel")
 
-    def _known_more(self, recipe: Built) -> tuple[str, ...]:
+    def _known_more(self, recipe: BuiltWheel) -> tuple[str, ...]:
         """What the build of this recipe asked for when it was tried before."""
         known = self._store.fact(FACT, f"{fingerprint(recipe, self._python)}-lacking")
         return () if known is None else msgspec.json.decode(known, type=tuple[str, ...])
@@ -132,19 +129,20 @@ class Workshop:
         missing = [name for name in wanted if name not in pins]
         if missing:
             message = (
-                f"building {package} needs {', '.join(missing)} of the same world, which pins none"
+                f"building {package} needs {', '.join(missing)} at the target's version,"
+                " but the target has no such pin"
             )
-            raise WorldImpossible(message, hint=f"pin {missing[0]} in the target")
+            raise NoSolution(message, hint=f"pin {missing[0]} in the target")
         return [f"{name}=={pins[name]}" for name in wanted]
 
-    def _with_requires(self, recipe: Built, lines: Sequence[str]) -> Built:
+    def _with_requires(self, recipe: BuiltWheel, lines: Sequence[str]) -> BuiltWheel:
         requires = self._resolve(recipe.package, lines)
         urls = {file.sha256: file.url for file in self._chosen_files(requires)}
         wants = [Want(locked=wheel, urls=partial(_one, urls[wheel.sha256])) for wheel in requires]
-        fetch_all(wants, self._store, self._http, title=f"fetching what builds {recipe.package}")
+        fetch_all(wants, self._context, title=f"fetching what builds {recipe.package}")
         return msgspec.structs.replace(recipe, requires=requires)
 
-    def _chosen_files(self, wheels: Sequence[Wheel]) -> list[File]:
+    def _chosen_files(self, wheels: Sequence[Wheel]) -> list[IndexFile]:
         found = []
         for wheel in wheels:
             offer = self._catalogue.chosen(wheel.package, Version(wheel.version))
@@ -153,26 +151,19 @@ class Workshop:
         return found
 
     def _resolve(self, package: str, lines: Sequence[str]) -> tuple[Wheel, ...]:
-        tags = self._catalogue.rules.tags
         try:
-            with server.serve(self._catalogue) as index, self._store.scratch() as folder:
-                chosen = uv.compile_requirements(
-                    lines,
-                    self._constraints,
-                    index=index,
-                    python=tags.python,
-                    platform=tags.uv_platform,
-                    folder=folder,
-                )
+            chosen = uv.ask(self._catalogue, lines, self._constraints, self._store)
         except uv.Unsolvable as error:
-            message = f"what the build of {package} needs cannot be had together"
-            raise WorldImpossible(message, reasons=of_resolver(str(error))) from error
+            message = f"no set of packages satisfies the build requirements of {package}"
+            raise NoSolution(message, reasons=of_resolver(str(error))) from error
         wheels = []
         for item in chosen:
             offer = self._catalogue.chosen(item.package, Version(item.version))
             if offer is not None:
                 name = self._catalogue.indexes.place(item.package).name
-                wheels.append(lock_wheel(item.package, item.version, name, offer.wheel, self._http))
+                wheels.append(
+                    lock_wheel(item.package, item.version, name, offer.wheel, self._context.http)
+                )
         return tuple(wheels)
 
 
@@ -180,7 +171,7 @@ def _one(url: str) -> list[str]:
     return [url]
 
 
-def fingerprint(recipe: Built, python: str) -> str:
+def fingerprint(recipe: BuiltWheel, python: str) -> str:
     """What the wheel's bytes follow from: sdist, environment, build requirements and Python."""
     inputs = [
         python,
@@ -191,14 +182,14 @@ def fingerprint(recipe: Built, python: str) -> str:
     return sha256(codec.compact(inputs))
 
 
-def remembered(recipe: Built, python: str, store: Store) -> Locked | None:
+def remembered(recipe: BuiltWheel, python: str, store: Store) -> LockedFile | None:
     """The wheel that this recipe gave before, if the store still has it."""
     known = store.fact(FACT, fingerprint(recipe, python))
-    wheel = msgspec.json.decode(known, type=Locked) if known is not None else None
+    wheel = msgspec.json.decode(known, type=LockedFile) if known is not None else None
     return wheel if wheel is not None and store.file(wheel.sha256) is not None else None
 
 
-def job(recipe: Built, root: Path, store: Store, folder: Path) -> sdist_wheel.Job:
+def job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdist_wheel.SdistJob:
     """`recipe` as a job in `folder`, its inputs from the store."""
     paths = {
         locked.sha256: store.file(locked.sha256) for locked in (recipe.sdist, *recipe.requires)
@@ -207,7 +198,7 @@ def job(recipe: Built, root: Path, store: Store, folder: Path) -> sdist_wheel.Jo
     if len(present) < len(paths):
         message = f"inputs of {recipe.package} left the cache while it was built"
         raise IntegrityError(message, hint="run the same command again")
-    return sdist_wheel.Job(
+    return sdist_wheel.SdistJob(
         package=recipe.package,
         version=recipe.version,
         sdist=present[recipe.sdist.sha256],
@@ -218,15 +209,16 @@ def job(recipe: Built, root: Path, store: Store, folder: Path) -> sdist_wheel.Jo
     )
 
 
-def make(recipe: Built, root: Path, python: str, store: Store) -> Locked:
+def make(recipe: BuiltWheel, root: Path, python: str, context: Context) -> LockedFile:
     """Build the wheel of `recipe` under the Python of `root` and keep it in the store."""
+    store = context.store
     with (
-        console.step(f"building {recipe.package} {recipe.version} from its sdist"),
+        context.reporter.step(f"building {recipe.package} {recipe.version} from its sdist"),
         store.scratch() as folder,
     ):
         path = sdist_wheel.build(job(recipe, root, store, folder))
         data = path.read_bytes()
-        wheel = Locked(file=path.name, size=len(data), sha256=sha256(data))
+        wheel = LockedFile(file=path.name, size=len(data), sha256=sha256(data))
         store.add_file(path, wheel.sha256)
     store.put_fact(FACT, fingerprint(recipe, python), msgspec.json.encode(wheel))
     return wheel

@@ -1,9 +1,8 @@
-"""resolve: from a target to every wheel, sdist and deb of its image on one architecture.
+"""From a target to every wheel, sdist and deb of its image on one architecture.
 
-uv answers which versions fit together; everything that it may choose from comes through the
-gateway (see `gateway`), amended by what was learned (see `constraints`), and everything that it
-chose is looked at again here: one CUDA release, no CPU build in a CUDA world, nothing that lies
-years behind its newest version unnoticed.
+uv chooses versions that fit together from the local index (see `index.server`), amended by learned
+constraints (see `matrix.constraints`). The choice is checked here: one CUDA release, no CPU build
+for a CUDA target, a warning about versions that are years old.
 """
 
 from __future__ import annotations
@@ -18,116 +17,99 @@ import msgspec
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
-from imgbuild.errors import ImgbuildError, WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index import cuda_releases, server
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import File, Indexes, places
+from imgbuild.index.pages import Indexes, IndexFile, places
 from imgbuild.index.remote_wheel import lock_wheel, metadata
-from imgbuild.index.server import Catalogue, Offer
+from imgbuild.index.server import Catalogue, OfferedFile
 from imgbuild.lock import published as extend
 from imgbuild.lock.lock import requirements
-from imgbuild.lock.resolution import Built, Deb, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Base, Matrix, Target
+from imgbuild.matrix.model import Base
 from imgbuild.solve import extension, freshness, refusal, uv
-from imgbuild.solve.base import Below
+from imgbuild.solve.base import ResolvedBase
 from imgbuild.solve.build_root import host_root
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.sdists import Workshop, host_arch, host_rules
-from imgbuild.system.console import console
-from imgbuild.values import Arch, normalize
+from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
-Named = TypeVar("Named", Wheel, Built)
+Named = TypeVar("Named", Wheel, BuiltWheel)
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True):
-    """A target on one architecture, ready to be asked: its catalogue, and the constraints on it.
+class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem that can be solved, several times if needed: base and catalogue are known.
 
-    `kept` is what a published target holds that this one extends: it is locked as it is.
+    `published` is the resolution of the published target that this one extends: its packages are
+    locked unchanged.
     """
 
-    name: str
-    arch: Arch
-    target: Target
+    problem: SolveProblem
+    base: ResolvedBase = ResolvedBase()
     catalogue: Catalogue
     workshop: Workshop
     requirements: tuple[str, ...]
-    release: cuda_releases.Release
-    kept: Resolution | None = None
+    release: cuda_releases.CudaRelease
+    published: Resolution | None = None
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A target that may be resolved several times: its base is known, its world is open."""
+def resolve(problem: SolveProblem) -> Resolution:
+    """Every input of the target, each list sorted by package.
 
-    below: Below
-    world: World
-
-
-def resolve(
-    matrix: Matrix,
-    name: str,
-    arch: Arch,
-    store: Store,
-    http: Http,
-    known: Sequence[Constraint] = (),
-) -> Resolution:
-    """Every input of target `name` on `arch`, each list sorted by package; `known` was learned.
-
-    WorldImpossible, with the chain of reasons, if no set of packages satisfies the target;
-    FetchFailed if an index or an archive does not answer.
+    NoSolution, with the reasons, if no set of packages satisfies the target; FetchFailed if an
+    index or an archive does not answer.
     """
-    with opened(matrix, name, arch, store, http) as asked:
-        return answer(asked, store, http, known)
+    with opened(problem) as prepared:
+        chosen = ask(prepared, problem.known)
+        report_age(prepared, chosen)
+        return lock_answer(prepared, chosen)
 
 
 @contextlib.contextmanager
-def opened(matrix: Matrix, name: str, arch: Arch, store: Store, http: Http) -> Iterator[Asked]:
-    """Target `name` on `arch`, ready for `answer`; WorldImpossible if its pins say so already."""
-    target = matrix.targets[name]
-    refuse_excluded(matrix, name, arch)
-    base = matrix.bases[target.base]
-    below = extension.resolve(matrix, name, arch, store, http)
+def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
+    """The target with its base resolved; NoSolution if its pins cannot be met.
+
+    A wheel can be built from an sdist as long as it is open.
+    """
+    refuse_excluded(problem)
+    base = extension.resolve(problem)
     own = host_arch()
-    kept = extend.kept(matrix, name, own)
-    known = kept.debs if kept is not None else below.debs if own is arch else ()
-    with host_root(base, matrix.image.user, own, store, http, known) as root:
-        python = python_of(base, below.debs)
-        world = open_world(matrix, name, arch, python, root, store, http)
-        refuse_pins(matrix, world)
-        yield Asked(below=below, world=world)
+    kept = extend.kept(problem.matrix, problem.name, own)
+    debs = kept.debs if kept is not None else base.debs if own is problem.arch else ()
+    with host_root(problem.base, problem.matrix.image.user, own, problem.context, debs) as root:
+        prepared = prepare(problem, python_of(problem.base, base.debs), root)
+        refuse_pins(prepared)
+        yield msgspec.structs.replace(prepared, base=base)
 
 
-def answer(asked: Asked, store: Store, http: Http, known: Sequence[Constraint] = ()) -> Resolution:
-    """The set that uv answers under what is `known`, looked at again and ready to be locked."""
-    chosen = ask(asked.world, store, known)
-    tell(asked.world, chosen)
-    return lock_answer(asked, chosen, http)
-
-
-def lock_answer(asked: Asked, chosen: tuple[uv.Chosen, ...], http: Http) -> Resolution:
+def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> Resolution:
     """What uv chose, as a lock names it; builds what has to be built."""
-    wheels, built = lock_chosen(asked.world, chosen, http)
+    wheels, built = lock_chosen(prepared, chosen)
     return Resolution(
         wheels=wheels,
         built=built,
-        debs=asked.below.debs,
-        base_layers=asked.below.layers,
-        base_manifest=asked.below.manifest,
-        base_files=asked.below.files,
+        debs=prepared.base.debs,
+        base_layers=prepared.base.layers,
+        base_manifest=prepared.base.manifest,
+        base_files=prepared.base.files,
     )
 
 
-def refuse_excluded(matrix: Matrix, name: str, arch: Arch) -> None:
-    """WorldImpossible if the matrix itself says why target `name` cannot have `arch`."""
-    reason = matrix.targets[name].exclude.get(arch)
+def refuse_excluded(problem: SolveProblem) -> None:
+    """NoSolution if the matrix excludes the architecture from the target."""
+    reason = problem.target.exclude.get(problem.arch)
     if reason is not None:
-        others = refusal.alternatives(matrix, name, arch)
-        hint = f"targets that have {arch}: {', '.join(others)}" if others else None
-        message = f"{name} cannot be built for {arch}"
-        raise WorldImpossible(message, reasons=(reason,), hint=hint)
+        message = f"{problem.name} cannot be built for {problem.arch}"
+        raise NoSolution(message, reasons=(reason,), hint=_others(problem))
+
+
+def _others(problem: SolveProblem) -> str | None:
+    """A hint that names the targets with the architecture of `problem`; None if there are none."""
+    others = refusal.alternatives(problem.matrix, problem.name, problem.arch)
+    return f"targets that have {problem.arch}: {', '.join(others)}" if others else None
 
 
 def python_of(base: Base, debs: Sequence[Deb]) -> str:
@@ -139,43 +121,46 @@ def python_of(base: Base, debs: Sequence[Deb]) -> str:
     return base.python
 
 
-def tell(world: World, chosen: tuple[uv.Chosen, ...]) -> None:
-    """Say what of the chosen is old, and why."""
-    kept = world.kept.versions if world.kept is not None else {}
+def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> None:
+    """Report which of the chosen versions are old, and why."""
+    kept = prepared.published.versions if prepared.published is not None else {}
     new = tuple(item for item in chosen if item.package not in kept)
-    freshness.report(world.catalogue, new, _offers(world, new))
+    reporter = prepared.problem.context.reporter
+    freshness.report(prepared.catalogue, new, _offers(prepared, new), reporter)
 
 
-def _offers(world: World, chosen: tuple[uv.Chosen, ...]) -> dict[str, Offer]:
+def _offers(
+    prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]
+) -> dict[str, OfferedFile]:
     return {
         item.package: offer
         for item in chosen
-        if (offer := world.catalogue.chosen(item.package, Version(item.version))) is not None
+        if (offer := prepared.catalogue.chosen(item.package, Version(item.version))) is not None
     }
 
 
 def lock_chosen(
-    world: World, chosen: tuple[uv.Chosen, ...], http: Http
-) -> tuple[tuple[Wheel, ...], tuple[Built, ...]]:
+    prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]
+) -> tuple[tuple[Wheel, ...], tuple[BuiltWheel, ...]]:
     """What uv chose, as a lock names it: wheels, and those that are built from sdists."""
     versions = {item.package: item.version for item in chosen}
-    check_cuda(world, versions)
-    offers = _offers(world, chosen)
-    kept = world.kept or Resolution(wheels=())
+    check_cuda(prepared, versions)
+    offers = _offers(prepared, chosen)
+    kept = prepared.published or Resolution(wheels=())
     offers = {package: offer for package, offer in offers.items() if package not in kept.versions}
     wheels = tuple(
         lock_wheel(
             package,
             versions[package],
-            world.catalogue.indexes.place(package).name,
+            prepared.catalogue.indexes.place(package).name,
             offer.wheel,
-            http,
+            prepared.problem.context.http,
         )
         for package, offer in offers.items()
         if offer.sdist is None
     )
     built = tuple(
-        world.workshop.built(package, offer.sdist)
+        prepared.workshop.built(package, offer.sdist)
         for package, offer in offers.items()
         if offer.sdist is not None
     )
@@ -187,79 +172,100 @@ def by_package(items: Iterable[Named]) -> tuple[Named, ...]:
     return tuple(sorted(items, key=lambda item: item.package))
 
 
-def open_world(
-    matrix: Matrix,
-    name: str,
-    arch: Arch,
-    python: str,
-    root: Callable[[], Path],
-    store: Store,
-    http: Http,
-) -> World:
-    """Target `name` on `arch` with its catalogue; reads `cuda-toolkit` and torch's METADATA."""
-    target = matrix.targets[name]
-    base = matrix.bases[target.base]
-    tags = Tags(python=python, glibc=base.glibc, arch=arch)
-    rules = Rules(as_of=target.as_of, tags=tags, pins=target.pins)
-    located = places(matrix, target, uv.default_index)
-    indexes = Indexes(located, target.indexes, matrix.default_index, http)
-    plain = Catalogue(indexes, rules, http, store)
-    release = cuda_release(name, target, plain, http, store)
-    own = Catalogue(indexes, host_rules(rules), http, store)
-    workshop = Workshop(matrix.sdists, own, release.constraints, root, store, http)
-    builders = dict.fromkeys(matrix.sdists, workshop.metadata)
-    published = extend.kept(matrix, name, arch)
+def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> PreparedTarget:
+    """The target with its catalogue; reads METADATA of `cuda-toolkit` and torch.
+
+    `root` makes the root folder under which wheels are built from sdists.
+    """
+    plain = wheels_only(problem, python)
+    release = cuda_release(problem, plain)
+    published = extend.kept(problem.matrix, problem.name, problem.arch)
+    kept: dict[str, server.SdistBuilder] = {}
     if published is not None:
-        kept = extension.Kept(published, indexes, base.python, root, store, http)
-        builders |= dict.fromkeys(kept.packages, kept.metadata)
-    catalogue = Catalogue(indexes, rules, http, store, sdists=builders)
-    return World(
-        name=name,
-        arch=arch,
-        target=target,
-        catalogue=catalogue,
+        indexes, base = plain.indexes, problem.base
+        own = extension.Kept(published, indexes, base.python, root, problem.context)
+        kept = dict.fromkeys(own.packages, own.metadata)
+    workshop = workshop_of(problem, plain, release.constraints, root)
+    wanted = requirements(problem.matrix, problem.name)
+    return PreparedTarget(
+        problem=problem,
+        catalogue=with_sdists(problem, plain, workshop, kept),
         workshop=workshop,
-        requirements=tuple(f"{item}{spec}" for item, spec in requirements(matrix, name).items()),
+        requirements=tuple(f"{item}{spec}" for item, spec in wanted.items()),
         release=release,
-        kept=published,
+        published=published,
     )
 
 
-def cuda_release(
-    name: str, target: Target, catalogue: Catalogue, http: Http, store: Store
-) -> cuda_releases.Release:
-    """The newest patch release of the target's CUDA that torch's own requirements agree with.
+def wheels_only(problem: SolveProblem, python: str) -> Catalogue:
+    """What the target may use of its indexes, without what would be built from sdists."""
+    matrix, target, context = problem.matrix, problem.target, problem.context
+    located = places(matrix, target, uv.default_index)
+    indexes = Indexes(located, target.indexes, matrix.default_index, context.http)
+    tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
+    rules = Rules(as_of=target.as_of, tags=tags, pins=target.pins)
+    return Catalogue(indexes, rules, context.http, context.store)
 
-    WorldImpossible if torch has no CUDA on this architecture or agrees with no release.
+
+def workshop_of(
+    problem: SolveProblem, plain: Catalogue, held: Sequence[str], root: Callable[[], Path]
+) -> Workshop:
+    """Builds the wheels of the matrix's sdists on this machine, under the constraints `held`."""
+    context = problem.context
+    own = Catalogue(plain.indexes, host_rules(plain.rules), context.http, context.store)
+    return Workshop(problem.matrix.sdists, own, held, root, context)
+
+
+def with_sdists(
+    problem: SolveProblem,
+    plain: Catalogue,
+    workshop: Workshop,
+    kept: Mapping[str, server.SdistBuilder] | None = None,
+    hide: Callable[[str, Version], bool] = lambda package, version: False,
+) -> Catalogue:
+    """`plain` with the sdists of the matrix; without the versions that `hide` is true for."""
+    context = problem.context
+    builders = dict.fromkeys(problem.matrix.sdists, workshop.metadata) | dict(kept or {})
+    return Catalogue(
+        plain.indexes, plain.rules, context.http, context.store, sdists=builders, hide=hide
+    )
+
+
+def cuda_release(problem: SolveProblem, catalogue: Catalogue) -> cuda_releases.CudaRelease:
+    """The newest patch release of the target's CUDA that torch's own requirements allow.
+
+    NoSolution if torch has no CUDA on this architecture or allows no release.
     """
+    name, target, context = problem.name, problem.target, problem.context
     torch: list[Requirement] = []
     pin = target.pins.get("torch")
     offer = pinned(catalogue, "torch", pin) if pin else None
     if offer is not None:
-        own = metadata(offer.wheel, http, store)
+        own = metadata(offer.wheel, context.http, context.store)
         torch = cuda_releases.active(own, catalogue.rules.tags.markers)
-        refuse_cpu_build(name, target, catalogue, offer.wheel, torch)
+        refuse_cpu_build(problem, catalogue, offer.wheel, torch)
     files = catalogue.indexes.files(cuda_releases.METAPACKAGE)
     wheels = {file.version: file for file in files if file.is_wheel and file.version is not None}
     found, reasons = cuda_releases.agreeing(
         cuda_releases.of_minor(wheels, target.cuda),
-        lambda version: metadata(wheels[version], http, store),
+        lambda version: metadata(wheels[version], context.http, context.store),
         torch,
     )
     if found is None:
-        message = f"{name}: torch {pin} agrees with no release of CUDA {target.cuda}"
-        raise WorldImpossible(
+        message = f"{name}: torch {pin} is compatible with no release of CUDA {target.cuda}"
+        raise NoSolution(
             message,
             reasons=reasons or (f"{cuda_releases.METAPACKAGE} has no release {target.cuda}",),
             hint="give the target the CUDA version that its torch was built for",
         )
-    console.detail(f"CUDA {found.version}: {len(found.components)} components held to it")
+    components = len(found.components)
+    context.reporter.detail(f"CUDA {found.version}: {components} components are pinned to it")
     for reason in reasons:
-        console.detail(f"passed over {reason}")
+        context.reporter.detail(f"skipped {reason}")
     return found
 
 
-def pinned(catalogue: Catalogue, package: str, pin: str) -> Offer | None:
+def pinned(catalogue: Catalogue, package: str, pin: str) -> OfferedFile | None:
     """The best offer of the pinned version; a pin without a local part also finds `2.6.0+cu124`."""
     wanted = Version(pin)
     versions = {
@@ -272,14 +278,10 @@ def pinned(catalogue: Catalogue, package: str, pin: str) -> Offer | None:
 
 
 def refuse_cpu_build(
-    name: str,
-    target: Target,
-    catalogue: Catalogue,
-    torch: File,
-    requires: Sequence[Requirement],
+    problem: SolveProblem, catalogue: Catalogue, torch: IndexFile, requires: Sequence[Requirement]
 ) -> None:
-    """WorldImpossible if the torch that fits has no CUDA, or that of another release."""
-    version = torch.version
+    """NoSolution if the torch that fits has no CUDA, or that of another release."""
+    version, target = torch.version, problem.target
     index = catalogue.indexes.place("torch").name
     arch = catalogue.rules.tags.arch.wheel
     tag = "cu" + target.cuda.replace(".", "")
@@ -293,32 +295,31 @@ def refuse_cpu_build(
         reason = f"torch {version} is built for another CUDA than {target.cuda}"
     else:
         return
-    message = f"{name} is impossible on {catalogue.rules.tags.arch}"
+    message = f"{problem.name} cannot be solved for {problem.arch}"
     reasons = (f"{reason} ({torch.name})", *refusal.of_pins(catalogue))
-    raise WorldImpossible(
+    raise NoSolution(
         message, reasons=reasons, hint="assign torch to an index that has a CUDA build"
     )
 
 
-def refuse_pins(matrix: Matrix, world: World) -> None:
-    """WorldImpossible if a pin has no file that may be used: says which files there are."""
-    reasons = refusal.of_pins(world.catalogue)
+def refuse_pins(prepared: PreparedTarget) -> None:
+    """NoSolution, with the files that exist, if a pin has none that may be used."""
+    reasons = refusal.of_pins(prepared.catalogue)
     if reasons:
-        others = refusal.alternatives(matrix, world.name, world.arch)
-        hint = f"targets that have {world.arch}: {', '.join(others)}" if others else None
-        message = f"{world.name} is impossible on {world.arch}"
-        raise WorldImpossible(message, reasons=reasons, hint=hint)
+        problem = prepared.problem
+        message = f"{problem.name} cannot be solved for {problem.arch}"
+        raise NoSolution(message, reasons=reasons, hint=_others(problem))
 
 
-def ask(world: World, store: Store, known: Sequence[Constraint] = ()) -> tuple[uv.Chosen, ...]:
-    """Uv's answer under what is `known`; WorldImpossible, with the chain, if there is none.
+def ask(prepared: PreparedTarget, known: Sequence[Constraint] = ()) -> tuple[uv.ChosenPackage, ...]:
+    """Uv's answer under what is `known`; NoSolution, with the reasons, if there is none.
 
-    What was learned narrows a package only once that is in the world: the target requires it, or
-    an answer has it. So uv is asked again where its answer brings such a package.
+    A learned constraint applies only once its package is present: the target requires it, or an
+    answer has it. So uv is asked again if its answer adds such a package.
     """
-    present = {normalize(Requirement(line).name) for line in world.requirements}
+    present = {normalize(Requirement(line).name) for line in prepared.requirements}
     while True:
-        chosen = _ask(world, store, known, present)
+        chosen = _ask(prepared, known, present)
         versions = {item.package: item.version for item in chosen}
         broken = constraints.violations(known, versions)
         arrived = {entry.other for entry in broken} - present
@@ -328,41 +329,30 @@ def ask(world: World, store: Store, known: Sequence[Constraint] = ()) -> tuple[u
 
 
 def _ask(
-    world: World, store: Store, known: Sequence[Constraint], present: set[str]
-) -> tuple[uv.Chosen, ...]:
+    prepared: PreparedTarget, known: Sequence[Constraint], present: set[str]
+) -> tuple[uv.ChosenPackage, ...]:
     def amend(package: str, version: Version) -> Sequence[str]:
         return constraints.required(known, package, str(version), present)
 
-    tags = world.catalogue.rules.tags
+    problem, catalogue = prepared.problem, prepared.catalogue
+    held, store = prepared.release.constraints, problem.context.store
     try:
-        with server.serve(world.catalogue, amend) as index, store.scratch() as folder:
-            return uv.compile_requirements(
-                world.requirements,
-                world.release.constraints,
-                index=index,
-                python=tags.python,
-                platform=tags.uv_platform,
-                folder=folder,
-            )
+        return uv.ask(catalogue, prepared.requirements, held, store, amend)
     except uv.Unsolvable as error:
-        message = f"no set of packages satisfies {world.name} on {world.arch}"
-        raise WorldImpossible(
+        message = f"no set of packages satisfies {problem.name} on {problem.arch}"
+        raise NoSolution(
             message,
             reasons=(
-                *(failure.message for failure in world.catalogue.failures),
+                *(failure.message for failure in catalogue.failures),
                 *refusal.of_resolver(str(error)),
                 *_learned(str(error), known),
             ),
-            hint="change a pin, or move as_of: only files uploaded before it were looked at",
+            hint="change a pin, or move as_of: only files uploaded before it are considered",
         ) from error
-    except ImgbuildError:
-        if world.catalogue.failures:  # uv saw an error of the gateway: its cause is what to show
-            raise world.catalogue.failures[0] from None
-        raise
 
 
 def _learned(text: str, known: Sequence[Constraint]) -> tuple[str, ...]:
-    """The entries of which uv's explanation speaks: it takes them for what METADATA says."""
+    """The entries that uv's explanation mentions, as if METADATA had them."""
     spoken = re.sub(r"[-_.]+", "-", text.lower())
     found = [
         entry
@@ -373,11 +363,12 @@ def _learned(text: str, known: Sequence[Constraint]) -> tuple[str, ...]:
     return tuple(f"learned: {entry}" for entry in found)
 
 
-def check_cuda(world: World, versions: Mapping[str, str]) -> None:
-    """WorldImpossible if a chosen NVIDIA component is not of the target's CUDA release."""
-    broken = cuda_releases.violations(world.release, versions)
+def check_cuda(prepared: PreparedTarget, versions: Mapping[str, str]) -> None:
+    """NoSolution if a chosen NVIDIA component is not of the target's CUDA release."""
+    problem, release = prepared.problem, prepared.release
+    broken = cuda_releases.violations(release, versions)
     if broken:
-        message = f"{world.name} on {world.arch} would mix CUDA releases"
-        raise WorldImpossible(message, reasons=broken, hint="find what asks for it and pin that")
-    for text in cuda_releases.outside(world.release, versions):
-        console.detail(f"{text} is no part of CUDA {world.release.version}'s list of wheels")
+        message = f"{problem.name} on {problem.arch} would mix CUDA releases"
+        raise NoSolution(message, reasons=broken, hint="find what requires it and pin that")
+    for text in cuda_releases.outside(release, versions):
+        problem.context.reporter.detail(f"CUDA {release.version} has no component {text}")

@@ -1,7 +1,6 @@
-"""Which CUDA each version of torch is built for, as torch's own METADATA says it.
+"""Which CUDA each version of torch is built for, from torch's own METADATA.
 
-Comes in: what a world may use of torch. Goes out: a `Build` for each final version; METADATA of
-all of them is some kilobytes, read side by side and remembered by the wheels' hashes.
+METADATA of all versions is some kilobytes, read in parallel and kept by the wheels' hashes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from imgbuild.index import cuda_releases
-from imgbuild.index.pages import File
+from imgbuild.index.pages import IndexFile
 from imgbuild.index.server import Catalogue
 from imgbuild.values import normalize
 
@@ -23,7 +22,7 @@ RUNTIME = "nvidia-cuda-runtime"
 READERS = 8
 
 
-class Build(msgspec.Struct, frozen=True, kw_only=True):
+class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
     """A torch and the CUDA release, major.minor, that it is built for; None for a CPU build.
 
     `evidence` is the requirement or the local version that says so.
@@ -38,11 +37,11 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
         return f"torch {self.version} ({built}: {self.evidence})"
 
 
-def build_of(version: Version, requires: Iterable[Requirement]) -> Build:
+def build_of(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
     """The build that a torch `version` with these active requirements is."""
     if version.local and version.local.startswith("cu"):
         digits = version.local[2:]
-        return Build(
+        return TorchBuild(
             version=version, cuda=f"{digits[:-1]}.{digits[-1]}", evidence=f"+{version.local}"
         )
     needed = list(requires)
@@ -52,10 +51,10 @@ def build_of(version: Version, requires: Iterable[Requirement]) -> Build:
             release = minor(requirement)
             if release is not None:
                 evidence = f"requires {name}{requirement.specifier}"
-                return Build(version=version, cuda=release, evidence=evidence)
+                return TorchBuild(version=version, cuda=release, evidence=evidence)
     if cuda_releases.is_cpu_build(version, needed):
-        return Build(version=version, cuda=None, evidence="requires no CUDA library")
-    return Build(version=version, cuda=None, evidence="names no CUDA release")
+        return TorchBuild(version=version, cuda=None, evidence="requires no CUDA library")
+    return TorchBuild(version=version, cuda=None, evidence="names no CUDA release")
 
 
 def minor(requirement: Requirement) -> str | None:
@@ -66,8 +65,8 @@ def minor(requirement: Requirement) -> str | None:
     return None
 
 
-def builds(catalogue: Catalogue, read: Callable[[File], bytes]) -> tuple[Build, ...]:
-    """Every final torch that the world may use, newest first. `read` gives a wheel's METADATA."""
+def builds(catalogue: Catalogue, read: Callable[[IndexFile], bytes]) -> tuple[TorchBuild, ...]:
+    """Every final torch that the target may use, newest first. `read` gives a wheel's METADATA."""
     versions = sorted(
         {
             offer.wheel.version
@@ -77,7 +76,7 @@ def builds(catalogue: Catalogue, read: Callable[[File], bytes]) -> tuple[Build, 
         reverse=True,
     )
 
-    def _build(version: Version) -> Build | None:
+    def _build(version: Version) -> TorchBuild | None:
         offer = catalogue.chosen(TORCH, version)
         if offer is None:
             return None
@@ -95,9 +94,9 @@ def spec_of(wanted: Sequence[Version], known: Iterable[Version]) -> str:
     return ",".join([f">={low}", f"<={high}", *(f"!={v}" for v in gaps)])
 
 
-def summary(found: Sequence[Build]) -> str:
+def summary(found: Sequence[TorchBuild]) -> str:
     """What CUDA which versions have, in words: "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none"."""
-    runs: list[list[Build]] = []
+    runs: list[list[TorchBuild]] = []
     for build in found:
         if runs and runs[-1][0].cuda == build.cuda:
             runs[-1].append(build)

@@ -1,7 +1,6 @@
 """uv, the resolver: the pinned binary of this environment, called on requirement lines.
 
-Comes in: requirement and constraint lines, a platform, the gateway's address. Goes out: package
-to version. uv sees no file but the gateway's and no configuration but these arguments.
+uv sees no files but the local index's (see `index.server`) and no configuration but the arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ from pathlib import Path
 import msgspec
 from packaging.requirements import Requirement
 
-from imgbuild.errors import InputError, ToolMissing
+from imgbuild.cache.store import Store
+from imgbuild.errors import ImgbuildError, InputError, ToolMissing
+from imgbuild.index import server
+from imgbuild.index.server import Amend, Catalogue
 from imgbuild.system import process
 from imgbuild.values import normalize
 
@@ -24,7 +26,7 @@ DEFAULT_INDEX = re.compile(r"^--(?:default-)?index(?:-url)? (\S+)$", re.MULTILIN
 PIP_INDEX = re.compile(r"^([a-z:]+)\.index-url='(.*)'$", re.MULTILINE)
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class ChosenPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package that uv chose, and what asked for it."""
 
     package: str
@@ -86,9 +88,37 @@ def _clean() -> list[str]:
     kept = [
         f"{name}={os.environ[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in os.environ
     ]
-    # A page may wait for a build from an sdist; what fails at the gateway fails again.
+    # A page may wait for a build from an sdist; what fails at the local index fails again.
     patience = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
     return [process.find("env", remedy="install coreutils"), "-i", *kept, *patience]
+
+
+def ask(
+    catalogue: Catalogue,
+    requirements: Sequence[str],
+    constraints: Sequence[str],
+    store: Store,
+    amend: Amend = server.nothing,
+) -> tuple[ChosenPackage, ...]:
+    """Uv's choice from `catalogue`, its METADATA amended; Unsolvable if there is no solution.
+
+    If uv failed because of an error of the local index, that error is raised.
+    """
+    tags = catalogue.rules.tags
+    try:
+        with server.serve(catalogue, amend) as index, store.scratch() as folder:
+            return compile_requirements(
+                requirements,
+                constraints,
+                index=index,
+                python=tags.python,
+                platform=tags.uv_platform,
+                folder=folder,
+            )
+    except ImgbuildError:
+        if catalogue.failures:  # uv saw only the status of the answer: this is its cause
+            raise catalogue.failures[0] from None
+        raise
 
 
 def compile_requirements(
@@ -99,7 +129,7 @@ def compile_requirements(
     python: str,
     platform: str,
     folder: Path,
-) -> tuple[Chosen, ...]:
+) -> tuple[ChosenPackage, ...]:
     """Resolve `requirements` under `constraints`, sorted by package; Unsolvable if impossible.
 
     `python` is a version ("3.11.2"), `platform` one of uv's names, `folder` takes temporary files.
@@ -122,7 +152,7 @@ def compile_requirements(
     return parse(result.stdout)
 
 
-def parse(text: str) -> tuple[Chosen, ...]:
+def parse(text: str) -> tuple[ChosenPackage, ...]:
     """Uv's requirements (`name==version  # via a, b`) as values, sorted by package."""
     chosen = []
     for line in text.splitlines():
@@ -133,7 +163,7 @@ def parse(text: str) -> tuple[Chosen, ...]:
         (specifier,) = requirement.specifier
         via = [part.strip() for part in note.strip().removeprefix("via").split(",")]
         chosen.append(
-            Chosen(
+            ChosenPackage(
                 package=normalize(requirement.name),
                 version=specifier.version,
                 via=tuple(part for part in via if part and not part.startswith("-")),

@@ -1,6 +1,6 @@
-"""A digest of a module's source and of everything in the package that it imports.
+"""The digest of a module's source and of everything that it imports from the package.
 
-Results that are kept on disk have it in their key, so that none outlives the code that made it.
+It is part of the key of cached results, so that they become invalid when the code changes.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _IMPORT = re.compile(
     rf"^[ \t]*(?:from ({PACKAGE}(?:\.\w+)*) import (\([^)]*\)|[^\n]*)|import ({PACKAGE}\.[\w.]+))",
     re.MULTILINE,
 )
-_DATA = re.compile(r'"(data/[\w./-]+)"')  # the path of a data file, as a module names it
+_DATA = re.compile(r'"(data/[\w./-]+)"')  # the path of a data file in a module's source
 
 
 @lru_cache
 def code_digest(module: str) -> str:
-    """The digest for `module`, by its full name: 64 hexadecimal digits.
+    """The digest of `module` (its full name), as 64 hexadecimal digits.
 
-    It covers the source of `module`, of all modules that it imports (at the top, in functions, and
-    for types), the data files that any of them names, and the version of Python, which decides
-    which syntax can be read.
+    It covers the source of `module` and of all modules that it imports (at the top, in functions
+    and for types), the data files whose paths they contain, and the version of Python, on which
+    the readable syntax depends.
     """
     return digest_in(resources.files(PACKAGE), module, sys.version_info[:2])
 
 
 def digest_in(root: Traversable, module: str, python: tuple[int, ...]) -> str:
-    """The same for a copy of the package in the folder `root`, run by another Python."""
+    """The same for a copy of the package in the folder `root` and the Python version `python`."""
     digest = hashlib.sha256(f"{python[0]}.{python[1]}\0".encode())
     for name, data in sorted(closure(root, module).items()):
         digest.update(f"{name} {len(data)}\0".encode() + data)
@@ -44,13 +44,13 @@ def digest_in(root: Traversable, module: str, python: tuple[int, ...]) -> str:
 
 
 def closure(root: Traversable, module: str) -> dict[str, bytes]:
-    """Path below `root` → content, of all that the code of `module` consists of."""
+    """All files that `module` depends on, itself included: path below `root` → content."""
     found: dict[str, bytes] = {}
     waiting = [module]
     seen = set(waiting)
     while waiting:
         path = _file(root, waiting.pop())
-        if path is None:  # a name that a module defines
+        if path is None:  # a name in a module, not a module
             continue
         found[path] = root.joinpath(path).read_bytes()
         text = found[path].decode()
@@ -62,7 +62,7 @@ def closure(root: Traversable, module: str) -> dict[str, bytes]:
 
 
 def _imported(source: str) -> Iterator[str]:
-    """What `source` may import: modules, and names in modules, in dotted form."""
+    """The modules, and names in modules, that `source` imports, in dotted form."""
     for parent, names, plain in _IMPORT.findall(source):
         if plain:
             yield plain

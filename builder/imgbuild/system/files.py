@@ -1,6 +1,6 @@
-"""What the file system gives: locks that die with their holder, durable renames, plain errors.
+"""File locks, durable renames, and errors of the file system with a hint.
 
-Comes in: paths. Goes out: files that are whole or absent, whenever the process is killed.
+Locks end with their process, and files are complete or missing, even if the process is killed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pathlib import Path
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
 
 NO_SPACE_HINT = (
-    "make room: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
+    "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
 )
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-# What a network file system answers that was mounted without locks.
+# Errors of a network file system that is mounted without locks.
 _LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 def data(name: str) -> Path:
-    """The file or folder `name` of the package's data. imgbuild is always installed unpacked."""
+    """The path of `name` in the package's folder `data`. imgbuild is always installed unpacked."""
     return Path(str(resources.files("imgbuild").joinpath("data", name)))
 
 
 def described(error: OSError, place: Path) -> ImgbuildError:
-    """The error that a user can act on, for what the system refused at `place`."""
+    """`error`, which occurred at `place`, as an error with a hint."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         message = f"no space left for {place}: {reason}"
@@ -49,7 +49,7 @@ def described(error: OSError, place: Path) -> ImgbuildError:
 
 @contextlib.contextmanager
 def plain_errors(place: Path) -> Iterator[None]:
-    """Turn the system's errors into ones that say what to do; FileNotFoundError passes."""
+    """Raise OSErrors as `described` returns them, except FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def plain_errors(place: Path) -> Iterator[None]:
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file if nobody holds it; False if somebody does."""
+    """Lock an open file without waiting; False if another process holds the lock."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -68,7 +68,7 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def same_file(descriptor: int, path: Path) -> bool:
-    """Whether `path` still names the open file: it may have been removed or replaced meanwhile."""
+    """Whether `path` is still the open file, and has not been removed or replaced."""
     try:
         named = path.stat()
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def same_file(descriptor: int, path: Path) -> bool:
 
 
 def open_locked(path: Path) -> int | None:
-    """Open `path` (made if absent) and lock it for this process alone; None if another holds it."""
+    """Open or create `path` and lock it exclusively; None if another process holds the lock."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -91,14 +91,14 @@ def open_locked(path: Path) -> int | None:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # removed between open and lock: once more
+        os.close(descriptor)  # removed between open and lock: try again
 
 
 @contextlib.contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of the file at `path`, waiting for it. The file is never removed.
+    """Hold the lock of the file at `path`, after waiting for it. The file is never removed.
 
-    A descriptor of its own each time: threads and forked children must not release each other's.
+    Each call opens its own descriptor: threads and forked processes must not share one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -110,7 +110,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Wait until the bytes of the file or folder at `path` are on the disk."""
+    """Wait until the file or folder at `path` is written to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -118,23 +118,21 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def move(source: Path, destination: Path, *, durable: bool) -> None:
+def move(source: Path, destination: Path) -> None:
     """Rename `source`, a finished file, to `destination` in one step, read-only from then on.
 
-    Read-only because layouts get hard links to it: who writes there in place would spoil the cache.
-    `durable` waits for the disk, so that a power cut cannot leave the name without its bytes.
+    Read-only because layouts get hard links to it: a write in place would damage the cache. Bytes
+    and name are flushed, so that a power cut cannot leave the name without its bytes.
     """
     source.chmod(0o444)
-    if durable:
-        sync(source)
+    sync(source)
     destination.parent.mkdir(parents=True, exist_ok=True)
     source.replace(destination)
-    if durable:
-        sync(destination.parent)
+    sync(destination.parent)
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and all in it, also folders that were made read-only; absent is fine."""
+    """Remove a folder with its content, also read-only folders; no error if it is missing."""
     for parent, folders, _ in os.walk(folder):
         for name in folders:
             path = Path(parent, name)

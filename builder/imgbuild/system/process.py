@@ -1,4 +1,4 @@
-"""The one place that starts processes: logs each command so that it can be pasted back."""
+"""Runs commands. With `-v` each is printed so that it can be pasted into a shell."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,14 +21,14 @@ import msgspec
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.system.console import console
 
-PATIENCE = 20  # seconds that an interrupted command has to clean up
-TAIL = 20  # lines of a command that failed that its error repeats
+CLEAN_UP = 20  # seconds that an interrupted command has to clean up
+TAIL = 20  # lines of a failed command's output that its error repeats
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a finished process left: exit status, stdout, stderr (text, bad bytes replaced).
+    """A finished process: exit status, stdout and stderr (text, invalid bytes replaced).
 
-    `seconds` is how long it ran, by the wall clock, where `run` ran it.
+    `seconds` is its wall-clock time; only `run` measures it.
     """
 
     status: int
@@ -37,7 +38,10 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def find(program: str, *, remedy: str) -> str:
-    """The path of `program` on PATH; ToolMissing with `remedy` as its hint if there is none."""
+    """The path of `program`, from PATH or a folder for system programs.
+
+    ToolMissing, with `remedy` as its hint, if there is none.
+    """
     path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin")
     if path is None:
         message = f"{program} is not installed"
@@ -46,7 +50,7 @@ def find(program: str, *, remedy: str) -> str:
 
 
 def pasted(command: Sequence[str]) -> str:
-    """`command` as one can paste it into a shell."""
+    """`command` quoted for a shell."""
     return shlex.join(command)
 
 
@@ -59,9 +63,10 @@ def run(
     check: bool = True,
     stream: bool = False,
 ) -> Result:
-    """Run `command` to its end. `env` adds to this process's own; `stream` gives it the terminal.
+    """Run `command` and wait for its end.
 
-    WorkFailed, with the end of stderr, if `check` and the status is not 0.
+    `env` is added to this process's environment. `stream` connects it to the terminal instead of
+    capturing its output. WorkFailed, with the end of stderr, if `check` and the status is not 0.
     """
     console.detail(f"$ {pasted(command)}")
     started = time.monotonic()
@@ -85,13 +90,13 @@ def run(
 def feed(
     command: Sequence[str], chunks: Iterable[bytes], *, env: Mapping[str, str] | None = None
 ) -> Result:
-    """Run `command` with `chunks` streamed to its stdin; WorkFailed if its status is not 0.
+    """Run `command` with `chunks` as its stdin; WorkFailed if its status is not 0.
 
-    `env` adds to this process's own environment. Of what it says the end is kept. What `chunks`
-    raises passes, and ends the program: it must not take half of its input for the whole.
+    `env` is added to this process's environment. Only the last lines of its output are kept. If
+    `chunks` raises an error, the program is killed, so that it does not accept half of its input.
     """
     console.detail(f"$ … | {pasted(command)}")
-    said = [collections.deque[bytes](maxlen=TAIL) for _ in range(2)]
+    output = [collections.deque[bytes](maxlen=TAIL) for _ in range(2)]
     with subprocess.Popen(
         command,
         env={**os.environ, **env} if env else None,
@@ -99,13 +104,13 @@ def feed(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        # Read beside the writing: a program whose words nobody takes reads nothing more.
-        listeners = [
+        # Read while writing: a program whose output pipe is full stops reading its input.
+        readers = [
             threading.Thread(target=kept.extend, args=(stream or (),), daemon=True)
-            for kept, stream in zip(said, (process.stdout, process.stderr), strict=True)
+            for kept, stream in zip(output, (process.stdout, process.stderr), strict=True)
         ]
-        for listener in listeners:
-            listener.start()
+        for reader in readers:
+            reader.start()
         try:
             _pour(process, chunks)
         except BaseException:
@@ -113,9 +118,9 @@ def feed(
             _pour(process, ())
             raise
         finally:
-            for listener in listeners:
-                listener.join()
-    out, err = (_text(b"".join(lines)) for lines in said)
+            for reader in readers:
+                reader.join()
+    out, err = (_text(b"".join(lines)) for lines in output)
     result = Result(process.returncode, out, err)
     if result.status != 0:
         raise failure(command, result)
@@ -123,7 +128,7 @@ def feed(
 
 
 def _pour(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
-    """Write `chunks` to a program, as long as it reads, and tell it that this is the end."""
+    """Write `chunks` to the stdin of `process`, as long as it reads, and close it."""
     if process.stdin is None:
         return
     try:
@@ -131,22 +136,23 @@ def _pour(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
             process.stdin.write(chunk)
         process.stdin.close()
     except BrokenPipeError:
-        console.detail("its input was closed early")
+        console.detail("the program closed its input early")
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
 
 
 def follow(
     command: Sequence[str],
-    line: Callable[[str], None],
+    line: Callable[[str], None] | None,
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     answer: IO[bytes] | None = None,
 ) -> int:
-    """Run `command`, each line that it writes given to `line` as it comes; its status.
+    """Run `command`, call `line` with each line of its output, and return its status.
 
-    With `answer` its stdout goes into that file, and only its talk to `line`. An interrupt is
+    Without `line` it writes to this process's own stderr, where it may draw on a terminal. With
+    `answer` its stdout goes into that file, and only its stderr to `line`. An interrupt is
     passed on once, so that the command can clean up, and then goes on as it came; what would end
     this process (SIGTERM) is one meanwhile.
     """
@@ -158,14 +164,15 @@ def follow(
             env={**os.environ, **env} if env else None,
             cwd=cwd,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if answer is None else answer,
-            stderr=subprocess.STDOUT if answer is None else subprocess.PIPE,
+            stdout=answer or (sys.stderr if line is None else subprocess.PIPE),
+            stderr=None if line is None else subprocess.PIPE if answer else subprocess.STDOUT,
             start_new_session=True,  # else the terminal interrupts it too, and twice means at once
         ) as process,
     ):
         try:
             for raw in process.stdout or process.stderr or ():
-                line(raw.decode(errors="replace").rstrip("\n"))
+                if line is not None:
+                    line(raw.decode(errors="replace").rstrip("\n"))
             return process.wait()
         except BaseException:
             _stop(process)
@@ -174,7 +181,7 @@ def follow(
 
 @contextlib.contextmanager
 def _interrupted_by(sign: signal.Signals) -> Iterator[None]:
-    """Let `sign` interrupt as Ctrl-C does, where signals can be taken: in the main thread."""
+    """Make `sign` raise KeyboardInterrupt; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -186,19 +193,19 @@ def _interrupted_by(sign: signal.Signals) -> Iterator[None]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and what it started: by an interrupt, and if that does not help by force."""
+    """End a process and its children: by SIGINT and, after `CLEAN_UP` seconds, by SIGKILL."""
     for sign in (signal.SIGINT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sign)
         try:
-            process.communicate(timeout=PATIENCE)
+            process.communicate(timeout=CLEAN_UP)
         except subprocess.TimeoutExpired:
             continue
         return
 
 
 def failure(command: Sequence[str], result: Result) -> WorkFailed:
-    """The error for a command that ended badly: its last lines and how to repeat it."""
+    """The error for a failed command: the end of its output, and how to repeat it."""
     tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-TAIL:])
     message = f"{Path(command[0]).name} ended with status {result.status}"
     return WorkFailed(

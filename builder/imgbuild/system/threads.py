@@ -1,8 +1,6 @@
-"""The same work for many things at once, where most of it is waiting for a server.
+"""Runs a function for many items in several threads, for work that mostly waits for a server.
 
-Comes in: items and what to do with one. Goes out: what came of each, in the order of the items.
-
-Daemon threads empty one list: an executor would wait for slow reads at Ctrl-C.
+The threads are daemons that share one list: an executor would wait for slow reads after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,15 +13,15 @@ from imgbuild.errors import Interrupted
 
 T = TypeVar("T")
 R = TypeVar("R")
-PATIENCE = 1.0  # seconds that threads have to notice that the work was stopped
+GRACE = 1.0  # seconds that threads have to end after Ctrl-C
 
 
 class Stopped(Exception):
-    """Another thread failed or the user stopped the work: this one ends quietly."""
+    """Raised in a thread whose work must end: another one failed, or the user interrupted it."""
 
 
 class Stop:
-    """Whether the work is to end early. Long work asks between its parts."""
+    """Whether the work must end early. Long work calls `check` between its parts."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -33,11 +31,11 @@ class Stop:
         return self._event.is_set()
 
     def set(self) -> None:
-        """Let all threads stop."""
+        """Make all threads stop."""
         self._event.set()
 
     def check(self) -> None:
-        """End this thread's work here, if it is to stop."""
+        """Raise Stopped if the work must stop."""
         if self._event.is_set():
             raise Stopped
 
@@ -45,10 +43,10 @@ class Stop:
 def each(
     items: Sequence[T], work: Callable[[T, Stop], R], *, threads: int = 4, kept: str = ""
 ) -> list[R]:
-    """What `work` gives for each of `items`, by so many threads, begun in their order.
+    """The results of `work` for each of `items`, in their order, with `threads` threads.
 
-    The first failure stops the others and is raised. Interrupted on Ctrl-C; `kept` is the word for
-    what is not lost then.
+    The first failure stops the other threads and is raised. Interrupted on Ctrl-C; `kept` says in
+    its message what is not lost.
     """
     pool = _Pool(items, work)
     workers = [
@@ -63,16 +61,16 @@ def each(
     except KeyboardInterrupt:
         pool.stop.set()
         for worker in workers:
-            worker.join(PATIENCE)
+            worker.join(GRACE)
         message = f"stopped; {kept}" if kept else "stopped"
-        raise Interrupted(message, hint="run it again to go on from there") from None
+        raise Interrupted(message, hint="run it again to continue") from None
     if pool.failure is not None:
         raise pool.failure
     return [pool.done[place] for place in range(len(items))]
 
 
 class _Pool(Generic[T, R]):
-    """The list that the threads empty, and what came of it."""
+    """The items left to do, and the results so far."""
 
     def __init__(self, items: Sequence[T], work: Callable[[T, Stop], R]) -> None:
         self._left = list(enumerate(items))[::-1]
@@ -83,7 +81,7 @@ class _Pool(Generic[T, R]):
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Take one item after another until there is none, or the work is to stop."""
+        """Do one item after another until none is left or the work must stop."""
         while not self.stop():
             with self._lock:
                 if not self._left:

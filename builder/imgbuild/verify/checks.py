@@ -1,6 +1,6 @@
 """What was checked of an image, and how it came out.
 
-Comes in: pieces of work that find something out. Goes out: `Check`s, in the order in which they
+Input: pieces of work that find something out. Output: `Check`s, in the order in which they
 were made: passed, failed, or not checked and why.
 """
 
@@ -15,6 +15,7 @@ import msgspec
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.http.client import Refused
 from imgbuild.registry.client import NotFound
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 
 T = TypeVar("T")
@@ -68,7 +69,8 @@ class Checklist:
     A check is `asked` for by the option of that name, or by none, if the text is empty.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reporter: Reporter = SILENT) -> None:
+        self.reporter = reporter
         self.checks: list[Check] = []
 
     @property

@@ -1,6 +1,6 @@
 """Whether what lies beside an image is true of it, and whose word it is.
 
-Comes in: signatures and attached documents, the lock, a public key if there is one. Goes out: for
+Input: signatures and attached documents, the lock, a public key if there is one. Output: for
 each check, what was found; Failed or Unchecked.
 """
 
@@ -21,7 +21,7 @@ from imgbuild.values import Arch, Digest, Sha256
 from imgbuild.verify.checks import Failed, Lacking, Unchecked
 
 NO_KEY = (
-    "no --key: whoever can write to the registry can have made what lies there"
+    "no --key: anyone who can write to the registry could have made the attachments"
     " (signatures without a key: cosign verify --certificate-identity …)"
 )
 NONE = "none is attached"

@@ -1,6 +1,6 @@
 """The lock that an image is held against: the repository's own, or the one that it carries.
 
-Comes in: a folder with a lock, or an image in a registry. Goes out: a `Known`.
+Input: a folder with a lock, or an image in a registry. Output: a `Known`.
 """
 
 from __future__ import annotations

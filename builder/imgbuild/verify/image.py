@@ -1,6 +1,6 @@
 """Whether the documents and layers of an image are those that its lock seals.
 
-Comes in: where the image lies, its lock and seal. Goes out: a check for the whole, for each
+Input: where the image lies, its lock and seal. Output: a check for the whole, for each
 manifest, configuration and list of layers, and one for the layers' own bytes.
 """
 
@@ -11,20 +11,19 @@ from functools import partial
 
 import msgspec
 
-from imgbuild import codec
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.lock import Lock
-from imgbuild.oci.documents import Configuration, Descriptor, Manifest
+from imgbuild.oci import image as images
+from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.image import PlatformImage, Source
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
-from imgbuild.plan.seal import Document, Seal, SealedLayer
+from imgbuild.plan.seal import ImageDocuments, Seal, SealedLayer
 from imgbuild.system import threads
-from imgbuild.system.console import console
+from imgbuild.system.reporter import Reporter
 from imgbuild.system.threads import Stop
 from imgbuild.values import Arch, Digest, digest_of
-from imgbuild.verify import places
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked
-from imgbuild.verify.places import Place
 
 NO_LAYERS = "no manifest that could be read names a layer"
 
@@ -34,7 +33,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     digest: Digest
-    documents: dict[Arch, Document]
+    documents: dict[Arch, ImageDocuments]
     layers: dict[Arch, tuple[SealedLayer, ...]]
 
     def manifest(self, arch: Arch) -> Digest:
@@ -48,15 +47,6 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(arch for arch in self.documents if self.manifest(arch) == digest)
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """The image on one architecture, as its place has it."""
-
-    arch: Arch
-    descriptor: Descriptor
-    manifest: Manifest
-    config: bytes
-
-
 def expected(lock: Lock, sealed: Seal) -> Expected:
     """What `lock` seals; `sealed` has the digests of its layers."""
     known = seals.sealed_records(sealed)
@@ -68,12 +58,12 @@ def expected(lock: Lock, sealed: Seal) -> Expected:
     return Expected(target=lock.target, digest=sealed.digest, documents=made, layers=layers)
 
 
-def check(place: Place, due: Expected, checklist: Checklist, *, whole: bool) -> None:
+def check(place: Source, due: Expected, checklist: Checklist, *, whole: bool) -> None:
     """Check documents and layers of the image at `place`; with `whole`, every byte of a layer."""
     checklist.run("image", partial(_named, place.top.digest, due))
     layers: list[Descriptor] = []
-    for descriptor in checklist.read("index", partial(places.manifests, place)) or ():
-        picture = checklist.read("manifest", partial(_picture, place, descriptor))
+    for descriptor in checklist.read("index", partial(images.manifests, place)) or ():
+        picture = checklist.read("manifest", partial(images.platform_image, place, descriptor))
         if picture is None:
             continue
         arch = picture.arch
@@ -84,23 +74,25 @@ def check(place: Place, due: Expected, checklist: Checklist, *, whole: bool) -> 
     _check_layers(place, layers, checklist, whole=whole)
 
 
-def check_alone(place: Place, checklist: Checklist) -> None:
+def check_alone(place: Source, checklist: Checklist) -> None:
     """Check every byte of what the image at `place` says it is, which needs no lock."""
     layers: list[Descriptor] = []
-    for descriptor in checklist.read("index", partial(places.manifests, place)) or ():
-        found = checklist.read("manifest", partial(places.manifest, place, descriptor))
+    for descriptor in checklist.read("index", partial(images.manifests, place)) or ():
+        found = checklist.read("manifest", partial(images.manifest, place, descriptor))
         layers += found.layers if found else ()
     _check_layers(place, layers, checklist, whole=True)
 
 
 def _check_layers(
-    place: Place, layers: Sequence[Descriptor], checklist: Checklist, *, whole: bool
+    place: Source, layers: Sequence[Descriptor], checklist: Checklist, *, whole: bool
 ) -> None:
     """Check that `layers` are at `place`, each once though several manifests name it."""
     each = tuple({(layer.digest, layer.size): layer for layer in layers}.values())
     asked = "--blobs" if whole else ""
     checklist.run("layer sizes", partial(_sizes, place, each), asked=asked)
-    checklist.run("layer bytes", partial(_bytes, place, each, whole=whole), asked=asked)
+    checklist.run(
+        "layer bytes", partial(_bytes, place, each, checklist.reporter, whole=whole), asked=asked
+    )
 
 
 def _named(digest: Digest, due: Expected) -> str:
@@ -111,26 +103,14 @@ def _named(digest: Digest, due: Expected) -> str:
     return f"{digest} is {due.target} for {', '.join(arches)}"
 
 
-def _picture(place: Place, descriptor: Descriptor) -> Picture:
-    manifest = places.manifest(place, descriptor)
-    config = place.document(manifest.config)
-    said = codec.decode(config, Configuration, file=manifest.config.digest, what="configuration")
-    try:
-        arch = Arch.parse(said.architecture)
-    except ValueError as error:
-        message = f"{manifest.config.digest} is for {said.architecture!r}, which no lock is for"
-        raise Failed(message) from error
-    return Picture(arch=arch, descriptor=descriptor, manifest=manifest, config=config)
-
-
-def _document(picture: Picture, due: Expected) -> Document:
+def _document(picture: PlatformImage, due: Expected) -> ImageDocuments:
     if picture.arch not in due.documents:
         message = f"{due.target} is not locked for {picture.arch}"
         raise Failed(message)
     return due.documents[picture.arch]
 
 
-def _manifest(picture: Picture, due: Expected) -> str:
+def _manifest(picture: PlatformImage, due: Expected) -> str:
     sealed = digest_of(_document(picture, due).manifest)
     if picture.descriptor.digest != sealed:
         message = f"{picture.descriptor.digest}; the lock seals {sealed}"
@@ -138,7 +118,7 @@ def _manifest(picture: Picture, due: Expected) -> str:
     return sealed
 
 
-def _config(picture: Picture, due: Expected) -> str:
+def _config(picture: PlatformImage, due: Expected) -> str:
     sealed = _document(picture, due).config
     if picture.config != sealed:
         found = digest_of(picture.config)
@@ -147,7 +127,7 @@ def _config(picture: Picture, due: Expected) -> str:
     return digest_of(sealed)
 
 
-def _layers(picture: Picture, due: Expected) -> str:
+def _layers(picture: PlatformImage, due: Expected) -> str:
     _document(picture, due)
     sealed, found = due.layers[picture.arch], picture.manifest.layers
     for number, (one, other) in enumerate(zip(found, sealed, strict=False), start=1):
@@ -163,7 +143,7 @@ def _layers(picture: Picture, due: Expected) -> str:
     return f"{len(found)} layers with the digests and sizes that the lock seals"
 
 
-def _sizes(place: Place, layers: Sequence[Descriptor]) -> str:
+def _sizes(place: Source, layers: Sequence[Descriptor]) -> str:
     if not layers:
         raise Lacking(NO_LAYERS)
     for layer in layers:
@@ -175,14 +155,14 @@ def _sizes(place: Place, layers: Sequence[Descriptor]) -> str:
     return f"{len(layers)} layers are there with their sizes"
 
 
-def _bytes(place: Place, layers: Sequence[Descriptor], *, whole: bool) -> str:
+def _bytes(place: Source, layers: Sequence[Descriptor], reporter: Reporter, *, whole: bool) -> str:
     total = sum(layer.size for layer in layers)
     if not whole:
         message = f"--blobs reads and hashes {total / 1e9:.2f} GB; engines do so when they pull"
         raise Unchecked(message)
     if not layers:
         raise Lacking(NO_LAYERS)
-    with console.progress(f"reading layers of {place.name}", total) as bar:
+    with reporter.progress(f"reading layers of {place.name}", total) as bar:
 
         def _read(layer: Descriptor, stop: Stop) -> str:
             def _advance(amount: int) -> None:

@@ -1,6 +1,6 @@
 """The proof that needs nobody's word: the lock is built again, and the digests are compared.
 
-Comes in: a lock with what it needs to be built, from a repository or from an image. Goes out: what
+Input: a lock with what it needs to be built, from a repository or from an image. Output: what
 was built, in words. Inputs come from the cache or are downloaded by the lock's hashes; every layer
 is made anew and none is taken from the image that is verified. Only those of a base that lies in a
 registry are nobody's to make: they are had by their digests.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from imgbuild.cache.store import Store
 from imgbuild.pipeline import rebuild as rebuilding
-from imgbuild.pipeline.rebuild import Origin
+from imgbuild.pipeline.rebuild import RebuildOrigin
 from imgbuild.pipeline.targets import Options
 from imgbuild.plan.plan import RegistryRecipe, plan
 from imgbuild.values import Arch
@@ -22,7 +22,9 @@ from imgbuild.verify.expected_lock import Known
 
 def rebuild(held: Known, arches: Sequence[Arch], *, processes: int, offline: bool) -> str:
     """Build the image on `arches` again; IntegrityError or Failed if another one comes out."""
-    origin = Origin(carried=held.carried, arches=tuple(arches), place=held.place, folder=held.root)
+    origin = RebuildOrigin(
+        carried=held.carried, arches=tuple(arches), place=held.place, folder=held.root
+    )
     options = Options(jobs=processes, offline=offline, verify=True)
     with Store.open().scratch() as folder:
         built = rebuilding.build(origin, (), folder / "layout", options)

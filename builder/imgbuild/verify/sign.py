@@ -1,7 +1,7 @@
 """Signing what was verified: an image that lies in a registry already.
 
-Comes in: its reference, a private key or the wish to let cosign sign, and the signer's own lock.
-Goes out: signatures of it and of what follows from that lock, or IntegrityError if it is not what
+Input: its reference, a private key or the wish to let cosign sign, and the signer's own lock.
+Output: signatures of it and of what follows from that lock, or IntegrityError if it is not what
 its lock says. What others attached is never signed: whoever can write to the registry could have a
 builder or a commit of their choice vouched for.
 """
@@ -18,14 +18,14 @@ from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.attest.signing.pushed import Sign
 from imgbuild.attest.signing.signer import Signed
 from imgbuild.errors import IntegrityError
+from imgbuild.oci import image as images
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.client import Client
+from imgbuild.registry.image import InRegistry
 from imgbuild.registry.reference import Reference
-from imgbuild.system.console import console
-from imgbuild.verify import image, places
+from imgbuild.verify import image
 from imgbuild.verify.checks import Check, Checklist, Outcome
 from imgbuild.verify.expected_lock import Known
-from imgbuild.verify.places import InRegistry
 from imgbuild.verify.verify import Wanted, verify
 
 
@@ -39,14 +39,14 @@ def sign(
     """
     place = InRegistry(client, reference)
     if own is None:
-        _refuse(place, verify(place, Wanted()).checks)
-        console.warn(
+        _refuse(place, verify(place, Wanted(), client.reporter).checks)
+        client.reporter.warn(
             f"{reference}: only its digest is signed, since what is attached is anybody's word;"
             " to sign provenance and SBOMs too, name your own lock with --target or --lock"
         )
-        found = {one.digest: one for one in (place.top, *places.manifests(place))}
+        found = {one.digest: one for one in (place.top, *images.manifests(place))}
         return tuple(_how(place, key)(one, ()) for one in found.values())
-    checklist = Checklist()
+    checklist = Checklist(client.reporter)
     image.check(place, own.due, checklist, whole=False)
     _refuse(place, checklist.checks)
     arches = own.due.arches(place.top.digest)

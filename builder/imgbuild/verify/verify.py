@@ -1,6 +1,6 @@
 """Check by check: who signed an image, what it was made of, and whether it is that.
 
-Comes in: where the image lies, a public key and a lock if there are any. Goes out: a `Verified`.
+Input: where the image lies, a public key and a lock if there are any. Output: a `Verified`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import statements, stored
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.stored import Beside
-from imgbuild.errors import FetchFailed, ToolMissing, WorkFailed, WorldImpossible
+from imgbuild.errors import FetchFailed, NoSolution, ToolMissing, WorkFailed
+from imgbuild.oci.image import Source
 from imgbuild.registry import artifacts
+from imgbuild.registry.image import InRegistry
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 from imgbuild.verify import claims, expected_lock, image
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked, Verified
 from imgbuild.verify.claims import Word
 from imgbuild.verify.expected_lock import Known
-from imgbuild.verify.places import InRegistry, Place
 
 LAYOUT = "a layout holds none; verify the image in a registry"
 NO_LOCK = "there is no lock to hold it against"
@@ -46,13 +48,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "signature": key,
             "lock": key,
-            "provenance": "--builder" if self.builder else key,
+            "provenance": "--builder-id" if self.builder else key,
             **{kind.title: key for kind in SBOMS},
             "rebuild": "--rebuild" if self.rebuild else "",
         }
 
 
-class Sbom(msgspec.Struct, frozen=True, kw_only=True):
+class SbomFormat(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of SBOM: its name, how it is attached, and what a statement of it says it is."""
 
     name: str
@@ -66,18 +68,18 @@ class Sbom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SBOMS = (
-    Sbom(
+    SbomFormat(
         name="CycloneDX",
         media_type=cyclonedx.MEDIA_TYPE,
         predicate_type=statements.CYCLONEDX,
     ),
-    Sbom(name="SPDX", media_type=spdx.MEDIA_TYPE, predicate_type=statements.SPDX),
+    SbomFormat(name="SPDX", media_type=spdx.MEDIA_TYPE, predicate_type=statements.SPDX),
 )
 
 
-def verify(place: Place, wanted: Wanted) -> Verified:
+def verify(place: Source, wanted: Wanted, reporter: Reporter = SILENT) -> Verified:
     """Check the image at `place`; nothing of it is believed that is not checked."""
-    return Verification(place, wanted).run()
+    return Verification(place, wanted, reporter).run()
 
 
 class Verification:
@@ -86,11 +88,11 @@ class Verification:
     After `run`, `held` is the lock that it was held against, None if there was none.
     """
 
-    def __init__(self, place: Place, wanted: Wanted) -> None:
+    def __init__(self, place: Source, wanted: Wanted, reporter: Reporter = SILENT) -> None:
         self.place = place
         self.remote = place if isinstance(place, InRegistry) else None
         self.wanted = wanted
-        self.checklist = Checklist()
+        self.checklist = Checklist(reporter)
         self.held: Known | None = None
         self._words: list[Word] = []
         self._locks = expected_lock.Beside()
@@ -217,7 +219,7 @@ class Verification:
         digest = self.place.top.digest
         return claims.provenances(digest, held.sha256, self._words, wanted.key, wanted.builder)
 
-    def sbom(self, held: Known, kind: Sbom, arch: Arch) -> str:
+    def sbom(self, held: Known, kind: SbomFormat, arch: Arch) -> str:
         """Whether the SBOMs of one kind and architecture follow from the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
@@ -225,7 +227,7 @@ class Verification:
         dues = [
             part.data
             for one in self._same(held)
-            for part in attachments.bills(one.carried, arch)[kind.media_type].values()
+            for part in attachments.sboms(one.carried, arch)[kind.media_type].values()
         ]
         attached = self.attached(digest, kind.media_type)
         words = claims.words((), self.beside(digest), kind.predicate_type, self.wanted.key)
@@ -248,7 +250,7 @@ class Verification:
             raise Lacking(message)
         try:
             return self.wanted.rebuild(held, arches)
-        except (FetchFailed, ToolMissing, WorkFailed, WorldImpossible) as error:
+        except (FetchFailed, ToolMissing, WorkFailed, NoSolution) as error:
             message = f"not built: {error.message}" + (f" ({error.hint})" if error.hint else "")
             raise Lacking(message) from error
 

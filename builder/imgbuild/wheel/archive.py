@@ -1,7 +1,7 @@
-"""A wheel as a value: its files, where their data lie, and the texts of its `.dist-info`.
+"""Reads a wheel: its files, the position of their data, and the texts of its `.dist-info`.
 
-Comes in: the path of a wheel. Goes out: an `Archive`, after every check that needs no inflating;
-`verify` does those that do. Source: the binary distribution format specification of PyPA.
+`read` makes every check that needs no inflating; `verify` makes the others. Source: PyPA's
+specification of the binary distribution format.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from imgbuild.oci.tar import Slice
 from imgbuild.wheel.directory import read_directory
 from imgbuild.wheel.zipformat import DEFLATED, ZipMember, refuse
 
-MAX_TOTAL_RATIO = 100  # the most of the 157 wheels of cu124 is 7, fastapi
+MAX_TOTAL_RATIO = 100  # the highest ratio of the 157 wheels of cu124 is 7 (fastapi)
 TOTAL_LEEWAY = 16 << 20
-TEXT_LIMIT = 64 << 20  # METADATA, RECORD and the like are read whole
-NAME_LIMIT = 255  # bytes in one name, on every file system that images are unpacked to
+TEXT_LIMIT = 64 << 20  # METADATA, RECORD and similar files are read as a whole
+NAME_LIMIT = 255  # bytes of one path component, on every file system that images are unpacked to
 
 
-class Archive(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel that was read and found sound. `members` are its files, by their path, sorted."""
+class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
+    """A wheel that was read and checked.
+
+    `members` are its files by path, sorted; `label` is its name in errors.
+    """
 
     path: Path
     label: str
@@ -43,16 +46,16 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The distribution's name as the `.dist-info` folder spells it."""
+        """The distribution's name, as in the name of its `.dist-info` folder."""
         return self.dist_info.removesuffix(".dist-info").rpartition("-")[0]
 
     @property
     def version(self) -> str:
-        """The version as the `.dist-info` folder spells it."""
+        """The version, as in the name of its `.dist-info` folder."""
         return self.dist_info.removesuffix(".dist-info").rpartition("-")[2]
 
     def place(self, member: ZipMember) -> Slice:
-        """Where the member's content lies."""
+        """The position of the member's content in the wheel."""
         return Slice(
             path=self.path,
             offset=member.offset,
@@ -62,22 +65,25 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def chunks(self, member: ZipMember) -> Iterator[bytes]:
-        """The member's content in pieces, checked as it is read; IntegrityError if damaged."""
+        """The member's content in pieces; IntegrityError if its size or CRC is wrong."""
         with Files() as files:
             where = f"{self.label}: {member.name!r}"
             yield from pieces(self.place(member), member.size, where, files)
 
     def content(self, path: str) -> bytes | None:
-        """The whole content of the small file at `path`; None if there is none."""
+        """The content of the file at `path`, None if there is none.
+
+        IntegrityError if it is larger than `TEXT_LIMIT`.
+        """
         member = self.members.get(path)
         if member is None:
             return None
         if member.size > TEXT_LIMIT:
-            refuse(self.label, path, f"is too large to be read whole ({member.size} bytes)")
+            refuse(self.label, path, f"is too large ({member.size} bytes, limit {TEXT_LIMIT})")
         return b"".join(self.chunks(member))
 
     def text(self, name: str) -> str | None:
-        """The text of a file of `.dist-info`, such as "METADATA"; None if there is none."""
+        """The text of a file in `.dist-info`, such as "METADATA"; None if there is none."""
         data = self.content(f"{self.dist_info}/{name}")
         if data is None:
             return None
@@ -87,39 +93,41 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
             refuse(self.label, f"{self.dist_info}/{name}", "is not UTF-8")
 
     def headers(self, name: str) -> Any:
-        """A file of `.dist-info` in the format of METADATA and WHEEL, as an email message."""
+        """A file in `.dist-info` with headers, such as METADATA or WHEEL, as an email message."""
         text = self.text(name)
         if text is None:
             refuse(self.label, None, f"has no {self.dist_info}/{name}")
         return HeaderParser().parsestr(text)
 
 
-def read(path: Path, *, label: str | None = None) -> Archive:
-    """Read the wheel at `path`; `label` is its file name where `path` is not called so.
+def read(path: Path, *, label: str | None = None) -> WheelArchive:
+    """Read the wheel at `path`; IntegrityError names the wheel, the member and the fault.
 
-    IntegrityError names the wheel, the member and what is wrong with it.
+    `label` is the wheel's file name, if `path` has another one.
     """
     label = label or path.name
     members = _files(read_directory(path, label), label)
     stated = sum(member.size for member in members.values())
     limit = path.stat().st_size * MAX_TOTAL_RATIO + TOTAL_LEEWAY
     if stated > limit:
-        refuse(label, None, f"would unpack to {stated} bytes; over {limit} is taken for a bomb")
-    archive = Archive(path=path, label=label, members=members, dist_info=_dist_info(members, label))
+        refuse(label, None, f"would unpack to {stated} bytes, limit {limit} (a zip bomb?)")
+    archive = WheelArchive(
+        path=path, label=label, members=members, dist_info=_dist_info(members, label)
+    )
     _check_links(archive)
     _check_wheel(archive)
     return archive
 
 
-def verify(archive: Archive) -> None:
-    """Inflate every file, check its CRC and size; IntegrityError names the first that is wrong."""
+def verify(archive: WheelArchive) -> None:
+    """Inflate every file and check its CRC and size; IntegrityError names the first wrong one."""
     for member in archive.members.values():
         for _ in archive.chunks(member):
             pass
 
 
 def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
-    """Files by their checked path; IntegrityError for unsafe or doubled ones."""
+    """Files by their normalized path; IntegrityError for unsafe or duplicate paths."""
     files: dict[str, ZipMember] = {}
     folders: set[str] = set()
     for member in members:
@@ -127,7 +135,7 @@ def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
         _check_type(member, label)
         if member.name.endswith("/"):
             if member.size:
-                refuse(label, member.name, f"is a folder with a content of {member.size} bytes")
+                refuse(label, member.name, f"is a folder with {member.size} bytes of content")
             folders.add(path)
             continue
         if path in files:
@@ -139,7 +147,7 @@ def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
             folders.add(parent)
             parent = parent.rpartition("/")[0]
     for path in files.keys() & folders:
-        refuse(label, path, "is a file, and other members need a folder there")
+        refuse(label, path, "is a file, but other members are in a folder of this name")
     return dict(sorted(files.items()))
 
 
@@ -150,16 +158,16 @@ def _checked_path(name: str, label: str) -> str:
     if "\\" in name:
         refuse(label, name, "has a backslash in its path")
     if re.match(r"[A-Za-z]:", name):
-        refuse(label, name, "starts with a drive's name")
+        refuse(label, name, "starts with a drive letter")
     if re.search(r"[\x00-\x1f\x7f-\x9f]", name):
         refuse(label, name, "has control characters in its path")
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
-        refuse(label, name, "leads out of its folder")
+        refuse(label, name, "contains `..`")
     if not parts:
-        refuse(label, name, "has no name")
+        refuse(label, name, "is an empty path")
     if any(len(part.encode()) > NAME_LIMIT for part in parts):
-        refuse(label, name, f"has a name of more than {NAME_LIMIT} bytes")
+        refuse(label, name, f"has a path component of more than {NAME_LIMIT} bytes")
     return "/".join(parts)
 
 
@@ -167,7 +175,7 @@ def _check_type(member: ZipMember, label: str) -> None:
     kind = stat.S_IFMT(member.mode)
     wanted = (0, stat.S_IFDIR) if member.name.endswith("/") else (0, stat.S_IFREG, stat.S_IFLNK)
     if kind not in wanted:
-        refuse(label, member.name, f"is neither a file nor a folder (mode {member.mode:o})")
+        refuse(label, member.name, f"is not a file or folder (mode {member.mode:o})")
 
 
 def _dist_info(members: Iterable[str], label: str) -> str:
@@ -175,40 +183,40 @@ def _dist_info(members: Iterable[str], label: str) -> str:
     names = sorted(name for name in found if name.endswith(".dist-info"))
     if len(names) != 1:
         listed = ", ".join(names) or "none"
-        refuse(label, None, f"needs exactly one .dist-info folder and has {listed}")
+        refuse(label, None, f"expected exactly one .dist-info folder, found {listed}")
     if names[0].count("-") < 2:  # name-version.dist-info has two
         refuse(label, names[0], "is not named NAME-VERSION.dist-info")
     return names[0]
 
 
-def _check_links(archive: Archive) -> None:
-    """Installers write links as plain files that hold their target; one that leaves is refused."""
+def _check_links(archive: WheelArchive) -> None:
+    """Installers write links as files with the target as content; IntegrityError if one leaves."""
     for path, member in archive.members.items():
         if stat.S_ISLNK(member.mode):
             target = (archive.content(path) or b"").decode("utf-8", "replace")
             landing = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
             if target.startswith("/") or landing.startswith("..") or "\0" in target:
-                refuse(archive.label, path, f"is a link to {target!r}, outside of the wheel")
+                refuse(archive.label, path, f"is a link to {target!r}, which is outside the wheel")
 
 
-def _check_wheel(archive: Archive) -> None:
-    """WHEEL's version, and one name and version in METADATA, folder and file name."""
+def _check_wheel(archive: WheelArchive) -> None:
+    """Check the version of WHEEL, and that METADATA, folder and file name agree."""
     label = archive.label
     wheel_version = archive.headers("WHEEL").get("Wheel-Version", "")
     if wheel_version.strip().split(".")[0] != "1":
-        refuse(label, None, f"has Wheel-Version {wheel_version!r}; imgbuild knows 1.x")
+        refuse(label, None, f"unsupported Wheel-Version {wheel_version!r} (expected 1.x)")
     metadata = archive.headers("METADATA")
     stated = (metadata.get("Name", ""), metadata.get("Version", ""))
     true = _identity(*stated)
     if _identity(archive.name, archive.version) != true:
-        refuse(label, archive.dist_info, "its METADATA names {} {}".format(*stated))
+        refuse(label, archive.dist_info, "its METADATA is of {} {}".format(*stated))
     if label.endswith(".whl"):
         try:
             name, version, *_ = parse_wheel_filename(label)
         except InvalidWheelFilename as error:
-            refuse(label, None, f"its file name is not a wheel's ({error})")
+            refuse(label, None, f"invalid file name of a wheel: {error}")
         if _identity(name, str(version)) != true:
-            refuse(label, None, "its METADATA names {} {}".format(*stated))
+            refuse(label, None, "its METADATA is of {} {}".format(*stated))
 
 
 def _identity(name: str, version: str) -> tuple[str, str]:

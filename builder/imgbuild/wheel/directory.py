@@ -1,8 +1,8 @@
-"""A zip read so strictly that no two readers can see different files in it.
+"""Reads the directory of a zip, strictly enough that no two readers can see different files in it.
 
-Comes in: the path of a zip. Goes out: its members as the central directory and the local headers
-agree on them. Refused: two end records, gaps, overlaps, anything before the first or behind the
-last byte, headers that disagree, encryption, compression other than deflate, sizes that cannot be.
+Central directory and local headers must agree. Not accepted: two end records, gaps, overlaps, data
+before the first or after the last record, encryption, compression other than deflate, and sizes
+that deflate cannot reach.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ from imgbuild.wheel.zipformat import (
     MAX_RATIO,
     STORED,
     UTF8,
-    Record,
+    DirectoryEntry,
     ZipMember,
     extra_fields,
     refuse,
     wide_values,
 )
 
-LEVEL_FLAGS = 0b110  # how hard the writer compressed: no meaning for readers
+LEVEL_FLAGS = 0b110  # the compression level of the writer: no meaning for readers
 KNOWN_FLAGS = UTF8 | DESCRIPTOR | LEVEL_FLAGS
 UNIX_SYSTEMS = (3, 19)  # Unix, macOS
 
 
 def read_directory(path: Path, label: str) -> tuple[ZipMember, ...]:
-    """All members of the zip at `path`, in its directory's order; `label` names it in errors."""
+    """The members of the zip at `path`, in the order of its directory.
+
+    `label` is its name in errors (IntegrityError).
+    """
     with Files() as files:
         try:
             total = path.stat().st_size
@@ -56,17 +59,17 @@ def read_directory(path: Path, label: str) -> tuple[ZipMember, ...]:
             placed[record.start] = msgspec.structs.replace(record.member, offset=offset)
             end = record.start
         if end != 0:
-            refuse(label, None, f"the first {end} bytes belong to no member")
+            refuse(label, None, f"{end} unexpected bytes before the first member")
     return tuple(placed[record.start] for record in records)
 
 
 def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, int]:
-    """Count of members, size and offset of the central directory."""
+    """The number of members, and size and offset of the central directory."""
     tail_size = min(total, END.size + FULL16)
     tail = files.read(path, total - tail_size, tail_size)
     ends = [at for at in _signatures(tail, b"PK\5\6") if _reaches_end(tail, at)]
     if not ends:
-        refuse(label, None, "is no zip: no end record, or something follows it")
+        refuse(label, None, "not a zip file: no end record at its end")
     if len(ends) > 1 or tail.rfind(b"PK\5\6") != ends[0]:
         refuse(label, None, "has more than one end record, so readers could differ")
     at = total - tail_size + ends[0]
@@ -82,9 +85,9 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
                 refuse(label, None, "its two end records (zip and zip64) disagree")
         disk, first, here, count, size, start = wide
     elif FULL16 in (count, here) or FULL32 in (size, start):
-        refuse(label, None, "its end record points to a zip64 record that is not there")
+        refuse(label, None, "its end record refers to a zip64 record, which is missing")
     if disk or first or here != count:
-        refuse(label, None, "is one part of a zip in several parts")
+        refuse(label, None, "is part of a zip in several volumes")
     if start + size != stop:
         what = f"its directory ends at byte {start + size}, its end record starts at {stop}"
         refuse(label, None, what)
@@ -112,21 +115,21 @@ def _end64(
     """Where the zip64 end record starts, and its six numbers."""
     _, disk, start, disks = LOCATOR64.unpack(locator)
     if disk or disks != 1 or start + END64.size != at - LOCATOR64.size:
-        refuse(label, None, "its zip64 locator does not point to the record in front of it")
+        refuse(label, None, "its zip64 locator does not point to the record before it")
     signature, length, *_, here_disk, first, here, count, size, offset = END64.unpack(
         files.read(path, start, END64.size)
     )
     if signature != b"PK\6\6" or length != END64.size - 12:
-        refuse(label, None, "has a zip64 end record that cannot be read")
+        refuse(label, None, "has an invalid zip64 end record")
     return start, (here_disk, first, here, count, size, offset)
 
 
-def _records(data: bytes, count: int, label: str) -> list[Record]:
-    records: list[Record] = []
+def _records(data: bytes, count: int, label: str) -> list[DirectoryEntry]:
+    records: list[DirectoryEntry] = []
     at = 0
     while at < len(data):
         if at + CENTRAL.size > len(data) or data[at : at + 4] != b"PK\1\2":
-            refuse(label, None, f"its directory has something else at byte {at} than an entry")
+            refuse(label, None, f"its directory has no valid entry at byte {at}")
         record, at = _record(data, at, label)
         records.append(record)
     if len(records) != count or at != len(data):
@@ -136,7 +139,7 @@ def _records(data: bytes, count: int, label: str) -> list[Record]:
     return records
 
 
-def _record(data: bytes, at: int, label: str) -> tuple[Record, int]:
+def _record(data: bytes, at: int, label: str) -> tuple[DirectoryEntry, int]:
     """The entry at `at` and where the next one starts."""
     (_, _, system, _, _, flags, method, _, _, crc, compressed, size, name_length, extra_length,
      comment_length, disk, _, external, start) = CENTRAL.unpack_from(data, at)  # fmt: skip
@@ -144,7 +147,7 @@ def _record(data: bytes, at: int, label: str) -> tuple[Record, int]:
     extra_at = name_at + name_length
     following = extra_at + extra_length + comment_length
     if following > len(data):
-        refuse(label, None, f"its directory's entry at byte {at} runs past the directory's end")
+        refuse(label, None, f"the entry at byte {at} of its directory is cut off")
     raw_name = data[name_at:extra_at]
     name = _name(raw_name, flags, label)
     extra = extra_fields(data[extra_at : extra_at + extra_length], label, name)
@@ -155,18 +158,18 @@ def _record(data: bytes, at: int, label: str) -> tuple[Record, int]:
     _check_readable(name, flags, method, disk, label)
     _check_sizes(name, method, compressed, size, label)
     mode = external >> 16 if system in UNIX_SYSTEMS else 0
-    # `offset` needs the length of the local header; it is known once that has been read.
+    # `offset` needs the length of the local header, which is read later.
     member = ZipMember(
         name=name, method=method, offset=0, compressed=compressed, size=size, crc=crc, mode=mode
     )
-    return Record(member=member, raw_name=raw_name, flags=flags, start=start), following
+    return DirectoryEntry(member=member, raw_name=raw_name, flags=flags, start=start), following
 
 
 def _name(raw: bytes, flags: int, label: str) -> str:
     try:
         name = raw.decode("utf-8" if flags & UTF8 else "ascii")
     except UnicodeDecodeError:
-        refuse(label, repr(raw), "its name is neither ASCII nor marked as UTF-8")
+        refuse(label, repr(raw), "its name is not ASCII and not marked as UTF-8")
     return name
 
 
@@ -174,19 +177,19 @@ def _check_readable(name: str, flags: int, method: int, disk: int, label: str) -
     if flags & 1 or flags & (1 << 6) or flags & (1 << 13):
         refuse(label, name, "is encrypted")
     if flags & ~KNOWN_FLAGS:
-        refuse(label, name, f"has flags that are not known ({flags:#06x})")
+        refuse(label, name, f"has unknown flags ({flags:#06x})")
     if method not in (STORED, DEFLATED):
         refuse(
             label,
             name,
-            f"is compressed by method {method}; only 0 (stored) and 8 (deflate) are read",
+            f"unsupported compression method {method} (expected 0, stored, or 8, deflate)",
         )
     if disk:
-        refuse(label, name, "lies on another disk")
+        refuse(label, name, "is on another volume of the zip")
 
 
 def _check_sizes(name: str, method: int, compressed: int, size: int, label: str) -> None:
     if method == STORED and compressed != size:
-        refuse(label, name, f"is stored, and its sizes differ ({compressed} and {size} bytes)")
+        refuse(label, name, f"is stored, but its sizes differ ({compressed} and {size} bytes)")
     if method == DEFLATED and (compressed == 0 or size > compressed * MAX_RATIO):
         refuse(label, name, f"cannot inflate from {compressed} to {size} bytes (a zip bomb?)")

@@ -1,8 +1,7 @@
-"""What a wheel looks like once installed: the members that it adds to an image.
+"""Computes the files that installing a wheel adds to an image, without unpacking it.
 
-Comes in: a wheel, the prefix of a virtual environment, the Python version. Goes out: members whose
-content is a slice of the wheel wherever installing does not change it. The rules are those of the
-binary distribution format; `uv pip install` of the same wheels is the oracle of the tests.
+The content of a member is a slice of the wheel unless installing changes it. The rules are those of
+the binary distribution format; the tests compare the result with `uv pip install`.
 """
 
 from __future__ import annotations
@@ -17,21 +16,28 @@ from packaging.utils import canonicalize_name
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, Slice
-from imgbuild.wheel.archive import Archive, read
-from imgbuild.wheel.record import Row, digest, known_digest, read_record, relative, write_record
+from imgbuild.wheel.archive import WheelArchive, read
+from imgbuild.wheel.record import (
+    RecordRow,
+    digest,
+    known_digest,
+    read_record,
+    relative,
+    write_record,
+)
 from imgbuild.wheel.scripts import PLACEHOLDER, EntryPoint, entry_points, launcher, rewritten
 from imgbuild.wheel.zipformat import ZipMember, refuse
 
 INSTALLER = b"imgbuild\n"
-# Written by installers about how they were called; what a wheel says there is not true here.
+# Files that an installer writes about its own run; those in the wheel are ignored.
 REPLACED = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
-# Made by one Python of one version from sources that lie beside it. (A .pyc elsewhere is a module.)
+# Bytecode for one version of Python, made from sources next to it. (A .pyc elsewhere is a module.)
 BYTECODE = re.compile(r"(^|/)__pycache__/[^/]+\.pyc$")
 
 
 class Scheme(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the kinds of files go. Paths without leading slash; `interpreter` is absolute."""
+    """The folders for each kind of file, without a leading slash; `interpreter` is absolute."""
 
     prefix: str
     purelib: str
@@ -40,7 +46,7 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the wheel, where it goes, and what is known of it."""
+    """A file to install: its path in the image; `digest` as in RECORD, None if unknown."""
 
     path: str
     content: bytes | Slice
@@ -68,25 +74,25 @@ def installed(
     omit: frozenset[str] = frozenset(),
     label: str | None = None,
 ) -> tuple[Member, ...]:
-    """The files that installing the wheel at `path` adds, sorted by path; no folders.
+    """The files, but not the folders, that installing the wheel at `path` adds, sorted by path.
 
-    `omit` holds installed paths to leave out, without leading slash; they leave RECORD too. `label`
-    is the wheel's file name where `path` is not called so. IntegrityError for a wheel that is
-    unsafe or contradicts itself.
+    `omit` are installed paths, without leading slash, to leave out, also from RECORD. `label` is
+    the wheel's file name, if `path` has another one. IntegrityError if the wheel is unsafe or
+    inconsistent.
     """
     archive = read(path, label=label)
     places = scheme(prefix, python)
     kept = {path: file for path, file in _files(archive, places).items() if path not in omit}
     record = f"{places.purelib}/{archive.dist_info}/RECORD"
     rows = [
-        Row(
+        RecordRow(
             path=relative(path, places.purelib),
             digest=_digest(archive, file),
             size=file.size,
         )
         for path, file in kept.items()
     ]
-    rows.append(Row(path=f"{archive.dist_info}/RECORD", digest="", size=None))
+    rows.append(RecordRow(path=f"{archive.dist_info}/RECORD", digest="", size=None))
     kept[record] = _generated(record, write_record(rows))
     return tuple(_member(kept[name]) for name in sorted(kept, key=str.encode))
 
@@ -94,10 +100,10 @@ def installed(
 def joined(
     wheels: Iterable[tuple[str, Sequence[Member]]], *, labels: Mapping[str, str] | None = None
 ) -> tuple[Member, ...]:
-    """The members of several wheels, each with its sha256, in one layer, sorted by path.
+    """The members of one layer with several `wheels` (sha256 and members of each), sorted by path.
 
-    A path that two wheels ship with the same bytes is kept once, as the lower sha256 has it;
-    IntegrityError, naming the wheels by `labels`, if the bytes differ.
+    If two wheels have the same file, that of the lower sha256 is kept; IntegrityError, naming the
+    wheels by `labels` (sha256 → file name), if the contents differ.
     """
     found: dict[str, tuple[str, Member]] = {}
     with Files() as files:
@@ -106,8 +112,8 @@ def joined(
                 owner, other = found.setdefault(member.path, (sha256, member))
                 if other is not member and not _same(other, member, files):
                     names = " and ".join((labels or {}).get(key, key) for key in (owner, sha256))
-                    message = f"{names} both install /{member.path}, with different contents"
-                    hint = "say in matrix.yaml, under `drop`, which package's file is left out"
+                    message = f"{names} install /{member.path} with different contents"
+                    hint = "add a rule under `drop` in matrix.yaml to leave out one of the files"
                     raise IntegrityError(message, hint=hint)
     return tuple(found[path][1] for path in sorted(found, key=str.encode))
 
@@ -130,8 +136,8 @@ def _generated(path: str, content: bytes, *, mode: int = 0o644) -> _File:
     return _File(path=path, content=content, size=len(content), mode=mode, digest=None)
 
 
-def _files(archive: Archive, places: Scheme) -> dict[str, _File]:
-    """Everything but RECORD, by its path in the image."""
+def _files(archive: WheelArchive, places: Scheme) -> dict[str, _File]:
+    """All files to install except RECORD, by path in the image."""
     text = archive.text("RECORD")
     if text is None:
         refuse(archive.label, None, f"has no {archive.dist_info}/RECORD")
@@ -148,24 +154,24 @@ def _files(archive: Archive, places: Scheme) -> dict[str, _File]:
     return files
 
 
-def _add(archive: Archive, files: dict[str, _File], file: _File) -> None:
-    """Add `file`; two sources of one path must have the same bytes."""
+def _add(archive: WheelArchive, files: dict[str, _File], file: _File) -> None:
+    """Add `file`; IntegrityError if `files` has another content for its path."""
     other = files.setdefault(file.path, file)
     if other is not file and _bytes(archive, other) != _bytes(archive, file):
-        refuse(archive.label, file.path, "would be written twice, with different contents")
+        refuse(archive.label, file.path, "is installed twice, with different contents")
 
 
-def _bytes(archive: Archive, file: _File) -> bytes:
+def _bytes(archive: WheelArchive, file: _File) -> bytes:
     with Files() as files:
         return b"".join(_pieces(archive, file, files))
 
 
-def _pieces(archive: Archive, file: _File, files: Files) -> Iterator[bytes]:
+def _pieces(archive: WheelArchive, file: _File, files: Files) -> Iterator[bytes]:
     return pieces(file.content, file.size, f"{archive.label}: {file.path!r}", files)
 
 
-def _digest(archive: Archive, file: _File) -> str:
-    """As the wheel's RECORD has it, or else computed."""
+def _digest(archive: WheelArchive, file: _File) -> str:
+    """The digest from the wheel's RECORD, computed if that has none."""
     if file.digest is not None:
         return file.digest
     with Files() as files:
@@ -173,12 +179,12 @@ def _digest(archive: Archive, file: _File) -> str:
 
 
 def _sources(
-    archive: Archive,
+    archive: WheelArchive,
     places: Scheme,
-    rows: Mapping[str, Row],
+    rows: Mapping[str, RecordRow],
     launchers: Mapping[str, EntryPoint],
 ) -> Iterator[_File]:
-    """The wheel's own files, placed; a script gives way to the launcher of its name."""
+    """The wheel's own files with their paths in the image, without scripts that have a launcher."""
     data = archive.dist_info.removesuffix(".dist-info") + ".data/"
     replaced = {f"{archive.dist_info}/{name}" for name in REPLACED}
     for path, member in archive.members.items():
@@ -205,8 +211,8 @@ def _sources(
         )
 
 
-def _start(archive: Archive, member: ZipMember) -> Iterator[bytes]:
-    """The first piece of the member's content, long enough to tell `PLACEHOLDER`."""
+def _start(archive: WheelArchive, member: ZipMember) -> Iterator[bytes]:
+    """The first bytes of the member's content, at least as many as `PLACEHOLDER` has."""
     seen = 0
     for chunk in archive.chunks(member):
         yield chunk
@@ -215,11 +221,11 @@ def _start(archive: Archive, member: ZipMember) -> Iterator[bytes]:
             return
 
 
-def _data_place(archive: Archive, places: Scheme, inner: str) -> tuple[str, bool]:
-    """Where a file of `.data/` goes, and whether it is a script."""
+def _data_place(archive: WheelArchive, places: Scheme, inner: str) -> tuple[str, bool]:
+    """The path in the image for a file of `.data/`, and whether it is a script."""
     key, _, rest = inner.partition("/")
     if not rest:
-        refuse(archive.label, inner, "lies in .data/ and in none of its folders")
+        refuse(archive.label, inner, "is directly in .data/ (expected one of its folders)")
     if key in ("purelib", "platlib"):
         return f"{places.purelib}/{rest}", False
     if key == "scripts":
@@ -228,4 +234,4 @@ def _data_place(archive: Archive, places: Scheme, inner: str) -> tuple[str, bool
         return f"{places.headers}/{canonicalize_name(archive.name)}/{rest}", False
     if key == "data":
         return f"{places.prefix}/{rest}", False
-    return refuse(archive.label, inner, f"lies in .data/{key}, which is no known kind of file")
+    return refuse(archive.label, inner, f"is in .data/{key}, which is not a known kind of file")

@@ -1,4 +1,4 @@
-"""Local headers of a zip, compared with what its directory says about the same member."""
+"""Compares the local headers of a zip with its central directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imgbuild.wheel.zipformat import (
     DESCRIPTOR,
     FULL32,
     LOCAL,
-    Record,
+    DirectoryEntry,
     ZipMember,
     extra_fields,
     refuse,
@@ -18,10 +18,10 @@ from imgbuild.wheel.zipformat import (
 )
 
 
-def check_local(files: Files, path: Path, record: Record, limit: int, label: str) -> int:
-    """Where the data of `record` start; IntegrityError unless its local header says what it says.
+def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, label: str) -> int:
+    """The offset of the data of `record`; IntegrityError if its local header does not agree.
 
-    The member must end exactly at `limit`, where the next one (or the directory) starts.
+    The member must end exactly at `limit`, where the next one or the directory starts.
     """
     member, name = record.member, record.member.name
     fixed_end = record.start + LOCAL.size
@@ -32,11 +32,11 @@ def check_local(files: Files, path: Path, record: Record, limit: int, label: str
         LOCAL.unpack_from(head)
     )
     if signature != b"PK\3\4":
-        refuse(label, name, f"no local header stands at byte {record.start}")
+        refuse(label, name, f"no local header at byte {record.start}")
     if name_length != len(record.raw_name) or head[LOCAL.size :] != record.raw_name:
         refuse(label, name, "its local header has another name")
     if flags != record.flags or method != member.method:
-        refuse(label, name, "its local header has another method or other flags")
+        refuse(label, name, "its local header has another compression method or other flags")
     extra_at = fixed_end + name_length
     offset: int = extra_at + extra_length
     if offset + member.compressed > limit:
@@ -47,24 +47,25 @@ def check_local(files: Files, path: Path, record: Record, limit: int, label: str
     stated = (crc, compressed, size)
     true = (member.crc, member.compressed, member.size)
     if flags & DESCRIPTOR:
-        # Writers that stream leave zeros here, and say the truth behind the data.
+        # Writers that stream leave zeros here and write the values after the data.
         if any(value not in (0, right) for value, right in zip(stated, true, strict=True)):
             refuse(label, name, "its local header disagrees with the directory")
         _check_descriptor(files, path, member, offset + member.compressed, limit, label)
     elif stated != true:
         refuse(label, name, "its local header disagrees with the directory about CRC or sizes")
     elif offset + member.compressed != limit:
-        refuse(label, name, f"bytes {offset + member.compressed} to {limit} belong to no member")
+        what = f"unexpected bytes {offset + member.compressed} to {limit} after its data"
+        refuse(label, name, what)
     return offset
 
 
 def _check_descriptor(
     files: Files, path: Path, member: ZipMember, start: int, limit: int, label: str
 ) -> None:
-    """The data descriptor fills the gap to `limit`, in one of the four forms that are in use."""
+    """Check that a data descriptor, in one of the four forms in use, fills the gap to `limit`."""
     sizes = (member.crc, member.compressed, member.size)
     if limit - start not in (12, 16, 20, 24):
-        refuse(label, member.name, f"no data descriptor lies between bytes {start} and {limit}")
+        refuse(label, member.name, f"no data descriptor between bytes {start} and {limit}")
     data = files.read(path, start, limit - start)
     forms = []
     for layout in ("<LLL", "<LQQ"):

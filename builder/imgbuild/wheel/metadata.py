@@ -1,7 +1,4 @@
-"""METADATA of a wheel, local or remote.
-
-Comes in: an open file that can seek. Goes out: the bytes of `NAME-VERSION.dist-info/METADATA`.
-"""
+"""Reads the METADATA of a wheel, local or remote."""
 
 from __future__ import annotations
 
@@ -12,7 +9,10 @@ from imgbuild.errors import IntegrityError
 
 
 def read_metadata(file: IO[bytes], name: str) -> bytes:
-    """METADATA of the wheel `name` opened as `file`; IntegrityError if it has none or is no zip."""
+    """`NAME-VERSION.dist-info/METADATA` of the wheel `name`, opened as the seekable `file`.
+
+    IntegrityError if it is not a zip file or has no METADATA.
+    """
     try:
         with zipfile.ZipFile(file) as wheel:
             found = [
@@ -21,9 +21,9 @@ def read_metadata(file: IO[bytes], name: str) -> bytes:
                 if member.endswith(".dist-info/METADATA") and member.count("/") == 1
             ]
             if len(found) != 1:
-                message = f"{name}: {len(found)} files .dist-info/METADATA in it, expected one"
+                message = f"{name}: expected one .dist-info/METADATA, found {len(found)}"
                 raise IntegrityError(message)
             return wheel.read(found[0])
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        message = f"{name} is not a readable wheel: {error}"
+        message = f"{name} is not a valid wheel: {error}"
         raise IntegrityError(message) from error

@@ -1,8 +1,7 @@
-"""A wheel of data files that imgbuild made, compressed: same files, same bytes.
+"""Writes a wheel of data files, compressed and reproducible: the same files give the same bytes.
 
-Comes in: a package, its version and tag, files by their paths below the environment's prefix. Goes
-out: a wheel, sorted, with one fixed time, each file compressed by libdeflate, whose release is
-pinned since it writes base layers too. `wheel.build.repack` stores: what is large goes this way.
+Members are sorted and have one constant time. libdeflate compresses them; its release is pinned,
+since it writes base layers too. `solve.sdist_wheel` stores its files uncompressed instead.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import BinaryIO
 import deflate
 
 from imgbuild.errors import InputError
-from imgbuild.wheel.record import Row, digest, write_record
+from imgbuild.wheel.record import RecordRow, digest, write_record
 from imgbuild.wheel.zipformat import CENTRAL, DEFLATED, END, FULL16, FULL32, LOCAL, STORED, UTF8
 
 LEVEL = 6
-VERSION = 20  # of the format that a reader must know: 2.0, for deflate
+VERSION = 20  # the version of the zip format that a reader must support: 2.0, for deflate
 UNIX = 3
 MODE = 0o100644 << 16
-DAY = 1 << 5 | 1  # 1980-01-01, the first that a zip can hold
+DAY = 1 << 5 | 1  # 1980-01-01, the earliest date of a zip
 
 
 def write(
@@ -36,20 +35,20 @@ def write(
     modules: Mapping[str, bytes] = types.MappingProxyType({}),
     requires: Sequence[str] = (),
 ) -> Path:
-    """The wheel of `files` in the folder `out`; installed, they lie below the prefix.
+    """Write a wheel of `files` to the folder `out`; its path.
 
-    `modules` are Python's and their data, and are installed where it imports from; `requires` are
-    the packages that it is of use with.
+    `files` (path → content) are installed below the prefix of the environment; `modules`, Python
+    modules and their data, into site-packages. `requires` are its requirements.
 
-    InputError if they are more than a zip without extensions holds (65,535 files, 4 GiB).
+    InputError if it exceeds the limits of a zip without zip64 (65,535 files, 4 GiB).
     """
     name = package.replace("-", "_")
     info = f"{name}-{version}.dist-info"
     members: dict[str, bytes | Path] = {**about(package, version, tag, requires), **modules}
     members |= {f"{name}-{version}.data/data/{path}": place for path, place in files.items()}
     if len(members) + 1 >= FULL16:
-        message = f"{len(files) + len(modules)} files are more than a wheel of imgbuild holds"
-        raise InputError(message, hint="name what is wanted, so that fewer are taken")
+        message = f"too many files for one wheel: {len(files) + len(modules)} (limit {FULL16})"
+        raise InputError(message, hint="select fewer files")
     out.mkdir(parents=True, exist_ok=True)
     wheel = out / f"{name}-{version}-{tag}.whl"
     temporary = out / f".{wheel.name}.tmp"
@@ -63,7 +62,7 @@ def write(
 
 
 def about(package: str, version: str, tag: str, requires: Sequence[str] = ()) -> dict[str, bytes]:
-    """What a wheel that imgbuild made says of itself, by path, but for its RECORD."""
+    """The `.dist-info` files of a wheel made by imgbuild, except RECORD: path → content."""
     info = f"{package.replace('-', '_')}-{version}.dist-info"
     pure = "true" if tag.endswith("-any") else "false"
     texts = {
@@ -75,17 +74,17 @@ def about(package: str, version: str, tag: str, requires: Sequence[str] = ()) ->
 
 
 def _write(file: BinaryIO, members: Mapping[str, bytes | Path], record: str) -> None:
-    """A zip of `members`, and behind them the RECORD of them all."""
+    """Write a zip of `members` followed by their RECORD."""
     central = bytearray()
-    rows = [Row(path=record, digest="", size=None)]
+    rows = [RecordRow(path=record, digest="", size=None)]
     for path, content in _sorted(members):
-        rows.append(Row(path=path, digest=digest([content]), size=len(content)))
+        rows.append(RecordRow(path=path, digest=digest([content]), size=len(content)))
         central += _member(file, path, content)
     central += _member(file, record, write_record(rows))
     start, count = file.tell(), len(rows)
     if start + len(central) >= FULL32:
-        message = f"{start} bytes are more than a wheel of imgbuild holds"
-        raise InputError(message, hint="name what is wanted, so that less is taken")
+        message = f"wheel too large: {start} bytes (limit 4 GiB)"
+        raise InputError(message, hint="select fewer files")
     file.write(central)
     file.write(END.pack(b"PK\5\6", 0, 0, count, count, len(central), start, 0))
 
@@ -97,7 +96,7 @@ def _sorted(members: Mapping[str, bytes | Path]) -> Iterator[tuple[str, bytes]]:
 
 
 def _member(file: BinaryIO, path: str, content: bytes) -> bytes:
-    """Write one member; its entry of the directory."""
+    """Write one member; returns its entry of the central directory."""
     start = file.tell()
     packed = bytes(deflate.deflate_compress(content, LEVEL))
     method = DEFLATED if len(packed) < len(content) else STORED
@@ -106,8 +105,8 @@ def _member(file: BinaryIO, path: str, content: bytes) -> bytes:
     flags = 0 if path.isascii() else UTF8
     same = (flags, method, 0, DAY, zlib.crc32(content), len(body), len(content), len(name), 0)
     if start + len(body) >= FULL32:
-        message = f"{path}: with it the wheel has more than 4 GiB"
-        raise InputError(message, hint="name what is wanted, so that less is taken")
+        message = f"wheel too large: {path} makes it exceed 4 GiB"
+        raise InputError(message, hint="select fewer files")
     file.write(LOCAL.pack(b"PK\3\4", VERSION, *same))
     file.write(name)
     file.write(body)

@@ -1,7 +1,4 @@
-"""Scripts: the launchers of entry points, and the first line of scripts that ask for Python.
-
-Comes in: the text of `entry_points.txt`, or a script's content. Goes out: what lies in `bin/`.
-"""
+"""Makes the files of `bin/`: launchers of entry points, and scripts with their shebang replaced."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import msgspec
 from imgbuild.wheel.zipformat import refuse
 
 GROUPS = ("console_scripts", "gui_scripts")
-SHEBANG_LIMIT = 127  # Linux cuts the first line here (256 since 5.1)
+SHEBANG_LIMIT = 127  # bytes after which Linux cuts the first line (256 since 5.1)
 PLACEHOLDER = b"#!python"
 REFERENCE = re.compile(
     r"(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[[^\]]*\]\s*)?", flags=re.UNICODE
@@ -30,7 +27,7 @@ if __name__ == "__main__":
 
 
 class EntryPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A script to be: `name` in `bin/` calls `attribute` (dotted) of `module`."""
+    """A script to generate: `name` in `bin/` calls `attribute` (dotted) of `module`."""
 
     name: str
     module: str
@@ -38,9 +35,9 @@ class EntryPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entry_points(text: str, label: str) -> tuple[EntryPoint, ...]:
-    """The console and GUI scripts of an `entry_points.txt`, by name.
+    """The console and GUI scripts of an `entry_points.txt`, sorted by name.
 
-    IntegrityError, naming the wheel by `label`, for what cannot be read or would leave `bin/`.
+    IntegrityError, naming the wheel by `label`, if it is invalid or a script is outside `bin/`.
     """
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
     parser.optionxform = str  # type: ignore[method-assign, assignment]
@@ -60,18 +57,18 @@ def entry_points(text: str, label: str) -> tuple[EntryPoint, ...]:
 
 def _entry_point(name: str, value: str, label: str) -> EntryPoint:
     if name in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f-\x9f]", name):
-        refuse(label, "entry_points.txt", f"the script name {name!r} leads out of bin/")
+        refuse(label, "entry_points.txt", f"the script name {name!r} is not a plain file name")
     match = REFERENCE.fullmatch(value.strip())
     if match is None:
-        refuse(label, "entry_points.txt", f"{value!r} of the script {name!r} is no MODULE:NAME")
+        refuse(label, "entry_points.txt", f"invalid {name!r}: {value!r} (expected MODULE:NAME)")
     return EntryPoint(name=name, module=match["module"], attribute=match["attribute"])
 
 
 def shebang(interpreter: str) -> bytes:
-    """The first line (or lines) that make a script run under `interpreter`, an absolute path."""
+    """The first line (or lines) of a script that runs under `interpreter`, an absolute path."""
     if " " not in interpreter and len(interpreter) + 2 <= SHEBANG_LIMIT:
         return f"#!{interpreter}".encode()
-    # A line that both sh and Python can read: sh runs it, to Python it is a string.
+    # Valid for both sh and Python: sh runs it, and for Python it is a string.
     return f"#!/bin/sh\n'''exec' \"{interpreter}\" \"$0\" \"$@\"\n' '''".encode()
 
 
@@ -89,7 +86,7 @@ def launcher(entry: EntryPoint, interpreter: str) -> bytes:
 def rewritten(script: bytes, interpreter: str) -> bytes:
     """`script`, which starts with `PLACEHOLDER`, with its whole first line replaced.
 
-    So `#!python3 -E` loses its `-E`: pip and uv do the same.
+    Options such as `-E` are dropped, as pip and uv do.
     """
     _, newline, rest = script.partition(b"\n")
     return shebang(interpreter) + newline + rest

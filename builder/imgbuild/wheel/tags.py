@@ -1,7 +1,6 @@
-"""Which wheels an image can use, and which of them is best.
+"""Which wheels can be installed in an image, and which of them is preferred.
 
-Comes in: a Python, a glibc and an architecture. Goes out: `Tags`, an order over wheel names, the
-one that pip and uv use (most specific tag first).
+The order is that of pip and uv: the most specific tag first.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
 def platforms(glibc: str, arch: Arch) -> list[str]:
-    """Platform tags that run on glibc `glibc` ("2.36") and `arch`, best first."""
+    """The platform tags for glibc `glibc` ("2.36") on `arch`, most specific first."""
     newest = int(glibc.split(".")[1])
-    found = [f"linux_{arch.wheel}"]  # first, as in packaging: it means "made for this machine"
+    found = [f"linux_{arch.wheel}"]  # first, as in packaging: built for this machine
     for minor in range(newest, OLDEST[arch] - 1, -1):
         found.append(f"manylinux_2_{minor}_{arch.wheel}")
         if minor in LEGACY:
@@ -28,7 +27,7 @@ def platforms(glibc: str, arch: Arch) -> list[str]:
 
 
 class Tags:
-    """The wheel tags of one target on one architecture, best first."""
+    """The wheel tags of one target on one architecture. `python` is "3.11" or "3.11.9"."""
 
     def __init__(self, *, python: str, glibc: str, arch: Arch) -> None:
         self.python = python
@@ -46,7 +45,10 @@ class Tags:
             self._ranks.setdefault(tag, rank)
 
     def rank(self, name: str) -> tuple[int, int, str] | None:
-        """A key that sorts the best wheel first: tag, build number, name; None if it fits not."""
+        """A key that sorts the preferred wheel first, None if the wheel does not fit.
+
+        It consists of tag, build number and name.
+        """
         try:
             _, _, build, tags = parse_wheel_filename(name)
         except InvalidWheelFilename:
@@ -55,12 +57,12 @@ class Tags:
         return (min(ranks), -(build[0] if build else 0), name) if ranks else None
 
     def fits(self, name: str) -> bool:
-        """Whether a wheel of this name can be installed."""
+        """Whether a wheel with this file name can be installed."""
         return self.rank(name) is not None
 
     @property
     def uv_platform(self) -> str:
-        """Uv's name for the platform; uv knows glibc 2.17, 2.28 and 2.31 to 2.40."""
+        """The value for uv's `--python-platform`; uv knows glibc 2.17, 2.28 and 2.31 to 2.40."""
         known = (17, 28, *range(31, 41))
         newest = max(minor for minor in known if minor <= max(17, int(self.glibc.split(".")[1])))
         return f"{self.arch.wheel}-manylinux_2_{newest}"

@@ -1,4 +1,4 @@
-"""The parts of a zip that its directory and its local headers share.
+"""Structures of the zip format that its central directory and its local headers share.
 
 Source: APPNOTE.TXT 6.3.10, sections 4.3 to 4.5.
 """
@@ -21,14 +21,14 @@ LOCATOR64 = struct.Struct("<4sLQL")
 CENTRAL = struct.Struct("<4s4B4HL2L5H2L")
 LOCAL = struct.Struct("<4s5H3L2H")
 FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF
-MAX_RATIO = 1032  # deflate codes at best 258 bytes in two bits
-REMEDY = "the wheel is damaged or was made to mislead: use another file or version of the package"
+MAX_RATIO = 1032  # deflate encodes at best 258 bytes in two bits
+REMEDY = "the wheel is damaged or malicious: use another file or version of the package"
 
 
 class ZipMember(msgspec.Struct, frozen=True, kw_only=True):
     """One file or folder of a zip. Sizes in bytes; `offset` is where its data starts in the file.
 
-    `mode` is the Unix mode with its type bits, 0 where the zip was not made on Unix.
+    `mode` is the Unix mode with its type bits, 0 if the zip was not made on Unix.
     """
 
     name: str
@@ -40,8 +40,8 @@ class ZipMember(msgspec.Struct, frozen=True, kw_only=True):
     mode: int
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of the central directory as it stands, and where its local header starts."""
+class DirectoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of the central directory; `start` is the offset of its local header."""
 
     member: ZipMember
     raw_name: bytes
@@ -50,13 +50,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse(file: str, member: str | None, what: str) -> NoReturn:
-    """Raise the IntegrityError that says what is wrong with which member of which file."""
+    """Raise an IntegrityError: `what` is wrong with `member` (None: all) of `file`."""
     message = f"{file}: {member!r}: {what}" if member is not None else f"{file}: {what}"
     raise IntegrityError(message, hint=REMEDY)
 
 
 def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
-    """Extra fields by number; a second one of a kind that matters is refused."""
+    """Extra fields by number; IntegrityError if one that imgbuild reads appears twice."""
     fields: dict[int, bytes] = {}
     at = 0
     while at + 4 <= len(data):
@@ -73,7 +73,7 @@ def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
 def wide_values(
     extra: dict[int, bytes], narrow: tuple[int, ...], label: str, name: str
 ) -> tuple[int, ...]:
-    """The zip64 values in place of those that are saturated, in the order in which they stand."""
+    """`narrow` with saturated values replaced by those of the zip64 field, in its order."""
     data = extra.get(0x0001, b"")
     at = 0
     values = []

@@ -10,6 +10,7 @@ import pytest
 
 from imgbuild.assemble import folders, skeleton
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
@@ -19,11 +20,11 @@ from imgbuild.lock.published import Extended
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.merged import Merged
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.oci.tar import Kind, Member
-from imgbuild.oci.unpack import Reader, inflated
 from imgbuild.plan.plan import AddedFilesRecipe, plan
 from imgbuild.values import Arch, sha256
-from tests import extended, images
+from tests.support import extended, images
 
 PRIVATE, OWNED = "/etc/ssl/private/team.pem", "/var/lib/agent/team/list"
 BASE = (
@@ -42,7 +43,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.matrix: Extended = extended.read(extended.repository(folder / "repository"))
         self.store = Store.open(folder / "cache")
-        self.inputs = Inputs(self.matrix, self.store, Http(offline=True), offline=True)
+        self.inputs = Inputs(self.matrix, Context(self.store, Http(offline=True)))
         # Two layers, since a later one may change a folder of an earlier one.
         self.layers = [images.layer(folder / "blobs", each) for each in (
             [Member(path="var/lib/agent", kind=Kind.FOLDER, mode=0o700), *BASE[2:]], BASE[:2]
@@ -128,8 +129,8 @@ def test_where_all_folders_are_plain_the_layer_is_as_it_was(world: World) -> Non
 
 @pytest.mark.parametrize(
     ("place", "told"),
-    [("/var/run/team/x", "/var/run is no folder there: symlink"),
-     ("/etc/passwd/x", "/etc/passwd is no folder there: file"),
+    [("/var/run/team/x", "/var/run is not a folder there: symlink"),
+     ("/etc/passwd/x", "/etc/passwd is not a folder there: file"),
      ("/var/local/team/x", "/var/local hands its group on to what is in it (its mode is 2775)"),
      ("/srv", "/srv is a folder there"),
      ("/etc/ssl/private", "/etc/ssl/private is a folder there"),

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from imgbuild.assemble import layers, workers
-from imgbuild.assemble.layers import Job
+from imgbuild.assemble.layers import LayerJob
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.plan.plan import (
     FilesRecipe,
@@ -23,7 +25,7 @@ from imgbuild.plan.plan import (
     WheelsRecipe,
     layer_id,
 )
-from tests import samples
+from tests.support import samples
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def wheels_layer(store, tmp_path, *packages, files=None):
 
 
 def make(store, item, **changes):
-    job = Job(**{"layer": item, "record": None, "keep": True, **changes})
+    job = LayerJob(**{"layer": item, "record": None, "keep": True, **changes})
     return layers.make_layer(job, store, lambda amount: None)
 
 
@@ -103,8 +105,8 @@ def test_two_wheels_that_disagree_about_a_file_are_refused(store, tmp_path):
 def test_venv_and_files_need_no_input(store):
     venv = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
     files = FilesRecipe(user=samples.USER, workdir="/workspace", cache="/var/cache/imgbuild")
-    jobs = [Job(layer=layer(recipe), record=None, keep=True) for recipe in (venv, files)]
-    made = workers.assemble_all(jobs, store, processes=1)
+    jobs = [LayerJob(layer=layer(recipe), record=None, keep=True) for recipe in (venv, files)]
+    made = workers.assemble_all(jobs, Context(store, Http()), processes=1)
     assert {item.id for item in made} == {job.layer.id for job in jobs}
     assert all(store.blob(item.record.digest) for item in made)
 

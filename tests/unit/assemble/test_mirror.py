@@ -11,30 +11,32 @@ from msgspec.structs import asdict
 
 from imgbuild.assemble import mirror, published_layers
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.mirror import Mirror, Origin
+from imgbuild.assemble.mirror import Mirror, MirrorOrigin
 from imgbuild.assemble.mirror_items import Input
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.lock import make_lock
-from imgbuild.lock.resolution import Built, Deb, Locked, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.plan.plan import plan
 from imgbuild.registry.client import Client
 from imgbuild.solve import sdists
+from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
-from tests import extended, registries, samples
-from tests.registries import Registry
-from tests.registry_words import Fault
+from tests.support import extended, memory_registry, samples
+from tests.support.memory_registry import Registry
+from tests.support.memory_registry_values import Fault
 
 NAME = "team/inputs"
 
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.delenv(mirror.VARIABLE, raising=False)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    with registries.serve(Registry()) as found:
+    with memory_registry.serve(Registry()) as found:
         yield found
 
 
@@ -79,17 +81,17 @@ def test_the_option_goes_before_the_environment_the_project_and_the_user(alone, 
     found = mirror.find(alone)
     assert found is not None
     assert (found.origin, found.setting.mirror, found.setting.only) == (
-        Origin.USER, "user.example/a", True
+        MirrorOrigin.USER, "user.example/a", True
     )  # fmt: skip
     assert found.place == alone / "config/imgbuild/mirror.json"
     write(alone / "mirror.json", '{"mirror": "project.example/a"}')
     found = mirror.find(alone)
     assert found is not None
-    assert (found.origin, found.setting.only) == (Origin.PROJECT, False)
+    assert (found.origin, found.setting.only) == (MirrorOrigin.PROJECT, False)
     monkeypatch.setenv(mirror.VARIABLE, "environment.example/a")
     found = mirror.find(alone)
     assert found is not None
-    assert (found.origin, found.place) == (Origin.ENVIRONMENT, None)
+    assert (found.origin, found.place) == (MirrorOrigin.ENVIRONMENT, None)
     found = mirror.find(alone, "option.example/a", only=True)
     assert found is not None
     assert (found.setting.mirror, found.setting.only) == ("option.example/a", True)
@@ -105,7 +107,7 @@ def test_off_goes_before_what_is_behind_it(alone, monkeypatch):
     monkeypatch.setenv(mirror.VARIABLE, "")  # as if it were not set
     found = mirror.find(alone)
     assert found is not None
-    assert found.origin is Origin.PROJECT
+    assert found.origin is MirrorOrigin.PROJECT
 
 
 def test_a_setting_that_cannot_be_read_is_refused_with_its_place(alone):
@@ -151,7 +153,7 @@ def test_files_and_layers_come_into_the_store(registry):
         given(registry, "layers/x", b"layer", layer=True),
         wanted("absent.whl", b"never there"),
     ]
-    assert mirror_of(registry).bring(items, store, title="small") == {
+    assert mirror_of(registry).bring(items, Context(store, Http()), title="small") == {
         items[0].digest, items[1].digest
     }  # fmt: skip
     path, blob = store.file(items[0].sha256), store.blob(items[1].digest)
@@ -169,9 +171,9 @@ def test_what_is_in_the_store_is_not_asked_for(registry):
     store = Store.open()
     item = given(registry, "a.whl", b"wheel")
     found = mirror_of(registry)
-    found.bring([item], store, title="small")
+    found.bring([item], Context(store, Http()), title="small")
     before = len(registry.requests)
-    assert found.bring([item], store, title="small") == {item.digest}
+    assert found.bring([item], Context(store, Http()), title="small") == {item.digest}
     assert len(registry.requests) == before
 
 
@@ -182,7 +184,7 @@ def test_a_layer_that_lies_among_the_files_is_taken_from_there(registry):
     with store.scratch() as scratch:
         (scratch / "file").write_bytes(b"layer")
         store.add_file(scratch / "file", item.sha256)
-    assert mirror_of(registry).bring([item], store, title="small") == {item.digest}
+    assert mirror_of(registry).bring([item], Context(store, Http()), title="small") == {item.digest}
     assert store.blob(item.digest) is not None
 
 
@@ -192,7 +194,7 @@ def test_what_an_earlier_run_left_is_gone_on_with(registry):
     with store.partial(item.sha256, stop=lambda: False) as partial:
         assert partial is not None
         partial.write_bytes(data[:1000])
-    assert mirror_of(registry).bring([item], store, title="small") == {item.digest}
+    assert mirror_of(registry).bring([item], Context(store, Http()), title="small") == {item.digest}
     (asked,) = registry.asked("GET .*/blobs/")
     assert asked.headers["Range"] == "bytes=1000-"
 
@@ -200,19 +202,22 @@ def test_what_an_earlier_run_left_is_gone_on_with(registry):
 def test_a_broken_line_is_tried_again(registry):
     item = given(registry, "a.whl", bytes(range(256)) * 4096)
     registry.faults.append(Fault(r"GET .*/blobs/", cut_answer=700_000))
-    assert mirror_of(registry).bring([item], Store.open(), title="small") == {item.digest}
+    assert mirror_of(registry).bring([item], Context(Store.open(), Http()), title="small") == {
+        item.digest
+    }
     assert len(registry.asked("GET .*/blobs/")) == 2
 
 
-def test_other_bytes_are_passed_over_or_refused(registry, capsys):
+def test_other_bytes_are_skipped_or_refused(registry, capsys):
     good, bad = given(registry, "good.whl", b"good"), wanted("bad.whl", b"right")
     registry.blobs[NAME, bad.digest] = b"wrong"
     store = Store.open()
-    assert mirror_of(registry).bring([good, bad], store, title="small") == {good.digest}
-    assert f"bad.whl of {registry.host}/{NAME} is passed over" in capsys.readouterr().err
+    context = Context(store, Http(), console)
+    assert mirror_of(registry).bring([good, bad], context, title="small") == {good.digest}
+    assert f"bad.whl of {registry.host}/{NAME} is skipped" in capsys.readouterr().err
     assert store.file(bad.sha256) is None
     with pytest.raises(IntegrityError):
-        mirror_of(registry, only=True).bring([bad], store, title="small")
+        mirror_of(registry, only=True).bring([bad], Context(store, Http()), title="small")
     assert store.file(bad.sha256) is None
 
 
@@ -220,34 +225,36 @@ def test_a_mirror_that_fails_is_given_up_once(registry, capsys):
     items = [given(registry, f"{name}.whl", name.encode()) for name in "abc"]
     registry.faults.append(Fault("GET .*/blobs/", times=1000, status=503))
     found = mirror_of(registry)
-    assert found.bring(items, Store.open(), title="small") == set()
-    assert f"the mirror {registry.host}/{NAME} is passed over" in capsys.readouterr().err
+    assert found.bring(items, Context(Store.open(), Http(), console), title="small") == set()
+    assert f"the mirror {registry.host}/{NAME} is skipped" in capsys.readouterr().err
     registry.faults.clear()
     before = len(registry.requests)
-    assert found.bring(items, Store.open(), title="small") == set()
+    assert found.bring(items, Context(Store.open(), Http()), title="small") == set()
     assert len(registry.requests) == before
     registry.faults.append(Fault("GET .*/blobs/", times=1000, status=503))
     with pytest.raises(FetchFailed, match="503"):
-        mirror_of(registry, only=True).bring(items, Store.open(), title="small")
+        mirror_of(registry, only=True).bring(items, Context(Store.open(), Http()), title="small")
 
 
 def test_a_mirror_that_fails_after_some_files_has_given_these(registry):
     large, small = given(registry, "large.whl", b"x" * 5000), given(registry, "small.whl", b"y")
     registry.faults.append(Fault(f"GET .*/blobs/{small.digest}", times=1000, status=500))
     store = Store.open()
-    have = mirror_of(registry).bring([large], store, title="small")
-    found = mirror_of(registry, attempts=1).bring([large, small], store, title="small")
+    have = mirror_of(registry).bring([large], Context(store, Http()), title="small")
+    found = mirror_of(registry, attempts=1).bring(
+        [large, small], Context(store, Http()), title="small"
+    )
     assert found == have == {large.digest}
 
 
 # -- what a build asks it for
 
 
-def named(name: str, registry: Registry, *, there: bool = True) -> Locked:
+def named(name: str, registry: Registry, *, there: bool = True) -> LockedFile:
     """A file as a lock has it; `there` says whether the mirror has it."""
     data = f"bytes of {name}".encode()
     item = given(registry, name, data) if there else wanted(name, data)
-    return Locked(file=name, size=item.size, sha256=item.sha256)
+    return LockedFile(file=name, size=item.size, sha256=item.sha256)
 
 
 def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registry):
@@ -257,7 +264,7 @@ def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registr
         word = f"{there}".lower()
         deb = named(f"pool/main/p/python3/python3-{word}.deb", registry)
         tool = named(f"setuptools-{word}-py3-none-any.whl", registry)
-        built = Built(
+        built = BuiltWheel(
             package="antlr", version="4.9", index="pypi", env={},
             sdist=named(f"antlr-{word}.tar.gz", registry),
             requires=(
@@ -269,7 +276,7 @@ def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registr
         resolution = Resolution(wheels=(), built=(built,), debs=debs)
         lock = make_lock(matrix, "small", {host: resolution})
         store = Store.open()
-        inputs = Inputs(matrix, store, Http(), offline=False, mirror=mirror_of(registry))
+        inputs = Inputs(matrix, Context(store, Http()), mirror=mirror_of(registry))
         assert inputs.mirror is not None
         brought = inputs._from_mirror(inputs.mirror, lock, {built.wheel.sha256})
         assert brought == ({built.wheel.sha256} if there else set())
@@ -280,7 +287,7 @@ def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registr
 def test_offline_asks_no_mirror(registry):
     lock = samples.lock()
     inputs = Inputs(
-        samples.matrix(), Store.open(), Http(offline=True), offline=True,
+        samples.matrix(), Context(Store.open(), Http(offline=True)),
         mirror=mirror_of(registry),
     )  # fmt: skip
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
@@ -306,7 +313,7 @@ def test_published_layers_are_asked_of_the_mirror_and_else_made_of_inputs(regist
     )
     store = Store.open()
     only = mirror_of(registry, only=True)
-    inputs = Inputs(matrix, store, Http(), offline=False, mirror=only)
+    inputs = Inputs(matrix, Context(store, Http()), mirror=only)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(published_layers, "records", lambda *_: known)
         published_layers.take(extended.OWN, planned.layers, known, inputs)

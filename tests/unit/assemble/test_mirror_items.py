@@ -8,18 +8,18 @@ import msgspec
 
 from imgbuild.assemble import mirror_items
 from imgbuild.lock.lock import AddedFile, Extends, Lock, make_lock
-from imgbuild.lock.resolution import Built, Locked, RegistryLayer
+from imgbuild.lock.resolution import BuiltWheel, LockedFile, RegistryLayer
 from imgbuild.values import Arch, sha256
-from tests import samples
+from tests.support import samples
 
 X86 = Arch.X86_64
 
 
-def locked(file: str) -> Locked:
-    return Locked(file=file, size=len(file), sha256=sha256(file.encode()))
+def locked(file: str) -> LockedFile:
+    return LockedFile(file=file, size=len(file), sha256=sha256(file.encode()))
 
 
-BUILT = Built(
+BUILT = BuiltWheel(
     package="antlr",
     version="4.9",
     index="pypi",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from imgbuild.assemble import skeleton
 from imgbuild.oci.tar import Kind
 from imgbuild.plan.plan import FilesRecipe, VenvRecipe
-from tests import samples
+from tests.support import samples
 
 VENV = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
 FILES = FilesRecipe(user=samples.USER, workdir="/workspace", cache="/var/cache/imgbuild")

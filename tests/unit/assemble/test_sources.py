@@ -8,25 +8,26 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.assemble import sources
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.sources import LockSources
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.lock.lock import Lock, make_lock
-from imgbuild.lock.resolution import Built, Deb, Locked, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix.model import Index, Matrix
 from imgbuild.solve.sdists import host_arch
 from imgbuild.values import Arch, sha256
-from tests import samples
+from tests.support import samples
 
 
 def words(file: str) -> bytes:
     return f"the bytes of {file}".encode()
 
 
-def locked(file: str) -> Locked:
-    return Locked(file=file, size=len(words(file)), sha256=sha256(words(file)))
+def locked(file: str) -> LockedFile:
+    return LockedFile(file=file, size=len(words(file)), sha256=sha256(words(file)))
 
 
 def wheel(package: str, index: str) -> Wheel:
@@ -43,7 +44,7 @@ SDIST = locked("demo-1.0.tar.gz")
 BACKEND = wheel("backend", "own")
 TOOLS = wheel("tools", "pypi")
 DEBS = (deb("bash"), deb("python3"))
-BUILT = Built(
+BUILT = BuiltWheel(
     package="demo",
     version="1.0",
     index="own",
@@ -64,7 +65,7 @@ def world(folder: Path, arch: Arch, debs: tuple[Deb, ...] = DEBS) -> tuple[Lock,
     return make_lock(matrix, "small", {arch: resolution}), matrix
 
 
-def store_of(folder: Path, items: Iterable[Locked]) -> Store:
+def store_of(folder: Path, items: Iterable[LockedFile]) -> Store:
     store = Store.open(folder / "cache")
     for item in items:
         with store.scratch() as temporary:
@@ -90,11 +91,14 @@ def other(arch: Arch) -> Arch:
     ],
 )
 def test_a_wheel_is_built_without_a_server_if_its_root_is_here_too(
-    tmp_path: Path, here: tuple[Locked, ...], needed: bool
+    tmp_path: Path, here: tuple[LockedFile, ...], needed: bool
 ) -> None:
     lock, matrix = world(tmp_path, host_arch())
     due = {BUILT.wheel.sha256}
-    assert sources.far(lock, due, matrix, store_of(tmp_path, here)) == (due if needed else set())
+    context = Context(store_of(tmp_path, here), Http(offline=True))
+    located = LockSources(lock, matrix, context).locate(due)
+    assert located.remote == (due if needed else set())
+    assert located.ingredients == {SDIST.sha256, BACKEND.sha256, TOOLS.sha256}
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -104,7 +108,8 @@ def test_a_lock_without_packages_of_this_machine_needs_debians_archive(
     arch, debs = (other(host_arch()), DEBS) if elsewhere else (host_arch(), ())
     lock, matrix = world(tmp_path, arch, debs)
     due = {BUILT.wheel.sha256}
-    assert sources.far(lock, due, matrix, store_of(tmp_path, (TOOLS, *DEBS))) == due
+    context = Context(store_of(tmp_path, (TOOLS, *DEBS)), Http(offline=True))
+    assert LockSources(lock, matrix, context).locate(due).remote == due
 
 
 def test_offline_it_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
@@ -112,7 +117,7 @@ def test_offline_it_is_refused_before_anything_is_fetched(tmp_path: Path) -> Non
     (tmp_path / BACKEND.file).write_bytes(words(BACKEND.file))
     lock, matrix = world(tmp_path, host_arch())
     store = store_of(tmp_path, (TOOLS,))
-    inputs = Inputs(matrix, store, Http(attempts=1, offline=True), offline=True)
+    inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
         inputs.download(lock, {BUILT.wheel.sha256})
     assert caught.value.hint == "run once without --offline"

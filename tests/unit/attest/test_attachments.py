@@ -18,9 +18,9 @@ from imgbuild.publish.push_plan import PushPlan
 from imgbuild.registry import artifacts
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch
-from tests.unit import registry_project
-from tests.unit.cli_project import TARGET, Command, json_of
-from tests.unit.registry_project import BOTH, NAME, Place
+from tests.support import registry_project
+from tests.support.inprocess_project import TARGET, Command, json_of
+from tests.support.registry_project import BOTH, NAME, Place
 
 BILLS = {cyclonedx.MEDIA_TYPE, spdx.MEDIA_TYPE}
 ABOUT = {provenance.MEDIA_TYPE, bundle.ARTIFACT_TYPE}
@@ -82,7 +82,7 @@ def test_bills_are_those_of_the_verb(place: Place, command: Command, tmp_path: P
         ("cyclonedx", cyclonedx.MEDIA_TYPE, "sbom.cdx.json"),
         ("spdx", spdx.MEDIA_TYPE, "sbom.spdx.json"),
     ):
-        made = json_of(command("sbom", BOTH, "--format", form, "--output", "bills", "--json"))
+        made = json_of(command("show", BOTH, "--sbom", form, "--output", "bills", "--json"))
         for item, paper in zip(made, plan.manifests, strict=True):
             (found,) = artifacts.find(client(), place.repository, paper.digest, kind)
             assert found.files[name].data == Path(item["output"]).read_bytes()
@@ -222,8 +222,8 @@ def test_lock_of_another_image_is_refused(
         (["--from", f"HOST/me/rl:{TARGET}"], 3, "carries no lock"),
         (["--from", "HOST/me/rl"], 2, "names no image of the repository"),
         (["--from", "./nowhere"], 2, "no such folder"),
-        (["--from", "x", TARGET], 2, "--from x says what is built"),
-        (["--from", "x", "--builder", "docker"], 2, "--from x says what is built"),
+        (["--from", "x", TARGET], 2, "--from x cannot be combined"),
+        (["--from", "x", "--builder", "docker"], 2, "--from x cannot be combined"),
     ],
 )
 def test_refusals(place: Place, command: Command, words: list[str], status: int, said: str):

@@ -12,6 +12,7 @@ from imgbuild import codec, project
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest import bundle
 from imgbuild.attest.bundle import Carried, Sources
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
@@ -19,14 +20,13 @@ from imgbuild.index.pages import places
 from imgbuild.lock import extension, published
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import DebianBase, Index
-from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import AddedFilesRecipe, plan
 from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch, sha256
-from tests import extended
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, World
+from tests.support import extended, inprocess_project
+from tests.support.inprocess_project import TARGET, World
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()
-    return cli_project.make(folder)
+    return inprocess_project.make(folder)
 
 
 def of(world: World) -> Carried:
@@ -48,7 +48,7 @@ def ours(folder: Path) -> tuple[Path, Lock, Seal]:
     matrix = extended.read(path)
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
     sealed = seals.seal(lock, extended.records(plan(lock, arch) for arch in lock.arch))
-    lock_target.write_locked(project.find(path), lock, sealed)
+    current.write_locked(project.find(path), lock, sealed)
     return path, lock, sealed
 
 
@@ -153,7 +153,7 @@ def test_missing_file_is_refused(world: World, name: str):
 def test_seal_of_another_lock_is_refused(world: World):
     own = of(world)
     changed = codec.encode(msgspec.structs.replace(world.lock, as_of="2025-06-21"))
-    with pytest.raises(LockStale, match=f"there/digests.json is not the seal of {TARGET}'s lock"):
+    with pytest.raises(LockStale, match=f"there/digests.json does not match the lock of {TARGET}"):
         bundle.read({**own.data, "lock.json": changed}, "there")
 
 
@@ -185,7 +185,7 @@ def test_added_files_travel_and_come_into_the_cache(world: World, tmp_path: Path
     assert kept.read_bytes() == extended.SCRIPT
     # So a build needs neither the user's repository nor the published target's files.
     made = bundle.matrix(found, tmp_path)
-    inputs = Inputs(made, store, Http(offline=True), offline=True)
+    inputs = Inputs(made, Context(store, Http(offline=True)))
     due = [
         layer
         for layer in plan(lock, Arch.X86_64).layers

@@ -17,8 +17,7 @@ from imgbuild.attest import provenance
 from imgbuild.attest.provenance import Circumstances, Commit
 from imgbuild.attest.sbom import cyclonedx, document
 from imgbuild.values import Arch, digest_of
-from tests import billworld, registries
-from tests.unit import cli_project
+from tests.support import inprocess_project, memory_registry, sbom_sample
 
 HERE = Circumstances(
     lock="1" * 64,
@@ -37,9 +36,9 @@ GITHUB = {
 }
 
 
-def made(here: Circumstances = HERE, arches: tuple[Arch, ...] = billworld.ARCHES) -> bytes:
-    lock = billworld.lock()
-    return provenance.statement(lock, billworld.seal(lock), arches, here)
+def made(here: Circumstances = HERE, arches: tuple[Arch, ...] = sbom_sample.ARCHES) -> bytes:
+    lock = sbom_sample.lock()
+    return provenance.statement(lock, sbom_sample.seal(lock), arches, here)
 
 
 def valid(data: bytes) -> dict[str, Any]:
@@ -67,8 +66,8 @@ def test_statement_is_valid():
 
 
 def test_subjects_are_the_index_and_each_manifest():
-    lock = billworld.lock()
-    sealed = billworld.seal(lock)
+    lock = sbom_sample.lock()
+    sealed = sbom_sample.seal(lock)
     said = {one["name"]: one["digest"]["sha256"] for one in json.loads(made())["subject"]}
     assert said == {
         "small": sealed.digest[7:],
@@ -102,13 +101,13 @@ def test_what_was_asked_for_and_who_built():
 
 
 def test_every_file_that_went_in_is_named_once():
-    lock = billworld.lock()
+    lock = sbom_sample.lock()
     needed = valid(made())["buildDefinition"]["resolvedDependencies"]
     hashes = [one["digest"].get("sha256") for one in needed]
     assert len(set(hashes)) == len(hashes)
     due = {item.sha256 for found in lock.arch.values() for item in (*found.wheels, *found.debs)}
     due |= {built.sdist.sha256 for found in lock.arch.values() for built in found.built}
-    due |= {sha for sha in (billworld.TOOL.sha256, HERE.lock, HERE.matrix) if sha is not None}
+    due |= {sha for sha in (sbom_sample.TOOL.sha256, HERE.lock, HERE.matrix) if sha is not None}
     assert set(hashes) == {*due, None}  # the commit, which is no file
     # A wheel that was made on the way is no input, and is named as what it is.
     (made_here,) = valid(made())["runDetails"]["byproducts"]
@@ -116,8 +115,8 @@ def test_every_file_that_went_in_is_named_once():
 
 
 def test_names_are_those_of_the_bill_of_materials():
-    lock = billworld.lock()
-    one = document.bill(lock, billworld.seal(lock), Arch.X86_64, billworld.packages(lock))
+    lock = sbom_sample.lock()
+    one = document.sbom(lock, sbom_sample.seal(lock), Arch.X86_64, sbom_sample.packages(lock))
     listed = {part.get("purl", "") for part in json.loads(cyclonedx.document(one))["components"]}
     needed = {
         item.get("uri", "") for item in valid(made())["buildDefinition"]["resolvedDependencies"]
@@ -157,17 +156,20 @@ def test_builder_is_the_workflow_where_one_runs():
 
 def test_circumstances_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    registries.alone(monkeypatch, tmp_path)  # no git either
-    world = cli_project.make(tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)  # no git either
+    world = inprocess_project.make(tmp_path)
     from imgbuild import project
 
-    found = provenance.circumstances(project.find(tmp_path), cli_project.TARGET, GITHUB)
+    found = provenance.circumstances(project.find(tmp_path), inprocess_project.TARGET, GITHUB)
     assert found.invocation == "https://github.com/me/it/actions/runs/42/attempts/2"
     assert found.commit is None
-    text = (tmp_path / "images" / cli_project.TARGET / "lock.json").read_bytes()
+    text = (tmp_path / "images" / inprocess_project.TARGET / "lock.json").read_bytes()
     assert found.lock == digest_of(text)[7:]
     assert found.matrix == digest_of(world.matrix.read_bytes())[7:]
-    assert provenance.circumstances(project.find(tmp_path), cli_project.TARGET, {}).invocation == ""
+    assert (
+        provenance.circumstances(project.find(tmp_path), inprocess_project.TARGET, {}).invocation
+        == ""
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from imgbuild.errors import InputError
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Waiver
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from tests import audited
+from tests.support import audited
 
 REQUIRES = {"a==1": "Requires-Dist: b<3\nRequires-Dist: c\n"}
 PACKAGES: dict[str, audited.Files] = {"a==1": {}, "b==3": {}}

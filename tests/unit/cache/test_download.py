@@ -10,12 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, Interrupted, WorkFailed
-from imgbuild.lock.resolution import Locked
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.values import sha256
-from tests.servers import Site, serve
+from tests.support.servers import Site, serve
 
 DATA = bytes(range(256)) * 2000
 
@@ -44,8 +45,8 @@ def http() -> Http:
     return Http(attempts=4, first_wait=0.001, timeout=(5, 5))
 
 
-def locked(data: bytes = DATA, name: str = "x.whl") -> Locked:
-    return Locked(file=name, size=len(data), sha256=sha256(data))
+def locked(data: bytes = DATA, name: str = "x.whl") -> LockedFile:
+    return LockedFile(file=name, size=len(data), sha256=sha256(data))
 
 
 def want(*urls: str, data: bytes = DATA) -> Want:
@@ -58,7 +59,7 @@ def named(site: Site, name: str) -> Want:
 
 
 def fetch(store: Store, http: Http, *wants: Want) -> dict[str, Path]:
-    return fetch_all(wants, store, http, title="test")
+    return fetch_all(wants, Context(store, http), title="test")
 
 
 def begin(store: Store, data: bytes, whole: bytes = DATA) -> Path:
@@ -261,15 +262,15 @@ def test_a_damaged_file_in_the_cache_is_had_again(store: Store, http: Http, site
 
 def test_a_lock_with_a_wrong_size_is_named(store: Store, http: Http, site: Site) -> None:
     fetch(store, http, want(site.url("x.whl")))
-    wrong = Locked(file="x.whl", size=1, sha256=sha256(DATA))
+    wrong = LockedFile(file="x.whl", size=1, sha256=sha256(DATA))
     with pytest.raises(IntegrityError, match="the lock says 1 bytes"):
-        fetch_all([Want(wrong, list)], store, http, title="test")
+        fetch_all([Want(wrong, list)], Context(store, http), title="test")
 
 
 def test_a_disk_that_is_too_small_is_said_first(store: Store, http: Http) -> None:
-    vast = Locked(file="vast", size=1 << 60, sha256="0" * 64)
+    vast = LockedFile(file="vast", size=1 << 60, sha256="0" * 64)
     with pytest.raises(WorkFailed, match="GB free") as caught:
-        fetch_all([Want(vast, list)], store, http, title="test")
+        fetch_all([Want(vast, list)], Context(store, http), title="test")
     assert caught.value.hint
 
 
@@ -366,7 +367,7 @@ def test_whatever_happens_the_file_is_right(
     with serve(Site(files={"x": data}, cuts=list(cuts), ranges=ranges, announce=announce)) as site:
         wanted = Want(locked(data, "x"), lambda: [site.url("x")])
         try:
-            found = fetch_all([wanted], store, http, title="test")
+            found = fetch_all([wanted], Context(store, http), title="test")
         except FetchFailed:
             assert not ranges, "a server with ranges always gets to the end in four tries"
             assert store.file(sha256(data)) is None

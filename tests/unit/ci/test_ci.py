@@ -19,11 +19,12 @@ from imgbuild.plan import seal
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.sif import push as pushing
-from imgbuild.sif.convert import Made
+from imgbuild.sif.convert import ConvertedImage
 from imgbuild.smoke import result
+from imgbuild.system.console import console
 from imgbuild.values import Arch, digest_of
-from tests.unit.ci_world import BOTH, RUNNERS, _made, _place, _world, of, passed, told, way
-from tests.unit.cli_project import TARGET, UNLOCKED, World
+from tests.support.ci_jobs_sample import BOTH, RUNNERS, _made, _place, _world, of, passed, told, way
+from tests.support.inprocess_project import TARGET, UNLOCKED, World
 
 __all__ = ["_made", "_place", "_world"]  # fixtures
 
@@ -81,7 +82,7 @@ def test_a_sif_comes_after_the_tags_of_each_architecture(world):
     assert [job.id for job in made.sif] == [f"{UNLOCKED}@x86_64-sif", f"{UNLOCKED}@arm64-sif"]
     assert {job.needs for job in made.sif} == {(f"{UNLOCKED}@publish",)}
     command = running.command(way(world), made.sif[1], "sif")
-    assert command[:6] == ("sif", UNLOCKED, "--arch", "arm64", "--push", "registry.example/rl")
+    assert command[:6] == ("push", UNLOCKED, "registry.example/rl", "--sif", "--arch", "arm64")
 
 
 def test_machines_fit_or_the_job_is_refused(world):
@@ -193,7 +194,7 @@ def test_tags_say_what_is_published(place, tmp_path):
     file = tmp_path / "x.sif"
     file.write_bytes(b"a SIF")
     image = place.world.seal.arch[Arch.X86_64].manifest
-    sif = Made(
+    sif = ConvertedImage(
         name=TARGET, arch=Arch.X86_64, format="sif", compressor="gzip", tool="4.6", output=file,
         digest=digest_of(b"a SIF"), size=5, image=image,
     )  # fmt: skip
@@ -208,7 +209,7 @@ def test_a_registry_that_does_not_say_has_nothing_published(place, capsys):
     place.push()
     place.registry.auth, place.registry.login = "basic", ("me", "secret")
     selected = select(load(place.world.matrix), [], everything=True, arches=[])
-    client = Client(first_wait=0.001, attempts=1, origin=True)
+    client = Client(first_wait=0.001, attempts=1, origin=True, reporter=console)
     assert choosing.published(client, place.repository, selected) == {}
     assert "does not say what it has (401)" in " ".join(capsys.readouterr().err.split())
 
@@ -354,11 +355,11 @@ def test_steps_are_verbs_that_one_can_paste(world):
     assert running.command(here, gpu, "smoke")[4:6] == ("--tier", "gpu")
     assert "--digest-only" in running.command(here, job, "push")
     assert running.command(here, publish, "sign") == (
-        "sign", place, "--target", TARGET, "--key", "/a/key", *matrix, *plain, "--json",
+        "sign", place, "--target", TARGET, "--sign-key", "/a/key", *matrix, *plain, "--json",
     )  # fmt: skip
     assert running.command(here, publish, "tag") == (
         # The target's own tag last: where it is, a later night has nothing left to do.
-        "tag", place, f"{TARGET}-20261121", TARGET, *plain, "--json",
+        "registry", "tag", place, f"{TARGET}-20261121", TARGET, *plain, "--json",
     )  # fmt: skip
 
 
@@ -386,11 +387,11 @@ def test_an_image_over_its_budget_fails(world, tmp_path):
 
 def test_another_machine_is_told_what_this_one_was(world):
     here = way(world, RUNNERS, arches=(Arch.X86_64,), through="root", patience=2.0)
-    words = nightly.run_command(here, of(world).gpu[0])[3:]
-    assert words == [
-        "ci", "run", f"{TARGET}@x86_64-gpu", "--matrix", str(world.matrix),
+    words = nightly.run_command(here)[3:]
+    assert words == (
+        "ci", "run", "--matrix", str(world.matrix),
         "--results", str(world.folder / "build/ci"), "--registry", "registry.example/rl",
-        "--date", "2026-11-21", "--arch", "x86_64",
+        "--arch", "x86_64",
         "--gate", "static", "--gate", "cpu", "--gate", "gpu",
-        "--through", "root", "--patience", "2.0",
-    ]  # fmt: skip
+        "--through", "root", "--timeout-factor", "2.0",
+    )  # fmt: skip

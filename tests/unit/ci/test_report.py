@@ -12,9 +12,9 @@ from imgbuild.ci import report, results, running
 from imgbuild.ci.choosing import Chosen, Passed
 from imgbuild.ci.results import StepResult
 from imgbuild.errors import InputError
-from tests import registries
-from tests.unit.ci_world import RUNNERS, _made, _world, of, passed, told, way
-from tests.unit.cli_project import TARGET, Command, World
+from tests.support import memory_registry
+from tests.support.ci_jobs_sample import RUNNERS, _made, _world, of, passed, told, way
+from tests.support.inprocess_project import TARGET, Command, World
 
 __all__ = ["_made", "_world"]  # fixtures
 
@@ -112,7 +112,7 @@ def test_who_is_told_of_an_unfinished_target_has_the_line_of_its_first_open_job(
 def _command(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    registries.alone(monkeypatch, world.folder)
+    memory_registry.alone(monkeypatch, world.folder)
     return Command(monkeypatch, capsys)
 
 
@@ -137,22 +137,25 @@ def test_a_report_of_a_night_asks_for_what_is_published(world, command):
     (world.folder / "jobs.json").write_text(chosen)
     [target] = codec.decode(chosen.encode(), Chosen, file="stdout").targets
     passed(world.folder / "build/ci", target.image[0])
-    words = ("ci", "report", "--jobs", "jobs.json", "--issues", "issues")
+    words = ("ci", "report", "--jobs-file", "jobs.json", "--issues", "issues")
     assert command(*words).status == 0
     assert not (world.folder / "issues").exists()
-    assert command(*words, "--published").status == 1
+    assert command(*words, "--expect-published").status == 1
     assert (world.folder / f"issues/{TARGET}.md").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2 is no part"),
+        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2: not a part"),
         (("run", f"{TARGET}@moon", "--no-push", "--no-gpu"), f"{TARGET} has no job {TARGET}@moon"),
-        (("run", f"{TARGET}@x86_64", "--no-push", "--keyless"), "--no-push: nothing goes"),
-        (("run", "a@b", "--registry", "h/n", "--key", "k", "--keyless"), "two ways to sign"),
-        (("run", f"{TARGET}@x86_64", "--no-gpu"), "no registry is named"),
-        (("run", f"{TARGET}@x86_64", "--no-push", "--through", "here"), "is no image"),
+        (("run", f"{TARGET}@x86_64", "--no-push", "--keyless"), "--no-push cannot be combined"),
+        (("run", "a@b", "--registry", "h/n", "--sign-key", "k", "--keyless"), "cannot be combined"),
+        (("run", f"{TARGET}@x86_64", "--no-gpu"), "no repository is named"),
+        (
+            ("run", f"{TARGET}@x86_64", "--no-push", "--through", "here"),
+            "not the active environment",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(world, command, words, message):
@@ -198,7 +201,7 @@ def test_what_no_machine_can_prove_is_red_if_asked_for(world, command):
     told(world, RUNNERS)
     gone = Passed(target="third", digest="", outcome="impossible", reason="no machine")
     codec.write(world.folder / "jobs.json", Chosen(targets=(), passed=(gone,)))
-    words = ("ci", "report", "--jobs", "jobs.json", "--issues", "issues")
+    words = ("ci", "report", "--jobs-file", "jobs.json", "--issues", "issues")
     done = command(*words, "--summary", "page")
     assert done.status == 0
     assert "| third | ⚠️ impossible |  | no machine |" in (world.folder / "page").read_text()
@@ -207,6 +210,6 @@ def test_what_no_machine_can_prove_is_red_if_asked_for(world, command):
 
 
 def test_a_night_needs_a_registry(command):
-    done = command("nightly", "--all")
+    done = command("ci", "nightly", "--all")
     assert done.status == InputError.exit_code
-    assert "no registry is named" in done.stderr
+    assert "no repository is named" in done.stderr

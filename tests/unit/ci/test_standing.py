@@ -12,12 +12,12 @@ from imgbuild.ci import nightly, results, running
 from imgbuild.ci.jobs import Job, Jobs
 from imgbuild.ci.running import Way
 from imgbuild.sif import push as pushing
-from imgbuild.sif.convert import Made
+from imgbuild.sif.convert import ConvertedImage
 from imgbuild.values import Arch, digest_of
-from tests import registries
-from tests.unit.ci_world import RUNNERS, _place, of, passed, told, way
-from tests.unit.cli_project import TARGET, Command
-from tests.unit.registry_project import Place
+from tests.support import memory_registry
+from tests.support.ci_jobs_sample import RUNNERS, _place, of, passed, told, way
+from tests.support.inprocess_project import TARGET, Command
+from tests.support.registry_project import Place
 
 __all__ = ["_place"]  # a fixture
 LOOKS = {"check", "size"}
@@ -107,7 +107,7 @@ def test_a_sif_of_another_image_is_none(place, tmp_path):
     assert running.due_steps(here, sif) == {"gate", "pull", "sif"}  # no image is on this disk
     file = tmp_path / "x.sif"
     file.write_bytes(b"a SIF")
-    made = Made(
+    made = ConvertedImage(
         name=TARGET, arch=Arch.X86_64, format="sif", compressor="gzip", tool="4.6", output=file,
         digest=digest_of(b"a SIF"), size=5, image=place.world.seal.arch[Arch.X86_64].manifest,
     )  # fmt: skip
@@ -158,7 +158,7 @@ def test_what_is_to_be_done_has_no_result_until_it_is(place, tmp_path):
 def _command(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    registries.alone(monkeypatch, place.world.folder)
+    memory_registry.alone(monkeypatch, place.world.folder)
     return Command(monkeypatch, capsys)
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
-from imgbuild.cli.app import app
+from imgbuild.cli._app import app
 from imgbuild.errors import ImgbuildError
-from tests.sourcecode import module_of
+from tests.support.source_code import module_of
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs/reference"
@@ -25,8 +26,10 @@ VERBS: dict[str, Any] = dict(REFERENCE.verbs(typer.main.get_command(app)))
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_committed_page_follows_from_the_code(name: str) -> None:
-    assert (FOLDER / name).read_text(encoding="utf-8") == PAGES[name], REMEDY
+def test_a_committed_page_follows_from_the_code(
+    name: str, golden: Callable[[Path, str], None]
+) -> None:
+    golden(FOLDER / name, PAGES[name])
 
 
 def test_no_page_is_left_over() -> None:

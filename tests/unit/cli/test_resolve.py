@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.cli import worlds as words
-from imgbuild.resolve.answer import Answer, Choice, Outcome, Refused
+from imgbuild.cli import _resolve_lines as words
+from imgbuild.resolve.answer import ArchOutcome, ChosenVersion, Refusal, ResolveAnswer
 from imgbuild.values import Arch
-from tests.unit.cli_project import Command
-from tests.unit.matrix_text import RIGHT
+from tests.support.inprocess_project import Command
+from tests.support.matrix_text import RIGHT
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def command(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ([], "nothing is asked for"),
-        (["vllm=="], "is no requirement"),
+        ([], "no package is requested"),
+        (["vllm=="], "invalid requirement"),
         (["torch", "--cuda", "12"], "two numbers"),
         (["torch", "--base", "alpine"], "no base alpine"),
         (["torch", "--name", "cu124-vllm"], "has a target cu124-vllm already"),
-        (["torch", "--as-of", "yesterday"], "is no day"),
-        (["torch", "--arch", "sparc"], "no such architecture"),
+        (["torch", "--as-of", "yesterday"], "invalid date for --as-of"),
+        (["torch", "--arch", "sparc"], "is not an architecture"),
         (["torch", "--index", "torch=nowhere"], "no index nowhere"),
         (["torch", "--have", "torch>=2"], "one version"),
         (["torch", "--have", "torch==2.8.0+cu128", "--cuda", "12.6"], "built for CUDA 12.8"),
@@ -45,24 +45,26 @@ def test_wrong_words(command: Command, line: list[str], said: str) -> None:
     assert said in json.loads(done.stdout)["message"] + str(json.loads(done.stdout)["hint"])
 
 
-REFUSED = Refused(
+REFUSED = Refusal(
     message="this world is impossible on arm64",
     reasons=("torch 2.6.0 is a CPU build", "vllm 0.8 has no wheel"),
     nearest=("vllm 0.20.0, with torch 2.11.0 for CUDA 13.0",),
     hint=None,
 )
-ANSWER = Answer(
+ANSWER = ResolveAnswer(
     name="cu124-vllm0.8",
     python="3.11",
     arch={
-        Arch.X86_64: Outcome(
+        Arch.X86_64: ArchOutcome(
             packages=(
-                Choice(package="torch", version="2.6.0", why=("you have torch==2.6.0",)),
-                Choice(package="numpy", version="2.2.6", why=("a requires ==1", "b", "c", "d")),
+                ChosenVersion(package="torch", version="2.6.0", why=("you have torch==2.6.0",)),
+                ChosenVersion(
+                    package="numpy", version="2.2.6", why=("a requires ==1", "b", "c", "d")
+                ),
             ),
             warnings=("verl 0.4.1 is of 2025-07",),
         ),
-        Arch.ARM64: Outcome(refused=REFUSED),
+        Arch.ARM64: ArchOutcome(refused=REFUSED),
     },
     row=("  cu124-vllm0.8:", "    base: debian-12"),
     checks=("metadata", "imports", "calls", "support", "rules"),
@@ -82,7 +84,7 @@ def test_what_is_possible_is_data_and_the_rest_is_talk(
         "# checked: metadata, imports, calls, support, rules",
         "# not checked: elf, cuda; imgbuild lock reads shared objects",
         "",
-        "# a row for matrix.yaml, below targets:",
+        "# a row for matrix.yaml, under targets:",
         "  cu124-vllm0.8:",
         "    base: debian-12",
     ]
@@ -90,4 +92,4 @@ def test_what_is_possible_is_data_and_the_rest_is_talk(
     told = capsys.readouterr().err
     assert "verl 0.4.1 is of 2025-07" in told
     assert "because torch 2.6.0 is a CPU build\n" in told
-    assert "nearest: vllm 0.20.0, with torch 2.11.0 for CUDA 13.0\n" in told
+    assert "suggestion: vllm 0.20.0, with torch 2.11.0 for CUDA 13.0\n" in told

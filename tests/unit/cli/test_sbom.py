@@ -1,4 +1,4 @@
-"""`imgbuild sbom`: where its documents go, and what it says of them."""
+"""`imgbuild show --sbom`: where its documents go, and what it says of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from imgbuild.values import Arch, digest_of
-from tests.unit import cli_project
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, Command, World, json_of
 from tests.unit.attest.sbom.test_document import valid_cyclonedx, valid_spdx
-from tests.unit.cli_project import TARGET, Command, World, json_of
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    return cli_project.make(folder)
+    return inprocess_project.make(folder)
 
 
 @pytest.fixture
@@ -30,20 +30,20 @@ def command(
 
 
 def test_one_bill_goes_to_stdout_or_to_a_file(command: Command, world: World):
-    shown = command("sbom", TARGET)
+    shown = command("show", TARGET, "--sbom", "cyclonedx")
     assert shown.status == 0
     valid_cyclonedx(shown.stdout.encode())
-    told = command("sbom", TARGET, "--output", "out/bill.json")
+    told = command("show", TARGET, "--sbom", "cyclonedx", "--output", "out/bill.json")
     data = (world.folder / "out/bill.json").read_bytes()
     assert data == shown.stdout.encode()
     assert told.stdout == f"{TARGET} x86_64 {digest_of(data)} out/bill.json\n"
 
 
 def test_json_says_whose_bill_it_is(command: Command, world: World):
-    (made,) = json_of(command("sbom", TARGET, "--format", "spdx", "--json"))
+    (made,) = json_of(command("show", TARGET, "--sbom", "spdx", "--json"))
     assert made["image"] == world.seal.arch[Arch.X86_64].manifest
     valid_spdx(json.dumps(made["document"]).encode())
-    (written,) = json_of(command("sbom", TARGET, "--format", "spdx", "-o", "a.json", "--json"))
+    (written,) = json_of(command("show", TARGET, "--sbom", "spdx", "-o", "a.json", "--json"))
     assert written == {**made, "document": None, "output": "a.json"}
 
 
@@ -51,20 +51,24 @@ def test_several_bills_go_to_a_folder_and_not_to_stdout(command: Command, world:
     from imgbuild.matrix.load import load
 
     matrix = load(world.matrix)
-    cli_project.seal_target(world.folder, matrix, cli_project.UNLOCKED, world.wheels, Arch)
-    told = command("sbom", "--all")
+    inprocess_project.seal_target(
+        world.folder, matrix, inprocess_project.UNLOCKED, world.wheels, Arch
+    )
+    told = command("show", "--sbom", "cyclonedx", "--all")
     assert (told.status, told.stdout) == (2, "")
-    assert "several bills of materials do not go to stdout" in told.stderr
-    assert command("sbom", "--all", "--output", "bills").status == 0
+    assert "only one SBOM can be written to stdout" in told.stderr
+    assert command("show", "--sbom", "cyclonedx", "--all", "--output", "bills").status == 0
     assert sorted(path.name for path in (world.folder / "bills").iterdir()) == [
         f"{TARGET}-x86_64.cdx.json",
-        f"{cli_project.UNLOCKED}-arm64.cdx.json",
-        f"{cli_project.UNLOCKED}-x86_64.cdx.json",
+        f"{inprocess_project.UNLOCKED}-arm64.cdx.json",
+        f"{inprocess_project.UNLOCKED}-x86_64.cdx.json",
     ]
-    assert command("sbom", cli_project.UNLOCKED, "--arch", "arm64").status == 0
+    assert (
+        command("show", "--sbom", "spdx", inprocess_project.UNLOCKED, "--arch", "arm64").status == 0
+    )
 
 
 def test_target_without_a_lock_is_refused(command: Command):
-    told = command("sbom", cli_project.UNLOCKED)
+    told = command("show", "--sbom", "cyclonedx", inprocess_project.UNLOCKED)
     assert (told.status, told.stdout) == (5, "")
-    assert f"imgbuild lock {cli_project.UNLOCKED}" in told.stderr
+    assert f"imgbuild lock {inprocess_project.UNLOCKED}" in told.stderr

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from imgbuild.cli.app import app
-from tests.unit.cli_project import Command
+from imgbuild.cli._app import app
+from tests.support.inprocess_project import Command
 
 ROOT = Path(__file__).parents[3]
 SHARED = {"json": ("--json",), "quiet": ("--quiet", "-q"), "verbose": ("--verbose", "-v")}
@@ -58,7 +58,9 @@ def test_help_shows_options_and_an_example(
     assert "Example" in done.stdout
     examples = EXAMPLE.findall(inspect.getdoc(VERBS[verb].callback) or "")
     assert examples
-    known = {flag for option in VERBS[verb].params for flag in option.opts}
+    known = {
+        flag for option in VERBS[verb].params for flag in (*option.opts, *option.secondary_opts)
+    }
     for example in examples:
         words = shlex.split(re.sub(r'^.*\$\(|\)"?$|\|.*$', "", example), comments=True)
         assert " ".join(words).startswith(f"imgbuild {verb}"), example
@@ -74,4 +76,5 @@ def test_the_readme_names_every_verb_and_no_other() -> None:
     table = text.partition("## Verbs")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`([a-z]+)`", row)}
-    assert named == {verb.split()[0] for verb in VERBS}
+    program: Any = typer.main.get_command(app)
+    assert named == {name for name, command in program.commands.items() if not command.hidden}

@@ -34,7 +34,7 @@ def _folder(tmp_path, monkeypatch):
     return folder
 
 
-def test_gpus_are_counted_by_their_files(tmp_path, monkeypatch):
+def test_gpus_are_counted_by_their_devices(tmp_path, monkeypatch):
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
         (tmp_path / name).touch()
     monkeypatch.setattr(driver, "DEVICES", tmp_path)
@@ -46,7 +46,7 @@ def test_gpus_are_counted_by_their_files(tmp_path, monkeypatch):
     ("value", "count"),
     [("3", 1), ("0,1", 2), ("", 0), ("-1", 0), ("NoDevFiles", 0), ("GPU-1a2b", 1)],
 )
-def test_gpus_that_are_allotted_are_counted(value, count, tmp_path, monkeypatch):
+def test_visible_gpus_are_counted(value, count, tmp_path, monkeypatch):
     """A node's files are there for all of its GPUs; Slurm names those of this job."""
     for number in range(8):
         (tmp_path / f"nvidia{number}").touch()
@@ -68,14 +68,14 @@ def test_gpus_that_are_allotted_are_counted(value, count, tmp_path, monkeypatch)
         (1, "here", ("cpu", "gpu")),
     ],
 )
-def test_the_machine_chooses_the_tiers(gpus, through, tiers):
+def test_tiers_by_number_of_gpus(gpus, through, tiers):
     assert smoke.fitting(gpus, through) == tiers
 
 
-def test_only_the_drivers_own_files_are_shown(folder, tmp_path):
+def test_only_files_of_the_driver_are_linked(folder, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    shown = driver.shown(scratch)
+    shown = driver.driver_files(scratch)
     links = {path.name: str(path.readlink()) for path in (scratch / "driver").iterdir()}
     assert links == {
         "libcuda.so": "libcuda.so.1",
@@ -91,5 +91,5 @@ def test_only_the_drivers_own_files_are_shown(folder, tmp_path):
 
 def test_no_driver_is_an_error(folder, tmp_path):
     (folder / "libcuda.so.1").unlink()
-    with pytest.raises(WorkFailed, match=r"no libcuda\.so\.1"):
-        driver.shown(tmp_path)
+    with pytest.raises(WorkFailed, match=r"libcuda\.so\.1 not found"):
+        driver.driver_files(tmp_path)

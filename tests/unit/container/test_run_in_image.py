@@ -1,4 +1,4 @@
-"""What a command in an image needs to know: its configuration, and how large the image becomes."""
+"""The configuration of an image for running a command, and its unpacked size."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from imgbuild.oci.layout import Layout
 from imgbuild.pipeline import targets
 from imgbuild.plan import seal
 from imgbuild.values import Arch
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, World
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, World
 
 ARCH = Arch.X86_64
 
@@ -26,13 +26,13 @@ def _made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[World, Layou
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()
-    world = cli_project.make(folder)
+    world = inprocess_project.make(folder)
     session = targets.open_session(folder, targets.Options(offline=True))
     targets.build_all(session, session.select([TARGET]), None)
     return world, targets.built_layout(session, TARGET, None)
 
 
-def test_the_configuration_is_the_locks(made: tuple[World, Layout]) -> None:
+def test_the_configuration_is_that_of_the_lock(made: tuple[World, Layout]) -> None:
     world, layout = made
     settings = world.lock.settings
     found = run_in_image.running(layout, ARCH)
@@ -41,20 +41,20 @@ def test_the_configuration_is_the_locks(made: tuple[World, Layout]) -> None:
     assert found.workdir == settings.workdir
 
 
-def test_a_configuration_of_other_types_is_refused(made: tuple[World, Layout]) -> None:
+def test_an_invalid_configuration_is_an_error(made: tuple[World, Layout]) -> None:
     _, layout = made
     broken = msgspec.structs.replace(layout.image(ARCH), settings={"Env": "PATH=/bin"})
-    with pytest.raises(IntegrityError, match="the configuration for x86_64 is none"):
+    with pytest.raises(IntegrityError, match="invalid image configuration for x86_64"):
         run_in_image.running(msgspec.structs.replace(layout, images={ARCH: broken}), ARCH)
 
 
-def test_the_seal_says_how_large_the_image_becomes(made: tuple[World, Layout]) -> None:
+def test_the_unpacked_size_comes_from_the_digests(made: tuple[World, Layout]) -> None:
     world, layout = made
     size = run_in_image.unpacked_size(world.folder / "images", TARGET, layout, ARCH)
     assert size == sum(layer.unpacked for layer in world.seal.arch[ARCH].layers)
 
 
-def test_nobody_knows_the_size_without_the_seal_of_that_image(made: tuple[World, Layout]) -> None:
+def test_the_size_is_unknown_without_the_digests_of_that_image(made: tuple[World, Layout]) -> None:
     world, layout = made
     images = world.folder / "images"
     assert run_in_image.unpacked_size(images, "another", layout, ARCH) is None

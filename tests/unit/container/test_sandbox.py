@@ -1,4 +1,4 @@
-"""What the sandbox asks of the system, seen before anything is started."""
+"""The arguments and mount points of the sandbox, before anything is started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def points(root: Path, *binds: Bind) -> list[str]:
     return sandbox._arguments(root, binds, network=False)
 
 
-def test_mount_points_are_made(root):
+def test_mount_points_are_created(root):
     found = points(root)
     names = ["", "/proc", "/dev", "/sys", "/tmp", "/etc/hosts"]
     assert found[:6] == [f"{root}{name}" for name in names]
@@ -30,7 +30,7 @@ def test_mount_points_are_made(root):
     assert all((root / name.lstrip("/")).is_dir() for name in names[:5])
 
 
-def test_mount_points_stay_inside_whatever_the_image_holds(root, tmp_path):
+def test_mount_points_are_inside_the_root(root, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (root / "sys").symlink_to(outside)
@@ -63,25 +63,25 @@ def test_files_and_folders_are_bound_alike(root, tmp_path):
     assert (root / "c").is_dir()
 
 
-def test_a_bind_of_nothing_is_an_input_error(root, tmp_path):
+def test_a_bind_of_a_missing_path_is_an_error(root, tmp_path):
     with pytest.raises(InputError, match="absent"):
         points(root, Bind(source=tmp_path / "absent", target="/x"))
 
 
-def test_a_bind_out_of_the_image_is_refused(root, tmp_path):
+def test_a_bind_outside_the_image_is_an_error(root, tmp_path):
     with pytest.raises(IntegrityError, match="leads out"):
         points(root, Bind(source=tmp_path, target="/../x"))
 
 
-def test_a_root_that_is_none_is_an_input_error(tmp_path):
+def test_a_missing_root_is_an_error(tmp_path):
     with pytest.raises(InputError, match="cannot use"):
         points(tmp_path / "absent")
 
 
-def test_no_command_is_an_input_error(root):
+def test_no_command_is_an_error(root):
     with pytest.raises(InputError, match="no command"):
         sandbox.run(root, [])
 
 
-def test_the_script_has_no_open_word():
+def test_the_script_has_no_unreplaced_placeholder():
     assert "@" not in sandbox._script().replace('"$@"', "")

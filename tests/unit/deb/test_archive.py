@@ -8,7 +8,7 @@ import pytest
 from imgbuild.deb.archive import read
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import MTIME, Kind, Member, Slice
-from tests import debs
+from tests.support import debs
 
 
 def everything(path: str, kind: Kind) -> bool:

@@ -4,7 +4,7 @@ import pytest
 import trustme
 
 from imgbuild.deb.certificates import der, install, subject_hash
-from imgbuild.deb.tree import Tree
+from imgbuild.deb.tree import DebTree
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import Member
 
@@ -31,7 +31,7 @@ def test_openssl_gives_this_root_the_same_hash() -> None:
     assert subject_hash(der(ROOT_X2.encode(), "x")) == "0b9bc432"  # openssl x509 -subject_hash
 
 
-def put(tree: Tree, name: str, data: bytes) -> None:
+def put(tree: DebTree, name: str, data: bytes) -> None:
     tree.add(Member(path=f"{FOLDER}/{name}", size=len(data), content=data), "ca-certificates")
 
 
@@ -41,7 +41,7 @@ def authority(name: str) -> bytes:
 
 
 def test_bundle_links_and_list() -> None:
-    tree = Tree()
+    tree = DebTree()
     other = authority("Any")
     put(tree, "B (old),_Root.crt", ROOT_X2.strip().encode())  # no newline at its end
     put(tree, "A.crt", other)
@@ -63,7 +63,7 @@ def test_bundle_links_and_list() -> None:
 
 
 def test_two_authorities_of_one_name_are_numbered() -> None:
-    tree = Tree()
+    tree = DebTree()
     for file in ("B.crt", "A.crt"):
         put(tree, file, ROOT_X2.encode())
     install(tree)
@@ -79,7 +79,7 @@ def test_case_and_spaces_of_a_name_do_not_matter() -> None:
 
 
 def test_a_file_without_a_certificate_is_named() -> None:
-    tree = Tree()
+    tree = DebTree()
     put(tree, "broken.crt", b"nothing")
     with pytest.raises(IntegrityError, match=r"broken\.crt holds no certificate"):
         install(tree)

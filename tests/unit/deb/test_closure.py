@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from imgbuild.deb.closure import Archive, close
-from imgbuild.errors import InputError, WorldImpossible
+from imgbuild.deb.closure import DebianArchive, close
+from imgbuild.errors import InputError, NoSolution
 
 
 def package(name: str, version: str = "1.0", **fields: str) -> dict[str, str]:
@@ -14,7 +14,9 @@ def package(name: str, version: str = "1.0", **fields: str) -> dict[str, str]:
 
 
 def closed(*packages: dict[str, str], wanted: tuple[str, ...]) -> list[str]:
-    return [found["Package"] for found in close(Archive(packages), wanted, file="matrix.yaml")]
+    return [
+        found["Package"] for found in close(DebianArchive(packages), wanted, file="matrix.yaml")
+    ]
 
 
 def test_dependencies_are_followed_and_recommends_are_not() -> None:
@@ -65,7 +67,7 @@ def test_a_versioned_dependency_wants_a_versioned_provides() -> None:
     plain, old = package("plain", Provides="api"), package("old", Provides="api (= 2)")
     new = package("new", Provides="api (= 3.1)")
     assert closed(app, plain, old, new, wanted=("app",)) == ["app", "new"]
-    with pytest.raises(WorldImpossible):
+    with pytest.raises(NoSolution):
         closed(app, plain, old, wanted=("app",))
 
 
@@ -75,7 +77,7 @@ def test_cycles_end() -> None:
 
 
 def test_of_several_versions_the_newest_counts() -> None:
-    archive = Archive([package("a", "1.10"), package("a", "1.9")])
+    archive = DebianArchive([package("a", "1.10"), package("a", "1.9")])
     assert archive.packages["a"]["Version"] == "1.10"
 
 
@@ -103,7 +105,7 @@ def test_unknown_names_are_all_reported_with_the_nearest() -> None:
 
 
 def test_what_nothing_satisfies_is_explained_up_to_the_wish() -> None:
-    with pytest.raises(WorldImpossible) as caught:
+    with pytest.raises(NoSolution) as caught:
         closed(
             package("app", Depends="middle"),
             package("middle", Depends="lib (>= 2) | other"),
@@ -120,7 +122,7 @@ def test_what_nothing_satisfies_is_explained_up_to_the_wish() -> None:
 @pytest.mark.parametrize("field", ["Conflicts", "Breaks"])
 def test_packages_that_exclude_each_other_are_reported(field: str) -> None:
     one, two = package("one", **{field: "two (<< 2)"}), package("two", "1.5")
-    with pytest.raises(WorldImpossible) as caught:
+    with pytest.raises(NoSolution) as caught:
         closed(one, two, wanted=("one", "two"))
     assert caught.value.reasons == (f"one {field.lower()} two (<< 2), which two 1.5 is",)
     assert closed(one, package("two", "2.0"), wanted=("one", "two")) == ["one", "two"]
@@ -138,12 +140,12 @@ def test_on_top_of_a_base_only_what_it_lacks_is_chosen() -> None:
         package("base", Depends="gone"),  # the base stands: nobody asks again what it needs
         package("sh", Essential="yes"),
     )
-    found = close(Archive(packages), ["app"], file="matrix.yaml", have=["base"])
+    found = close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
     assert [one["Package"] for one in found] == ["app", "base", "lib"]
 
 
 def test_a_newer_version_of_a_base_package_is_not_brought() -> None:
     packages = (package("app", Depends="base (>= 2.0)"), package("base", "1.0"))
-    with pytest.raises(WorldImpossible, match=r"satisfies base \(>= 2.0\)") as caught:
-        close(Archive(packages), ["app"], file="matrix.yaml", have=["base"])
+    with pytest.raises(NoSolution, match=r"satisfies base \(>= 2.0\)") as caught:
+        close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
     assert "app: wanted on top of the base" in caught.value.reasons

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.deb.control import Relation, clauses, fields, paragraphs
+from imgbuild.deb.control import DebRelation, clauses, fields, paragraphs
 
 
 def test_fields_keep_their_order_and_continuation_lines() -> None:
@@ -27,9 +27,9 @@ def test_a_line_that_is_no_field_is_refused() -> None:
 def test_clauses() -> None:
     read = clauses("libc6 (>= 2.36), debconf (>= 0.5) | debconf-2.0,\n python3:any (<<3.12)")
     assert read == (
-        (Relation("libc6", ">=", "2.36"),),
-        (Relation("debconf", ">=", "0.5"), Relation("debconf-2.0")),
-        (Relation("python3", "<<", "3.12"),),
+        (DebRelation("libc6", ">=", "2.36"),),
+        (DebRelation("debconf", ">=", "0.5"), DebRelation("debconf-2.0")),
+        (DebRelation("python3", "<<", "3.12"),),
     )
     assert clauses("") == ()
     assert str(read[0][0]) == "libc6 (>= 2.36)"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imgbuild.deb.libraries import HEADER, cache, compare, encode, folders, soname
-from imgbuild.deb.tree import Tree
+from imgbuild.deb.tree import DebTree
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.values import Arch
 
@@ -44,12 +44,12 @@ def decoded(data: bytes) -> list[tuple[int, str, str]]:
     return rows
 
 
-def put(tree: Tree, path: str, data: bytes) -> None:
+def put(tree: DebTree, path: str, data: bytes) -> None:
     tree.add(Member(path=path, size=len(data), content=data), "demo")
 
 
-def root() -> Tree:
-    tree = Tree()
+def root() -> DebTree:
+    tree = DebTree()
     put(tree, "etc/ld.so.conf", b"# comment\ninclude /etc/ld.so.conf.d/*.conf\n")
     put(
         tree,
@@ -63,7 +63,7 @@ def root() -> Tree:
     return tree
 
 
-def names(tree: Tree) -> list[tuple[str, str]]:
+def names(tree: DebTree) -> list[tuple[str, str]]:
     data, _ = cache(tree, Arch.X86_64, VERSION)
     return [(name, path) for _, name, path in decoded(data)]
 

@@ -19,7 +19,7 @@ from imgbuild.oci.tar import Kind, Member, Slice
 from imgbuild.plan import plan
 from imgbuild.plan.plan import DebianRecipe
 from imgbuild.values import Arch, sha256
-from tests import debs
+from tests.support import debs
 
 REPOSITORY = Path(__file__).parents[3]
 USER = User(name="imgbuild", uid=1000, gid=1000, home="/home/imgbuild")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.deb.tree import Tree, merged
+from imgbuild.deb.tree import DebTree, merged
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import Kind, Member
 
@@ -31,7 +31,7 @@ def test_merged(path: str, expected: str) -> None:
 
 
 def test_usr_is_merged_with_links_for_folders_that_are_used() -> None:
-    tree = Tree()
+    tree = DebTree()
     tree.add(file("bin/sh"), "dash")
     tree.add(file("lib64/ld.so"), "libc6")
     found = {member.path: member for member in tree.members()}
@@ -41,7 +41,7 @@ def test_usr_is_merged_with_links_for_folders_that_are_used() -> None:
 
 
 def test_members_come_in_byte_order() -> None:
-    tree = Tree()
+    tree = DebTree()
     for path in ("b", "a/z", "a", "a-b", "ä", "B"):
         tree.add(file(path), "demo")
     paths = [member.path for member in tree.members()]
@@ -49,7 +49,7 @@ def test_members_come_in_byte_order() -> None:
 
 
 def test_packages_share_folders_but_not_files() -> None:
-    tree = Tree()
+    tree = DebTree()
     tree.add(Member(path="bin", kind=Kind.FOLDER, mode=0o755), "one")
     tree.add(Member(path="usr/bin", kind=Kind.FOLDER, mode=0o755), "two")
     tree.add(file("bin/tool", b"1"), "one")
@@ -60,7 +60,7 @@ def test_packages_share_folders_but_not_files() -> None:
 
 
 def test_the_first_path_of_a_hard_linked_file_carries_it() -> None:
-    tree = Tree()
+    tree = DebTree()
     tree.add(file("usr/z", b"data", 0o755), "demo")
     tree.add(hard("usr/a", "usr/z"), "demo")
     tree.add(hard("bin/m", "usr/z"), "demo")
@@ -72,14 +72,14 @@ def test_the_first_path_of_a_hard_linked_file_carries_it() -> None:
 
 
 def test_a_hard_link_to_nothing_is_refused() -> None:
-    tree = Tree()
+    tree = DebTree()
     tree.add(hard("usr/a", "usr/gone"), "demo")
     with pytest.raises(IntegrityError, match="/usr/a is a hard link to /usr/gone"):
         tree.members()
 
 
 def test_links_are_followed_inside_the_root() -> None:
-    tree = Tree()
+    tree = DebTree()
     tree.add(file("usr/lib/x/data", b"found"), "demo")
     tree.link("etc/absolute", "/lib/x")
     tree.link("etc/relative", "../etc/absolute/data")
@@ -95,7 +95,7 @@ def test_links_are_followed_inside_the_root() -> None:
 
 
 def test_below_lists_one_folder_only() -> None:
-    tree = Tree()
+    tree = DebTree()
     for path in ("lib/b", "lib/a", "lib/c/d", "libx"):
         tree.add(file(path), "demo")
     assert [member.path for member in tree.below("/lib")] == ["usr/lib/a", "usr/lib/b"]

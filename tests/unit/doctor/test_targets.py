@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.audit.source.facts import Floors
 from imgbuild.cli import doctor as verb
 from imgbuild.doctor import targets
 from imgbuild.doctor.host import Gpu, Host, Runs, driver_of, parse_gpus
 from imgbuild.doctor.targets import Offer
 from imgbuild.plan.seal import seal_path
+from imgbuild.report import Floors
 from imgbuild.values import Arch
-from tests.unit.cli_project import TARGET, Command, json_of, make
+from tests.support.inprocess_project import TARGET, Command, json_of, make
 
 H200 = Gpu(name="NVIDIA H200", memory=143771 << 20, capability="9.0")
 # Written by nvidia-smi and the driver of an H200, 2026-11-21.
@@ -156,8 +156,8 @@ def test_without_a_gpu_only_the_architecture_is_judged() -> None:
     assert all("only the architecture" in one.remarks[0] for one in found.verdicts)
     assert found.best == ""
     lines = list(verb._lines(found))
-    assert "cu130-vllm: cannot be told" in lines
-    assert lines[-1] == "which target to use cannot be told without a GPU and its driver"
+    assert "cu130-vllm: unknown" in lines
+    assert lines[-1] == "without a GPU and its driver the target to use is unknown"
     text = "; ".join(found.remarks)
     assert "no GPU was found" in text
     assert "no docker, podman or apptainer answers" in text
@@ -258,4 +258,4 @@ def test_what_is_asked_of_an_image_needs_one(
     make(tmp_path)
     answer = Command(monkeypatch, capsys)("doctor", TARGET, word, "1")
     assert answer.status == 2
-    assert "go with --through" in answer.stderr
+    assert "need --through" in answer.stderr

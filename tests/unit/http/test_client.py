@@ -14,7 +14,7 @@ from imgbuild.cache.download import Http, Refused
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.http import credentials, session
 from imgbuild.http.credentials import Credentials, bare, host, origin, redact
-from tests.servers import Site, serve
+from tests.support.servers import Site, serve
 
 DATA = bytes(range(256)) * 1000
 

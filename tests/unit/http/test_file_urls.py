@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.http.client import Refused
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import lock_wheel, metadata
 from imgbuild.values import sha256
-from tests.localindex import wheel_bytes
-from tests.servers import Site, serve
+from tests.support.local_index import wheel_bytes
+from tests.support.servers import Site, serve
 
 NAME = "flash_attn-2.8.3+cu12torch2.9-cp311-cp311-linux_x86_64.whl"
 
@@ -33,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def indexes(address: str, http: Http) -> Indexes:
-    place = Place(name="wheels", address=address, flat=True, timed=False)
+    place = IndexAddress(name="wheels", address=address, flat=True, timed=False)
     return Indexes({"wheels": place}, {}, "wheels", http)
 
 
@@ -46,7 +47,9 @@ def test_a_wheel_is_found_read_locked_and_fetched(folder: Path, tmp_path: Path) 
     assert b"Requires-Dist: einops" in metadata(file, http, store)
     wheel = lock_wheel("flash-attn", "2.8.3+cu12torch2.9", "wheels", file, http)
     assert (wheel.file, wheel.size, wheel.sha256) == (NAME, len(data), sha256(data))
-    have = fetch_all([Want(locked=wheel, urls=lambda: [file.url])], store, http, title="test")
+    have = fetch_all(
+        [Want(locked=wheel, urls=lambda: [file.url])], Context(store, http), title="test"
+    )
     assert have[wheel.sha256].read_bytes() == data
 
 
@@ -80,5 +83,5 @@ def test_a_server_cannot_name_a_file_of_this_machine(folder: Path) -> None:
 
 def test_a_server_cannot_redirect_to_a_file_of_this_machine(folder: Path) -> None:
     site = Site(redirects={"/away": (folder / NAME).as_uri()})
-    with serve(site), pytest.raises(FetchFailed, match="which is no web address"):
+    with serve(site), pytest.raises(FetchFailed, match="which is not a web address"):
         Http(attempts=1).bytes(site.url("away"))

@@ -17,7 +17,7 @@ from imgbuild.index.candidates import (
     same_version,
     usable,
 )
-from imgbuild.index.pages import File
+from imgbuild.index.pages import IndexFile
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
@@ -28,7 +28,7 @@ MIDNIGHT = datetime.datetime(2025, 6, 20, tzinfo=datetime.UTC)
 
 
 def file(name="demo-1.0-py3-none-any.whl", **fields):
-    return File(name=name, url=f"https://x.example/{name}", **{"uploaded": BEFORE, **fields})
+    return IndexFile(name=name, url=f"https://x.example/{name}", **{"uploaded": BEFORE, **fields})
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def file(name="demo-1.0-py3-none-any.whl", **fields):
         (file(uploaded=None), "has no upload time"),
         (file(yanked=True), "was yanked"),
         (file("demo-2.0-py3-none-any.whl", yanked=True), None),
-        (file("demo-1.0.tar.gz"), "is no wheel"),
+        (file("demo-1.0.tar.gz"), "is not a wheel"),
         (file("demo-1.0-cp312-cp312-manylinux_2_17_x86_64.whl"), "Linux x86_64, Python cp312"),
         (file("demo-1.0-cp311-cp311-manylinux_2_17_aarch64.whl"), "Linux aarch64"),
         (file("demo-1.0-cp311-cp311-manylinux_2_39_x86_64.whl"), "is for"),
@@ -47,7 +47,7 @@ def file(name="demo-1.0-py3-none-any.whl", **fields):
         (file("demo-1.0-cp311-cp311-manylinux_2_36_x86_64.whl"), None),
         (file("demo-1.0-cp39-abi3-manylinux2014_x86_64.whl"), None),
         (file("demo-1.0-cp311-cp311-linux_x86_64.whl"), None),
-        (file(requires_python=">=3.12"), "wants Python >=3.12"),
+        (file(requires_python=">=3.12"), "requires Python >=3.12"),
         (file(requires_python=">=3.11.1"), None),
         (file(requires_python="not a specifier"), None),
     ],
@@ -126,4 +126,4 @@ def test_platform_names_of_uv(glibc, arch, name):
 def test_wheels_in_words():
     name = "demo-1.0-cp310-cp310-macosx_11_0_arm64.whl"
     assert described(name) == "macOS arm64, Python cp310"
-    assert described("nonsense.whl") == "nothing that its name tells"
+    assert described("nonsense.whl") == "an unknown platform"

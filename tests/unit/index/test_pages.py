@@ -5,19 +5,19 @@ import json
 
 import pytest
 
-from imgbuild.cache.download import Http, Page
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.index.pages import Indexes, Place, fill, places, read_json_api, read_page, when
+from imgbuild.http.client import Http, TextPage
+from imgbuild.index.pages import IndexAddress, Indexes, fill, places, read_json_api, read_page, when
 from imgbuild.matrix.model import Index
-from tests import samples
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
+from tests.support import samples
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
 
 SHA = "a" * 64
 
 
 def page(text, url="https://index.example/simple/demo/", kind="text/html"):
-    return Page(url, text, kind, 200)
+    return TextPage(url, text, kind, 200)
 
 
 def test_html_links_are_joined_unescaped_and_read():
@@ -96,14 +96,14 @@ def test_templates_are_filled():
 def test_only_indexes_that_the_target_uses_are_located():
     matrix = samples.matrix()
     found = places(matrix, matrix.targets["small"], lambda: "https://default.example/simple")
-    assert found == {"pypi": Place(name="pypi", address="https://default.example/simple")}
+    assert found == {"pypi": IndexAddress(name="pypi", address="https://default.example/simple")}
 
 
 def test_times_and_sizes_come_from_the_json_api():
     index = LocalIndex()
     index.wheel("demo", "1.0", uploaded="2025-06-19T10:00:00Z")
     with serve(Site(files=index.site_files())) as site:
-        place = Place(name="pypi", address=site.url("simple/"))
+        place = IndexAddress(name="pypi", address=site.url("simple/"))
         (file,) = Indexes({"pypi": place}, {}, "pypi", Http(attempts=1)).files("Demo")
     assert file.uploaded == datetime.datetime(2025, 6, 19, 10, tzinfo=datetime.UTC)
     assert file.size == len(index.published[0].data)
@@ -115,7 +115,7 @@ def test_an_entry_of_other_bytes_is_not_believed():
     forged.wheel("demo", "1.0", files={"demo/other.py": b""}, uploaded="2020-01-01T00:00:00Z")
     files = index.site_files() | {"pypi/demo/json": forged.site_files()["pypi/demo/json"]}
     with serve(Site(files=files)) as site:
-        place = Place(name="pypi", address=site.url("simple/"))
+        place = IndexAddress(name="pypi", address=site.url("simple/"))
         (file,) = Indexes({"pypi": place}, {}, "pypi", Http(attempts=1)).files("demo")
     assert file.uploaded is None
 
@@ -124,7 +124,7 @@ def test_a_page_is_asked_for_once_and_absence_is_no_error():
     index = LocalIndex()
     index.wheel("demo", "1.0")
     with serve(Site(files=index.site_files(api=False))) as site:
-        place = Place(name="pypi", address=site.url("simple"))
+        place = IndexAddress(name="pypi", address=site.url("simple"))
         indexes = Indexes({"pypi": place}, {}, "pypi", Http(attempts=1))
         assert len(indexes.files("demo")) == len(indexes.files("demo")) == 1
         assert indexes.files("absent") == ()
@@ -133,7 +133,7 @@ def test_a_page_is_asked_for_once_and_absence_is_no_error():
 
 def test_a_server_that_refuses_is_an_error_not_absence():
     with serve(Site(refusals=[(403, {})])) as site:
-        place = Place(name="pypi", address=site.url("simple"))
+        place = IndexAddress(name="pypi", address=site.url("simple"))
         with pytest.raises(FetchFailed, match="403"):
             Indexes({"pypi": place}, {}, "pypi", Http(attempts=1)).files("demo")
 
@@ -143,7 +143,7 @@ def test_a_flat_page_serves_many_packages():
         '<a href="f/demo-1.0-py3-none-any.whl">a</a><a href="f/other-2.0-py3-none-any.whl">b</a>'
     )
     with serve(Site(files={"links": links.encode()})) as site:
-        place = Place(name="own", address=site.url("links"), flat=True, timed=False)
+        place = IndexAddress(name="own", address=site.url("links"), flat=True, timed=False)
         indexes = Indexes({"own": place}, {}, "own", Http(attempts=1))
         assert [file.name for file in indexes.files("other")] == ["other-2.0-py3-none-any.whl"]
 
@@ -157,8 +157,8 @@ def test_an_assigned_package_is_asked_of_its_index_only():
         serve(Site(files=default.site_files(api=False))) as second,
     ):
         located = {
-            "own": Place(name="own", address=first.url("simple"), timed=False),
-            "pypi": Place(name="pypi", address=second.url("simple")),
+            "own": IndexAddress(name="own", address=first.url("simple"), timed=False),
+            "pypi": IndexAddress(name="pypi", address=second.url("simple")),
         }
         indexes = Indexes(located, {"demo": "own"}, "pypi", Http(attempts=1))
         assert [str(file.version) for file in indexes.files("demo")] == ["1.0"]

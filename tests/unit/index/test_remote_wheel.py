@@ -7,10 +7,10 @@ import pytest
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
-from imgbuild.index.pages import File
+from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import Blocks, lock_file, lock_wheel, metadata
-from tests.localindex import wheel_bytes
-from tests.servers import Site, serve
+from tests.support.local_index import wheel_bytes
+from tests.support.servers import Site, serve
 
 NAME = "demo-1.0-py3-none-any.whl"
 DATA = wheel_bytes("demo", "1.0", ["numpy"])
@@ -31,7 +31,7 @@ def store(tmp_path):
 def test_the_file_beside_the_wheel_is_enough(site, store):
     beside = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
     site.files[f"{NAME}.metadata"] = beside
-    file = File(
+    file = IndexFile(
         name=NAME,
         url=site.url(NAME),
         metadata=True,
@@ -43,18 +43,18 @@ def test_the_file_beside_the_wheel_is_enough(site, store):
 
 def test_the_file_beside_the_wheel_must_be_what_the_index_says(site, store):
     site.files[f"{NAME}.metadata"] = b"Name: demo\n"
-    file = File(name=NAME, url=site.url(NAME), metadata=True, metadata_sha256="0" * 64)
+    file = IndexFile(name=NAME, url=site.url(NAME), metadata=True, metadata_sha256="0" * 64)
     with pytest.raises(IntegrityError, match="is not what its index says"):
         metadata(file, Http(attempts=1), store)
 
 
 def test_a_promised_file_that_is_not_there_falls_back_on_the_wheel(site, store):
-    file = File(name=NAME, url=site.url(NAME), metadata=True, sha256=SHA)
+    file = IndexFile(name=NAME, url=site.url(NAME), metadata=True, sha256=SHA)
     assert b"Requires-Dist: numpy" in metadata(file, Http(attempts=1), store)
 
 
 def test_metadata_is_remembered_by_hash(site, store):
-    file = File(name=NAME, url=site.url(NAME), sha256=SHA)
+    file = IndexFile(name=NAME, url=site.url(NAME), sha256=SHA)
     first = metadata(file, Http(attempts=1), store)
     site.files.clear()
     assert metadata(file, Http(attempts=1), store) == first
@@ -63,11 +63,11 @@ def test_metadata_is_remembered_by_hash(site, store):
 @pytest.mark.parametrize("suffix", [True, False])
 def test_what_the_index_does_not_say_is_found_out(site, suffix):
     site.suffix_ranges = suffix
-    unknown = File(name=NAME, url=site.url(NAME))
+    unknown = IndexFile(name=NAME, url=site.url(NAME))
     locked = lock_file(unknown, Http(attempts=1))
     assert (locked.size, locked.sha256) == (len(DATA), SHA)
     sized = lock_wheel(
-        "demo", "1.0", "own", File(name=NAME, url=site.url(NAME), sha256=SHA), Http()
+        "demo", "1.0", "own", IndexFile(name=NAME, url=site.url(NAME), sha256=SHA), Http()
     )
     assert (sized.size, sized.sha256, sized.index) == (len(DATA), SHA, "own")
 

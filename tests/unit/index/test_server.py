@@ -11,13 +11,13 @@ from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue, amended, serve
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests.localindex import LocalIndex, sdist_bytes
-from tests.servers import Site
-from tests.servers import serve as serve_site
+from tests.support.local_index import LocalIndex, sdist_bytes
+from tests.support.servers import Site
+from tests.support.servers import serve as serve_site
 
 AS_OF = datetime.date(2025, 6, 20)
 
@@ -32,7 +32,7 @@ def catalogue(stack, tmp_path, index, *, pins=None, api=True, sdists=None, site=
     site = site or Site()
     site.files.update(index.site_files(api=api))
     stack.enter_context(serve_site(site))
-    place = Place(name="pypi", address=site.url("simple"))
+    place = IndexAddress(name="pypi", address=site.url("simple"))
     http = Http(attempts=1)
     rules = Rules(
         as_of=AS_OF, tags=Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64), pins=pins or {}
@@ -103,7 +103,7 @@ def test_what_is_no_wheel_is_an_error_that_is_kept(stack, tmp_path):
     with pytest.raises(FetchFailed, match="400"):
         Http(attempts=1).text(file["url"] + ".metadata")
     assert [type(failure) for failure in found.failures] == [IntegrityError]
-    assert "demo-1.0-py3-none-any.whl is not a readable wheel" in found.failures[0].message
+    assert "demo-1.0-py3-none-any.whl is not a valid wheel" in found.failures[0].message
 
 
 def test_an_unknown_package_is_absent_and_a_wheel_is_not_served(stack, tmp_path):

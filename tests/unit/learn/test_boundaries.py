@@ -9,15 +9,15 @@ from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import boundaries
 from imgbuild.learn.boundaries import Shelf, asks, at_time, boundary, lacks
 from imgbuild.report import Evidence, Relation
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
-from tests import shelves
-from tests.localindex import LocalIndex, wheel_bytes
+from tests.support import shelves
+from tests.support.local_index import LocalIndex, wheel_bytes
 
 NUMBERS = list(range(40))
 
@@ -84,7 +84,7 @@ def test_a_release_without_a_hash_is_refused_where_nothing_may_be_fetched(tmp_pa
     (folder / "lib-1.0-py3-none-any.whl").write_bytes(wheel_bytes("lib", "1.0"))
     store = Store.open(tmp_path / "cache")
     http = Http(attempts=1, offline=True)
-    place = Place(name="own", address=f"{folder.as_uri()}/", flat=True, timed=False)
+    place = IndexAddress(name="own", address=f"{folder.as_uri()}/", flat=True, timed=False)
     tags = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
     rules = Rules(as_of=datetime.date(2025, 1, 1), tags=tags, pins={})
     catalogue = Catalogue(Indexes({"own": place}, {}, "own", http), rules, http, store)

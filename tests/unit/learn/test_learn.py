@@ -6,8 +6,8 @@ from imgbuild.learn.learn import learn
 from imgbuild.learn.loop import learn_all
 from imgbuild.matrix import constraints
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from tests import shelves
-from tests.localindex import LocalIndex
+from tests.support import shelves
+from tests.support.local_index import LocalIndex
 
 OLD = {"lib/__init__.py": "VERSION = 1\n", "lib/params.py": "class Old: pass\n"}
 NEW = {"lib/__init__.py": "VERSION = 2\n", "lib/params.py": "class New: pass\n"}

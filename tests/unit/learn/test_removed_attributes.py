@@ -5,8 +5,8 @@ import pytest
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.learn.removed_attributes import check, parts
 from imgbuild.report import Relation, Severity
-from tests import shelves
-from tests.localindex import LocalIndex
+from tests.support import shelves
+from tests.support.local_index import LocalIndex
 
 HEAD = {"transformers/__init__.py": "from transformers.base import Base, Fast\n"}
 BASE = "class Base:\n{body}\n    def __getattr__(self, key):\n        return self.table[key]\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from imgbuild.lock import drift
 from imgbuild.matrix.model import User
-from tests import samples
+from tests.support import samples
 
 
 def test_nothing_differs():

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from imgbuild import codec
+from imgbuild.assemble.inputs import added_files
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import extension, published
@@ -24,7 +25,7 @@ from imgbuild.plan.plan import (
     plan,
 )
 from imgbuild.values import Arch, sha256
-from tests import extended, renderworld, samples
+from tests.support import extended, render_sample, samples
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = """\
@@ -63,7 +64,7 @@ def test_what_is_added_stands_at_the_end_of_the_lock(path: Path) -> None:
     folder = path.parent / "published/small"
     due = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))
     due = due.replace("SCRIPT", sha256(extended.SCRIPT))
-    due = due.replace("DIGEST", extended.read(path).below["small"].digest)
+    due = due.replace("DIGEST", extended.read(path).published["small"].digest)
     found = json.loads(text)
     assert list(found)[-1] == "extends"
     assert found["extends"] == json.loads(due)
@@ -84,7 +85,7 @@ def test_settings_are_the_published_ones_changed_by_the_row(path: Path) -> None:
         "dev.imgbuild.target": "ours",
         "dev.imgbuild.version.wandb": "0.20.1",
         "org.example.team": "rl",
-        "org.opencontainers.image.base.digest": extended.read(path).below["small"].digest,
+        "org.opencontainers.image.base.digest": extended.read(path).published["small"].digest,
         "org.opencontainers.image.title": "ours",
     }
     assert lock.requirements == {**old.requirements, "einops": ">=0.8", "wandb": "==0.20.1"}
@@ -195,7 +196,7 @@ def test_another_published_target_is_told(path: Path) -> None:
     lock = made(path)
     extended.publish(path.parent / "published/small", extended.published(samples.wheel("new")))
     (told,) = extension.stale(lock, extended.read(path))
-    assert told.startswith("it stands on small sha256:")
+    assert told.startswith("it extends small sha256:")
     assert str(path.parent / "published/small/lock.json") in told
 
 
@@ -212,13 +213,13 @@ def test_a_published_package_that_is_gone_is_told(path: Path) -> None:
 
 def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> None:
     lock = extended.published()
-    old = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(renderworld.BUILT,))
+    old = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(render_sample.BUILT,))
     lock = msgspec.structs.replace(lock, arch={Arch.X86_64: old})
     path = extended.repository(tmp_path, lock=lock)
     own = made(path)
-    assert own.arch[Arch.X86_64].built == (renderworld.BUILT,)
+    assert own.arch[Arch.X86_64].built == (render_sample.BUILT,)
     assert extension.stale(own, extended.read(path)) == ()
-    other = msgspec.structs.replace(renderworld.BUILT, env={})
+    other = msgspec.structs.replace(render_sample.BUILT, env={})
     changed = msgspec.structs.replace(own.arch[Arch.X86_64], built=(other,))
     own = msgspec.structs.replace(own, arch={Arch.X86_64: changed})
     (told,) = extension.stale(own, extended.read(path))
@@ -254,13 +255,13 @@ def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_pat
     lock, matrix = made(path), extended.read(path)
     store = Store.open(tmp_path / "cache")
     due = {sha256(extended.SCRIPT), "0" * 64}
-    assert extension.bring(lock, due, matrix, store) == {sha256(extended.SCRIPT)}
+    assert added_files(lock, due, matrix, store) == {sha256(extended.SCRIPT)}
     kept = store.file(sha256(extended.SCRIPT))
     assert kept is not None
     assert kept.read_bytes() == extended.SCRIPT
     (path.parent / "train.sh").write_bytes(b"other")
     with pytest.raises(IntegrityError, match=r"train\.sh has sha256") as caught:
-        extension.bring(lock, due, matrix, store)
+        added_files(lock, due, matrix, store)
     assert caught.value.hint == "imgbuild lock --target ours"
 
 

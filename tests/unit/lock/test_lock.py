@@ -12,7 +12,7 @@ from imgbuild.errors import InputError, LockStale
 from imgbuild.lock import lock
 from imgbuild.matrix.model import Variable, Wanted
 from imgbuild.values import Arch
-from tests import samples
+from tests.support import samples
 
 
 def test_a_lock_is_read_back_as_written(tmp_path):
@@ -62,7 +62,7 @@ def test_a_broken_lock_names_the_file(tmp_path):
         with pytest.raises(InputError, match=r"lock\.json is not a valid lock$") as caught:
             lock.read_lock(tmp_path, "small")
         assert "_Versioned" not in str(caught.value.problems[0])
-        remedy = "restore it from git, or make it anew with: imgbuild lock --target small"
+        remedy = "restore it from git, or make it again with: imgbuild lock --target small"
         assert caught.value.hint == remedy
 
 

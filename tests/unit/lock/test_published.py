@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
@@ -19,8 +20,8 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.schema import EXTENSION_FILE, extension_schema, published_extension
 from imgbuild.matrix.select import select
 from imgbuild.values import Arch
-from tests import extended, samples
-from tests.unit.matrix_text import RIGHT
+from tests.support import extended, samples
+from tests.support.matrix_text import RIGHT
 
 REPOSITORY = Path(__file__).parents[3]
 MARK = "§"
@@ -61,7 +62,7 @@ def test_an_ordinary_matrix_is_read_as_ever(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
     found = published.load(tmp_path / "matrix.yaml")
     assert found == load(tmp_path / "matrix.yaml")
-    assert published.below(found, "cu124-vllm") is None
+    assert published.extended_target(found, "cu124-vllm") is None
     assert published.kept(found, "cu124-vllm", Arch.X86_64) is None
     assert published.added_packages(found, "cu124-vllm") == ()
     with pytest.raises(InputError, match="extends no published target"):
@@ -76,43 +77,43 @@ PROBLEMS = {
         'wandb: "0.20.1"',
         'torch: §"2.7.0"',
         "pins.torch",
-        "small has torch 2.6.0, and what it has stays as it is",
+        "small has torch 2.6.0, which an extension cannot change",
     ),
     "another range": (
         'einops: {spec: ">=0.8"',
         'numpy: §{spec: ">=3"',
         "requires.numpy",
-        "small has numpy 2.2.6, and what it has stays as it is",
+        "small has numpy 2.2.6, which an extension cannot change",
     ),
     "a folder that is a link": (
         "/opt/team/train.sh: {",
         "§/bin/train: {",
         "files./bin/train",
-        "/bin is no plain folder",
+        "/bin is not a plain folder",
     ),
     "a temporary folder": (
         "/opt/team/start: {",
         "§/tmp/start: {",
         "links./tmp/start",
-        "/tmp is no plain folder",
+        "/tmp is not a plain folder",
     ),
     "a path of packages": (
         "/opt/team/train.sh: {",
         "§/opt/venv/bin/train: {",
         "files./opt/venv/bin/train",
-        "comes from packages",
+        "packages provide everything",
     ),
     "the place of the environment": (
         "/opt/team/train.sh: {",
         "§/opt/venv: {",
         "files./opt/venv",
-        "has this, or something it needs below it",
+        "has this path, or needs one below it",
     ),
     "the interpreter's folder": (
         "/opt/team/start: {",
         "§/usr/bin: {",
         "links./usr/bin",
-        "has this, or something it needs below it",
+        "has this path, or needs one below it",
     ),
     "no absolute path": (
         "/opt/team/train.sh: {",
@@ -124,25 +125,25 @@ PROBLEMS = {
         "/opt/team/start: {to",
         "§/opt/team/train.sh: {to",
         "files./opt/team/train.sh",
-        "a link stands at this path too",
+        "a link has the same path",
     ),
     "a file used as a folder": (
         "/opt/team/start: {",
         "§/opt/team/train.sh/start: {",
         "links./opt/team/train.sh/start",
-        "/opt/team/train.sh is an added file, and nothing can lie below it",
+        "/opt/team/train.sh is an added file, which cannot have files below it",
     ),
     "a link used as a folder": (
         "/opt/team/train.sh: {",
         "§/opt/team/start/train.sh: {",
         "files./opt/team/start/train.sh",
-        "/opt/team/start is an added link, and nothing can lie below it",
+        "/opt/team/start is an added link, which cannot have files below it",
     ),
     "a file of another folder": (
         "from: train.sh",
         "from: §a/../../train.sh",
         "files./opt/team/train.sh.from",
-        "the file lies outside the repository",
+        "the file is outside the repository",
     ),
     "a file of this machine": (
         "from: train.sh",
@@ -152,7 +153,7 @@ PROBLEMS = {
     ),
     "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "another form"),
     "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "another form"),
-    "a package twice": ("[rsync]", "[rsync, §rsync]", "packages[1]", "rsync stands here twice"),
+    "a package twice": ("[rsync]", "[rsync, §rsync]", "packages[1]", "rsync is listed twice"),
     "an index without address": (
         "    labels:",
         "    indexes: {wandb: §other}\n    labels:",
@@ -228,7 +229,7 @@ def test_an_image_that_is_not_the_published_one(image: str, message: str, tmp_pa
 @pytest.mark.parametrize("image", ["registry.example.org:5000/a/b", "oci:../image", "localhost/x"])
 def test_places_of_an_image(image: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
-    assert extended.read(extended.repository(tmp_path, text)).below["small"].image == image
+    assert extended.read(extended.repository(tmp_path, text)).published["small"].image == image
 
 
 def test_a_link_that_leads_out_of_the_repository(tmp_path: Path) -> None:
@@ -358,16 +359,15 @@ def test_a_published_target_that_is_another_one(tmp_path: Path) -> None:
 def test_a_copy_that_is_not_there(file: str, tmp_path: Path) -> None:
     path = extended.repository(tmp_path)
     (tmp_path / "published/small" / file).unlink()
-    with pytest.raises(InputError, match=f"{file}: no such file, and matrix.yaml extends small"):
+    with pytest.raises(InputError, match=f"{file}: no such file, but matrix.yaml extends small"):
         published.load(path)
 
 
 # -- the schema
 
 
-def test_the_published_schema_is_current() -> None:
-    remedy = "make it anew with: imgbuild schema --extension --output extension.schema.json"
-    assert (REPOSITORY / EXTENSION_FILE).read_bytes() == published_extension(), remedy
+def test_the_published_schema_is_current(golden: Callable[[Path, str], None]) -> None:
+    golden(REPOSITORY / EXTENSION_FILE, published_extension().decode())
 
 
 def test_the_schema_accepts_what_is_right_and_refuses_unknown_keys() -> None:

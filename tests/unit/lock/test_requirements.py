@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from imgbuild.lock import requirements
-from imgbuild.lock.resolution import Built, Locked
+from imgbuild.lock.resolution import BuiltWheel, LockedFile
 from imgbuild.values import Arch
-from tests import samples
+from tests.support import samples
 
 
 def test_each_package_has_one_line_with_its_hash():
@@ -27,14 +27,16 @@ def test_the_head_gives_the_command():
 
 
 def test_what_is_built_has_the_hashes_of_its_sdist_and_of_its_wheel():
-    built = Built(
+    built = BuiltWheel(
         package="antlr4-python3-runtime",
         version="4.9.3",
         index="pypi",
-        sdist=Locked(file="antlr4-python3-runtime-4.9.3.tar.gz", size=1, sha256="a" * 64),
+        sdist=LockedFile(file="antlr4-python3-runtime-4.9.3.tar.gz", size=1, sha256="a" * 64),
         env={},
         requires=(),
-        wheel=Locked(file="antlr4_python3_runtime-4.9.3-py3-none-any.whl", size=1, sha256="b" * 64),
+        wheel=LockedFile(
+            file="antlr4_python3_runtime-4.9.3-py3-none-any.whl", size=1, sha256="b" * 64
+        ),
     )
     lock = samples.lock()
     resolution = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(built,))

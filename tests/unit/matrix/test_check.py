@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.matrix_text import RIGHT, broken, check, only, problems
+from tests.support.matrix_text import RIGHT, broken, check, only, problems
 
 TARGET = "targets.cu124-vllm"
 FLASHINFER = '    flashinfer: {mode: "off", reason: there is no wheel}'
@@ -51,7 +51,7 @@ SHARED = {
     "a Debian package twice": (
         "packages: [python3, g++]",
         "packages: [python3, g++, §python3]",
-        ("bases.debian-12.packages[2]", "python3 stands here twice", None, "once", None),
+        ("bases.debian-12.packages[2]", "python3 is listed twice", None, "once", None),
     ),
     "a text that is no Debian package": (
         "packages: [python3, g++]",
@@ -106,12 +106,12 @@ SHARED = {
     "a package with two layers": (
         "named: [vllm, trl]",
         "named: [vllm, trl, §vllm]",
-        ("layers.named[2]", "vllm stands here twice", None, "once", None),
+        ("layers.named[2]", "vllm is listed twice", None, "once", None),
     ),
     "a pattern twice": (
         "order: [nvidia-*, torch]",
         "order: [nvidia-*, torch, §nvidia-*]",
-        ("layers.order[2]", "nvidia-* stands here twice", None, "once", None),
+        ("layers.order[2]", "nvidia-* is listed twice", None, "once", None),
     ),
     "more layers than the limit": (
         "groups: 4",
@@ -145,7 +145,7 @@ TARGETS = {
         "exclude: {§x86_64: no wheel",
         (
             f"{TARGET}.exclude.x86_64",
-            "x86_64 is excluded and stands in arch",
+            "x86_64 is excluded and also listed in arch",
             None,
             "one of the two",
             None,
@@ -154,7 +154,7 @@ TARGETS = {
     "arch twice": (
         "arch: [x86_64]",
         "arch: [x86_64, §x86_64]",
-        (f"{TARGET}.arch[1]", "x86_64 stands here twice", None, "once", None),
+        (f"{TARGET}.arch[1]", "x86_64 is listed twice", None, "once", None),
     ),
     "no compute capability": (
         'gpu: ["9.0"]',
@@ -298,7 +298,7 @@ TARGETS = {
     "a package dropped twice": (
         "    links:",
         "      - {package: §trl, paths: [b], reason: vllm ships it too}\n    links:",
-        (f"{TARGET}.drop[1].package", "trl stands here twice", None, "one entry", None),
+        (f"{TARGET}.drop[1].package", "trl is listed twice", None, "one entry", None),
     ),
     "a link not absolute": (
         "      /opt/lib64: {",
@@ -365,7 +365,7 @@ def test_a_name_too_long_for_a_tag() -> None:
 def test_a_matrix_without_targets() -> None:
     text = RIGHT[: RIGHT.index("targets:")] + "targets: {}\n"
     messages = [problem.message for problem in problems(text)]
-    assert "there is no target" in messages
+    assert "no target is defined" in messages
 
 
 def test_the_prefix_is_a_path() -> None:

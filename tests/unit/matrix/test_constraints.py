@@ -6,6 +6,7 @@ import pytest
 
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
+from imgbuild.learn.constraints_file import add_constraints
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 
@@ -128,7 +129,7 @@ def test_the_file_is_one_entry_a_line_and_reads_back(tmp_path):
 
 def test_no_file_and_an_empty_one_hold_nothing(tmp_path):
     assert constraints.read(tmp_path) == ()
-    constraints.add(tmp_path, [], Store.open(tmp_path / "cache"))
+    add_constraints(tmp_path, [], Store.open(tmp_path / "cache"))
     assert constraints.read(tmp_path) == ()
 
 
@@ -140,9 +141,9 @@ def test_words_that_yaml_would_take_for_something_else_survive():
 @pytest.mark.parametrize(
     ("row", "path", "words"),
     [
-        ("{package: trl, versions: '>>1', needs: vllm<1}", "versions", "no version specifier"),
+        ("{package: trl, versions: '>>1', needs: vllm<1}", "versions", "not a version specifier"),
         ("{package: trl, versions: '', needs: vllm<1}", "versions", "says no version"),
-        ("{package: trl, versions: '==1', needs: 'vllm =< 1'}", "needs", "no requirement"),
+        ("{package: trl, versions: '==1', needs: 'vllm =< 1'}", "needs", "not a requirement"),
         ("{package: trl, versions: '==1', needs: vllm}", "needs", "asks nothing"),
         ("{package: trl, versions: '==1', needs: 'v[x]<1'}", "needs", "specifier only"),
         ("{package: My_Pkg, versions: '==1', needs: v<1}", "package", "normalized"),
@@ -163,7 +164,7 @@ def test_a_wrong_entry_is_named_with_file_and_line(row, path, words):
 def test_several_that_learn_at_once_lose_nothing(tmp_path):
     def learn(number):
         learned = Constraint(package="a", versions=f"=={number}", needs="b<1")
-        constraints.add(tmp_path / "images", [learned], Store.open(tmp_path / "cache"))
+        add_constraints(tmp_path / "images", [learned], Store.open(tmp_path / "cache"))
 
     threads = [threading.Thread(target=learn, args=(number,)) for number in range(6)]
     for thread in threads:

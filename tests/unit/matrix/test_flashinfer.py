@@ -11,8 +11,8 @@ from imgbuild.matrix import flashinfer
 from imgbuild.matrix.load import loads
 from imgbuild.matrix.model import Flashinfer, Variable, Wanted
 from imgbuild.values import Arch
-from tests import samples
-from tests.unit.matrix_text import FILE, RIGHT, broken, only
+from tests.support import samples
+from tests.support.matrix_text import FILE, RIGHT, broken, only
 
 OFF = '    flashinfer: {mode: "off", reason: there is no wheel}'
 TOOLKIT = "/opt/venv/lib/python3.11/site-packages/nvidia/cu13"

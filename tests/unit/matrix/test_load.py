@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from imgbuild.errors import InputError
 from imgbuild.matrix.load import load, loads
 from imgbuild.matrix.model import Matrix
-from tests.unit.matrix_text import FILE, RIGHT, broken, check, only, problems
+from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -72,22 +72,22 @@ STRUCTURE = {
     "a list where a mapping is due": (
         "  pip: {reason: people add packages}",
         "  §- pip",
-        ("requires", "a mapping is due", "a list", "key: value", None),
+        ("requires", "not a mapping", "a list", "key: value", None),
     ),
     "text where a list is due": (
         "arch: [x86_64]",
         "arch: §x86_64",
-        ("targets.cu124-vllm.arch", "a list is due", "x86_64", "[x86_64]", None),
+        ("targets.cu124-vllm.arch", "not a list", "x86_64", "[x86_64]", None),
     ),
     "a mapping where text is due": (
         "summary: an old world",
         "summary: §{a: b}",
-        ("targets.cu124-vllm.summary", "text is due", "a mapping", "one line", None),
+        ("targets.cu124-vllm.summary", "not text", "a mapping", "one line", None),
     ),
     "nothing where text is due": (
         "suite: bookworm",
         "suite:§",
-        ("bases.debian-12.suite", "text is due", "nothing", "code name", None),
+        ("bases.debian-12.suite", "not text", "nothing", "code name", None),
     ),
     "an empty list": (
         "arch: [x86_64]",

@@ -13,7 +13,7 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.show import status
 from imgbuild.values import Arch
-from tests.sourcecode import ROOT
+from tests.support.source_code import ROOT
 
 # What a world is chosen by. All else follows: from METADATA, from the cut-off, from what the audit
 # taught (images/constraints.yaml).
@@ -22,24 +22,6 @@ AXES = {
     "unsloth-zoo", "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache",
 }  # fmt: skip
 BESIDE = {"flash-attn", "pyairports", "peft", "nvidia-cuda-cccl", "nvidia-cuda-nvcc"}
-# Worlds that were seen to run or to import: torch, the engine, verl where it has one.
-SEEN = {
-    "cu121-vllm0.6.3-verl0.2": ("2.4.0", "0.6.3", "0.2.0.post2"),
-    "cu124-vllm0.7.2": ("2.5.1", "0.7.2", None),
-    "cu124-vllm": ("2.6.0", "0.8.5.post1", None),
-    "cu124-verl0.4": ("2.6.0", "0.8.5.post1", "0.4.1"),
-    "cu126-vllm": ("2.7.0", "0.9.2", None),
-    "cu128-vllm0.10.2": ("2.8.0", "0.10.2", None),
-    "cu128-verl0.6": ("2.8.0", "0.11.0", "0.6.1"),
-    "cu128-verl0.7": ("2.9.0", "0.12.0", "0.7.1"),
-    "cu128-vllm0.17.1": ("2.10.0", "0.17.1", None),
-    "cu128-vllm": ("2.10.0", "0.19.1", None),
-    "cu130-vllm0.20.2": ("2.11.0", "0.20.2", None),
-    "cu130-vllm": ("2.11.0", "0.24.0", "0.9.1"),
-    "cu130-vllm0.25.1": ("2.11.0", "0.25.1", None),
-    "cu130-vllm0.26.0": ("2.11.0", "0.26.0", None),
-    "cu130-vllm0.31.0": ("2.13.0", "0.31.0", None),
-}
 FLASH_ATTN = {"cu121-vllm0.6.3-verl0.2", "cu124-verl0.4", "cu128-verl0.7"}
 
 
@@ -88,12 +70,6 @@ def test_a_mode_is_in_the_image(name: str) -> None:
     assert ("CUDA_HOME" in lock.settings.env) == compiles
     if matrix().targets[name].cuda.startswith("12"):
         assert mode != "jit"
-
-
-@pytest.mark.parametrize("name", SEEN)
-def test_every_world_that_was_seen_is_a_row(name: str) -> None:
-    pins = matrix().targets[name].pins
-    assert (pins["torch"], pins["vllm"], pins.get("verl")) == SEEN[name]
 
 
 def test_ray_deepspeed_unsloth_and_sglang_have_worlds() -> None:

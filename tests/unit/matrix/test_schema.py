@@ -14,8 +14,8 @@ import yaml
 from imgbuild.errors import InputError
 from imgbuild.matrix.load import loads
 from imgbuild.matrix.schema import DIALECT, FILE, published, schema
+from tests.support.matrix_text import RIGHT, broken
 from tests.unit.matrix.test_load import SCALARS, STRUCTURE
-from tests.unit.matrix_text import RIGHT, broken
 
 REPOSITORY = Path(__file__).parents[3]
 # What JSON Schema cannot see: how a number or truth value was spelled, mistakes in dates (`format`

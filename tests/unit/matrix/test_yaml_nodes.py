@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.matrix.yaml_nodes import MAX_BYTES
-from tests.unit.matrix_text import FILE, RIGHT, broken, check, only, problems
+from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
 
 YAML = {
     "duplicate key": (
         "default_index: main",
         "default_index: main\n§default_index: torch",
-        (None, "default_index stands here twice: first in line 5", None, "each key once", None),
+        (None, "default_index is given twice: first in line 5", None, "each key once", None),
     ),
     "a key that is a number": (
         "labels: {org.example.team: rl}",

@@ -12,9 +12,9 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import archive, image, layout
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.merged import Merged
-from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.values import Arch, sha256
-from tests import images
+from tests.support import images
 
 
 def made(folder: Path, *arches: Arch) -> Layout:
@@ -102,7 +102,7 @@ def test_what_buildkit_attaches_is_no_image(tmp_path):
     assert image.read(folder).digest == entry["digest"]
 
 
-def test_what_is_no_image_is_refused(tmp_path):
+def test_what_is_not_an_image_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("no tar")
     for place, error in (
@@ -116,7 +116,7 @@ def test_what_is_no_image_is_refused(tmp_path):
             image.read(place)
 
 
-def test_damage_is_told(tmp_path):
+def test_damage_is_an_error(tmp_path):
     folder = made(tmp_path)
     config = folder.blob(folder.image(Arch.X86_64).config.digest)
     shutil.copytree(folder.path, tmp_path / "gone")
@@ -126,5 +126,5 @@ def test_damage_is_told(tmp_path):
     data = config.read_bytes()
     config.unlink()
     config.write_bytes(data + b" ")
-    with pytest.raises(IntegrityError, match="is damaged"):
+    with pytest.raises(IntegrityError, match="has the digest"):
         image.read(folder.path)

@@ -9,7 +9,7 @@ import pytest
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import layout
 from imgbuild.values import Arch, sha256
-from tests import images
+from tests.support import images
 
 BOTH = (Arch.X86_64, Arch.ARM64)
 
@@ -21,7 +21,7 @@ def make(folder: Path, *words: str, arches: tuple[Arch, ...] = (Arch.X86_64,)) -
     return out
 
 
-def test_what_is_written_is_read_back(tmp_path):
+def test_round_trip(tmp_path):
     out = make(tmp_path, "one", "two")
     found = layout.read(out)
     stored = found.image(Arch.X86_64)
@@ -68,7 +68,7 @@ def test_layers_are_copied_across_file_systems(tmp_path):
         blobs.rmdir()
 
 
-def test_another_image_takes_the_place_and_leaves_no_rubbish(tmp_path):
+def test_another_image_replaces_the_first(tmp_path):
     first = layout.read(make(tmp_path, "shared", "old"))
     out = make(tmp_path, "shared", "new")
     second = layout.verify(out)
@@ -91,7 +91,7 @@ def test_a_failed_write_leaves_the_old_image(tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["missing", "short", "manifest", "index", "folder"])
-def test_check_sees_what_is_not_whole(tmp_path, harm):
+def test_check_finds_incomplete_layouts(tmp_path, harm):
     out = make(tmp_path, "one", "two")
     found = layout.read(out)
     layer = found.blob(found.image(Arch.X86_64).layers[1].digest)
@@ -122,7 +122,7 @@ def test_check_sees_what_is_not_whole(tmp_path, harm):
         (b'{"imageLayoutVersion":"1.0"}', InputError, "layout version '1.0'"),
     ],
 )
-def test_a_marker_that_is_damaged_or_of_another_version_is_refused(tmp_path, marker, kind, told):
+def test_a_damaged_or_newer_marker_is_an_error(tmp_path, marker, kind, told):
     out = make(tmp_path, "one")
     digest = layout.read(out).digest
     (out / "oci-layout").unlink()
@@ -144,7 +144,7 @@ def test_a_marker_of_a_later_patch_is_read(tmp_path):
     assert layout.verify(out).name == "tiny"
 
 
-def test_verify_sees_a_changed_byte(tmp_path):
+def test_verify_finds_a_changed_byte(tmp_path):
     out = make(tmp_path, "one")
     found = layout.read(out)
     path = found.blob(found.image(Arch.X86_64).layers[0].digest)
@@ -156,7 +156,7 @@ def test_verify_sees_a_changed_byte(tmp_path):
         layout.verify(out)
 
 
-def test_a_second_write_mends_a_damaged_layer(tmp_path):
+def test_a_second_write_repairs_a_damaged_layer(tmp_path):
     out = make(tmp_path, "one")
     found = layout.read(out)
     path = found.blob(found.image(Arch.X86_64).layers[0].digest)
@@ -167,11 +167,11 @@ def test_a_second_write_mends_a_damaged_layer(tmp_path):
     assert layout.verify(out) == found
 
 
-def test_other_folders_are_left_alone(tmp_path):
+def test_other_folders_are_not_changed(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(InputError, match="no OCI layout"):
+    with pytest.raises(InputError, match="not an OCI layout"):
         make(tmp_path, "one")
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
 
@@ -182,7 +182,7 @@ def test_a_file_in_the_way_is_an_input_error(tmp_path):
         make(tmp_path, "one")
 
 
-def test_a_layer_of_another_size_is_refused(tmp_path):
+def test_a_layer_of_another_size_is_an_error(tmp_path):
     made = [images.layer(tmp_path / "blobs", [images.text("word", "one")])]
     picture = images.picture(made)
     made[0][1].write_bytes(b"short")
@@ -190,7 +190,7 @@ def test_a_layer_of_another_size_is_refused(tmp_path):
         layout.write(tmp_path / "out", {Arch.X86_64: picture}, "tiny")
 
 
-def test_an_absent_architecture_is_named(tmp_path):
+def test_a_missing_architecture_is_an_error(tmp_path):
     found = layout.read(make(tmp_path, "one"))
     with pytest.raises(InputError, match="has no image for arm64, only x86_64"):
         found.image(Arch.ARM64)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from imgbuild.errors import IntegrityError, WorkFailed
 from imgbuild.oci.merged import Merged
+from imgbuild.oci.reader import Reader
 from imgbuild.oci.tree import remove
-from imgbuild.oci.unpack import Reader, unpack
+from imgbuild.oci.unpack import unpack
 
 KINDS = {
     "folder": tarfile.DIRTYPE,

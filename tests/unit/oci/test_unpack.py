@@ -12,9 +12,9 @@ import pytest
 
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.tar import Kind, Member
-from imgbuild.oci.tree import Tree, remove
+from imgbuild.oci.tree import RootFolder, remove
 from imgbuild.oci.unpack import unpack
-from tests import images
+from tests.support import images
 
 ROOT = os.geteuid() == 0
 
@@ -317,6 +317,6 @@ def test_a_tree_resolves_links_inside_itself(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "abs").symlink_to("/real")
     (tmp_path / "up").symlink_to("../../real")
-    with Tree(tmp_path) as tree:
+    with RootFolder(tmp_path) as tree:
         assert tree.real(("abs",)) == tree.real(("up",)) == tmp_path / "real"
         assert tree.real(("abs", "new", "..x")) == tmp_path / "real/new/..x"

@@ -12,6 +12,7 @@ import pytest
 
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, LockStale
@@ -24,9 +25,9 @@ from imgbuild.pipeline import audit_lock
 from imgbuild.report import Finding, Relation, Severity
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests import audited, samples, shelves
-from tests.localindex import LocalIndex
-from tests.servers import Site
+from tests.support import audited, samples, shelves
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site
 from tests.unit.learn.test_removed_attributes import GONE, HEAD, OLD, READER
 
 SUBJECT = "transformers.Base.extended"
@@ -72,7 +73,7 @@ class World:
 
     def inputs(self, *, offline: bool = False) -> Inputs:
         http = Http(attempts=1, offline=offline)
-        return Inputs(self.matrix, self.store, http, offline=offline)
+        return Inputs(self.matrix, Context(self.store, http))
 
     def audit(self, *, offline: bool = False) -> tuple[Finding, ...]:
         own = self.inputs(offline=offline)
@@ -98,8 +99,7 @@ def test_an_audit_finds_what_settling_and_an_audit_of_pins_find(tmp_path: Path) 
             one.resolution.versions,
             machine,
             one.site.url("simple"),
-            one.store,
-            Http(attempts=1),
+            Context(one.store, Http(attempts=1)),
             Terms(),
             CALLS,
         )
@@ -150,7 +150,7 @@ def folder_world(folder: Path) -> tuple[Matrix, Lock, Resolution]:
 def test_wheels_in_a_folder_are_audited_offline(tmp_path: Path, checks: tuple[str, ...]) -> None:
     matrix, lock, resolution = folder_world(tmp_path)
     store = Store.open(tmp_path / "cache")
-    inputs = Inputs(matrix, store, Http(attempts=1, offline=True), offline=True)
+    inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
     report = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=checks)
     errors = [one for one in report.findings if one.severity is Severity.ERROR]
     assert audited.subjects(errors) == ["vllm:Gone"]
@@ -164,7 +164,7 @@ def test_offline_what_only_a_server_has_is_counted(tmp_path: Path) -> None:
     wheels = (there, *resolution.wheels)
     lock = make_lock(matrix, "small", {Arch.X86_64: Resolution(wheels=wheels)})
     store = Store.open(tmp_path / "cache")
-    inputs = Inputs(matrix, store, Http(attempts=1, offline=True), offline=True)
+    inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
         audit_lock.audit_lock(lock, Arch.X86_64, inputs)
     assert caught.value.hint == "run once without --offline"

@@ -15,11 +15,11 @@ from imgbuild.container import buildkit
 from imgbuild.container.buildkit import Order
 from imgbuild.errors import ToolMissing
 from imgbuild.oci import layout
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, Command, World
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, Command, World
 
 ALONE = ("--offline", "--jobs", "1")
-PAIR = ("compare", TARGET, "--builders", "embedded,docker", *ALONE)
+PAIR = ("diff", TARGET, "--builders", "embedded,docker", *ALONE)
 IMAGES = Path("images") / TARGET
 
 
@@ -38,7 +38,7 @@ class Player:
             raise ToolMissing(message)
         return self.version if builder is None else f"{builder} of {self.version}"
 
-    def _build(self, order: Order, out: Path) -> None:
+    def _build(self, order: Order, out: Path, **_: object) -> None:
         assert (order.context / "Dockerfile").is_file()
         assert layout.read(order.base).digest == order.digest
         shutil.copytree(order.base, out)
@@ -51,8 +51,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setitem(cli_project.PACKAGES, "uv", "0.7.13")
-    return cli_project.make(folder)
+    monkeypatch.setitem(inprocess_project.PACKAGES, "uv", "0.7.13")
+    return inprocess_project.make(folder)
 
 
 @pytest.fixture

@@ -5,16 +5,17 @@ import pytest
 from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import AuditFailed, InputError, LockStale
+from imgbuild.learn.constraints_file import add_constraints
 from imgbuild.lock import lock as locks
-from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Flashinfer
 from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.project import Project
 from imgbuild.report import Finding, Report, Severity
-from tests import samples
-from tests.sourcecode import ROOT
+from tests.support import samples
+from tests.support.source_code import ROOT
 
 LEARNED = Constraint(
     package="trl",
@@ -32,16 +33,16 @@ def project(folder, *wheels):
     found = Project(matrix=folder / "matrix.yaml")
     lock = samples.lock(*wheels)
     codec.write(locks.lock_path(found.images, "small"), lock)
-    for name, text in lock_target.requirement_files(lock).items():
+    for name, text in current.requirement_files(lock).items():
         codec.write_bytes(found.images / "small" / name, text.encode())
     return found
 
 
 def test_a_lock_that_goes_against_what_was_learned_is_stale_and_says_why(tmp_path):
     found = project(tmp_path, samples.wheel("trl", "1.2.0"), samples.wheel("vllm", "0.8.5"))
-    constraints.add(found.images, [LEARNED], Store.open(tmp_path / "cache"))
+    add_constraints(found.images, [LEARNED], Store.open(tmp_path / "cache"))
     with pytest.raises(LockStale) as caught:
-        lock_target.read_current(found, samples.matrix(), "small")
+        current.read_current(found, samples.matrix(), "small")
     assert (
         "x86_64: trl>=1.0,<=1.16.0 needs vllm>=0.11.1 (imports, "
         "trl/generation/vllm_client.py:43, vllm.utils.network_utils; added in 0.11.1); "
@@ -54,9 +55,9 @@ def test_a_lock_that_goes_against_what_was_learned_is_stale_and_says_why(tmp_pat
 )
 def test_what_was_learned_of_others_leaves_a_lock_alone(tmp_path, others):
     found = project(tmp_path, *(samples.wheel(*pair) for pair in others))
-    constraints.add(found.images, [LEARNED], Store.open(tmp_path / "cache"))
+    add_constraints(found.images, [LEARNED], Store.open(tmp_path / "cache"))
     with pytest.raises(LockStale) as caught:  # it has no seal here: nothing else is wrong with it
-        lock_target.read_current(found, samples.matrix(), "small")
+        current.read_current(found, samples.matrix(), "small")
     assert "trl" not in caught.value.message
 
 

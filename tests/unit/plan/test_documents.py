@@ -6,10 +6,11 @@ import pytest
 
 import imgbuild
 from imgbuild.oci import documents
+from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import documents as image
 from imgbuild.values import Arch, sha256
-from tests import images
+from tests.support import images
 
 DIFF_IDS = [f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"]
 RECORDS = [
@@ -23,7 +24,7 @@ GOLDEN = [
 ]
 
 
-def test_config_is_what_the_specification_says():
+def test_config_follows_the_specification():
     found = json.loads(image.config(images.plan(), DIFF_IDS))
     assert found == {
         "architecture": "amd64",
@@ -44,17 +45,17 @@ def test_config_is_what_the_specification_says():
     }
 
 
-def test_bytes_never_change():
+def test_golden_bytes():
     # Every published digest follows from these: if this fails, digests of all images move.
     config = image.config(images.plan(), DIFF_IDS)
-    manifest = image.manifest(config, RECORDS)
-    index = image.index({Arch.X86_64: manifest, Arch.ARM64: manifest})
+    manifest = oci_documents.manifest(config, RECORDS)
+    index = oci_documents.index({Arch.X86_64: manifest, Arch.ARM64: manifest})
     assert [sha256(data) for data in (config, manifest, index)] == GOLDEN
 
 
-def test_nothing_of_the_tool_is_in_the_bytes():
+def test_the_bytes_contain_no_version_of_a_tool():
     config = image.config(images.plan(), DIFF_IDS)
-    for data in (config, image.manifest(config, RECORDS)):
+    for data in (config, oci_documents.manifest(config, RECORDS)):
         assert imgbuild.__version__.encode() not in data
 
 
@@ -65,7 +66,7 @@ def test_arm64_has_its_variant():
 
 def test_manifest_names_config_and_layers_in_order():
     config = image.config(images.plan(), DIFF_IDS)
-    found = json.loads(image.manifest(config, RECORDS))
+    found = json.loads(oci_documents.manifest(config, RECORDS))
     assert found["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
     assert found["config"] == {
         "mediaType": "application/vnd.oci.image.config.v1+json",
@@ -80,14 +81,14 @@ def test_manifest_names_config_and_layers_in_order():
 
 def test_a_base_layer_keeps_its_compression():
     types = {RECORDS[0].digest: documents.LAYER_ZSTD}
-    found = json.loads(image.manifest(b"{}", RECORDS, media_types=types))
+    found = json.loads(oci_documents.manifest(b"{}", RECORDS, media_types=types))
     assert [layer["mediaType"].rpartition("+")[2] for layer in found["layers"]] == ["zstd", "gzip"]
 
 
 def test_index_is_sorted_and_names_platforms():
     manifests = {Arch.X86_64: b"x86", Arch.ARM64: b"arm"}
-    found = json.loads(image.index(manifests))["manifests"]
-    assert found == json.loads(image.index(dict(reversed(manifests.items()))))["manifests"]
+    found = json.loads(oci_documents.index(manifests))["manifests"]
+    assert found == json.loads(oci_documents.index(dict(reversed(manifests.items()))))["manifests"]
     assert [entry["platform"] for entry in found] == [
         {"architecture": "arm64", "os": "linux", "variant": "v8"},
         {"architecture": "amd64", "os": "linux"},

@@ -20,7 +20,7 @@ from imgbuild.plan.plan import (
     plan,
 )  # fmt: skip
 from imgbuild.values import Arch
-from tests import samples
+from tests.support import samples
 
 RULES = Cutting(
     own_from=1000, named=("trl", "vllm"), groups=2, order=("nvidia-*", "torch"), limit=40
@@ -31,7 +31,7 @@ def names(*wheels, rules=RULES, taken=3):
     return [name for name, _ in cut_wheels(wheels, rules, taken=taken)]
 
 
-def test_layers_stand_in_the_global_order():
+def test_layers_have_the_order_that_all_targets_share():
     wheels = [
         samples.wheel("trl"),
         samples.wheel("zlib-ng", size=2000),
@@ -55,7 +55,7 @@ def test_a_group_depends_on_the_name_alone():
     assert sum(len(group) for group in packages) == 40
 
 
-def test_one_changed_wheel_moves_its_own_group_only():
+def test_a_changed_wheel_changes_only_its_group():
     wheels = [samples.wheel(f"small-{n}") for n in range(40)]
     before = cut_wheels(wheels, RULES, taken=3)
     after = cut_wheels([samples.wheel("small-0", "2.0"), *wheels[1:]], RULES, taken=3)
@@ -63,7 +63,7 @@ def test_one_changed_wheel_moves_its_own_group_only():
     assert len(changed) == 1
 
 
-def test_the_limit_holds_and_the_smallest_big_ones_give_way():
+def test_at_the_limit_the_smallest_large_wheels_join_the_groups():
     rules = msgspec.structs.replace(RULES, limit=10)
     wheels = [samples.wheel(f"big-{n}", size=1000 + n) for n in range(30)]
     cut = cut_wheels(wheels, rules, taken=3)
@@ -78,7 +78,7 @@ def test_a_named_package_keeps_its_layer_under_the_limit():
     assert "vllm" in names(*wheels, samples.wheel("vllm", size=1000), rules=rules)
 
 
-def test_too_small_a_limit_is_refused():
+def test_a_limit_that_is_too_low_is_an_error():
     rules = msgspec.structs.replace(RULES, limit=4)
     with pytest.raises(InputError, match=r"layers\.limit is 4"):
         cut_wheels([samples.wheel("trl")], rules, taken=3)
@@ -118,7 +118,7 @@ def test_a_wheels_id_depends_on_hash_prefix_and_python_only():
         assert layer_id(msgspec.structs.replace(recipe, **changes)) != layer_id(recipe)
 
 
-def test_ids_are_the_same_as_ever():
+def test_golden_ids():
     """A change here is a new layer format: raise the format's number in plan.py."""
     recipe = WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(samples.wheel("trl"),))
     assert layer_id(recipe) == (
@@ -132,7 +132,7 @@ def test_ids_are_the_same_as_ever():
     )
 
 
-def test_a_dropped_file_reaches_the_recipe_of_its_package_alone():
+def test_a_dropped_file_is_only_in_the_recipe_of_its_package():
     drop = Drop(package="pip", paths=("b.py", "a.py"), reason=samples.REASON)
     lock = samples.lock(of=samples.matrix(drop=(drop,)))
     omits = [
@@ -168,7 +168,7 @@ def test_the_configuration_follows_from_the_lock():
     assert config.labels["org.opencontainers.image.title"] == "small"
 
 
-def test_the_base_alone_is_an_image_of_its_own():
+def test_the_plan_of_the_base_alone():
     base = base_of(plan(samples.lock(), Arch.X86_64))
     assert [layer.name for layer in base.layers] == ["debian-12"]
     assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")

@@ -1,4 +1,4 @@
-"""Records are only added; two that disagree are refused."""
+"""Records of layers and wheels: merged, and an error if two differ."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def test_records_are_read_back_sorted(tmp_path):
     assert records.read_records(tmp_path) == merged
 
 
-def test_none_yet_is_not_an_error(tmp_path):
+def test_no_file_is_no_records(tmp_path):
     assert records.read_records(tmp_path) == Records()
 
 
-def test_the_same_fact_twice_is_one():
+def test_equal_records_are_merged():
     one = Records(layers={ID: layer(1)})
     assert records.merge(one, [one]) == one
 
 
-def test_a_layer_that_changed_its_bytes_is_refused():
+def test_different_records_for_one_layer_are_an_error():
     with pytest.raises(IntegrityError, match="was recorded as"):
         records.merge(Records(layers={ID: layer(1)}), [Records(layers={ID: layer(2)})])
 
 
-def test_another_format_is_refused(tmp_path):
+def test_another_format_is_an_error(tmp_path):
     codec.write(records.records_path(tmp_path), Records(format=9))
     with pytest.raises(LockStale, match="format 9"):
         records.read_records(tmp_path)

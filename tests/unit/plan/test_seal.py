@@ -1,4 +1,4 @@
-"""The seal follows from the lock and its layers' records, and is refused for any other lock."""
+"""`digests.json` follows from the lock and the records of its layers, and fits no other lock."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from imgbuild import codec
-from imgbuild.audit.source.facts import Floors
 from imgbuild.errors import InputError, LockStale
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import seal
 from imgbuild.plan.plan import plan
+from imgbuild.report import Floors
 from imgbuild.values import Arch, digest_of
-from tests import samples
+from tests.support import samples
 
 BOTH = (Arch.X86_64, Arch.ARM64)
 
@@ -40,27 +40,27 @@ def write(folder, lock):
     return sealed
 
 
-def test_a_seal_is_read_back_as_written(tmp_path):
+def test_round_trip(tmp_path):
     lock = samples.lock(of=samples.matrix(arch=BOTH))
     sealed = write(tmp_path, lock)
     assert seal.read_seal(tmp_path, lock) == sealed
     assert list(sealed.arch) == [Arch.ARM64, Arch.X86_64]
 
 
-def test_one_architecture_is_named_by_its_manifest():
+def test_the_digest_of_one_architecture_is_that_of_its_manifest():
     lock = samples.lock()
     sealed = seal.seal(lock, records(lock))
     assert sealed.digest == sealed.arch[Arch.X86_64].manifest
 
 
-def test_several_are_named_by_their_index():
+def test_the_digest_of_several_architectures_is_that_of_the_index():
     lock = samples.lock(of=samples.matrix(arch=BOTH))
     sealed = seal.seal(lock, records(lock))
     assert sealed.digest not in {image.manifest for image in sealed.arch.values()}
     assert sealed.digest != seal.seal(samples.lock(), records(lock)).digest
 
 
-def test_documents_name_each_other_by_digest():
+def test_the_manifest_has_the_digests_of_config_and_layers():
     lock = samples.lock()
     document = seal.documents(plan(lock, Arch.X86_64), records(lock))
     manifest = json.loads(document.manifest)
@@ -72,13 +72,13 @@ def test_documents_name_each_other_by_digest():
     ]
 
 
-def test_the_seal_of_another_lock_is_refused(tmp_path):
+def test_the_digests_of_another_lock_are_an_error(tmp_path):
     write(tmp_path, samples.lock())
-    with pytest.raises(LockStale, match="is not the seal of small's lock"):
+    with pytest.raises(LockStale, match="does not match the lock of small"):
         seal.read_seal(tmp_path, samples.lock(samples.wheel("trl")))
 
 
-def test_a_seal_whose_digest_was_edited_is_refused(tmp_path):
+def test_an_edited_digest_is_an_error(tmp_path):
     lock = samples.lock()
     sealed = write(tmp_path, lock)
     codec.write(
@@ -89,22 +89,22 @@ def test_a_seal_whose_digest_was_edited_is_refused(tmp_path):
         seal.read_seal(tmp_path, lock)
 
 
-def test_a_broken_seal_says_what_to_do(tmp_path):
+def test_a_damaged_file_has_a_hint(tmp_path):
     lock = samples.lock()
     codec.write(seal.seal_path(tmp_path, lock.target), {"format": 1})
-    with pytest.raises(InputError, match=r"digests\.json is not a valid seal$") as caught:
+    with pytest.raises(InputError, match=r"digests\.json is not a valid list of") as caught:
         seal.read_seal(tmp_path, lock)
-    remedy = "restore it from git, or make it anew with: imgbuild lock --target small"
+    remedy = "restore it from git, or make it again with: imgbuild lock --target small"
     assert caught.value.hint == remedy
 
 
-def test_an_unsealed_lock_says_what_to_do(tmp_path):
-    with pytest.raises(LockStale, match="locked but not sealed") as caught:
+def test_a_lock_without_digests_has_a_hint(tmp_path):
+    with pytest.raises(LockStale, match="is missing, though small has a lock") as caught:
         seal.read_seal(tmp_path, samples.lock())
     assert caught.value.hint == "make it with: imgbuild lock --target small"
 
 
-def test_what_an_image_needs_of_its_host_is_sealed_and_annotated(tmp_path):
+def test_host_requirements_are_stored_and_annotated(tmp_path):
     lock = samples.lock()
     needs = Floors(cuda="12.4", driver="525.60.13", gpu=("8.0", "9.0"), glibc="2.31")
     (arch,) = lock.arch

@@ -12,17 +12,17 @@ import msgspec
 import pytest
 import yaml
 
-from imgbuild.cli.kernels import _gpus, _modules
+from imgbuild.cli.precompile import _gpus, _modules
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Flashinfer
-from imgbuild.precompile import flashinfer
+from imgbuild.precompile import flashinfer, machine, pack
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel import archive as wheels
-from tests import samples
-from tests.samples import elf
-from tests.sourcecode import module_of
-from tests.unit.smoke_scripts import script
+from tests.support import samples
+from tests.support.samples import elf
+from tests.support.smoke_scripts import script
+from tests.support.source_code import module_of
 
 
 def lock(mode: str = "jit") -> Lock:
@@ -152,7 +152,7 @@ def test_the_row_is_one_of_the_matrix(tmp_path):
     target = msgspec.structs.replace(
         samples.matrix().targets["small"], pins={"vllm": "0.24.0"}, indexes={"torch": "pytorch"}
     )
-    told = yaml.safe_load(flashinfer.row(made, target))
+    told = yaml.safe_load(pack.row(made, target))
     assert told == {
         "small-kernels": {
             "gpu": ["9.0", "10.0"],
@@ -194,7 +194,7 @@ def test_libraries_say_what_machine_they_are_for(tmp_path):
     own = Arch.parse(platform.machine())
     [other] = set(Arch) - {own}
     folder = cache(tmp_path / "one", a=data)
-    assert flashinfer.machine(folder, flashinfer.compiled(folder).values()) == own
+    assert machine.arch_of(folder, flashinfer.compiled(folder).values()) == own
     locked = lock()
     both = msgspec.structs.replace(locked, arch=dict.fromkeys(Arch, locked.arch[Arch.X86_64]))
     with pytest.raises(InputError, match=rf"a\.so is for {own}, not for {other}"):
@@ -206,8 +206,8 @@ def test_libraries_say_what_machine_they_are_for(tmp_path):
     mixed = cache(tmp_path / "text", a=data, b=b"")
     flashinfer.compiled(mixed)["b"].write_bytes(b"no library")
     libraries = flashinfer.compiled(mixed).values()
-    with pytest.raises(InputError, match="do not say that they are for x86_64 or arm64"):
-        flashinfer.machine(mixed, libraries)
+    with pytest.raises(InputError, match="no libraries that are all for x86_64 or all for arm64"):
+        machine.arch_of(mixed, libraries)
 
 
 def test_bytes_that_differ_are_counted_by_section():
@@ -228,5 +228,5 @@ def test_gpus_and_functions_have_a_form():
     for bad in (["90"], ["9.0a"], []):
         with pytest.raises(InputError):
             _gpus(bad)
-    with pytest.raises(InputError, match=r"--module os:system: no function of FlashInfer"):
+    with pytest.raises(InputError, match=r"--function os:system: not a function of FlashInfer"):
         _modules(["os:system"])

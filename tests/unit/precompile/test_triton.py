@@ -12,14 +12,14 @@ import msgspec
 import pytest
 import yaml
 
-from imgbuild.cli.kernels import _two
+from imgbuild.cli.precompile import _two
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Target
-from imgbuild.precompile import triton
+from imgbuild.precompile import machine, pack, triton
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel import archive as wheels
-from tests import samples
+from tests.support import samples
 
 ONE, OTHER, THIRD = ("A" * 52, "B" * 52, "c_-" * 14 + "c")  # as 3.6 and 3.2 name them
 
@@ -126,15 +126,15 @@ def test_caches_of_another_triton_or_of_nothing_in_common_are_refused(tmp_path):
 
 def test_the_machine_is_that_of_tritons_own_libraries(tmp_path):
     folder = kernel(tmp_path / "one", ONE)
-    with pytest.raises(InputError, match="do not say that they are for x86_64 or arm64"):
-        triton.machine(folder)
+    with pytest.raises(InputError, match="no libraries that are all for x86_64 or all for arm64"):
+        machine.arch_of(folder, triton.libraries(folder))
     library = Path(importlib.import_module("_ctypes").__file__ or "").read_bytes()
     place = folder / "triton" / OTHER
     place.mkdir()
     (place / "cuda_utils.so").write_bytes(library)
     own = Arch.parse(platform.machine())
     [another] = set(Arch) - {own}
-    assert triton.machine(folder) == own
+    assert machine.arch_of(folder, triton.libraries(folder)) == own
     locked = lock()
     both = msgspec.structs.replace(locked, arch=dict.fromkeys(Arch, locked.arch[Arch.X86_64]))
     with pytest.raises(InputError, match=rf"cuda_utils\.so is for {own}, not for {another}"):
@@ -145,7 +145,7 @@ def test_the_row_is_one_of_the_matrix(tmp_path):
     folder = kernel(tmp_path / "one", ONE)
     made = triton.take(lock(), Arch.X86_64, (folder, folder), tmp_path / "out")
     target = samples.matrix().targets["small"]
-    found = yaml.safe_load(triton.row(made, target))["small-kernels"]
+    found = yaml.safe_load(pack.row(made, target))["small-kernels"]
     assert found["pins"] == {**target.pins, "imgbuild-triton": made.version}
     assert found["indexes"]["imgbuild-triton"] == "wheels"
     assert found["env"]["TRITON_CACHE_MANAGER"]["value"] == "imgbuild_triton:Cache"
@@ -154,8 +154,8 @@ def test_the_row_is_one_of_the_matrix(tmp_path):
 
 
 def test_two_runs_are_compared(tmp_path):
-    with pytest.raises(InputError, match="both are one folder"):
+    with pytest.raises(InputError, match="both caches are the same folder"):
         _two([tmp_path, tmp_path / "."])
     for named in (None, [Path("one")], [Path("one")] * 3):
-        with pytest.raises(InputError, match=rf"--from is given {len(named or ())} time"):
+        with pytest.raises(InputError, match=rf"--cache is given {len(named or ())} time"):
             _two(named)

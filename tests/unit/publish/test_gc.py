@@ -18,10 +18,11 @@ from imgbuild.publish.gc import Named, Policy, Reason, Sweep
 from imgbuild.publish.scan import Kind, Manifest
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.reference import Reference, Repository
+from imgbuild.system.console import console
 from imgbuild.values import sha256
-from tests import registries
-from tests.registries import Registry
-from tests.registry_words import Fault
+from tests.support import memory_registry
+from tests.support.memory_registry import Registry
+from tests.support.memory_registry_values import Fault
 
 HERE = Repository("registry.example", "team/rl")
 BILL = "application/vnd.cyclonedx+json"
@@ -204,8 +205,8 @@ def test_inputs_of_a_lock_that_cannot_be_read_stay():
 def registry(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Registry]:
-    registries.alone(monkeypatch, tmp_path)
-    with registries.serve(Registry(referrers_api=request.param, page=2)) as found:
+    memory_registry.alone(monkeypatch, tmp_path)
+    with memory_registry.serve(Registry(referrers_api=request.param, page=2)) as found:
         yield found
 
 
@@ -214,7 +215,7 @@ class Place:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self.client = Client(first_wait=0.001, attempts=2)
+        self.client = Client(first_wait=0.001, attempts=2, reporter=console)
         self.repository = registry.repository("team/rl")
 
     def blob(self, data: bytes, kind: str) -> dict[str, object]:

@@ -18,11 +18,11 @@ from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.reference import Reference
 from imgbuild.show import diff, diff_sides
 from imgbuild.values import Arch
-from tests.registries import Fault
-from tests.registry_words import named
-from tests.unit import registry_project
-from tests.unit.cli_project import TARGET, Command, json_of
-from tests.unit.registry_project import BOTH, NAME, TAGS, Place
+from tests.support import registry_project
+from tests.support.inprocess_project import TARGET, Command, json_of
+from tests.support.memory_registry import Fault
+from tests.support.memory_registry_values import named
+from tests.support.registry_project import BOTH, NAME, TAGS, Place
 
 CLIENT = Client(first_wait=0.001, attempts=2)
 
@@ -69,7 +69,7 @@ def test_tags_of_what_is_attached_are_left_out_and_others_said(place):
     place.registry.tags[NAME, "artifact"] = named(data)
     entries = listing.listing(CLIENT, [place.repository]).entries
     assert [entry.tags for entry in entries] == [("artifact",), TAGS]
-    assert "is no image" in entries[0].other
+    assert "is not an image" in entries[0].other
 
 
 def test_an_image_that_is_damaged_hides_no_other(place):
@@ -110,7 +110,7 @@ def test_all_repositories_of_a_registry(place):
     place.registry.faults.append(Fault("GET /v2/_catalog", times=9, status=404))
     with pytest.raises(InputError, match="does not list its repositories") as caught:
         listing.repositories(CLIENT, place.registry.host)
-    assert f"imgbuild ls {place.registry.host}/NAME" in (caught.value.hint or "")
+    assert f"imgbuild registry ls {place.registry.host}/NAME" in (caught.value.hint or "")
 
 
 # -- tag
@@ -250,14 +250,14 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
     (again,) = json_of(imgbuild(*words, "--json"))
     assert again["sent"] == 0
     assert [tag["name"] for tag in again["tags"]] == list(reversed(TAGS))
-    assert imgbuild("tag", f"{where}:{TARGET}", "good").stdout == (
+    assert imgbuild("registry", "tag", f"{where}:{TARGET}", "good").stdout == (
         f"{where}:good {place.world.seal.digest}\n"
     )
-    listed = imgbuild("ls", where)
+    listed = imgbuild("registry", "ls", where)
     assert f"{where}:{TARGET},{TAGS[1]},good" in listed.stdout
-    assert [entry["target"] for entry in json_of(imgbuild("ls", where, "--json"))["entries"]] == [
-        TARGET
-    ]
+    assert [
+        entry["target"] for entry in json_of(imgbuild("registry", "ls", where, "--json"))["entries"]
+    ] == [TARGET]
     compared = json_of(imgbuild("diff", TARGET, f"{where}:good", "--json"))
     assert compared["arch"]["x86_64"]["pull"] == 0
     out = tmp_path / "pulled"
@@ -268,11 +268,11 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
 def test_push_says_where_it_cannot_go(place, imgbuild):
     where = place.registry.host
     for words, told in (
-        ((TARGET,), "no registry is named"),
-        ((TARGET, f"{where}/a", f"{where}/b"), "one repository at a time"),
+        ((TARGET,), "no repository is named"),
+        ((TARGET, f"{where}/a", f"{where}/b"), "one repository is expected"),
         ((TARGET, f"{where}/a:tag"), "where a repository is wanted"),
         ((TARGET, f"{where}/a", "--mount-from", "other.example/b"), "mounts only its own layers"),
-        ((TARGET, f"{where}/a", "--date", "yesterday"), "is no day"),
+        ((TARGET, f"{where}/a", "--date", "yesterday"), "invalid date: yesterday"),
     ):
         done = imgbuild("push", *words)
         assert (done.status, done.stdout) == (2, ""), done.stderr

@@ -12,6 +12,7 @@ import pytest
 
 from imgbuild.assemble import mirror_items
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
@@ -22,9 +23,9 @@ from imgbuild.publish.mirror import Filled, Part
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Arch
-from tests import registries, samples
-from tests.registries import Registry
-from tests.registry_words import Fault
+from tests.support import memory_registry, samples
+from tests.support.memory_registry import Registry
+from tests.support.memory_registry_values import Fault
 
 NAME = "team/inputs"
 X86 = Arch.X86_64
@@ -59,7 +60,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     store, matrix = Store.open(), samples.matrix()
     wheels = {
@@ -72,8 +73,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         for names in (("alpha", "beta"), ("beta", "gamma"))
     ]
     other = msgspec.structs.replace(locks[1], target="other")
-    inputs = Inputs(matrix, store, Http(offline=True), offline=True)
-    with registries.serve(Registry()) as registry:
+    inputs = Inputs(matrix, Context(store, Http(offline=True)))
+    with memory_registry.serve(Registry()) as registry:
         yield World(registry, inputs, locks[0], other)
 
 

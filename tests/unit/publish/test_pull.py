@@ -16,11 +16,11 @@ from imgbuild.publish import pull, push
 from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.reference import Reference
 from imgbuild.values import Arch
-from tests.registries import Answer, Fault
-from tests.registry_words import named
-from tests.unit import registry_project
-from tests.unit.cli_project import TARGET
-from tests.unit.registry_project import BOTH, NAME, Place
+from tests.support import registry_project
+from tests.support.inprocess_project import TARGET
+from tests.support.memory_registry import Answer, Fault
+from tests.support.memory_registry_values import named
+from tests.support.registry_project import BOTH, NAME, Place
 
 CLIENT = Client(first_wait=0.001, attempts=3)
 

@@ -23,10 +23,10 @@ from imgbuild.publish.push import State
 from imgbuild.publish.push_plan import CONFIG
 from imgbuild.render import dockerfile
 from imgbuild.values import Arch
-from tests.registries import Answer, Fault
-from tests.unit import registry_project
-from tests.unit.cli_project import TARGET
-from tests.unit.registry_project import BOTH, NAME, TAGS, Place
+from tests.support import registry_project
+from tests.support.inprocess_project import TARGET
+from tests.support.memory_registry import Answer, Fault
+from tests.support.registry_project import BOTH, NAME, TAGS, Place
 
 BLOB = "(PUT|PATCH) .*/blobs/uploads/"
 MANIFEST = "PUT .*/manifests/"

@@ -13,8 +13,8 @@ from imgbuild.registry import artifacts
 from imgbuild.registry.artifacts import Part
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.values import sha256
-from tests import registries
-from tests.registries import Registry
+from tests.support import memory_registry
+from tests.support.memory_registry import Registry
 
 KIND = "application/vnd.example.words+json"
 FILES = {
@@ -25,13 +25,13 @@ FILES = {
 
 @pytest.fixture(params=[True, False], ids=["referrers", "tag"])
 def registry(request, alone):
-    with registries.serve(Registry(referrers_api=request.param)) as made:
+    with memory_registry.serve(Registry(referrers_api=request.param)) as made:
         yield made
 
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
 
 
 @pytest.fixture
@@ -143,15 +143,15 @@ def test_artifact_of_another_image_is_refused(client: Client, registry: Registry
     repository, subject = registry.repository("me/image"), image(client, registry)
     made = artifacts.attach(client, repository, subject, KIND, FILES)
     other = f"sha256:{'e' * 64}"
-    index = {"schemaVersion": 2, "mediaType": registries.INDEX, "manifests": [{
+    index = {"schemaVersion": 2, "mediaType": memory_registry.INDEX, "manifests": [{
         "mediaType": MANIFEST, "digest": made.digest, "size": made.size, "artifactType": KIND,
     }]}  # fmt: skip
 
-    def lie(answer: registries.Answer) -> None:
+    def lie(answer: memory_registry.Answer) -> None:
         answer.status, answer.body = 200, json.dumps(index).encode()
-        answer.headers["Content-Type"] = registries.INDEX
+        answer.headers["Content-Type"] = memory_registry.INDEX
 
-    fault = registries.Fault("GET .*(/referrers/|/manifests/sha256-)", times=9, edit=lie)
+    fault = memory_registry.Fault("GET .*(/referrers/|/manifests/sha256-)", times=9, edit=lie)
     registry.faults.append(fault)
     with pytest.raises(IntegrityError, match=f"attached to {other}, and refers to"):
         artifacts.find(client, repository, other, KIND)

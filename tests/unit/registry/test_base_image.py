@@ -13,14 +13,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.oci import documents, layout
-from imgbuild.plan import documents as image
 from imgbuild.registry import base_image
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch, sha256
-from tests import images
+from tests.support import images
 
 BOTH = (Arch.X86_64, Arch.ARM64)
 LOGIN = ("me", "s3cr3t-word")
@@ -155,7 +156,7 @@ def test_every_kind_of_login_reads_the_same_image(served, source, tmp_path):
         assert tuple(layer.diff_id for layer in base.layers) == stored.diff_ids
         assert [layer.digest for layer in base.layers] == [one.digest for one in stored.layers]
         assert base.settings == stored.settings
-        base_image.fetch_layers(name(served), base.layers, store)
+        base_image.fetch_layers(name(served), base.layers, Context(store, Http()))
         for layer in base.layers:
             blob = store.blob(layer.digest)
             assert blob is not None
@@ -192,9 +193,9 @@ def test_a_login_is_not_sent_to_another_server_without_tls(served, tmp_path):
 def test_layers_that_are_there_are_not_asked_for(served, tmp_path):
     store = Store.open(tmp_path / "cache")
     base = base_image.base(name(served), Arch.X86_64)
-    base_image.fetch_layers(name(served), base.layers, store)
+    base_image.fetch_layers(name(served), base.layers, Context(store, Http()))
     before = len(served.seen)
-    base_image.fetch_layers(name(served), base.layers, store)
+    base_image.fetch_layers(name(served), base.layers, Context(store, Http()))
     assert len(served.seen) == before
 
 
@@ -218,7 +219,7 @@ def test_a_layer_that_is_not_what_its_digest_names_is_refused(served, source, tm
     store = Store.open(tmp_path / "cache")
     base = base_image.base(name(served), Arch.X86_64)
     with pytest.raises(IntegrityError, match="sha256"):
-        base_image.fetch_layers(name(served), base.layers, store)
+        base_image.fetch_layers(name(served), base.layers, Context(store, Http()))
     assert store.blob(digest) is None
 
 
@@ -236,7 +237,7 @@ def put(served: Registry, data: bytes) -> str:
 
 def test_an_index_without_the_architecture_lists_what_it_has(served, source):
     manifest = source.blob(source.image(Arch.X86_64).manifest.digest).read_bytes()
-    text = put(served, image.index({Arch.X86_64: manifest}))
+    text = put(served, documents.index({Arch.X86_64: manifest}))
     with pytest.raises(InputError, match="no image for linux/arm64, only linux/amd64"):
         base_image.base(text, Arch.ARM64)
 

@@ -13,8 +13,8 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import blobs
 from imgbuild.registry.client import Client, bytes_source
-from tests import registries
-from tests.registries import Answer, Fault, Registry, says
+from tests.support import memory_registry
+from tests.support.memory_registry import Answer, Fault, Registry, says
 
 DATA = random.Random(8).randbytes(300_000)
 BLOB = bytes_source(DATA)
@@ -23,12 +23,12 @@ WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="registry")
 def _registry() -> Iterator[Registry]:
-    with registries.serve(Registry()) as registry:
+    with memory_registry.serve(Registry()) as registry:
         yield registry
 
 

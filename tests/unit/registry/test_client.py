@@ -15,8 +15,9 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import manifests, pages
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference
-from tests import registries
-from tests.registries import Answer, Fault, Registry, named, says
+from imgbuild.system.console import console
+from tests.support import memory_registry
+from tests.support.memory_registry import Answer, Fault, Registry, named, says
 
 DATA = random.Random(8).randbytes(300_000)
 BLOB = bytes_source(DATA)
@@ -26,18 +27,18 @@ OTHER = f"sha256:{'0' * 64}"
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="registry")
 def _registry() -> Iterator[Registry]:
-    with registries.serve(Registry()) as registry:
+    with memory_registry.serve(Registry()) as registry:
         yield registry
 
 
 @pytest.fixture(name="client")
 def _client() -> Client:
-    return Client(attempts=3, first_wait=0.001, timeout=(5, 5))
+    return Client(attempts=3, first_wait=0.001, timeout=(5, 5), reporter=console)
 
 
 def manifest(**more: object) -> bytes:
@@ -196,6 +197,13 @@ def test_a_manifest_before_its_blobs_is_refused_in_the_registrys_words(client, r
     assert registry.tags == {}
 
 
+def test_a_manifest_is_put_again_when_a_blob_is_not_found_for_a_moment(client, registry):
+    body = b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN"}]}'
+    registry.faults.append(Fault("PUT .*/manifests/", times=2, status=400, body=body))
+    push(client, registry)
+    assert [one.method for one in registry.requests].count("PUT") >= 3
+
+
 # -- lists
 
 
@@ -246,7 +254,7 @@ def test_pages_without_end_end(client, registry, monkeypatch):
     push(client, registry)
     asked = iter(range(1000))
 
-    def _another(answer: registries.Answer) -> None:
+    def _another(answer: memory_registry.Answer) -> None:
         answer.headers["Link"] = f'</v2/me/x/tags/list?last={next(asked)}>; rel="next"'
 
     registry.faults.append(Fault("GET .*/tags/list", times=1000, edit=_another))
@@ -300,7 +308,7 @@ def test_a_registry_that_deletes_nothing_says_how_to_allow_it(client, registry):
 
 
 def test_offline_no_registry_is_asked(registry):
-    with pytest.raises(FetchFailed, match="--offline asks no server"):
+    with pytest.raises(FetchFailed, match="--offline is set"):
         Client(offline=True).resolve(at(registry, "one"))
     assert registry.requests == []
 

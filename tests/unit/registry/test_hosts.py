@@ -16,8 +16,9 @@ from imgbuild.registry import hosts
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.hosts import Certificates, Endpoint, endpoints
 from imgbuild.registry.reference import Reference
-from tests import registries
-from tests.registries import Fault, Registry, says
+from imgbuild.system.console import console
+from tests.support import memory_registry
+from tests.support.memory_registry import Fault, Registry, says
 
 BLOB = bytes_source(b"some bytes " * 1000)
 WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
@@ -25,18 +26,18 @@ WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="registry")
 def _registry() -> Iterator[Registry]:
-    with registries.serve(Registry()) as registry:
+    with memory_registry.serve(Registry()) as registry:
         yield registry
 
 
 @pytest.fixture(name="mirror")
 def _mirror() -> Iterator[Registry]:
-    with registries.serve(Registry()) as mirror:
+    with memory_registry.serve(Registry()) as mirror:
         yield mirror
 
 
@@ -55,7 +56,8 @@ def describe(folder: Path, host: str, text: str) -> Path:
 
 
 def client(**options: object) -> Client:
-    return Client(attempts=2, first_wait=0.001, timeout=(5, 5), **options)  # type: ignore[arg-type]
+    fixed = {"attempts": 2, "first_wait": 0.001, "timeout": (5, 5), "reporter": console}
+    return Client(**fixed, **options)  # type: ignore[arg-type]
 
 
 # -- addresses
@@ -146,8 +148,8 @@ def test_the_first_folder_that_describes_a_host_is_the_one(tmp_path):
     [
         ("server = ", "Invalid value"),
         ("server = 5", "Expected `str`"),
-        ('server = "ftp://x"', "'ftp://x' is no address of a registry"),
-        ('server = "https://"', "is no address of a registry"),
+        ('server = "ftp://x"', "'ftp://x' is not an address of a registry"),
+        ('server = "https://"', "is not an address of a registry"),
         ('[host."https://m"]\ncapabilities = ["pul"]', "'pul' is no capability"),
         ('[host."https://m"]\nca = 5', "ca"),
     ],
@@ -279,7 +281,7 @@ def there_and_back(registry: Registry, **options: object) -> None:
 def test_an_authority_of_ones_own(tmp_path, monkeypatch, authority, form):
     """It holds for the storage and for the token server of that registry too."""
     manners = Registry(redirects=True, locations="foreign", auth="bearer")
-    with registries.serve(manners, secure(authority)) as registry:
+    with memory_registry.serve(manners, secure(authority)) as registry:
         describe(tmp_path, registry.host, f'server = "https://{registry.host}"\nca = "ca.crt"')
         place = tmp_path / "config/imgbuild/certs.d" / registry.host
         authority.cert_pem.write_to_path(str(place / "ca.crt"))
@@ -298,7 +300,7 @@ def test_an_authority_of_ones_own(tmp_path, monkeypatch, authority, form):
 @pytest.mark.parametrize("own", ["pair", "single file", "docker"])
 def test_a_certificate_of_ones_own(tmp_path, monkeypatch, authority, own):
     issued = authority.issue_cert("me@example.com")
-    with registries.serve(Registry(), secure(authority, clients=True)) as registry:
+    with memory_registry.serve(Registry(), secure(authority, clients=True)) as registry:
         words = {"pair": '[["me.cert", "me.key"]]', "single file": '"both.pem"', "docker": "[]"}
         text = f'server = "https://{registry.host}"\nca = "ca.crt"\nclient = {words[own]}'
         place = describe(tmp_path, registry.host, text)
@@ -315,7 +317,7 @@ def test_a_certificate_of_ones_own(tmp_path, monkeypatch, authority, own):
 def test_a_certificate_of_ones_own_is_shown_to_its_registry_alone(tmp_path, authority):
     """The other server would let this user in, too."""
     manners = Registry(locations="foreign")
-    with registries.serve(manners, secure(authority, clients=True)) as registry:
+    with memory_registry.serve(manners, secure(authority, clients=True)) as registry:
         text = f'server = "https://{registry.host}"\nca = "ca.crt"\nclient = "both.pem"'
         place = describe(tmp_path, registry.host, text)
         authority.cert_pem.write_to_path(str(place / "ca.crt"))
@@ -328,7 +330,7 @@ def test_a_certificate_of_ones_own_is_shown_to_its_registry_alone(tmp_path, auth
 
 
 def test_an_authority_that_nobody_named(tmp_path, authority):
-    with registries.serve(Registry(), secure(authority)) as registry:
+    with memory_registry.serve(Registry(), secure(authority)) as registry:
         describe(tmp_path, registry.host, f'server = "https://{registry.host}"')
         with pytest.raises(FetchFailed, match="the certificate is not trusted"):
             there_and_back(registry)
@@ -337,8 +339,8 @@ def test_an_authority_that_nobody_named(tmp_path, authority):
 
 def test_an_authority_holds_for_its_registry_alone(tmp_path, authority):
     with (
-        registries.serve(Registry(), secure(authority)) as registry,
-        registries.serve(Registry(), secure(authority)) as other,
+        memory_registry.serve(Registry(), secure(authority)) as registry,
+        memory_registry.serve(Registry(), secure(authority)) as other,
     ):
         place = describe(
             tmp_path, registry.host, f'server = "https://{registry.host}"\nca = "ca.crt"'
@@ -353,7 +355,7 @@ def test_an_authority_holds_for_its_registry_alone(tmp_path, authority):
 
 @pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
 def test_verification_is_left_out_only_where_it_is_said(tmp_path, authority, capsys):
-    with registries.serve(Registry(), secure(authority)) as registry:
+    with memory_registry.serve(Registry(), secure(authority)) as registry:
         text = f'server = "https://{registry.host}"\nskip_verify = true'
         describe(tmp_path, registry.host, text)
         there_and_back(registry)
@@ -368,20 +370,20 @@ def test_a_certificate_that_is_none_is_named(tmp_path):
 
 
 def test_a_location_without_tls_is_refused_unless_it_is_the_same_host(tmp_path, authority):
-    with registries.serve(Registry(), secure(authority)) as registry:
+    with memory_registry.serve(Registry(), secure(authority)) as registry:
         text = f'server = "https://{registry.host}"\nca = "ca.crt"'
         place = describe(tmp_path, registry.host, text)
         authority.cert_pem.write_to_path(str(place / "ca.crt"))
 
-        def _without_tls(answer: registries.Answer) -> None:
+        def _without_tls(answer: memory_registry.Answer) -> None:
             answer.headers["Location"] = answer.headers["Location"].replace("https:", "http:")
 
-        def _elsewhere(answer: registries.Answer) -> None:
+        def _elsewhere(answer: memory_registry.Answer) -> None:
             answer.headers["Location"] = "http://127.0.0.1:9/secret-path"
 
         registry.faults.append(Fault("POST .*/uploads/", edit=_without_tls))
         there_and_back(registry)
         registry.faults.append(Fault("POST .*/uploads/", edit=_elsewhere))
-        with pytest.raises(FetchFailed, match=r"sends to 127\.0\.0\.1, which is not") as caught:
+        with pytest.raises(FetchFailed, match=r"redirects to 127\.0\.0\.1, which is not") as caught:
             client().upload(registry.repository("me/y"), BLOB)
         assert "secret" not in caught.value.message

@@ -10,8 +10,8 @@ import pytest
 from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.client import Client, Outcome, bytes_source
-from tests import registries
-from tests.registries import Fault, Registry, says
+from tests.support import memory_registry
+from tests.support.memory_registry import Fault, Registry, says
 
 BLOB = bytes_source(b"hello" * 1000)
 WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
@@ -20,12 +20,12 @@ MANY = "9" * 5000
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="registry")
 def _registry() -> Iterator[Registry]:
-    with registries.serve(Registry()) as registry:
+    with memory_registry.serve(Registry()) as registry:
         yield registry
 
 

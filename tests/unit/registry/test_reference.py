@@ -43,7 +43,7 @@ def test_references(text, found):
     ],
 )  # fmt: skip
 def test_what_names_nothing(text):
-    with pytest.raises(InputError, match="names nothing in a registry"):
+    with pytest.raises(InputError, match="invalid image reference"):
         parse(text)
 
 

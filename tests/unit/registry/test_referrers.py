@@ -11,8 +11,8 @@ import pytest
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.oci import documents
 from imgbuild.registry.client import Client, bytes_source
-from tests import registries
-from tests.registries import INDEX, Answer, Fault, Registry, named
+from tests.support import memory_registry
+from tests.support.memory_registry import INDEX, Answer, Fault, Registry, named
 
 EMPTY = bytes_source(b"{}")
 SBOM, STATEMENT = "application/vnd.cyclonedx+json", "application/vnd.in-toto+json"
@@ -21,19 +21,19 @@ NAME = "me/x"
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="registry", params=[True, False], ids=["api", "tag"])
 def _registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
-    with registries.serve(Registry(referrers_api=request.param)) as registry:
+    with memory_registry.serve(Registry(referrers_api=request.param)) as registry:
         yield registry
 
 
 @pytest.fixture(name="plain")
 def _plain() -> Iterator[Registry]:
     """A registry without the API."""
-    with registries.serve(Registry(referrers_api=False)) as registry:
+    with memory_registry.serve(Registry(referrers_api=False)) as registry:
         yield registry
 
 
@@ -85,7 +85,7 @@ def test_referrers_are_found(client, registry):
     assert client.referrers(repository, subject, "none/such") == ()
     assert [one.digest for one in client.referrers(repository, other)] == [elsewhere]
     for one in found:
-        assert client.resolve(registries.reference(registry, NAME, one.digest)) is not None
+        assert client.resolve(memory_registry.reference(registry, NAME, one.digest)) is not None
     tags = {target for _, target in registry.tags}
     assert tags == (set() if registry.referrers_api else {tag(subject), tag(other)})
 
@@ -111,7 +111,7 @@ def test_the_type_of_the_configuration_stands_for_a_missing_one(client, registry
 @pytest.mark.parametrize("filters", [True, False])
 @pytest.mark.parametrize("page", [None, 1, 2])
 def test_pages_and_filters_of_the_api(client, filters, page):
-    with registries.serve(Registry(filters=filters, page=page)) as registry:
+    with memory_registry.serve(Registry(filters=filters, page=page)) as registry:
         subject = put(client, registry)
         wanted = {refer(client, registry, subject, SBOM, annotations={"n": f"{n}"})
                   for n in range(3)}  # fmt: skip

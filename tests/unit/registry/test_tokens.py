@@ -20,8 +20,8 @@ from imgbuild.registry.client import Client, Outcome, bytes_source
 from imgbuild.registry.logins import Found
 from imgbuild.registry.reference import HUB, Reference
 from imgbuild.system.console import console
-from tests import registries
-from tests.registries import SECRET, Fault, Registry
+from tests.support import memory_registry
+from tests.support.memory_registry import SECRET, Fault, Registry
 
 LOGIN = ("me", "s3cr3t-word")
 DATA = random.Random(7).randbytes(200_000)
@@ -31,14 +31,14 @@ WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setattr(uploads, "CHUNK", 60_000)
 
 
 @pytest.fixture(name="registry")
 def _registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
     manners = getattr(request, "param", {"auth": "bearer", "login": LOGIN})
-    with registries.serve(Registry(**manners)) as registry:
+    with memory_registry.serve(Registry(**manners)) as registry:
         yield registry
 
 
@@ -205,7 +205,7 @@ def test_a_refusal_says_how_to_log_in(registry, tmp_path, login):
 def test_no_error_shows_a_token(registry, tmp_path):
     log_in(tmp_path, registry.host)
 
-    def _repeat(answer: registries.Answer) -> None:
+    def _repeat(answer: memory_registry.Answer) -> None:
         words = {"code": "DENIED", "message": f"{list(registry.tokens)} {LOGIN} are no good"}
         answer.status, answer.body = 403, json.dumps({"errors": [words]}).encode()
 
@@ -230,7 +230,7 @@ def test_no_log_shows_a_secret(registry, tmp_path, capfd, caplog, locations):
         Fault("GET .*/stored/", cut_answer=1000),
         Fault("GET /token", status=429),
     ]
-    patient = Client(first_wait=0.001, timeout=(5, 5))
+    patient = Client(first_wait=0.001, timeout=(5, 5), reporter=console)
     patient.upload(registry.repository("me/x"), BLOB)
     patient.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
     said = caplog.text + "".join(capfd.readouterr())
@@ -359,7 +359,7 @@ def test_a_login_that_cannot_be_read_does_not_leak(tmp_path, auth):
 
 def test_a_program_that_is_not_installed_is_told(tmp_path, capsys):
     write_config(tmp_path, credsStore="nowhere", auths={"h": {"auth": AUTH}})
-    assert logins.find("h") == Found(("me", "pa:ss"))
+    assert logins.find("h", console) == Found(("me", "pa:ss"))
     assert "docker-credential-nowhere, which is not installed" in " ".join(
         capsys.readouterr().err.split()
     )

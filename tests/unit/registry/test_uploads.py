@@ -14,8 +14,8 @@ from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFail
 from imgbuild.registry import uploads
 from imgbuild.registry.client import Client, Outcome, Source, bytes_source, file_source
 from imgbuild.system.threads import Stopped
-from tests import registries
-from tests.registries import SECRET, Answer, Fault, Registry
+from tests.support import memory_registry
+from tests.support.memory_registry import SECRET, Answer, Fault, Registry
 
 DATA = random.Random(6).randbytes(300_000)
 BLOB = bytes_source(DATA)
@@ -25,13 +25,13 @@ PATCH = "PATCH .*(uploads|elsewhere)/"
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setattr(uploads, "CHUNK", 100_000)
 
 
 @pytest.fixture(name="registry")
 def _registry() -> Iterator[Registry]:
-    with registries.serve(Registry()) as registry:
+    with memory_registry.serve(Registry()) as registry:
         yield registry
 
 
@@ -150,7 +150,7 @@ def test_a_mount_that_is_only_said_is_sent(client, registry):
 
 
 def test_other_registries_are_not_asked_to_mount(client, registry):
-    with registries.serve(Registry()) as other:
+    with memory_registry.serve(Registry()) as other:
         outcome = client.upload(
             registry.repository("me/x"), BLOB, mounts=[other.repository("me/x")]
         )

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
@@ -13,7 +14,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.render import contexts
 from imgbuild.values import Arch
-from tests import samples
+from tests.support import samples
 
 PACKAGES = ("alpha", "pip", "torch")
 
@@ -24,7 +25,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         store = Store.open(folder / "cache")
         matrix = samples.matrix()
-        self.inputs = Inputs(matrix, store, Http(offline=True), offline=True)
+        self.inputs = Inputs(matrix, Context(store, Http(offline=True)))
         self.folder = folder / "wheels"
         self.wheels = tuple(
             samples.add(store, samples.write_wheel(folder, name), name) for name in PACKAGES

@@ -12,10 +12,10 @@ from imgbuild.lock.lock import Lock
 from imgbuild.lock.published import Extended
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import base_of, plan
-from imgbuild.render import current
+from imgbuild.render import committed
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
 from imgbuild.values import Arch, digest_of
-from tests import extended, samples
+from tests.support import extended, samples
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_wheels_and_files_of_the_sum(matrix: Extended) -> None:
         ("/opt/team/train.sh", "0755")
     ]
     assert [link.path for link in made.files.links] == ["/opt/team/start"]
-    beside = current.copied(lock, [Arch.X86_64], matrix)
+    beside = committed.copied(lock, [Arch.X86_64], matrix)
     assert beside["files/opt/team/train.sh"] == extended.SCRIPT
 
 

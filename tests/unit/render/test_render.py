@@ -18,11 +18,11 @@ from imgbuild.lock import requirements
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.model import Drop
-from imgbuild.pipeline import lock_target
-from imgbuild.render import apptainer, bake, current, online, pylock, script, templates, write
+from imgbuild.plan import current
+from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates, write
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
 from imgbuild.values import Arch
-from tests import renderworld, samples
+from tests.support import render_sample, samples
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/data/render"
@@ -30,9 +30,9 @@ NO_TEMPLATES = Path("/nonexistent")
 
 
 def value(*arches: Arch) -> Dockerfile:
-    matrix = renderworld.matrix(*arches)
-    lock = renderworld.lock(matrix)
-    return dockerfile(lock, renderworld.seal(lock), matrix)
+    matrix = render_sample.matrix(*arches)
+    lock = render_sample.lock(matrix)
+    return dockerfile(lock, render_sample.seal(lock), matrix)
 
 
 def text(made: Dockerfile) -> str:
@@ -49,15 +49,14 @@ def text(made: Dockerfile) -> str:
         ("small.sh", lambda: script.text(_script(), "small", NO_TEMPLATES)),
     ],
 )
-def test_golden_texts(name, made):
-    """When a change is meant: write the new text into tests/data/render, and read the diff."""
-    assert made() == (GOLDEN / name).read_text(encoding="utf-8")
+def test_golden_texts(name, made, golden):
+    golden(GOLDEN / name, made())
 
 
 def _online() -> Dockerfile:
-    lock = renderworld.lock()
+    lock = render_sample.lock()
     reference = online.reference(value(), lock, "registry.example/me/images")
-    return online.online(value(), lock, reference, renderworld.address)
+    return online.online(value(), lock, reference, render_sample.address)
 
 
 def _definition(made: Dockerfile) -> str:
@@ -65,12 +64,12 @@ def _definition(made: Dockerfile) -> str:
 
 
 def _script() -> script.Script:
-    lock = renderworld.lock()
-    return script.script(lock, renderworld.seal(lock), Arch.X86_64, renderworld.address)
+    lock = render_sample.lock()
+    return script.script(lock, render_sample.seal(lock), Arch.X86_64, render_sample.address)
 
 
 def test_every_locked_wheel_is_installed_once_on_each_architecture():
-    lock = renderworld.lock()
+    lock = render_sample.lock()
     for stage in value().stages:
         resolution = lock.arch[Arch.parse(stage.arch)]
         installed = [
@@ -84,7 +83,7 @@ def test_every_locked_wheel_is_installed_once_on_each_architecture():
 
 
 def test_the_requirements_beside_it_have_every_hash():
-    lock = renderworld.lock()
+    lock = render_sample.lock()
     text = requirements.text(lock, Arch.X86_64)
     for wheel in lock.arch[Arch.X86_64].wheels:
         assert f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha256}\n" in text
@@ -100,21 +99,21 @@ def test_rows_of_dropped_files_are_those_of_record():
 
 
 def test_without_uv_there_is_no_dockerfile():
-    matrix = renderworld.matrix()
-    lock = renderworld.without(renderworld.lock(matrix), "uv")
+    matrix = render_sample.matrix()
+    lock = render_sample.without(render_sample.lock(matrix), "uv")
     with pytest.raises(InputError, match="small: uv, which installs the packages, is not locked"):
-        dockerfile(lock, renderworld.seal(lock), matrix)
+        dockerfile(lock, render_sample.seal(lock), matrix)
 
 
 def test_online_needs_to_know_a_registry():
     with pytest.raises(InputError, match="no registry has its base debian-12") as caught:
-        online.reference(value(), renderworld.lock(), None)
+        online.reference(value(), render_sample.lock(), None)
     assert "--registry" in (caught.value.hint or "")
 
 
 def test_online_has_an_address_of_every_file_and_no_named_context():
     made = text(_online())
-    lock = renderworld.lock()
+    lock = render_sample.lock()
     for wheel in lock.arch[Arch.ARM64].wheels:
         assert f"https://index.example/{wheel.package}/{wheel.file}" in made
     assert "antlr4-python3-runtime-4.9.3.tar.gz" in made
@@ -125,8 +124,8 @@ def test_online_has_an_address_of_every_file_and_no_named_context():
 
 def _needing(*wheels: Wheel) -> Lock:
     """The world's lock, in which `wheels` build what has no wheel."""
-    lock = renderworld.lock()
-    built = msgspec.structs.replace(renderworld.BUILT, requires=wheels)
+    lock = render_sample.lock()
+    built = msgspec.structs.replace(render_sample.BUILT, requires=wheels)
     arches = {
         arch: msgspec.structs.replace(found, built=(built,)) for arch, found in lock.arch.items()
     }
@@ -138,12 +137,12 @@ def test_a_build_takes_the_targets_own_wheels_on_each_architecture():
     other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
     lock = _needing(torch, samples.wheel("setuptools", "80.9.0"))
-    own = renderworld.wheels(lock)["torch"]
+    own = render_sample.wheels(lock)["torch"]
     files = online.build_files(lock, [Arch.ARM64])
     (text,) = (data.decode() for data in files.values())
     assert list(files) == ["build-antlr4-python3-runtime-arm64.txt"]
     assert f"torch==2.6.0 --hash=sha256:{own.sha256}\n" in text
-    made = script.script(lock, renderworld.seal(lock), Arch.ARM64, renderworld.address)
+    made = script.script(lock, render_sample.seal(lock), Arch.ARM64, render_sample.address)
     (needs,) = [each.requires for each in made.alone if each.sdist]
     assert [line.plain.partition("=")[0] for line in needs] == ["setuptools"]  # torch is there
 
@@ -160,11 +159,11 @@ def test_a_build_that_needs_another_architectures_wheel_is_refused():
 
 
 def test_what_is_built_may_lose_files_too():
-    lock = renderworld.lock()
+    lock = render_sample.lock()
     drop = Drop(package="antlr4-python3-runtime", paths=("bin/pygrun",), reason="trl ships it too")
     lock = msgspec.structs.replace(lock, drop=(*lock.drop, drop))
-    made = dockerfile(lock, renderworld.seal(lock), renderworld.matrix())
-    made = online.online(made, lock, "registry.example/base@sha256:0", renderworld.address)
+    made = dockerfile(lock, render_sample.seal(lock), render_sample.matrix())
+    made = online.online(made, lock, "registry.example/base@sha256:0", render_sample.address)
     steps = text(made).split("\nRUN ")
     (step,) = [step for step in steps if "PYTHONPATH=/tmp/build" in step and "amd64" in step]
     places = [
@@ -180,7 +179,7 @@ def test_what_is_built_may_lose_files_too():
 
 
 def test_online_takes_a_registry_base_where_it_is():
-    lock = renderworld.lock()
+    lock = render_sample.lock()
     image = f"quay.example/base:1@sha256:{'c' * 64}"
     base = msgspec.structs.replace(lock.base, kind="registry", image=image)
     lock = msgspec.structs.replace(lock, base=base)
@@ -203,9 +202,9 @@ def test_commands_in_heads_name_one_platform():
 
 
 def test_a_head_elsewhere_than_beside_the_lock_says_so():
-    matrix = renderworld.matrix()
-    lock = renderworld.lock(matrix)
-    made = dockerfile(lock, renderworld.seal(lock), matrix, [Arch.ARM64])
+    matrix = render_sample.matrix()
+    lock = render_sample.lock(matrix)
+    made = dockerfile(lock, render_sample.seal(lock), matrix, [Arch.ARM64])
     head = _head(msgspec.structs.replace(made, kept=False))
     assert "beside it" not in head
     assert "images/small" not in head
@@ -233,8 +232,8 @@ def test_bake_names_have_no_dots_and_contexts_are_by_digest():
 
 
 def test_pylock_is_read_by_packaging_and_has_every_hash():
-    lock = renderworld.lock()
-    text = pylock.text(lock, tuple(lock.arch), renderworld.address)
+    lock = render_sample.lock()
+    text = pylock.text(lock, tuple(lock.arch), render_sample.address)
     assert (
         "\n# Built from its sdist on installing, with QUIET='yes, please'.\n[[packages]]\n" in text
     )
@@ -242,10 +241,10 @@ def test_pylock_is_read_by_packaging_and_has_every_hash():
     read = Pylock.from_dict(document)
     read.validate()
     by_name = {str(package.name): package for package in read.packages}
-    for package, wheel in renderworld.wheels(lock).items():
+    for package, wheel in render_sample.wheels(lock).items():
         (found,) = by_name[package].wheels or ()
         assert found.hashes == {"sha256": wheel.sha256}
-        assert found.url == renderworld.address(package, wheel)
+        assert found.url == render_sample.address(package, wheel)
     marker = str(by_name["nvidia-x"].marker)
     assert "platform_machine" in marker
     assert "aarch64" not in marker
@@ -266,10 +265,10 @@ def test_a_script_moves_the_images_folders():
 
 
 def test_packages_of_other_indexes_are_in_a_script_by_address():
-    lock = renderworld.lock()
+    lock = render_sample.lock()
     lock = msgspec.structs.replace(lock, indexes={"trl": "elsewhere"})
-    made = script.script(lock, renderworld.seal(lock), Arch.X86_64, renderworld.address)
-    trl = renderworld.wheels(lock)["trl"]
+    made = script.script(lock, render_sample.seal(lock), Arch.X86_64, render_sample.address)
+    trl = render_sample.wheels(lock)["trl"]
     where = f"trl @ https://index.example/trl/{trl.file} --hash=sha256:{trl.sha256}"
     (line,) = [line for line in made.requirements if line.there]
     assert line.there == where
@@ -319,8 +318,8 @@ def test_a_broken_template_is_named(tmp_path):
 
 
 def test_accounts_that_differ_between_architectures_stay_apart():
-    matrix = renderworld.matrix()
-    lock = renderworld.lock(matrix)
+    matrix = render_sample.matrix()
+    lock = render_sample.lock(matrix)
     arches = {
         arch: msgspec.structs.replace(
             found,
@@ -329,25 +328,25 @@ def test_accounts_that_differ_between_architectures_stay_apart():
         for arch, found in lock.arch.items()
     }
     lock = msgspec.structs.replace(lock, arch=arches)
-    files = current.copied(lock, tuple(lock.arch), matrix)
+    files = committed.copied(lock, tuple(lock.arch), matrix)
     assert files["files-arm64/etc/passwd"].startswith(b"arm64:")
     assert files["files-amd64/etc/passwd"].startswith(b"x86_64:")
     assert b"imgbuild:x:1000:" in files["files/etc/group"]
-    made = text(dockerfile(lock, renderworld.seal(lock), matrix))
+    made = text(dockerfile(lock, render_sample.seal(lock), matrix))
     assert 'install -D -T -m 0644 /run/context/files-"$TARGETARCH"/etc/passwd /etc/passwd' in made
     assert "\nARG TARGETARCH\n" in made
-    definition = _definition(dockerfile(lock, renderworld.seal(lock), matrix))
+    definition = _definition(dockerfile(lock, render_sample.seal(lock), matrix))
     assert "install -D -T -m 0644 /imgbuild/files-arm64/etc/passwd /etc/passwd" in definition
     assert "TARGETARCH" not in definition
 
 
 def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
     project = projects.Project(matrix=tmp_path / "matrix.yaml")
-    matrix = renderworld.matrix()
-    before = renderworld.lock(matrix)
+    matrix = render_sample.matrix()
+    before = render_sample.lock(matrix)
     left: list[set[str]] = []
-    for lock in (before, renderworld.without(before, "uv")):
-        lock_target.write_locked(project, lock, renderworld.seal(lock))
+    for lock in (before, render_sample.without(before, "uv")):
+        current.write_locked(project, lock, render_sample.seal(lock))
         write.keep_new(project, matrix, ["small"])
         places = (project.images / "small").rglob("*")
         left.append({path.name for path in places if path.is_file()})
@@ -362,4 +361,4 @@ def test_samples_without_uv_are_told(tmp_path):
     """What `imgbuild lock` meets in a project whose images have no uv."""
     lock = samples.lock()
     with pytest.raises(InputError, match="uv"):
-        dockerfile(lock, renderworld.seal(lock), samples.matrix())
+        dockerfile(lock, render_sample.seal(lock), samples.matrix())

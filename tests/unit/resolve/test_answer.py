@@ -1,4 +1,4 @@
-"""From what is asked for to a target: wishes, torches and their CUDA, why each version, the row."""
+"""From a request to a target: packages, torches and their CUDA, reasons, the row."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
@@ -17,15 +18,15 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import loads
 from imgbuild.matrix.model import Flashinfer, Index, Target, Wanted
 from imgbuild.resolve import answer, reasons, request
-from imgbuild.resolve.request import Ask, Wish
+from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.solve import torch
-from imgbuild.solve.torch import Build
+from imgbuild.solve.torch import TorchBuild
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests import samples
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
-from tests.unit.matrix_text import RIGHT
+from tests.support import samples
+from tests.support.local_index import LocalIndex
+from tests.support.matrix_text import RIGHT
+from tests.support.servers import Site, serve
 
 MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 
@@ -33,11 +34,11 @@ MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 def test_wishes_are_read_with_commas_in_both_meanings():
     found, cuda = request.read(["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {})
     assert found == (
-        Wish(package="vllm", spec=">=0.9,<0.10"),
-        Wish(package="trl"),
-        Wish(package="torch", spec="==2.8.0"),
+        RequestedPackage(package="vllm", spec=">=0.9,<0.10"),
+        RequestedPackage(package="trl"),
+        RequestedPackage(package="torch", spec="==2.8.0"),
     )
-    assert [wish.pin for wish in found] == [None, None, "2.8.0"]
+    assert [requested.pin for requested in found] == [None, None, "2.8.0"]
     assert cuda is None
 
 
@@ -50,14 +51,14 @@ def test_what_is_there_names_its_cuda_and_keeps_its_build_only_on_its_own_index(
 
 def test_what_is_there_stays_where_the_wish_allows_it():
     found, _ = request.read(["torch>=2.7"], ["torch==2.8.0"], {})
-    assert found == (Wish(package="torch", spec="==2.8.0", have=True),)
+    assert found == (RequestedPackage(package="torch", spec="==2.8.0", have=True),)
 
 
 @pytest.mark.parametrize(
     ("wants", "have", "words"),
     [
-        ([], [], "nothing is asked for"),
-        (["vllm="], [], "'vllm=' is no requirement"),
+        ([], [], "no package is requested"),
+        (["vllm="], [], "invalid requirement: 'vllm='"),
         (["ray[cgraph]"], [], "extra"),
         (["vllm; python_version > '3'"], [], "marker"),
         (["vllm==0.9", "vllm==0.8"], [], "twice"),
@@ -124,7 +125,7 @@ def test_what_a_target_asks_for_is_said_of_the_target():
     matrix = samples.matrix(requires={"trl": Wanted(spec=">=0.18", reason=samples.REASON)})
     ask = request.of_target("small", matrix.targets["small"], Arch.X86_64)
     assert ask.row == "small"
-    assert [str(wish) for wish in ask.wishes] == [
+    assert [str(requested) for requested in ask.requests] == [
         "the target small asks for trl>=0.18",
         "the target small asks for torch==2.6.0",
     ]
@@ -132,8 +133,11 @@ def test_what_a_target_asks_for_is_said_of_the_target():
 
 def test_names_are_free_and_of_what_was_wanted_first():
     matrix = samples.matrix()
-    ask = Ask(
-        wishes=(Wish(package="torch", spec="==2.8.0", have=True), Wish(package="vllm")),
+    ask = ResolveRequest(
+        requests=(
+            RequestedPackage(package="torch", spec="==2.8.0", have=True),
+            RequestedPackage(package="vllm"),
+        ),
         arches=(Arch.X86_64,),
     )
     versions = {"vllm": "0.10.2", "torch": "2.8.0"}
@@ -161,7 +165,7 @@ def test_the_cuda_of_a_torch(version, requires, cuda):
 
 
 def build(version, cuda):
-    return Build(version=Version(version), cuda=cuda, evidence="said so")
+    return TorchBuild(version=Version(version), cuda=cuda, evidence="said so")
 
 
 def test_torches_in_words_and_as_a_specifier():
@@ -201,7 +205,7 @@ def test_why_a_version_learned_things_included():
     )  # fmt: skip
     other = msgspec.structs.replace(learned, versions="==0.9.0")
     versions = dict.fromkeys(METADATA, "1.0") | {"vllm": "0.8.5.post1"}
-    found = reasons.whys(
+    found = reasons.reasons_of(
         versions, {"vllm": "you asked for vllm"}, reasons.links(METADATA, MARKERS), [learned, other]
     )
     assert found["vllm"] == ("you asked for vllm",)
@@ -245,12 +249,16 @@ def test_a_row_is_read_the_same_by_other_readers_of_yaml():
 def test_an_impossible_world_has_passed_no_check(tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")
-    ask = Ask(wishes=(Wish(package="demo", spec="==9.9"),), arches=(Arch.X86_64,), cuda="12.4")
+    ask = ResolveRequest(
+        requests=(RequestedPackage(package="demo", spec="==9.9"),),
+        arches=(Arch.X86_64,),
+        cuda="12.4",
+    )
     with serve(Site(files=index.site_files())) as site:
         here = {"pypi": Index(url=site.url("simple"))}
         matrix = msgspec.structs.replace(samples.matrix(), indexes=here)
         store = Store.open(tmp_path / "cache")
-        found = answer.answer(ask, matrix, (), store, Http(attempts=1))
+        found = answer.answer(ask, matrix, (), Context(store, Http(attempts=1)))
     refused = found.arch[Arch.X86_64].refused
     assert refused is not None
     assert refused.reasons[0] == "you asked for demo==9.9"

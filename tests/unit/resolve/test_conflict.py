@@ -12,20 +12,20 @@ from packaging.version import Version
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import metadata
 from imgbuild.index.server import Catalogue
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.resolve import conflict, suggest
 from imgbuild.resolve import gaps as behind
-from imgbuild.resolve.conflict import Facts
-from imgbuild.resolve.suggest import Look
+from imgbuild.resolve.conflict import PackageFacts
+from imgbuild.resolve.suggest import QuickLook
 from imgbuild.solve import torch
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests import samples
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
+from tests.support import samples
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
 
 X86, ARM = "cp311-cp311-manylinux_2_17_x86_64", "cp311-cp311-manylinux_2_17_aarch64"
 LEARNED = Constraint(
@@ -76,18 +76,18 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def ask(site, tmp_path):
-    """Facts of the small index for wishes, as (package, specifier) pairs."""
+    """Facts of the small index for requests, as (package, specifier) pairs."""
     http, store = Http(attempts=1), Store.open(tmp_path / "cache")
 
-    def make(*wishes, arch=Arch.X86_64, learned=()):
-        demands = tuple(conflict.demand(package, spec) for package, spec in wishes)
+    def make(*requests, arch=Arch.X86_64, learned=()):
+        demands = tuple(conflict.demand(package, spec) for package, spec in requests)
         rules = Rules(
             as_of=datetime.date(2025, 6, 20),
             tags=Tags(python="3.11", glibc="2.36", arch=arch),
             pins=conflict.pins_of(demands),
         )
-        place = Place(name="pypi", address=site.url("simple"))
-        gone = Place(name="gone", address="http://127.0.0.1:9/simple")
+        place = IndexAddress(name="pypi", address=site.url("simple"))
+        gone = IndexAddress(name="gone", address="http://127.0.0.1:9/simple")
         indexes = Indexes(
             {"pypi": place, "gone": gone}, {"flashinfer-python": "gone"}, "pypi", http
         )
@@ -96,28 +96,28 @@ def ask(site, tmp_path):
         def read(file):
             return metadata(file, http, store)
 
-        return Facts(catalogue, read, learned, torch.builds(catalogue, read)), demands
+        return PackageFacts(catalogue, read, learned, torch.builds(catalogue, read)), demands
 
     return make
 
 
-def refused(facts, demands, cuda) -> conflict.Conflict:
+def refused(facts, demands, cuda) -> conflict.RequirementConflict:
     found = conflict.conflict(facts, demands, cuda)
     assert found is not None
     return found
 
 
-def read_all(versions) -> Look:
-    return Look(read=frozenset(versions))
+def read_all(versions) -> QuickLook:
+    return QuickLook(read=frozenset(versions))
 
 
-def clash(versions, *taught) -> Look:
-    return Look(clashes=True, taught=taught, read=frozenset(versions))
+def clash(versions, *taught) -> QuickLook:
+    return QuickLook(clashes=True, taught=taught, read=frozenset(versions))
 
 
 def near(facts, demands, cuda, check=read_all, kept=()):
     found = refused(facts, demands, cuda)
-    return suggest.Nearest(facts, demands, found, check, kept).worlds(cuda)
+    return suggest.Suggestions(facts, demands, found, check, kept).find(cuda)
 
 
 def test_wishes_that_fit_have_no_conflict(ask):
@@ -137,7 +137,7 @@ def test_a_version_whose_torch_is_of_another_cuda(ask):
         "vllm 1.0 requires torch==2.11.0 (its METADATA)",
         "torch 2.11.0 (CUDA 13.0: requires cuda-toolkit==13.0.2) on x86_64",
     )
-    assert (found.wishes, found.cuda) == (("vllm",), True)
+    assert (found.requests, found.cuda) == (("vllm",), True)
     of_row = conflict.conflict(facts, demands, "12.4", row="cu124-vllm")
     assert of_row is not None
     assert of_row.reasons[0] == "the target cu124-vllm is of CUDA 12.4"
@@ -284,19 +284,19 @@ def test_a_near_world_says_what_code_was_not_read(ask):
         f"vllm 0.8, with torch 2.6.0 for CUDA 12.4 {words}",
         f"CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0 {words}",
     )
-    assert near(facts, demands, "12.4", lambda versions: Look())[0] == (
+    assert near(facts, demands, "12.4", lambda versions: QuickLook())[0] == (
         "vllm 0.8, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code was not looked at)"
     )
 
 
 def test_a_prebuilt_wheel_says_its_torch_though_no_index_answers(ask):
-    wish = ("flashinfer-python", "==0.2.5+cu124torch2.6")
-    facts, demands = ask(("torch", "==2.7.0"), wish)
+    requested = ("flashinfer-python", "==0.2.5+cu124torch2.6")
+    facts, demands = ask(("torch", "==2.7.0"), requested)
     found = refused(facts, demands, None)
-    assert found.wishes == ("torch", "flashinfer-python")
+    assert found.requests == ("torch", "flashinfer-python")
     assert "is compiled for torch 2.6, as its version says" in found.reasons[-1]
     assert near(facts, demands, None) == ("torch 2.6.0 for CUDA 12.4",)
-    facts, demands = ask(("torch", "==2.6.0"), wish)
+    facts, demands = ask(("torch", "==2.6.0"), requested)
     assert conflict.conflict(facts, demands, "12.4") is None
 
 
@@ -321,8 +321,8 @@ def test_a_wish_that_fell_back_is_told_with_the_cause(ask):
     versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
     (text,) = behind.fallen(facts, demands, versions, "12.4")
     assert text == (
-        "rl 0.4 is of 2024-01, and 0.9 is of 2025-01: this world has vllm 0.8;"
-        " rl 0.9 was to be had; rl 0.9 requires vllm==0.7 (its METADATA)"
+        "rl 0.4 is of 2024-01, and 0.9 is of 2025-01: the package set has vllm 0.8;"
+        " rl 0.9 is available; rl 0.9 requires vllm==0.7 (its METADATA)"
     )
     assert behind.fallen(facts, demands, {**versions, "rl": "0.9"}, "12.4") == ()
 
@@ -333,11 +333,11 @@ def test_the_target_with_most_of_the_wishes_is_the_nearest():
     other = msgspec.structs.replace(target, pins={"torch": "2.7.0", "vllm": "0.9"}, cuda="12.6")
     far = msgspec.structs.replace(other, indexes={"torch": "pytorch"})
     matrix = msgspec.structs.replace(matrix, targets={"small": target, "far": far, "other": other})
-    wishes = [conflict.demand("vllm", "==0.9"), conflict.demand("torch", "==2.6.0")]
-    assert suggest.targets(matrix, wishes, "12.6", Arch.X86_64) == (
+    requests = [conflict.demand("vllm", "==0.9"), conflict.demand("torch", "==2.6.0")]
+    assert suggest.targets(matrix, requests, "12.6", Arch.X86_64) == (
         "the target other on x86_64: CUDA 12.6, torch 2.7.0, vllm 0.9",
     )
-    assert suggest.targets(matrix, wishes, "12.6", Arch.ARM64) == ()
+    assert suggest.targets(matrix, requests, "12.6", Arch.ARM64) == ()
 
 
 def test_one_exact_version_is_told_from_other_specifiers():

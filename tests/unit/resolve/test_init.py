@@ -10,6 +10,7 @@ import yaml
 from imgbuild import codec
 from imgbuild.assemble import published_layers
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
@@ -18,10 +19,10 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
 from imgbuild.resolve import init
-from imgbuild.resolve.init import Wanted
-from imgbuild.resolve.request import Wish
+from imgbuild.resolve.init import WantedExtension
+from imgbuild.resolve.request import RequestedPackage
 from imgbuild.values import Arch
-from tests import extended, images, samples
+from tests.support import extended, images, samples
 
 GOLDEN = """\
 # An image of our own on a published one. `imgbuild lock` resolves what is added and locks the sum,
@@ -60,14 +61,14 @@ def test_the_matrix_that_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     extended.publish(tmp_path / "published/small", extended.published())
     (tmp_path / "train.sh").write_bytes(extended.SCRIPT)
     (tmp_path / "train.sh").chmod(0o755)
-    wishes = (
-        Wish(package="einops", spec=">=0.8"),
-        Wish(package="wandb"),
-        Wish(package="einx", spec="==0.3.0"),
+    requests = (
+        RequestedPackage(package="einops", spec=">=0.8"),
+        RequestedPackage(package="wandb"),
+        RequestedPackage(package="einx", spec="==0.3.0"),
     )
-    wanted = Wanted(
+    wanted = WantedExtension(
         name="ours",
-        packages=wishes,
+        packages=requests,
         system=("rsync", "jq"),
         files=init.files_of(["train.sh:/opt/team/train.sh"]),
     )
@@ -91,7 +92,7 @@ def test_names_that_yaml_reads_otherwise_are_quoted(
     (tmp_path / name).write_bytes(extended.SCRIPT)
     files = init.files_of([f"{name}:/opt/x"])
     below = published.read(tmp_path / "published/small", "small")
-    text = init.text(Wanted(name="ours", summary=name, files=files), below, name, "")
+    text = init.text(WantedExtension(name="ours", summary=name, files=files), below, name, "")
     read = yaml.safe_load(text)
     assert read["published"]["small"]["from"] == name
     assert read["targets"]["ours"]["summary"] == name
@@ -103,7 +104,7 @@ def test_names_that_yaml_reads_otherwise_are_quoted(
 def test_examples_stand_where_nothing_is_wanted(tmp_path: Path) -> None:
     extended.publish(tmp_path / "published/small", extended.published())
     below = published.read(tmp_path / "published/small", "small")
-    text = init.text(Wanted(name="ours"), below, "../project", "")
+    text = init.text(WantedExtension(name="ours"), below, "../project", "")
     init.write(tmp_path / "matrix.yaml", text)
     # Each example is one that can be taken as it is.
     taken = [line.replace("    # ", "    ", 1) for line in text.splitlines(keepends=True)]
@@ -117,7 +118,9 @@ def test_examples_stand_where_nothing_is_wanted(tmp_path: Path) -> None:
 def test_a_matrix_that_cannot_be_read_is_not_left_behind(tmp_path: Path) -> None:
     extended.publish(tmp_path / "published/small", extended.published())
     below = published.read(tmp_path / "published/small", "small")
-    wanted = Wanted(name="ours", packages=(Wish(package="torch", spec="==2.7.0"),))
+    wanted = WantedExtension(
+        name="ours", packages=(RequestedPackage(package="torch", spec="==2.7.0"),)
+    )
     with pytest.raises(InputError) as caught:
         init.write(tmp_path / "matrix.yaml", init.text(wanted, below, "../project", ""))
     assert "small has torch 2.6.0" in caught.value.problems[0].message
@@ -136,7 +139,7 @@ def test_a_published_target_is_found_and_copied(place: str, tmp_path: Path) -> N
 
 
 def test_a_place_without_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no lock\.json and digests\.json of small"):
+    with pytest.raises(InputError, match=r"has no lock\.json and digests\.json of small"):
         init.copied(str(tmp_path), "small", tmp_path / "copy", Http())
 
 
@@ -144,12 +147,12 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     extended.publish(tmp_path / "project/images/small", extended.published())
     path, place = tmp_path / "ours/matrix.yaml", str(tmp_path / "project")
 
-    def _begin(*wishes: Wish) -> None:
-        wanted = Wanted(name="ours", packages=wishes)
+    def _begin(*requests: RequestedPackage) -> None:
+        wanted = WantedExtension(name="ours", packages=requests)
         init.begin(path, wanted, extends="small", place=place, image="", http=Http())
 
     with pytest.raises(InputError):
-        _begin(Wish(package="torch", spec="==2.7.0"))
+        _begin(RequestedPackage(package="torch", spec="==2.7.0"))
     assert not (tmp_path / "ours/published").exists(), "what was refused leaves nothing"
     (tmp_path / "ours/published/small").mkdir(parents=True)
     with pytest.raises(InputError, match="ours/published/small is there already"):
@@ -179,7 +182,7 @@ def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
     extended.publish(tmp_path / "project", extended.published(samples.wheel("new")))
     (other,) = init.refresh(path, Http())
     assert (other.target, other.before) == ("small", same.after)
-    assert other.after == extended.read(path).below["small"].digest != other.before
+    assert other.after == extended.read(path).published["small"].digest != other.before
     path.write_text(extended.MATRIX.replace("    from: ../project\n", ""), encoding="utf-8")
     with pytest.raises(InputError, match="does not say where it was copied from"):
         init.refresh(path, Http())
@@ -190,10 +193,10 @@ def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
     [
         ("train.sh", "a path here and an absolute one"),
         ("train.sh:opt/train.sh", "a path here and an absolute one"),
-        ("gone.sh:/opt/train.sh", r"there is no file gone\.sh here"),
-        ("../train.sh:/opt/train.sh", r"\.\./train\.sh lies outside this folder"),
-        ("/etc/passwd:/opt/passwd", "/etc/passwd lies outside this folder"),
-        ("linked.sh:/opt/train.sh", r"linked\.sh lies outside this folder"),
+        ("gone.sh:/opt/train.sh", r"no such file: gone\.sh"),
+        ("../train.sh:/opt/train.sh", r"\.\./train\.sh is outside this folder"),
+        ("/etc/passwd:/opt/passwd", "/etc/passwd is outside this folder"),
+        ("linked.sh:/opt/train.sh", r"linked\.sh is outside this folder"),
     ],
 )
 def test_words_for_files(word: str, message: str, tmp_path: Path, monkeypatch) -> None:
@@ -224,7 +227,7 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
     (tmp_path / "other/a").mkdir()
     (tmp_path / "other/a/train.sh").touch()
     (tmp_path / "ours/link").symlink_to("../other/b")
-    with pytest.raises(InputError, match="lies outside this folder"):
+    with pytest.raises(InputError, match="is outside this folder"):
         init.files_of(["link/../a/train.sh:/opt/train.sh"])
 
 
@@ -232,7 +235,7 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
 
 
 def inputs(matrix: Matrix, folder: Path) -> Inputs:
-    return Inputs(matrix, Store.open(folder / "cache"), Http(), offline=True)
+    return Inputs(matrix, Context(Store.open(folder / "cache"), Http(offline=True)))
 
 
 def test_records_are_those_of_the_published_seal(tmp_path: Path) -> None:
@@ -247,9 +250,9 @@ def test_a_seal_of_another_lock_is_refused(tmp_path: Path) -> None:
     other = extended.published(samples.wheel("new"))
     sealed = seals.seal(other, extended.records([plan(other, Arch.X86_64)]))
     codec.write(tmp_path / "published/small" / published.SEAL, sealed)
-    with pytest.raises(LockStale, match="is not the seal of small's lock") as caught:
+    with pytest.raises(LockStale, match="does not match the lock of small") as caught:
         published_layers.records(matrix, extended.OWN)
-    assert "by which they were published" in str(caught.value.hint)
+    assert "that published them" in str(caught.value.hint)
 
 
 def test_layers_are_copied_from_a_layout_and_checked(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Relation
-from imgbuild.resolve.quick_audit import Glance, evidence_of, glance, widened
-from tests import shelves
-from tests.localindex import LocalIndex
+from imgbuild.resolve.quick_audit import QuickAudit, audit_requested, evidence_of, widened
+from tests.support import shelves
+from tests.support.local_index import LocalIndex
 
 CONFIGS = "transformers/models/auto/configuration_auto.py"
 BEFORE = "CONFIG_MAPPING_NAMES = OrderedDict([])\nclass AutoConfig:\n    pass\n"
@@ -110,14 +111,16 @@ STARRED = {"vllm/__init__.py": "from transformers import *\n\nclass LLM: ...\n"}
 
 
 def looked(folder, *packages):
-    """What a glance at 1.0 of `packages` sees, of which the index has three."""
+    """What a audit_requested at 1.0 of `packages` sees, of which the index has three."""
     made = LocalIndex()
     shelves.publish(made, "trl", {"1.0": TRL})
     shelves.publish(made, "vllm", {"1.0": STARRED if "transformers" in packages else VLLM})
     shelves.publish(made, "transformers", {"1.0": {"transformers/__init__.py": "VALUE = 1\n"}})
     with shelves.shelf(folder, made) as (shelf, _):
         versions = dict.fromkeys(packages, "1.0")
-        return glance(shelf.catalogue, versions, (), shelf.store, Http(attempts=1))
+        return audit_requested(
+            shelf.catalogue, versions, (), Context(shelf.store, Http(attempts=1))
+        )
 
 
 def test_a_glance_says_whose_code_it_read(tmp_path):
@@ -135,13 +138,13 @@ def test_an_error_that_teaches_nothing_is_a_clash_too(tmp_path):
 
 @pytest.mark.parametrize("packages", [("trl",), ("trl", "absent"), ()])
 def test_of_fewer_than_two_nothing_is_read(tmp_path, packages):
-    assert looked(tmp_path, *packages) == Glance()
+    assert looked(tmp_path, *packages) == QuickAudit()
 
 
 @pytest.mark.parametrize("known", [one for one, _ in ENTRIES[:4]], ids=lambda one: one.name)
 def test_an_entry_is_widened_to_the_releases_that_make_the_same_call(tmp_path, known):
     with shelves.shelf(tmp_path, index()) as (shelf, _):
         http = Http(attempts=1)
-        wide = widened([known], {"vllm"}, shelf.catalogue, shelf.store, http)
+        wide = widened([known], {"vllm"}, shelf.catalogue, Context(shelf.store, http))
         assert [one.versions for one in wide] == [">=0.2,<=0.3"]
-        assert widened([known], {"trl"}, shelf.catalogue, shelf.store, http) == (known,)
+        assert widened([known], {"trl"}, shelf.catalogue, Context(shelf.store, http)) == (known,)

@@ -11,24 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import image as picture
 from imgbuild.oci import layout
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.plan import documents
-from imgbuild.plan.plan import Config
+from imgbuild.plan.plan import RuntimeConfig
 from imgbuild.show import accepted
 from imgbuild.show.accepted import Accepted
 from imgbuild.show.compare import Comparison, compare
 from imgbuild.values import Arch
 from imgbuild.wheel import scripts
-from tests import images
+from tests.support import images
 
 NAMES = ("embedded", "docker")
 INFO = "opt/venv/lib/python3.11/site-packages/demo-1.0.dist-info"
 SITE = "opt/venv/lib/python3.11/site-packages"
 
 
-def made(folder: Path, *layers: Iterable[Member], config: Config | None = None) -> picture.Picture:
+def made(
+    folder: Path, *layers: Iterable[Member], config: RuntimeConfig | None = None
+) -> picture.Picture:
     """The image of these layers, read back."""
     folder.mkdir(parents=True, exist_ok=True)
     stack = [images.layer(folder / "blobs", list(members)) for members in layers]
@@ -37,9 +40,9 @@ def made(folder: Path, *layers: Iterable[Member], config: Config | None = None) 
         plan = msgspec.structs.replace(plan, config=config)
     records = [record for record, _ in stack]
     data = documents.config(plan, [record.diff_id for record in records])
-    own = layout.Image(
+    own = layout.ImageFiles(
         config=data,
-        manifest=documents.manifest(data, records),
+        manifest=oci_documents.manifest(data, records),
         layers={record.digest: path for record, path in stack},
     )
     layout.write(folder / "layout", {Arch.X86_64: own}, "tiny")

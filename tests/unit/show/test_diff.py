@@ -5,7 +5,7 @@ from __future__ import annotations
 from imgbuild.plan import seal
 from imgbuild.show import diff
 from imgbuild.values import Arch
-from tests import samples
+from tests.support import samples
 from tests.unit.plan.test_seal import records
 
 

@@ -1,4 +1,4 @@
-"""`imgbuild env`: what it tells of an image, and that its table is what really sets variables."""
+"""`imgbuild show --env`: its report of an image, and that its table is what sets variables."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from imgbuild.show import environment as stage
 from imgbuild.show.environment import Environment, Row
 from imgbuild.sif import files
 from imgbuild.values import Arch
-from tests import extended, samples
-from tests.unit.cli_project import TARGET, UNLOCKED, Command, json_of, make
+from tests.support import extended, samples
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, json_of, make
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "builder/imgbuild"
@@ -246,7 +246,7 @@ def test_smoke_tests_set_what_the_table_says() -> None:
 
 
 def test_root_folders_kernels_and_bytecode_set_what_the_table_says() -> None:
-    shown = dictionary(PROGRAM / "container/driver.py", "shown")
+    shown = dictionary(PROGRAM / "container/driver.py", "driver_files")
     assert told("root folder with GPUs").keys() == shown.keys()
     compiled = dictionary(PROGRAM / "precompile/flashinfer.py", "_compile")
     assert told("kernels").keys() == compiled.keys() - {"HOME"}
@@ -267,7 +267,7 @@ def command(
 
 def test_the_verb_explains(tmp_path: Path, command: Command) -> None:
     make(tmp_path)
-    done = command("env", TARGET)
+    done = command("show", "--env", TARGET)
     assert (done.status, done.stderr) == (0, "")
     assert done.stdout.startswith(f"{TARGET} (x86_64): 6 variables in the image\n")
     shown = "\nPATH=/opt/venv/bin:/bin\n    commands come first\n    set by: image.env\n"
@@ -279,7 +279,7 @@ def test_the_verb_explains(tmp_path: Path, command: Command) -> None:
 
 def test_the_verb_tells_a_stale_lock(tmp_path: Path, command: Command) -> None:
     make(tmp_path).edit('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: "0"')
-    done = command("env", TARGET)
+    done = command("show", "--env", TARGET)
     assert done.status == 0
     assert "the lock is stale" in done.stderr
     assert f"imgbuild lock --target {TARGET}" in done.stderr
@@ -288,8 +288,8 @@ def test_the_verb_tells_a_stale_lock(tmp_path: Path, command: Command) -> None:
 
 def test_the_verb_tells_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
     make(tmp_path)
-    done = command("env", UNLOCKED, "--arch", "arm64", "--json")
-    assert "not locked; this is what the matrix says" in done.stderr
+    done = command("show", "--env", UNLOCKED, "--arch", "arm64", "--json")
+    assert "not locked; these are the values of the matrix" in done.stderr
     (made,) = json_of(done)
     assert (made["target"], made["arch"], made["locked"]) == (UNLOCKED, ["arm64"], False)
     assert {item["name"] for item in made["image"]} >= {"PATH", "VLLM_USE_FLASHINFER_SAMPLER"}

@@ -12,10 +12,10 @@ from imgbuild.matrix.model import Index, Matrix, Wanted
 from imgbuild.matrix.select import Selected
 from imgbuild.project import Project
 from imgbuild.show import status
+from imgbuild.system.console import console
 from imgbuild.values import Condition
-from tests import samples
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
+from tests.support import inprocess_project, samples
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
 
 FAR = {"torch": "pytorch", "triton": "pytorch"}
 
@@ -23,7 +23,7 @@ FAR = {"torch": "pytorch", "triton": "pytorch"}
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.chdir(tmp_path)
-    return cli_project.make(tmp_path)
+    return inprocess_project.make(tmp_path)
 
 
 @pytest.fixture
@@ -75,10 +75,10 @@ def test_a_target_in_need_is_passed_over_unless_it_is_named(
         Selected(name=name, target=target, arches=target.arch)
         for name, target in found.targets.items()
     ]
-    kept = status.within_reach(project, found, selected, ["*"])
+    kept = status.within_reach(project, found, selected, ["*"], console)
     assert [item.name for item in kept] == ["near"]
     said = " ".join(capfd.readouterr().err.split())
-    assert "small is passed over: it needs the index pytorch for torch, triton" in said
+    assert "small is skipped: it needs the index pytorch for torch, triton" in said
     assert "--target small" in said
     kept = status.within_reach(project, found, selected, ["small", "near"])
     assert [item.name for item in kept] == ["small", "near"]
@@ -96,15 +96,17 @@ def test_nothing_is_left(tmp_path: Path) -> None:
 
 def test_the_states_of_a_project(world: World, imgbuild: Command) -> None:
     # The target's torch comes from another index; it has a lock, so nothing is needed any more.
-    lines = imgbuild("matrix").stdout.splitlines()
+    lines = imgbuild("list", "--wide").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
     ends = [[cell.strip() for cell in line.split("  ") if cell][-2:] for line in lines]
     digest = world.seal.digest.removeprefix("sha256:")[:12]
     assert ends == [
-        ["state", "proven"], ["locked", f"{digest}: no proof of this digest"], ["not locked", "-"]
-    ]  # fmt: skip
+        ["state", "proven"],
+        ["locked", f"{digest}: no test record for this digest"],
+        ["not locked", "-"],
+    ]
     world.edit('value: "1", reason: the newer engine', 'value: "0", reason: the newer engine')
-    (row,) = cli_project.json_of(imgbuild("matrix", "--state", "stale", "--json"))
+    (row,) = inprocess_project.json_of(imgbuild("list", "--state", "stale", "--json"))
     assert row["target"] == TARGET
     assert any("VLLM_USE_V1" in reason for reason in row["reasons"])
 
@@ -114,11 +116,11 @@ def test_all_builds_what_is_locked_and_tells_the_rest(world: World, imgbuild: Co
     done = imgbuild("lock", "--check", "--all")
     assert (done.status, done.stdout) == (0, f"{TARGET} {world.seal.digest}\n")
     said = " ".join(done.stderr.split())
-    assert f"{UNLOCKED} is passed over: it needs the index torch for torch" in said
+    assert f"{UNLOCKED} is skipped: it needs the index torch for torch" in said
     assert imgbuild("lock", "--check", UNLOCKED).status == 5
 
 
 def test_filters_that_leave_nothing(world: World, imgbuild: Command) -> None:
-    assert imgbuild("matrix", "--cuda", "13", "--state", "locked").status == 3
-    (row,) = cli_project.json_of(imgbuild("matrix", "--cuda", "12", "--json"))
+    assert imgbuild("list", "--cuda", "13", "--state", "locked").status == 3
+    (row,) = inprocess_project.json_of(imgbuild("list", "--cuda", "12", "--json"))
     assert (row["target"], row["state"]) == (TARGET, Condition.LOCKED)

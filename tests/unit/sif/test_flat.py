@@ -1,4 +1,4 @@
-"""The flat stream of some layers holds what the layers make, and nothing else."""
+"""The tar stream of several layers holds the merged tree of the layers, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import given, settings
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.merged import Merged, Node
+from imgbuild.oci.reader import Reader
 from imgbuild.oci.tar import END, Kind, Member, header
-from imgbuild.oci.unpack import Reader
-from imgbuild.sif.flat import Flat, Layer
+from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.values import sha256
 from tests.unit.oci import test_merged as merging
 
@@ -45,7 +45,7 @@ def merged(*layers: bytes) -> Merged:
 def flat(*layers: bytes) -> bytes:
     """The flat stream of plain tars."""
     made = Flat()
-    made.add([Layer(data=data) for data in layers])
+    made.add([LayerSource(data=data) for data in layers])
     return b"".join(made.chunks())
 
 
@@ -70,7 +70,7 @@ def info(path: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.
 
 @given(merging.layers)
 @settings(max_examples=300)
-def test_what_the_layers_make_is_what_the_stream_makes(layers):
+def test_the_stream_unpacks_to_the_same_tree_as_the_layers(layers):
     given_ = [merging.layer(each) for each in layers]
     try:
         expected = merged(*given_)
@@ -82,7 +82,7 @@ def test_what_the_layers_make_is_what_the_stream_makes(layers):
 
 
 @given(merging.layers)
-def test_no_path_comes_twice_and_folders_come_before_what_is_in_them(layers):
+def test_each_path_appears_once_and_after_its_folder(layers):
     try:
         stream = flat(*[merging.layer(each) for each in layers])
     except IntegrityError:
@@ -99,7 +99,7 @@ def test_no_path_comes_twice_and_folders_come_before_what_is_in_them(layers):
         seen.append(path)
 
 
-def test_a_hard_link_holds_what_another_layer_hid():
+def test_a_hard_link_to_a_file_that_another_layer_hides():
     stream = flat(
         members((info("usr/data"), b"kept")),
         members((info("opt/name", tarfile.LNKTYPE, linkname="usr/data"), b"")),
@@ -110,7 +110,7 @@ def test_a_hard_link_holds_what_another_layer_hid():
     assert found["/opt/name"][4] == len(b"kept")
 
 
-def test_a_path_through_a_link_of_a_lower_layer_lands_where_the_link_leads():
+def test_a_path_through_a_link_of_a_lower_layer():
     stream = flat(
         members((info("lib", tarfile.SYMTYPE, linkname="usr/lib"), b""), (info("usr/lib/a"), b"1")),
         members((info("lib/b"), b"2")),
@@ -120,7 +120,7 @@ def test_a_path_through_a_link_of_a_lower_layer_lands_where_the_link_leads():
     assert {"/usr/lib/a", "/usr/lib/b"} <= found.keys()
 
 
-def test_devices_attributes_owners_long_names_and_odd_bytes_come_through():
+def test_devices_attributes_owners_long_names_and_odd_bytes_are_kept():
     long = "/".join(["a folder with a long näme" * 4] * 4)
     odd = info("odd")
     odd.pax_headers = {"SCHILY.xattr.user.note": "wörd", "SCHILY.xattr.user.raw": "\udcff\x01"}
@@ -137,7 +137,7 @@ def test_devices_attributes_owners_long_names_and_odd_bytes_come_through():
     assert facts(merged(given_))["/odd"][-2] == {"user.note": "wörd", "user.raw": "\udcff\x01"}
 
 
-def test_attributes_that_no_squashfs_holds_are_left_out_and_told():
+def test_attributes_that_a_squashfs_cannot_store_are_reported():
     kept, other, lost = info("kept"), info("other"), info("lost", tarfile.DIRTYPE)
     kept.pax_headers = {
         "SCHILY.xattr.security.capability": "\x01",
@@ -147,7 +147,7 @@ def test_attributes_that_no_squashfs_holds_are_left_out_and_told():
     other.pax_headers = {"SCHILY.xattr.system.posix_acl_access": "\x02"}
     given_ = members((kept, b""), (lost, b""), (other, b""))
     made = Flat()
-    made.add([Layer(data=given_)])
+    made.add([LayerSource(data=given_)])
     found = facts(merged(b"".join(made.chunks())))
     assert [found[path][-2] for path in ("/kept", "/lost", "/other")] == [
         {"security.capability": "\x01"}, None, None
@@ -155,24 +155,24 @@ def test_attributes_that_no_squashfs_holds_are_left_out_and_told():
     assert made.lost == {"system.posix_acl_access": "/kept", "com.apple.provenance": "/lost"}
 
 
-def test_a_time_that_no_squashfs_holds_becomes_the_last_that_it_does():
+def test_a_time_after_that_of_a_squashfs_is_limited():
     found = facts(merged(flat(members((info("late", mtime=1 << 33), b"")))))
     assert found["/late"][8] == (1 << 32) - 1
 
 
-def test_bytes_follow_from_the_layers_alone():
+def test_bytes_depend_on_the_layers_alone():
     layers = [members((info("a"), b"1"), (info("b", tarfile.LNKTYPE, linkname="a"), b""))] * 2
     assert flat(*layers) == flat(*layers)
 
 
-def _stored(folder: Path, content: bytes) -> Layer:
+def _stored(folder: Path, content: bytes) -> LayerSource:
     data = header(Member(path="file", size=len(content))) + content.ljust(512, b"\0") + END
     path = folder / "layer"
     path.write_bytes(data)
-    return Layer(path=path, digest=f"sha256:{sha256(data)}", size=len(data))
+    return LayerSource(path=path, digest=f"sha256:{sha256(data)}", size=len(data))
 
 
-def test_a_damaged_layer_is_refused_by_name(tmp_path):
+def test_a_damaged_layer_is_an_error(tmp_path):
     layer = _stored(tmp_path, b"good")
     layer.path.write_bytes(layer.path.read_bytes().replace(b"good", b"evil"))
     with pytest.raises(IntegrityError, match=str(layer.path)):
@@ -182,7 +182,7 @@ def test_a_damaged_layer_is_refused_by_name(tmp_path):
         Flat().add([layer])
 
 
-def test_a_layer_that_changes_between_the_readings_is_seen(tmp_path):
+def test_a_layer_that_changes_between_the_readings_is_an_error(tmp_path):
     made = Flat()
     layer = _stored(tmp_path, b"good")
     made.add([layer])
@@ -193,9 +193,13 @@ def test_a_layer_that_changes_between_the_readings_is_seen(tmp_path):
 
 def test_size_and_progress_count_the_content_that_is_written():
     made = Flat()
-    made.add([Layer(data=members((info("a"), b"12345"), (info("b"), b"1")))])
+    made.add([LayerSource(data=members((info("a"), b"12345"), (info("b"), b"1")))])
     made.add(
-        [Layer(data=members((info("a"), b"123"), (info("c", tarfile.LNKTYPE, linkname="a"), b"")))]
+        [
+            LayerSource(
+                data=members((info("a"), b"123"), (info("c", tarfile.LNKTYPE, linkname="a"), b""))
+            )
+        ]
     )
     told: list[int] = []
     list(made.chunks(told.append))

@@ -1,4 +1,4 @@
-"""The names of a layer, read without its contents, are those that reading all of it gives."""
+"""Reading the names of a layer without its contents gives the same as reading all of it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import GZIP_HEADER, write_layer
+from imgbuild.oci.reader import Entry, Reader, inflated
 from imgbuild.oci.tar import END, Kind, Member, header
-from imgbuild.oci.unpack import Entry, Reader, inflated
 from imgbuild.sif import skim
-from imgbuild.sif.flat import Flat, Layer
+from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.values import sha256
 from tests.unit.oci.test_layer import member, noise, placed, text
 
@@ -64,14 +64,14 @@ def _members(tmp_path: Path) -> list[Member]:
     ]
 
 
-def test_a_layer_of_ours(members, tmp_path):
+def test_a_layer_of_imgbuild(members, tmp_path):
     path = blob(tmp_path, members)
     found = skim.entries(path)
     assert found == whole(path)
     assert [entry.size for entry in found] == [each.size for each in members]
 
 
-def test_a_large_content_is_not_even_inflated(members, tmp_path):
+def test_a_large_content_is_not_inflated(members, tmp_path):
     path = blob(tmp_path, members)
     due = whole(path)
     stream = zlib.compressobj(6, zlib.DEFLATED, -15)
@@ -85,7 +85,7 @@ def test_a_large_content_is_not_even_inflated(members, tmp_path):
 
 
 @pytest.mark.parametrize("cut", [1 << 30, 100_000, 512, 777])
-def test_a_layer_of_others(tmp_path, cut):
+def test_a_layer_of_another_tool(tmp_path, cut):
     """gzip members that are cut where nothing of the tar ends, or everywhere."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
@@ -132,16 +132,16 @@ def misleading(behind: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("behind", [header(Member(path="other")), b"no header" * 100])
-def test_what_looks_like_an_end_is_not_believed(tmp_path, behind):
+def test_bytes_that_look_like_an_end(tmp_path, behind):
     path = tmp_path / "blob"
     path.write_bytes(misleading(behind))
     assert [entry.path for entry in skim.entries(path)] == ["file"]
     assert skim.entries(path) == whole(path)
 
 
-def test_other_members_than_were_seen_first_are_refused(members, tmp_path, monkeypatch):
+def test_members_that_changed_are_an_error(members, tmp_path, monkeypatch):
     path = blob(tmp_path, members)
-    layer = Layer(path=path, digest=f"sha256:{sha256(path.read_bytes())}", size=1)
+    layer = LayerSource(path=path, digest=f"sha256:{sha256(path.read_bytes())}", size=1)
     first, second, *others = whole(path)
     renamed = msgspec.structs.replace(second, path="d/other")
     monkeypatch.setattr(skim, "entries", lambda _: [first, renamed, *others])
@@ -151,7 +151,7 @@ def test_other_members_than_were_seen_first_are_refused(members, tmp_path, monke
         list(made.chunks())
 
 
-def test_members_are_told_apart_by_all_that_they_say():
+def test_the_hash_covers_all_fields_of_a_member():
     one = Entry("a", b"0", 0o644, 1, 2, 3, 4, "", (0, 0), {"user.a": "1"})
     changes: list[dict[str, object]] = [
         {"path": "b"}, {"type": b"5"}, {"mode": 0o600}, {"uid": 9}, {"gid": 9}, {"size": 9},
@@ -159,7 +159,7 @@ def test_members_are_told_apart_by_all_that_they_say():
     ]  # fmt: skip
     values = set()
     for change in [{}, *changes]:
-        seen = skim.Seen()
+        seen = skim.MembersHash()
         seen.add(
             Entry(**{**{name: getattr(one, name) for name in one.__struct_fields__}, **change})
         )

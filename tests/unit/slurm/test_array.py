@@ -15,7 +15,8 @@ from imgbuild.render import templates
 from imgbuild.slurm import array, commands
 from imgbuild.slurm.array import Followed, Order, State, Task
 from imgbuild.system import process as processes
-from tests.unit.cli_project import TARGET, Command, make
+from imgbuild.system.console import console
+from tests.support.inprocess_project import TARGET, Command, make
 
 ONE = Task(target="one", digest="sha256:" + "1" * 64)
 TWO = Task(target="two", digest="sha256:" + "2" * 64)
@@ -134,7 +135,7 @@ def test_a_slurm_that_does_not_answer_is_asked_again(tmp_path, monkeypatch, caps
 
     monkeypatch.setattr(commands, "states", answer)
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    [end] = array.follow([Followed(order=made, number=0)])
+    [end] = array.follow([Followed(order=made, number=0)], console)
     assert end.good
     assert capsys.readouterr().err.count("Slurm does not answer") == 1
 
@@ -245,7 +246,7 @@ def test_rows_of_squeue_are_read():
 def test_options_of_a_cluster_need_a_cluster(command: Command):
     answer = command("build", TARGET, "--partition", "gpu")
     assert answer.status == 2
-    assert "options of a cluster go with --on slurm" in answer.stderr
+    assert "options of Slurm need --on slurm" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -259,7 +260,7 @@ def test_options_of_a_cluster_need_a_cluster(command: Command):
 def test_what_no_task_can_have_is_refused(command: Command, words, option):
     answer = command(*words, "--on", "slurm")
     assert answer.status == 2
-    assert f"--on slurm does not go with {option}" in answer.stderr
+    assert f"--on slurm and {option} cannot be combined" in answer.stderr
 
 
 def test_without_slurm_the_remedy_is_told(command: Command, monkeypatch):

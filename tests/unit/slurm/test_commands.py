@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from imgbuild.cli import containers
+from imgbuild.cli import _slurm_runtime
 from imgbuild.errors import InputError
 from imgbuild.sif import container, files
 from imgbuild.slurm import jobs
 from imgbuild.slurm.jobs import Allocation, Container, Job
 from imgbuild.values import Arch, digest_of
-from tests import samples
-from tests.unit.cli_project import TARGET, Command, make
+from tests.support import samples
+from tests.support.inprocess_project import TARGET, Command, make
 
 GOLDEN = Path(__file__).parents[2] / "data/slurm"
 DIGEST = "sha256:" + "1" * 64
@@ -59,11 +59,9 @@ KINDS: dict[str, tuple[Job, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_script_is_the_committed_one(kind):
+def test_the_script_is_the_committed_one(kind, golden):
     job, changes = KINDS[kind]
-    path = GOLDEN / f"{kind}.sh"
-    text = made(job, **changes)
-    assert text == path.read_text("utf-8"), f"look at the difference, then write {path} anew"
+    golden(GOLDEN / f"{kind}.sh", made(job, **changes))
 
 
 def test_every_committed_script_is_one_of_these():
@@ -189,8 +187,8 @@ def test_without_a_gpu_no_driver_is_asked_for():
         (Job.SINGLE, {}, "--job single with --nodes 2: one node; for several: --job ray"),
         (Job.RAY, {"command": ()}, "--job ray: what is to run stands behind --"),
         (Job.VERL, {"allocation": with_(gpus=0)}, "--job verl needs GPUs"),
-        (Job.TRL_SERVER, {}, "--model goes with --job trl-server"),
-        (Job.RAY, {"model": "x"}, "--model goes with --job trl-server"),
+        (Job.TRL_SERVER, {}, "--served-model and --job trl-server"),
+        (Job.RAY, {"model": "x"}, "--served-model and --job trl-server"),
         (
             Job.TRL_SERVER,
             {"allocation": with_(nodes=1), "model": "x"},
@@ -278,17 +276,17 @@ def test_what_is_not_there_is_not_submitted(tmp_path, monkeypatch, capsys):
     for words, name in (((), f"build/{TARGET}.sif"), (("--pyxis", "a.sqsh"), "a.sqsh")):
         written = command("slurm", TARGET, *words, "--", "true")
         assert written.status == 0
-        assert f"{tmp_path}/{name} is not there yet" in written.stderr
+        assert f"{tmp_path}/{name} does not exist yet" in written.stderr
         refused = command("slurm", TARGET, *words, "--submit", "--", "true")
         assert refused.status == 2
-        assert f"{tmp_path}/{name} is not there" in refused.stderr
+        assert f"{tmp_path}/{name}: no such file" in refused.stderr
 
 
 def test_shared_memory_is_looked_at_by_a_check_alone(tmp_path, monkeypatch, capsys):
     command = Command(monkeypatch, capsys)
     done = command("slurm", TARGET, "--shared", "64", "--", "true")
     assert done.status == 2
-    assert "--shared goes with --check" in done.stderr
+    assert "--shared needs --job check" in done.stderr
 
 
 def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatch, capsys):
@@ -298,22 +296,22 @@ def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatc
     command = Command(monkeypatch, capsys)
     done = command("slurm", TARGET, "--sif", str(sif), "--", "true")
     assert done.status == 0
-    assert "some.sif is no SIF for x86_64 or arm64" in done.stderr
+    assert "some.sif is not a SIF for x86_64 or arm64" in done.stderr
 
     objects = [container.Object(kind=container.JSON, name=files.CONFIG_OBJECT, data=b"{}")]
     sif.write_bytes(bytes(container.file_system_at(objects) + 4096))
     container.finish(sif, objects, Arch.X86_64, 0)
     done = command("slurm", TARGET, "--sif", str(sif), "--", "true")
     assert done.status == 0
-    assert "some.sif is not the image that is locked now" in done.stderr
+    assert "some.sif is not the image of the current lock" in done.stderr
 
     locked = msgspec.structs.replace(world.seal.arch[Arch.X86_64], config=digest_of(b"{}"))
-    containers.same_image(sif, msgspec.structs.replace(world.seal, arch={Arch.X86_64: locked}))
+    _slurm_runtime.same_image(sif, msgspec.structs.replace(world.seal, arch={Arch.X86_64: locked}))
     assert "not the image" not in capsys.readouterr().err
 
 
 def test_pyxis_is_given_files_by_their_whole_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "image").touch()
-    assert containers.imported("image") == tmp_path / "image"
-    assert containers.imported("reg#rl:small") == "reg#rl:small"
+    assert _slurm_runtime.imported("image") == tmp_path / "image"
+    assert _slurm_runtime.imported("reg#rl:small") == "reg#rl:small"

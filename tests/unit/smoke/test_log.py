@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.smoke_scripts import CRASH, ENGINE, LINKER, script
+from tests.support.smoke_scripts import CRASH, ENGINE, LINKER, script
 
 IMPORT_CHAIN = """\
 INFO 06-20 10:00:00 [__init__.py:239] Automatically detected platform cuda.

@@ -10,18 +10,17 @@ import msgspec
 import pytest
 
 from imgbuild import codec, project
-from imgbuild.audit.source.facts import Floors
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
-from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.plan import seal as seals
-from imgbuild.report import Case, Report
+from imgbuild.report import Case, Floors, Report
 from imgbuild.smoke import proofs, records, reports, result
 from imgbuild.system.process import Result
 from imgbuild.values import Arch
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
-from tests.unit.proof_world import (
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
+from tests.support.smoke_records import (
     FAILED,
     NVRM,
     OTHER,
@@ -38,7 +37,7 @@ from tests.unit.proof_world import (
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.chdir(tmp_path)
-    return cli_project.make(tmp_path)
+    return inprocess_project.make(tmp_path)
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
 def test_a_run_elsewhere_is_recorded_and_shown(world: World, imgbuild: Command) -> None:
     left(world)
-    done = imgbuild("prove", "docs/out")
+    done = imgbuild("smoke", "--import", "docs/out")
     assert (done.status, done.stdout) == (0, f"{TARGET} x86_64 gpu pass\n")
     assert "1 new, 0 known before" in " ".join(done.stderr.split())
     image = world.seal.arch[Arch.X86_64]
@@ -64,42 +63,46 @@ def test_a_run_elsewhere_is_recorded_and_shown(world: World, imgbuild: Command) 
     known = records.read_ledger(world.folder / "images", TARGET)
     assert known.images[image.config].diff_ids == tuple(each.diff_id for each in image.layers)
 
-    (row,) = cli_project.json_of(imgbuild("matrix", TARGET, "--json"))
+    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     (shown,) = row["images"]
     assert (shown["arch"], shown["digest"], shown["size"]) == ("x86_64", image.manifest, image.size)
     assert shown["proven"] == "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"
     assert [each["date"] for each in shown["runs"]] == ["2026-11-21T14:48:17Z"]
     for form in ("text", "markdown"):
-        lines = imgbuild("matrix", "--format", form).stdout.splitlines()
+        lines = imgbuild("list", "--wide", "--format", form).stdout.splitlines()
         short = image.manifest.removeprefix(SHA)[:12]
         assert f"{short}: {shown['proven']}" in next(line for line in lines if TARGET in line)
         assert "proven" not in next(line for line in lines if UNLOCKED in line)
-    assert "0 new, 1 known before" in " ".join(imgbuild("prove", "docs/out").stderr.split())
+    assert "0 new, 1 known before" in " ".join(
+        imgbuild("smoke", "--import", "docs/out").stderr.split()
+    )
 
 
 def test_a_failed_run_is_recorded_with_its_cause(world: World, imgbuild: Command) -> None:
     left(world)
     left(world, PASSED, FAILED, name="later", status=1, started="2026-11-22T00:00:00Z")
-    answer = cli_project.json_of(imgbuild("prove", "later", "docs/out", "--json"))
+    answer = inprocess_project.json_of(
+        imgbuild("smoke", "--import", "later", "--import", "docs/out", "--json")
+    )
     assert [each["result"] for each in answer] == ["fail", "pass"]
     good, bad = recorded(world)
     assert (good.good, bad.good, bad.report) == (True, False, "")
-    assert bad.first == records.Stop(case="nccl", message="RuntimeError: no peers")
-    (row,) = cli_project.json_of(imgbuild("matrix", TARGET, "--json"))
+    assert bad.first == records.FirstFailure(case="nccl", message="RuntimeError: no peers")
+    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["proven"] == (
         "gpu failed on NVIDIA H200, driver 580.159.04, 2026-11-22"
     )
 
 
 def test_a_run_that_was_ended_after_a_failure_is_one(world: World) -> None:
-    found = reports.claims(left(world, PASSED, FAILED, status=124), project.find(world.folder))
+    found = reports.image_runs(left(world, PASSED, FAILED, status=124), project.find(world.folder))
     (one,) = proofs.prove(project.find(world.folder), found, Store.open())
     assert (one.result, one.new) == ("fail", True)
 
 
 def test_what_a_sif_was_run_by_is_kept(world: World, imgbuild: Command) -> None:
     left(world, through="apptainer 1.4.5 --unsquash", sif=OTHER)
-    assert imgbuild("prove", "docs/out").status == 0
+    assert imgbuild("smoke", "--import", "docs/out").status == 0
     (run,) = recorded(world)
     assert (run.through, run.sif, run.stranger) == ("apptainer 1.4.5 --unsquash", OTHER, True)
 
@@ -159,7 +162,7 @@ REFUSED: dict[str, tuple[Callable[[World], Path], str]] = {
         lambda world: left(world, PASSED, msgspec.structs.replace(PASSED, outcome="exploded")),
         "outcomes that there are not: exploded",
     ),
-    "nothing": (lambda world: world.folder, "tells of no run"),
+    "nothing": (lambda world: world.folder, "has no test results"),
 }
 
 
@@ -170,7 +173,7 @@ def test_what_does_not_fit_is_refused_and_nothing_written(
     make, words = REFUSED[case]
     good = left(world, name="good")
     bad = make(world)
-    done = imgbuild("prove", str(good), str(bad))
+    done = imgbuild("smoke", "--import", str(good), "--import", str(bad))
     said = " ".join(done.stderr.split())
     assert done.status == 2, said
     assert words in said.replace("…", ""), said
@@ -180,7 +183,7 @@ def test_what_does_not_fit_is_refused_and_nothing_written(
 
 def test_no_report_at_all(world: World, imgbuild: Command) -> None:
     (left(world) / "report.json").unlink()
-    done = imgbuild("prove", "docs/out")
+    done = imgbuild("smoke", "--import", "docs/out")
     assert (done.status, recorded(world)) == (2, ())
     assert "report.json" in done.stderr
 
@@ -190,7 +193,7 @@ def test_answers_of_smoke_are_recorded(world: World, imgbuild: Command) -> None:
     job.mkdir(parents=True)
     reports = [report(world), report(world, SKIPPED, FAILED, tier="cpu", stranger=True)]
     (job / "smoke.answer.json").write_bytes(codec.encode(reports))
-    done = imgbuild("prove", str(job))
+    done = imgbuild("smoke", "--import", str(job))
     assert (
         done.stdout.splitlines()
         == [f"{TARGET} x86_64 cpu fail", f"{TARGET} x86_64 static pass"][::-1]
@@ -199,7 +202,7 @@ def test_answers_of_smoke_are_recorded(world: World, imgbuild: Command) -> None:
     assert (static.seconds, static.through, static.stranger) == (61.5, "docker", False)
     assert (cpu.failed, cpu.skipped, cpu.stranger, cpu.caches) == (1, 1, True, "nothing")
     assert (static.gpu, static.driver, static.report) == ((), "", "")
-    assert imgbuild("prove", str(job / "smoke.answer.json")).status == 0
+    assert imgbuild("smoke", "--import", str(job / "smoke.answer.json")).status == 0
     assert len(recorded(world)) == 2
 
 
@@ -220,7 +223,7 @@ def test_answers_that_prove_nothing(
     world: World, imgbuild: Command, data: bytes, words: str
 ) -> None:
     (world.folder / "answer.json").write_bytes(data)
-    done = imgbuild("prove", "answer.json")
+    done = imgbuild("smoke", "--import", "answer.json")
     assert (done.status, recorded(world)) == (2, ())
     assert words in " ".join(done.stderr.split())
 
@@ -231,14 +234,14 @@ def test_the_active_environment_and_a_sif_prove_nothing(world: World, imgbuild: 
     for words in (("--through", "here"), ("--sif", "x.sif")):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
-        assert "says which image it is of" in " ".join(done.stderr.split())
-    for words in (("--only", "nccl"), ("--model", str(world.folder))):
+        assert "cannot be combined with --sif" in " ".join(done.stderr.split())
+    for words in (("--case", "nccl"), ("--model", str(world.folder))):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
-        assert "a proof is of a whole tier" in " ".join(done.stderr.split())
-    done = imgbuild("smoke", TARGET, "--only", "nccl")
+        assert "--record needs a whole tier" in " ".join(done.stderr.split())
+    done = imgbuild("smoke", TARGET, "--case", "nccl")
     assert done.status == 2
-    assert "--only nccl: no tier is named" in " ".join(done.stderr.split())
+    assert "--case nccl needs --tier" in " ".join(done.stderr.split())
 
 
 def test_an_image_that_is_not_the_sealed_one_is_not_tested_at_all(world: World) -> None:
@@ -255,14 +258,14 @@ def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
     world: World, imgbuild: Command
 ) -> None:
     left(world)
-    assert imgbuild("prove", "docs/out").status == 0
+    assert imgbuild("smoke", "--import", "docs/out").status == 0
     own = project.find(world.folder)
     floors = {Arch.X86_64: Floors(cuda="12.4", driver="525.60.13", glibc="2.28")}
     annotated = seals.seal(world.lock, seals.sealed_records(world.seal), floors)
     before, after = (one.arch[Arch.X86_64] for one in (world.seal, annotated))
     assert (before.manifest != after.manifest, before.config == after.config) == (True, True)
-    lock_target.write_locked(own, world.lock, annotated)
-    (row,) = cli_project.json_of(imgbuild("matrix", TARGET, "--json"))
+    current.write_locked(own, world.lock, annotated)
+    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["proven"].startswith("gpu on NVIDIA H200")
     assert row["images"][0]["digest"] == after.manifest
     assert recorded(world)[0].digest == before.manifest
@@ -270,9 +273,9 @@ def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
     known = seals.sealed_records(world.seal)
     (layer,) = (each for each in before.layers if each.name == "trl")
     known[layer.id] = msgspec.structs.replace(known[layer.id], diff_id=OTHER)
-    lock_target.write_locked(own, world.lock, seals.seal(world.lock, known))
-    (row,) = cli_project.json_of(imgbuild("matrix", TARGET, "--json"))
-    assert row["images"][0]["proven"] == "no proof of this digest"
+    current.write_locked(own, world.lock, seals.seal(world.lock, known))
+    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
+    assert row["images"][0]["proven"] == "no test record for this digest"
     assert len(recorded(world)) == 1
 
 

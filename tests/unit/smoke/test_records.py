@@ -1,4 +1,4 @@
-"""Ledgers: what is written is read, runs are there once and in order, the latest ones count."""
+"""Test records: round trip, order, duplicates, and which runs count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, LockStale
 from imgbuild.smoke import records
-from imgbuild.smoke.records import Content, Ledger, Run, Stop
+from imgbuild.smoke.records import Content, FirstFailure, Ledger, Run
 from imgbuild.values import Arch
 
 TARGET = "small"
@@ -39,7 +39,7 @@ def run(date: str = "2026-11-21T14:48:17Z", *, good: bool = True, **changes: obj
         "passed": 12,
         "failed": 0 if good else 1,
         "skipped": 5,
-        "first": None if good else Stop(case="nccl", message="no peers"),
+        "first": None if good else FirstFailure(case="nccl", message="no peers"),
         "through": "unpacked",
         **changes,
     }
@@ -62,7 +62,7 @@ RUNS = some.builds(
 
 
 @given(some.lists(RUNS), some.lists(RUNS))
-def test_what_is_written_is_read_and_the_order_of_writing_is_no_matter(
+def test_round_trip_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, ones: list[Run], others: list[Run]
 ) -> None:
     images = tmp_path_factory.mktemp("images")
@@ -102,7 +102,7 @@ def test_of_each_tier_and_kind_of_gpu_the_latest_counts(runs: list[Run]) -> None
             assert all(other.good for other in rivals if other.date == one.date)
 
 
-def test_a_failure_outweighs_a_pass_until_a_later_pass() -> None:
+def test_a_failure_overrides_a_pass_until_a_later_pass() -> None:
     early, late = run("2026-11-21T00:00:00Z"), run("2026-11-23T00:00:00Z")
     failure = run("2026-11-22T00:00:00Z", good=False, through="docker")
     found = records.merge(Ledger(target=TARGET), [failure, early], CONTENTS)
@@ -112,7 +112,7 @@ def test_a_failure_outweighs_a_pass_until_a_later_pass() -> None:
     assert len(found.runs) == 3
 
 
-def test_another_content_is_not_proven() -> None:
+def test_runs_of_another_content_do_not_count() -> None:
     found = records.merge(Ledger(target=TARGET), [run()], CONTENTS)
     assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
     assert records.counting(found, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
@@ -128,7 +128,7 @@ def test_a_run_in_words() -> None:
     assert records.words(run(tier="cpu", gpu=(), driver="")) == "cpu, 2026-11-21"
 
 
-def test_several_record_at_once(tmp_path: Path) -> None:
+def test_several_processes_record_at_once(tmp_path: Path) -> None:
     runs = [run(f"2026-11-21T00:00:{second:02}Z") for second in range(24)]
     threads = [
         threading.Thread(target=records.add, args=(tmp_path, TARGET, [one], CONTENTS, Store.open()))
@@ -142,7 +142,7 @@ def test_several_record_at_once(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / TARGET).iterdir()] == ["smoke.json"]
 
 
-def test_none_yet_is_empty_and_adding_says_whether_it_was_new(tmp_path: Path) -> None:
+def test_no_file_is_no_records_and_adding_returns_whether_it_changed(tmp_path: Path) -> None:
     assert records.read_ledger(tmp_path, TARGET) == Ledger(target=TARGET)
     assert records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
     assert not records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
@@ -161,11 +161,23 @@ def test_a_ledger_is_a_line_for_each_thing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"target": "small"', '"target": "other"', "target: it is another target's (found other)"),
-        ('"result": "pass"', '"result": "fail"', "runs[0].result: it is not what the cases say"),
-        ('"failed": 0', '"failed": 2', "runs[0].result: it is not what the cases say (found pass"),
-        ('"passed": 12', '"passed": 0', "runs[0].result: it is not what the cases say (found pass"),
-        (f'"config": "{FIRST}"', f'"config": "{SECOND}"', "runs[0].config: no content is known"),
+        ('"target": "small"', '"target": "other"', "target: wrong target (found other)"),
+        (
+            '"result": "pass"',
+            '"result": "fail"',
+            "runs[0].result: it does not agree with the numbers of cases",
+        ),
+        (
+            '"failed": 0',
+            '"failed": 2',
+            "runs[0].result: it does not agree with the numbers of cases (found pass",
+        ),
+        (
+            '"passed": 12',
+            '"passed": 0',
+            "runs[0].result: it does not agree with the numbers of cases (found pass",
+        ),
+        (f'"config": "{FIRST}"', f'"config": "{SECOND}"', "runs[0].config: unknown digest"),
         ('"through": "unpacked"', '"through": "magic"', "expected one of docker, podman"),
         ('"date": "2026-11-21T14:48:17Z"', '"date": "yesterday"', "$.runs[0].date"),
         ('"seconds": 373.7', '"seconds": -1', "$.runs[0].seconds"),
@@ -175,7 +187,7 @@ def test_a_ledger_is_a_line_for_each_thing(tmp_path: Path) -> None:
         ('"runs": [', '"runs": [[', "Expected `object`, got `array` - at `$.runs[0]`"),
     ],
 )
-def test_a_damaged_ledger_says_where_and_what(
+def test_damaged_records_are_an_error_with_place_and_value(
     tmp_path: Path, old: str, new: str, words: str | None
 ) -> None:
     records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
@@ -198,18 +210,18 @@ def test_a_damaged_ledger_says_where_and_what(
     assert path.read_bytes() == before
 
 
-def test_a_run_twice_and_a_content_of_nothing_are_damage(tmp_path: Path) -> None:
+def test_duplicate_runs_and_unused_contents_are_an_error(tmp_path: Path) -> None:
     doubled = Ledger(target=TARGET, images=CONTENTS, runs=(run(), run(caches="nothing")))
     codec.write(records.ledger_path(tmp_path, TARGET), doubled)
     with pytest.raises(InputError, match="has 2 problems") as caught:
         records.read_ledger(tmp_path, TARGET)
     said = [str(problem) for problem in caught.value.problems]
-    assert "runs[1]: it is runs[0] again" in said[0]
-    assert f"images.{SECOND}: no run is of it" in said[1]
+    assert "runs[1]: duplicate of runs[0]" in said[0]
+    assert f"images.{SECOND}: no run refers to it" in said[1]
 
 
-def test_a_ledger_of_another_format_is_not_read(tmp_path: Path) -> None:
+def test_another_format_is_an_error(tmp_path: Path) -> None:
     newer = msgspec.structs.replace(Ledger(target=TARGET), format=2)
     codec.write(records.ledger_path(tmp_path, TARGET), newer)
-    with pytest.raises(LockStale, match="format 2; this imgbuild reads 1"):
+    with pytest.raises(LockStale, match=r"unsupported format 2 \(expected 1\)"):
         records.read_ledger(tmp_path, TARGET)

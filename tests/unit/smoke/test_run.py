@@ -1,4 +1,4 @@
-"""Smoke tests: what the image must hold, reports, JUnit, and the scripts' own functions."""
+"""Smoke tests: expectation, reports, JUnit, and the functions of the scripts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from imgbuild import codec
+from imgbuild.cli import _smoke_report
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock
 from imgbuild.report import Case, Report
@@ -21,11 +22,11 @@ from imgbuild.smoke import junit, run
 from imgbuild.system.console import console
 from imgbuild.system.process import Result
 from imgbuild.values import Arch
-from tests import samples
-from tests.unit.smoke_scripts import CRASH, ENGINE, LINKER, SCRIPTS, script
+from tests.support import samples
+from tests.support.smoke_scripts import CRASH, ENGINE, LINKER, SCRIPTS, script
 
 
-def test_what_a_case_said_is_not_what_torch_remarks_at_exit(monkeypatch):
+def test_torchs_remarks_at_exit_are_not_the_cause(monkeypatch):
     remark = "[rank0]:[W1121 14:49:44.912411769 ProcessGroupNCCL.cpp:1496] Warning: not destroyed"
     assert script("run", monkeypatch).last_line(f"25 of 25 tensors changed\n{remark}\n\n") == (
         "25 of 25 tensors changed"
@@ -55,7 +56,7 @@ def test_an_entry_accepts_its_name_and_error_only(monkeypatch):
     assert not module.accepts(entry, "vllm._C", other)
     assert not module.accepts(entry, "vllm.other", broken)
     assert module.idle([entry], {"vllm._C": broken}) == []
-    assert "nothing fails so" in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
+    assert "nothing fails like that" in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
 
 
 def test_an_entry_may_ask_for_the_cause_in_the_log(monkeypatch):
@@ -86,14 +87,14 @@ def test_status_and_log_give_the_verdict(monkeypatch):
     assert run.verdict(0, "noise\ndone\n", 1) == ("passed", "done")
     assert run.verdict(run.SKIPPED, "no trl here", 1) == ("skipped", "no trl here")
     assert run.verdict(1, LINKER, 1)[1].startswith("/usr/bin/ld: cannot find")
-    assert run.verdict(3, "", 1) == ("failed", "ended with status 3 and said nothing")
+    assert run.verdict(3, "", 1) == ("failed", "ended with status 3 without output")
     assert (
         run.verdict(-11, CRASH, 1)[1] == "killed by SIGSEGV: Fatal Python error: Segmentation fault"
     )
-    assert run.verdict(None, "step 1\n", 60)[1] == "not done after 60 s; last said: step 1"
+    assert run.verdict(None, "step 1\n", 60)[1] == "timed out after 60 s; last line: step 1"
     waiting = f"{ENGINE}INFO waiting for the engine\n"
     told = run.verdict(None, waiting, 60)[1]
-    assert told.startswith("not done after 60 s; last said: INFO waiting for the engine; its log")
+    assert told.startswith("timed out after 60 s; last line: INFO waiting for the engine; its log")
     assert "its log has: ValueError: No memory for" in told
 
 
@@ -190,7 +191,7 @@ def test_the_expectation_is_what_the_lock_has():
         run.expectation(samples.lock(), Arch.ARM64)
 
 
-def test_the_tests_travel_as_a_tar_with_their_expectation():
+def test_the_tests_and_their_expectation_as_a_tar():
     expected = run.expectation(samples.lock(), Arch.X86_64)
     with tarfile.open(fileobj=io.BytesIO(b"".join(run.tar(expected)))) as archive:
         names = archive.getnames()
@@ -210,7 +211,7 @@ CASES = (
 
 
 def answer(cases: tuple[Case, ...], status: int, *, tier: str = "static") -> Result:
-    document = run.Document(format=run.FORMAT, tier=tier, python="3.11", cases=cases)
+    document = run.RunnerReport(format=run.FORMAT, tier=tier, python="3.11", cases=cases)
     return Result(status, msgspec.json.encode(document).decode(), "talk")
 
 
@@ -227,20 +228,20 @@ def test_a_report_is_read():
     [
         (Result(1, "", "python: not found\n"), "did not run.*\n.*python: not found"),
         (Result(0, "{}", ""), "did not run"),
-        (answer(CASES[:1], 0, tier="cpu"), "answered tier cpu"),
-        (answer(CASES[:1], 1), "status 1, and their report has 1 passed, 0 failed"),
-        (answer(CASES, 0), "status 0, and their report has 1 passed, 1 failed"),
-        (answer((), 0), "status 0, and their report has 0 passed"),
-        (answer(CASES[2:], 0), "status 0, and their report has 0 passed, 0 failed, 1 skipped"),
+        (answer(CASES[:1], 0, tier="cpu"), "is of tier cpu"),
+        (answer(CASES[:1], 1), "status 1, but their report has 1 passed, 0 failed"),
+        (answer(CASES, 0), "status 0, but their report has 1 passed, 1 failed"),
+        (answer((), 0), "status 0, but their report has 0 passed"),
+        (answer(CASES[2:], 0), "status 0, but their report has 0 passed, 0 failed, 1 skipped"),
     ],
 )
-def test_a_report_that_lies_or_is_none_is_refused(result, words):
+def test_an_inconsistent_or_missing_report_is_an_error(result, words):
     expected = run.expectation(samples.lock(), Arch.X86_64)
     with pytest.raises(WorkFailed, match=words):
         run.read_report(result, expected, "static")
 
 
-def test_nothing_but_skips_is_a_failure():
+def test_only_skipped_cases_are_a_failure():
     expected = run.expectation(samples.lock(), Arch.X86_64)
     report = run.read_report(answer(CASES[2:], 1), expected, "static")
     assert not run.succeeded(report)
@@ -260,10 +261,10 @@ def test_junit_counts_and_escapes():
     assert [child.tag for child in suite[0]] == ["system-out"]
 
 
-def test_people_see_what_failed_and_was_skipped(capsys, monkeypatch):
+def test_failed_and_skipped_cases_are_printed(capsys, monkeypatch):
     report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
     monkeypatch.setattr(console, "verbosity", 0)
-    run.show(report)
+    _smoke_report.print_report(report)
     said = " ".join(capsys.readouterr().err.split())
     assert "1 passed, 1 failed, 1 skipped" in said
     assert "import vllm" in said
@@ -271,20 +272,20 @@ def test_people_see_what_failed_and_was_skipped(capsys, monkeypatch):
     assert "2.0" in said
 
 
-def test_people_see_the_end_of_a_failed_cases_log_and_all_of_it_with_v(capsys, monkeypatch):
+def test_the_end_of_a_failed_log_is_printed_and_all_of_it_with_v(capsys, monkeypatch):
     log = "\n".join(f"line {number}." for number in range(100))
     failed = Case(name="nccl", outcome="failed", seconds=3, message="no peers", log=log)
     quick = [Case(name=f"import p{number}", outcome="passed", seconds=0.1) for number in range(9)]
     report = Report(target="small", arch="x86_64", tier="gpu", cases=(failed, *quick))
     monkeypatch.setattr(console, "verbosity", 0)
-    run.show(report)
+    _smoke_report.print_report(report)
     said = capsys.readouterr().err
     assert "line 99." in said
     assert "line 69." not in said
     assert "9 more, under 1 s each" in said
     assert "import p3" not in said
     monkeypatch.setattr(console, "verbosity", 1)
-    run.show(report)
+    _smoke_report.print_report(report)
     said = capsys.readouterr().err
     assert "line 0." in said
     assert "import p3" in said

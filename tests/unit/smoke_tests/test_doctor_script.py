@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.sourcecode import module_of
+from tests.support.source_code import module_of
 
 SCRIPT = Path(__file__).parents[3] / "smoke_tests/doctor.py"
 EVERY = ("HOME", "TMPDIR", "RAY_TMPDIR", "HF_HUB_OFFLINE", "SLURM_CPUS_PER_TASK", "HTTPS_PROXY",

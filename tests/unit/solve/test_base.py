@@ -70,7 +70,7 @@ def test_what_an_upper_layer_removes_is_gone(tmp_path, hidden):
         ({}, "/etc/passwd does not exist"),
         ({"etc/passwd": ROOT}, "/etc/group does not exist"),
         ({**GOOD, "etc/passwd": "../usr/lib/passwd"}, "is a link to ../usr/lib/passwd"),
-        ({**GOOD, "etc/passwd": None}, "/etc/passwd is no file of its own"),
+        ({**GOOD, "etc/passwd": None}, "/etc/passwd is not a regular file"),
         ({**GOOD, "etc/passwd": ROOT + b"m\xfc:x:1:1::/:\n"}, r"is not UTF-8: b'\\xfc:x:1"),
     ],
 )

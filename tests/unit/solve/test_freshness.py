@@ -9,14 +9,14 @@ from packaging.version import Version
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue
 from imgbuild.solve.freshness import held_back, lags
-from imgbuild.solve.uv import Chosen
+from imgbuild.solve.uv import ChosenPackage
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def ask(tmp_path):
         site = stack.enter_context(serve(Site(files=index.site_files())))
         http = Http(attempts=1)
         indexes = Indexes(
-            {"pypi": Place(name="pypi", address=site.url("simple"))}, {}, "pypi", http
+            {"pypi": IndexAddress(name="pypi", address=site.url("simple"))}, {}, "pypi", http
         )
 
         def catalogue(pins):
@@ -44,8 +44,8 @@ def ask(tmp_path):
 
 def found(catalogue, via):
     chosen = [
-        Chosen(package="hydra", version="0.11", via=(via,)),
-        Chosen(package=via, version="1.0"),
+        ChosenPackage(package="hydra", version="0.11", via=(via,)),
+        ChosenPackage(package=via, version="1.0"),
     ]
     offers = {
         item.package: offer
@@ -57,7 +57,7 @@ def found(catalogue, via):
 
 def test_what_nothing_asks_to_be_old_is_told(ask):
     assert found(ask({}), "open") == [
-        "hydra 0.11 is of 2019-12, and 1.3 of 2023-02 was to be had, asked for by open"
+        "hydra 0.11 is of 2019-12, and 1.3 of 2023-02 is available, required by open"
     ]
 
 
@@ -70,5 +70,8 @@ def test_a_pin_is_no_lag(ask):
 
 
 def test_what_the_cut_off_holds_back(ask):
-    chosen = [Chosen(package="hydra", version="1.3"), Chosen(package="open", version="1.0")]
+    chosen = [
+        ChosenPackage(package="hydra", version="1.3"),
+        ChosenPackage(package="open", version="1.0"),
+    ]
     assert held_back(ask({}), chosen) == (("hydra", "1.3", "9.0"),)

@@ -5,18 +5,20 @@ import datetime
 import pytest
 from packaging.version import Version
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue
 from imgbuild.solve import refusal, solve
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests import samples
-from tests.localindex import LocalIndex, sdist_bytes
-from tests.servers import Site, serve
+from tests.support import samples
+from tests.support.local_index import LocalIndex, sdist_bytes
+from tests.support.servers import Site, serve
 
 LINUX = "cp311-cp311-manylinux_2_17"
 
@@ -46,7 +48,7 @@ def reason(index, tmp_path):
                 tags=Tags(python="3.11", glibc="2.36", arch=arch),
                 pins={package: version},
             )
-            place = Place(name="pypi", address=site.url("simple"))
+            place = IndexAddress(name="pypi", address=site.url("simple"))
             http = Http(attempts=1)
             indexes = Indexes({"pypi": place}, {}, "pypi", http)
             found = Catalogue(indexes, rules, http, Store.open(tmp_path / "cache"))
@@ -97,14 +99,15 @@ def test_nearest_versions_are_final_ones_on_both_sides():
     assert refusal.nearest(Version("3"), []) == ()
 
 
-def test_an_excluded_architecture_is_refused_with_its_reason_and_other_targets():
+def test_an_excluded_architecture_is_refused_with_its_reason_and_other_targets(tmp_path):
+    context = Context(Store.open(tmp_path), Http(offline=True))
     matrix = samples.matrix(exclude={Arch.ARM64: "torch has no CUDA there"})
     matrix.targets["other"] = samples.matrix(arch=(Arch.ARM64,)).targets["small"]
-    with pytest.raises(WorldImpossible, match="small cannot be built for arm64") as caught:
-        solve.refuse_excluded(matrix, "small", Arch.ARM64)
+    with pytest.raises(NoSolution, match="small cannot be built for arm64") as caught:
+        solve.refuse_excluded(SolveProblem(matrix, "small", Arch.ARM64, context))
     assert caught.value.reasons == ("torch has no CUDA there",)
     assert caught.value.hint == "targets that have arm64: other"
-    solve.refuse_excluded(matrix, "small", Arch.X86_64)
+    solve.refuse_excluded(SolveProblem(matrix, "small", Arch.X86_64, context))
 
 
 def test_the_resolvers_tree_becomes_lines():

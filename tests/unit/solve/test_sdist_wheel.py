@@ -5,9 +5,9 @@ import zipfile
 
 import pytest
 
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.solve import sdist_wheel
-from tests.localindex import sdist_bytes, wheel_bytes
+from tests.support.local_index import sdist_bytes, wheel_bytes
 
 PYPROJECT = b"""
 [build-system]
@@ -42,7 +42,7 @@ def test_an_sdist_that_says_nothing_is_built_by_setuptools(sdist):
 
 
 def job(folder, version="1.0"):
-    return sdist_wheel.Job(
+    return sdist_wheel.SdistJob(
         package="demo",
         version=version,
         sdist=folder,
@@ -69,7 +69,7 @@ def job(folder, version="1.0"):
 def test_what_is_not_pure_is_refused(tmp_path, name, data, version, words):
     path = tmp_path / name
     path.write_bytes(wheel_bytes("demo", "1.0", files=data))
-    with pytest.raises(WorldImpossible, match="does not yield a pure wheel") as caught:
+    with pytest.raises(NoSolution, match="does not yield a pure wheel") as caught:
         sdist_wheel.refuse_impure(job(tmp_path, version), path)
     assert words in caught.value.reasons[0]
 

@@ -1,4 +1,4 @@
-"""What is kept on disk is found again by the same code alone."""
+"""The digest of code covers all that it imports, and nothing else."""
 
 import shutil
 from importlib import resources
@@ -8,7 +8,7 @@ import pytest
 
 import imgbuild
 from imgbuild.system.code_digest import closure, code_digest, digest_in
-from tests.sourcecode import modules, own_imports
+from tests.support.source_code import modules, own_imports
 
 PACKAGE = Path(imgbuild.__file__).parent
 AUDIT = "imgbuild.pipeline.audit_lock"
@@ -49,7 +49,7 @@ def test_the_closure_is_what_the_syntax_trees_import():
         "data/audit/rules.yaml",
     ],
 )
-def test_each_file_of_the_closure_counts(copy, name):
+def test_each_file_of_the_closure_changes_the_digest(copy, name):
     before = digest_in(copy, AUDIT, HERE)
     text = (copy / name).read_bytes()
     (copy / name).write_bytes(text + b"\n")
@@ -58,13 +58,13 @@ def test_each_file_of_the_closure_counts(copy, name):
     assert digest_in(copy, AUDIT, HERE) == before
 
 
-def test_other_code_does_not_count(copy):
+def test_other_code_does_not_change_it(copy):
     before = digest_in(copy, AUDIT, HERE)
     (copy / "cli" / "build.py").write_text("")
     assert digest_in(copy, AUDIT, HERE) == before
 
 
-def test_the_version_of_python_counts():
+def test_the_version_of_python_changes_it():
     root = resources.files("imgbuild")
     assert digest_in(root, AUDIT, (3, 99)) != digest_in(root, AUDIT, HERE)
 

@@ -1,4 +1,4 @@
-"""Many things at once: order, the first failure, an interrupt."""
+"""Threads: order of results, the first failure, an interrupt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imgbuild.errors import FetchFailed, Interrupted
 from imgbuild.system import threads
 
 
-def test_what_came_of_each_stands_in_the_order_of_the_items():
+def test_results_have_the_order_of_the_items():
     last = threading.Event()
 
     def work(item, _):
@@ -25,7 +25,7 @@ def test_what_came_of_each_stands_in_the_order_of_the_items():
     assert threads.each([], work) == []
 
 
-def test_no_more_threads_than_asked_for():
+def test_the_number_of_threads_is_limited():
     names = set()
 
     def work(_, __):
@@ -53,7 +53,7 @@ def test_the_first_failure_stops_the_others_and_is_raised():
     assert sorted(begun) == [0, 1]
 
 
-def test_an_interrupt_stops_the_threads_and_says_what_is_kept():
+def test_an_interrupt_stops_the_threads():
     ended = threading.Event()
 
     def work(_, stop):

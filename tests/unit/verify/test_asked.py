@@ -21,22 +21,22 @@ from imgbuild.oci.documents import INDEX
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
 from imgbuild.verify.checks import Outcome
-from tests.registries import named
-from tests.unit import verified
-from tests.unit.registry_project import BOTH, NAME
-from tests.unit.verified import OF_A_LOCK, World, own
+from tests.support import signed_image
+from tests.support.memory_registry import named
+from tests.support.registry_project import BOTH, NAME
+from tests.support.signed_image import OF_A_LOCK, World, own
 
 ARM = Arch.ARM64
 
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    yield from verified.make(tmp_path_factory.mktemp("verifying"))
+    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
 
 
 @pytest.fixture(name="world")
 def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
-    return verified.use(whole, monkeypatch, tmp_path)
+    return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 # -- what is asked for and taken away
@@ -57,7 +57,7 @@ def test_without_a_lock_what_other_options_ask_for_fails(world):
     world.remove(bundle.ARTIFACT_TYPE, world.top)
     found = world.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
     assert set(found) == {"provenance", "rebuild"}
-    assert found["provenance"].endswith("--builder asks for this check")
+    assert found["provenance"].endswith("--builder-id asks for this check")
     assert found["rebuild"].endswith("--rebuild asks for this check")
     assert built.locks == []
 

@@ -15,28 +15,29 @@ import pytest
 
 from imgbuild.assemble import layout
 from imgbuild.oci.documents import INDEX, MANIFEST
+from imgbuild.oci.image import in_layout
 from imgbuild.registry.client import Client
+from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch
 from imgbuild.verify import image
 from imgbuild.verify.checks import Checklist, Outcome
 from imgbuild.verify.image import Expected
-from imgbuild.verify.places import InLayout, InRegistry
-from tests.registries import named
-from tests.unit import registry_project, verified
-from tests.unit.registry_project import BOTH, NAME, Place
-from tests.unit.verified import World
+from tests.support import registry_project, signed_image
+from tests.support.memory_registry import named
+from tests.support.registry_project import BOTH, NAME, Place
+from tests.support.signed_image import World
 
 QUIET = {"layer bytes": Outcome.UNCHECKED}
 
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    yield from verified.make(tmp_path_factory.mktemp("verifying"))
+    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
 
 
 @pytest.fixture(name="world")
 def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
-    return verified.use(whole, monkeypatch, tmp_path)
+    return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="place")
@@ -208,7 +209,7 @@ def test_a_layout_is_checked_alike(world, place, due, tmp_path):
 
     def _found(*, whole):
         checklist = Checklist()
-        image.check(InLayout(out), due, checklist, whole=whole)
+        image.check(in_layout(out), due, checklist, whole=whole)
         return [one.name for one in checklist.checks if one.outcome is Outcome.FAILED]
 
     assert _found(whole=True) == []

@@ -26,26 +26,26 @@ from imgbuild.plan.seal import Seal
 from imgbuild.registry import artifacts
 from imgbuild.registry.artifacts import Part
 from imgbuild.registry.client import Client
+from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch, sha256
 from imgbuild.verify.checks import Outcome
-from imgbuild.verify.places import InRegistry
 from imgbuild.verify.verify import Wanted, verify
-from tests.registries import named
-from tests.unit import verified
-from tests.unit.registry_project import BOTH, NAME
-from tests.unit.verified import OF_A_LOCK, World, own
+from tests.support import signed_image
+from tests.support.memory_registry import named
+from tests.support.registry_project import BOTH, NAME
+from tests.support.signed_image import OF_A_LOCK, World, own
 
 ARM = Arch.ARM64
 
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    yield from verified.make(tmp_path_factory.mktemp("verifying"))
+    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
 
 
 @pytest.fixture(name="world")
 def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
-    return verified.use(whole, monkeypatch, tmp_path)
+    return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 # -- what is as it should be

@@ -1,39 +1,39 @@
-"""Packages that disagree about a path."""
+"""Paths that several packages install."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from imgbuild.oci.tar import Member, Slice
-from imgbuild.wheel.conflicts import Conflict, Entry, find, table
+from imgbuild.wheel.conflicts import InstalledFile, PathConflict, find, table
 
 
-def test_agreement_is_no_conflict() -> None:
+def test_same_contents_are_no_conflict() -> None:
     tables = {
-        "a": [Entry("bin/x", 1, 2), Entry("bin/y", 1, 2)],
-        "b": [Entry("bin/x", 1, 2), Entry("bin-z", 1, 2)],
+        "a": [InstalledFile("bin/x", 1, 2), InstalledFile("bin/y", 1, 2)],
+        "b": [InstalledFile("bin/x", 1, 2), InstalledFile("bin-z", 1, 2)],
     }
     assert find(tables) == ()
 
 
-def test_contents_that_differ() -> None:
+def test_different_contents() -> None:
     tables = {
-        "c": [Entry("bin/x", 1, 2)],
-        "a": [Entry("bin/x", 1, 3), Entry("bin/y", 1, 1)],
-        "b": [Entry("bin/x", 1, 2), Entry("bin/y", 2, 1)],
+        "c": [InstalledFile("bin/x", 1, 2)],
+        "a": [InstalledFile("bin/x", 1, 3), InstalledFile("bin/y", 1, 1)],
+        "b": [InstalledFile("bin/x", 1, 2), InstalledFile("bin/y", 2, 1)],
     }
     found = find(tables)
     assert found == (
-        Conflict(path="bin/x", owners=("a", "b", "c")),
-        Conflict(path="bin/y", owners=("a", "b")),
+        PathConflict(path="bin/x", owners=("a", "b", "c")),
+        PathConflict(path="bin/y", owners=("a", "b")),
     )
     assert str(found[1]) == "bin/y has different contents in a, b"
 
 
 def test_a_file_where_another_needs_a_folder() -> None:
-    tables = {"a": [Entry("lib/x", 1, 2)], "b": [Entry("lib/x/y/z", 1, 2)]}
+    tables = {"a": [InstalledFile("lib/x", 1, 2)], "b": [InstalledFile("lib/x/y/z", 1, 2)]}
     (found,) = find(tables)
-    assert found == Conflict(path="lib/x", owners=("a", "b"), folder=True)
+    assert found == PathConflict(path="lib/x", owners=("a", "b"), folder=True)
     assert "folder" in str(found)
 
 
@@ -44,6 +44,6 @@ def test_table(tmp_path: Path) -> None:
         Member(path="opt/venv/b", content=b"abc", size=3),
     ]
     assert table(members, "opt/venv/lib/site") == (
-        Entry("a", 77, 9),
-        Entry("../../b", 0x352441C2, 3),
+        InstalledFile("a", 77, 9),
+        InstalledFile("../../b", 0x352441C2, 3),
     )

@@ -1,4 +1,4 @@
-"""What a wheel installs: places, modes, scripts, RECORD; and what several wheels do together."""
+"""What one wheel installs (paths, modes, scripts, RECORD), and what several install together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import Kind, Member, Slice
 from imgbuild.wheel import install
-from tests.wheels import LINK, PROGRAM, make
+from tests.support.wheels import LINK, PROGRAM, make
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 INFO = f"{SITE}/demo-1.0.dist-info"
@@ -45,7 +45,7 @@ def hashed(data: bytes) -> str:
     return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
 
-def test_every_kind_of_file_goes_to_its_place(tmp_path: Path) -> None:
+def test_each_kind_of_file_has_its_folder(tmp_path: Path) -> None:
     data = "demo-1.0.data"
     files = {
         "demo/__init__.py": b"",
@@ -109,7 +109,7 @@ def test_record_names_every_file_with_its_hash(tmp_path: Path) -> None:
     assert found["demo-1.0.dist-info/RECORD"] == ("", "")
 
 
-def test_what_installers_write_is_not_taken_from_the_wheel(tmp_path: Path) -> None:
+def test_files_that_installers_write_are_not_taken_from_the_wheel(tmp_path: Path) -> None:
     files = {
         "demo/__pycache__/a.cpython-311.pyc": b"bytecode",
         "demo/sourceless.pyc": b"a module",
@@ -154,7 +154,7 @@ any thing = not a reference at all
     assert b"sys.exit(shadow())" in content(members["opt/venv/bin/shadow"])
 
 
-def test_omitted_files_leave_record_too(tmp_path: Path) -> None:
+def test_omitted_files_are_not_in_record(tmp_path: Path) -> None:
     files = {
         "demo/a.py": b"a",
         "demo/b.py": b"b",
@@ -171,17 +171,15 @@ def test_omitted_files_leave_record_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "word"),
     [
-        ({"demo-1.0.data/stray": b""}, "none of its folders"),
+        ({"demo-1.0.data/stray": b""}, "expected one of its folders"),
         ({"demo-1.0.data/wrong/x": b""}, ".data/wrong"),
-        ({"demo/x": b"1", "demo-1.0.data/purelib/demo/x": b"2"}, "written twice"),
+        ({"demo/x": b"1", "demo-1.0.data/purelib/demo/x": b"2"}, "installed twice"),
         ({"demo-1.0.dist-info/entry_points.txt": b"no section\n"}, "cannot be read"),
         ({"demo-1.0.dist-info/RECORD": b"demo/x,sha256=a\n"}, "PATH,HASH,SIZE"),
         ({"demo-1.0.dist-info/RECORD": b"a,,1\na,,2\n"}, "two different lines"),
     ],
 )
-def test_wheels_that_contradict_themselves(
-    tmp_path: Path, files: dict[str, bytes], word: str
-) -> None:
+def test_inconsistent_wheels(tmp_path: Path, files: dict[str, bytes], word: str) -> None:
     path = make(tmp_path, files)
     with pytest.raises(IntegrityError) as caught:
         installed(path)
@@ -190,7 +188,7 @@ def test_wheels_that_contradict_themselves(
     assert caught.value.hint
 
 
-def test_two_ways_to_the_same_bytes_are_one_file(tmp_path: Path) -> None:
+def test_two_sources_with_the_same_bytes_are_one_file(tmp_path: Path) -> None:
     files = {"demo/x": b"1", "demo-1.0.data/purelib/demo/x": b"1"}
     assert content(installed(make(tmp_path, files))[f"{SITE}/demo/x"]) == b"1"
 
@@ -201,7 +199,7 @@ def test_a_link_is_a_file_that_holds_its_target(tmp_path: Path) -> None:
     assert (member.kind, content(member)) == (Kind.FILE, b"a.txt")
 
 
-def test_the_prefix_and_python_decide_the_places(tmp_path: Path) -> None:
+def test_paths_follow_from_prefix_and_python(tmp_path: Path) -> None:
     path = make(tmp_path, {"demo-1.0.data/scripts/tool": b"#!python3 -E\nx\n"})
     members = install.installed(path, prefix="/srv/env/", python="3.13")
     paths = {member.path: member for member in members}
@@ -226,7 +224,7 @@ def shared(folder: Path, name: str, files: dict[str, bytes], **more: int) -> tup
     return install.installed(path, prefix="/opt/venv", python="3.11")
 
 
-def test_wheels_joined(tmp_path: Path) -> None:
+def test_joined_wheels(tmp_path: Path) -> None:
     one = shared(tmp_path, "one", {"space/__init__.py": b"same", "space/one.py": b"1"})
     two = shared(tmp_path, "two", {"space/__init__.py": b"same", "space/two.py": b"2"})
     members = install.joined([("b" * 64, one), ("a" * 64, two)])
@@ -238,13 +236,13 @@ def test_wheels_joined(tmp_path: Path) -> None:
     assert kept.content.path.name.startswith("two")  # the lower sha256
 
 
-def test_wheels_that_disagree(tmp_path: Path) -> None:
+def test_joined_wheels_with_different_contents(tmp_path: Path) -> None:
     one = shared(tmp_path, "one", {"space/__init__.py": b"same"})
     two = shared(tmp_path, "two", {"space/__init__.py": b"Same"})
     wheels = [("b" * 64, one), ("a" * 64, two)]
     labels = {"a" * 64: "two-1.0.whl", "b" * 64: "one-1.0.whl"}
     with pytest.raises(IntegrityError) as caught:
         install.joined(wheels, labels=labels)
-    assert "two-1.0.whl and one-1.0.whl both install" in caught.value.message
+    assert "two-1.0.whl and one-1.0.whl install" in caught.value.message
     assert f"/{SITE}/space/__init__.py" in caught.value.message
     assert "drop" in (caught.value.hint or "")

@@ -1,4 +1,4 @@
-"""A wheel of data files, compressed: other readers read it, and its limits are told."""
+"""Wheels of data files: readable by other tools, with errors at the limits of a zip."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imgbuild.wheel import archive, packed
 from imgbuild.wheel.zipformat import DEFLATED, STORED
 
 
-def test_other_readers_read_it(tmp_path):
+def test_other_tools_can_read_it(tmp_path):
     files = {}
     for name, data in {"big.txt": b"word " * 999, "é, x": b"\0\1", "empty": b""}.items():
         files[f"share/{name}"] = tmp_path / name
@@ -34,16 +34,16 @@ def test_other_readers_read_it(tmp_path):
     assert (own.text("WHEEL") or "").endswith("Root-Is-Purelib: true\nTag: cp311-none-any\n")
 
 
-def test_what_a_zip_cannot_hold_is_refused(tmp_path, monkeypatch):
+def test_the_limits_of_a_zip(tmp_path, monkeypatch):
     (tmp_path / "x").write_bytes(b"x" * 100)
     files = {f"{number}": tmp_path / "x" for number in range(8)}
     monkeypatch.setattr(packed, "FULL16", 10)
-    with pytest.raises(InputError, match="8 files are more than a wheel"):
+    with pytest.raises(InputError, match="too many files for one wheel: 8"):
         packed.write("a", "1", "py3-none-any", files, tmp_path / "out")
     monkeypatch.setattr(packed, "FULL16", 0xFFFF)
     whole = packed.write("a", "1", "py3-none-any", files, tmp_path / "whole").stat().st_size
     for limit in (300, whole - 100):  # within a member, and with the directory
         monkeypatch.setattr(packed, "FULL32", limit)
-        with pytest.raises(InputError, match="more than"):
+        with pytest.raises(InputError, match="wheel too large"):
             packed.write("a", "1", "py3-none-any", files, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []

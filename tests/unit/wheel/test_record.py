@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imgbuild.errors import IntegrityError
-from imgbuild.wheel.record import Row, digest, known_digest, read_record, write_record
+from imgbuild.wheel.record import RecordRow, digest, known_digest, read_record, write_record
 
 PATHS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 
 
 @given(st.dictionaries(PATHS, st.tuples(st.sampled_from(["", "sha256=x"]), st.integers(0))))
-def test_what_is_written_is_read(files: dict[str, tuple[str, int]]) -> None:
-    rows = {path: Row(path=path, digest=of, size=size) for path, (of, size) in files.items()}
+def test_round_trip(files: dict[str, tuple[str, int]]) -> None:
+    rows = {path: RecordRow(path=path, digest=of, size=size) for path, (of, size) in files.items()}
     text = write_record(rows.values())
     assert read_record(text.decode(), "w") == rows
     assert write_record(reversed(rows.values())) == text
@@ -22,20 +22,20 @@ def test_what_is_written_is_read(files: dict[str, tuple[str, int]]) -> None:
 
 def test_text() -> None:
     rows = [
-        Row(path="b,c", digest="sha256=x", size=1),
-        Row(path="B", digest="", size=None),
-        Row(path='a"', digest="", size=0),
+        RecordRow(path="b,c", digest="sha256=x", size=1),
+        RecordRow(path="B", digest="", size=None),
+        RecordRow(path='a"', digest="", size=0),
     ]
     assert write_record(rows) == b'B,,\n"a""",,0\n"b,c",sha256=x,1\n'
 
 
 def test_windows_newlines_and_empty_lines() -> None:
     rows = read_record("a,sha256=x,1\r\n\r\nb,,\r\n", "w")
-    assert rows["a"] == Row(path="a", digest="sha256=x", size=1)
+    assert rows["a"] == RecordRow(path="a", digest="sha256=x", size=1)
     assert rows["b"].size is None
 
 
-def test_only_strong_digests_are_taken() -> None:
+def test_weak_digests_are_ignored() -> None:
     rows = read_record("a,sha256=x,1\nb,md5=x,1\nc,sha1=x,1\nd,,\ne,sha384=y,1\n", "w")
     known = {path: known_digest(rows, path) for path in "abcdef"}
     assert known == {"a": "sha256=x", "b": None, "c": None, "d": None, "e": "sha384=y", "f": None}

@@ -10,7 +10,7 @@ from imgbuild.errors import IntegrityError
 from imgbuild.wheel.scripts import EntryPoint, entry_points, launcher, rewritten, shebang
 
 
-def test_entry_points_are_read_as_the_specification_has_them() -> None:
+def test_entry_points_follow_the_specification() -> None:
     text = """
 # a comment
 [console_scripts]
@@ -59,7 +59,7 @@ def test_launcher_is_a_program() -> None:
 
 
 @pytest.mark.parametrize("interpreter", ["/with space/bin/python", "/" + "l" * 130 + "/python"])
-def test_interpreters_that_a_first_line_cannot_hold(interpreter: str) -> None:
+def test_interpreters_too_long_for_a_first_line(interpreter: str) -> None:
     lines = shebang(interpreter)
     assert lines.startswith(b"#!/bin/sh\n'''exec' ")
     assert f'"{interpreter}"'.encode() in lines

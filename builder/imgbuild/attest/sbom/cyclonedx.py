@@ -1,9 +1,9 @@
-"""A bill of materials as CycloneDX 1.6, in JSON.
+"""SBOMs as CycloneDX 1.6, in JSON.
 
-Comes in: a `Bill`. Goes out: the document's bytes, which follow from the bill alone: its serial
-number is made of what it says, its time is the lock's day. (A library's writer would let the bytes,
-and with them the digest of what is attached to an image, follow the library's version; tests hold
-this one against the published schema and read it back with that library.)
+The bytes follow from the `Sbom` alone: the serial number is made of its content, the time is the
+lock's day. They are attached to images, so they are written here: a library's writer would change
+them, and their digest, with its version. Tests hold them against the published schema and read them
+back with that library.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ import uuid
 from typing import Any
 
 from imgbuild import codec
-from imgbuild.attest.sbom.document import OUTSIDE, Bill, Kind, Part
+from imgbuild.attest.sbom.document import OUTSIDE, Component, ComponentKind, Sbom
 from imgbuild.values import sha256
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 TYPES = {
-    Kind.IMAGE: "container",
-    Kind.SYSTEM: "operating-system",
-    Kind.BASE: "container",
-    Kind.LAYER: "file",
-    Kind.FILE: "file",
+    ComponentKind.IMAGE: "container",
+    ComponentKind.SYSTEM: "operating-system",
+    ComponentKind.BASE: "container",
+    ComponentKind.LAYER: "file",
+    ComponentKind.FILE: "file",
 }
-NAMESPACE = uuid.UUID("0b8a5f0e-61c3-5e0c-9b57-3f2f0e1d7a46")  # of imgbuild's bills; any will do
+NAMESPACE = uuid.UUID("0b8a5f0e-61c3-5e0c-9b57-3f2f0e1d7a46")  # of imgbuild's SBOMs; any will do
 
 
-def document(bill: Bill) -> bytes:
-    """The document of `bill`."""
+def document(sbom: Sbom) -> bytes:
+    """The document of `sbom`."""
     body: dict[str, Any] = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
         "metadata": {
-            "timestamp": bill.created,
+            "timestamp": sbom.created,
             "lifecycles": [{"phase": "build"}],
             "tools": {"components": [{"type": "application", "name": "imgbuild"}]},
-            "component": _component(bill.image) | {"properties": _properties(_about(bill))},
+            "component": _component(sbom.image) | {"properties": _properties(_about(sbom))},
         },
-        "components": [_component(part) for part in bill.parts],
-        "dependencies": _dependencies(bill),
+        "components": [_component(part) for part in sbom.components],
+        "dependencies": _dependencies(sbom),
     }
-    if opaque := [part.id for part in bill.parts if part.kind is Kind.BASE]:
+    if opaque := [part.id for part in sbom.components if part.kind is ComponentKind.BASE]:
         body["compositions"] = [{"aggregate": "unknown", "assemblies": opaque}]
-    if bill.made:
-        body["formulation"] = _formulation(bill)
+    if sbom.made:
+        body["formulation"] = _formulation(sbom)
     serial = uuid.uuid5(NAMESPACE, sha256(codec.compact(body)))
     return codec.compact({**body, "serialNumber": f"urn:uuid:{serial}"}) + b"\n"
 
 
-def _component(part: Part) -> dict[str, Any]:
+def _component(part: Component) -> dict[str, Any]:
     found: dict[str, Any] = {
         "type": TYPES.get(part.kind, "library"),
         "bom-ref": part.id,
@@ -78,14 +78,14 @@ def _component(part: Part) -> dict[str, Any]:
     return found
 
 
-def _about(bill: Bill) -> dict[str, str]:
+def _about(sbom: Sbom) -> dict[str, str]:
     """What the image says of itself: each of its layers by the name that parts have it by."""
     layers = {
         f"layer.{layer.name}.{what}": value
-        for layer in bill.layers
+        for layer in sbom.layers
         for what, value in (("digest", layer.digest), ("diff-id", layer.diff_id))
     }
-    return {"arch": bill.arch, "target": bill.target, **layers}
+    return {"arch": sbom.arch, "target": sbom.target, **layers}
 
 
 def _properties(said: dict[str, str]) -> list[dict[str, str]]:
@@ -96,14 +96,14 @@ def _properties(said: dict[str, str]) -> list[dict[str, str]]:
     ]
 
 
-def _dependencies(bill: Bill) -> list[dict[str, Any]]:
+def _dependencies(sbom: Sbom) -> list[dict[str, Any]]:
     return [
         {"ref": name, "dependsOn": list(others)} if others else {"ref": name}
-        for name, others in bill.needs.items()
+        for name, others in sbom.needs.items()
     ]
 
 
-def _formulation(bill: Bill) -> list[dict[str, Any]]:
+def _formulation(sbom: Sbom) -> list[dict[str, Any]]:
     """How wheels of sdists came to be: what went into each build."""
     return [
         {
@@ -119,5 +119,5 @@ def _formulation(bill: Bill) -> list[dict[str, Any]]:
                 }
             ],
         }
-        for made, origins in sorted(bill.made.items())
+        for made, origins in sorted(sbom.made.items())
     ]

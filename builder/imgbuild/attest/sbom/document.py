@@ -1,7 +1,7 @@
-"""A bill of materials: everything in an image on one architecture, and what needs what.
+"""What is in an image on one architecture, and which component needs which.
 
-Comes in: lock, seal, and what the locked files say of themselves. Goes out: a `Bill`, from which
-`cyclonedx` and `spdx` write their documents. Nothing else is asked: no clock, no network, no cache.
+An `Sbom` is made of lock, seal and `images/packages.json`, without a clock, the network or the
+cache; `cyclonedx` and `spdx` write documents of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from imgbuild.attest.sbom.licences import Licence
 from imgbuild.attest.sbom.packages import Package, Packages
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.published import default_index
-from imgbuild.lock.resolution import Built, Deb, Locked, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.plan.plan import (
     AddedDebsRecipe,
     AddedFilesRecipe,
@@ -33,15 +33,15 @@ from imgbuild.values import Arch, Digest, Sha256
 from imgbuild.wheel.tags import Tags
 
 RELEASE_PACKAGE = "base-files"  # its version begins with Debian's release: 12.4+deb12u11
-SEES = 4  # copyright files that stand for another, one after the other
+SEES = 4  # copyright files that refer to another, one after the other
 
 
-class Kind(enum.StrEnum):
+class ComponentKind(enum.StrEnum):
     """What a part is."""
 
     IMAGE = "image"
     SYSTEM = "system"  # the distribution that debs are of
-    BASE = "base"  # an image of a registry that this one stands on
+    BASE = "base"  # the registry image that this one is based on
     DEB = "deb"
     WHEEL = "wheel"
     SDIST = "sdist"  # what a wheel was built from; not in the image
@@ -50,17 +50,18 @@ class Kind(enum.StrEnum):
     FILE = "file"  # a file of the user's repository
 
 
-OUTSIDE = frozenset({Kind.SDIST, Kind.TOOL})  # of the image: what wheels of it were built from
+# What wheels of the image were built from, and not in it.
+OUTSIDE = frozenset({ComponentKind.SDIST, ComponentKind.TOOL})
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One part. `id` is unique in its bill; `layer` is where it lies.
+class Component(msgspec.Struct, frozen=True, kw_only=True):
+    """One component. `id` is unique in its SBOM; `layer` is the layer that holds it.
 
-    `index` is told where it is not the default one, `source` is Debian's source package.
+    `index` is given where it is not the default one, `source` is Debian's source package.
     """
 
     id: str
-    kind: Kind
+    kind: ComponentKind
     name: str
     version: str = ""
     file: str = ""
@@ -72,7 +73,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     layer: SealedLayer | None = None
 
 
-class Bill(msgspec.Struct, frozen=True, kw_only=True):
+class Sbom(msgspec.Struct, frozen=True, kw_only=True):
     """What is in one image. `needs`: id → ids; `made`: a wheel's id → those it was built from."""
 
     target: str
@@ -80,13 +81,13 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     digest: Digest
     created: str
     layers: tuple[SealedLayer, ...]
-    image: Part
-    parts: tuple[Part, ...]
+    image: Component
+    components: tuple[Component, ...]
     needs: dict[str, tuple[str, ...]]
     made: dict[str, tuple[str, ...]] = {}
 
 
-def bill(lock: Lock, sealed: Seal, arch: Arch, known: Packages) -> Bill:
+def sbom(lock: Lock, sealed: Seal, arch: Arch, known: Packages) -> Sbom:
     """What is in the image of `lock` on `arch`."""
     planned = plan(lock, arch)
     layers = {layer.id: layer for layer in sealed.arch[arch].layers}
@@ -103,21 +104,21 @@ def bill(lock: Lock, sealed: Seal, arch: Arch, known: Packages) -> Bill:
     edges = maker.edges()
     inside = [part.id for part in parts if part.kind not in OUTSIDE]
     edges["image"] = maker.roots(inside, edges)
-    return Bill(
+    return Sbom(
         target=lock.target,
         arch=arch,
         digest=digest,
         created=planned.config.created,
         layers=sealed.arch[arch].layers,
-        image=Part(
+        image=Component(
             id="image",
-            kind=Kind.IMAGE,
+            kind=ComponentKind.IMAGE,
             name=lock.target,
             version=digest,
             sha256=digest.removeprefix("sha256:"),
             purl=purl.oci(lock.target, digest, arch=arch.oci),
         ),
-        parts=tuple(sorted(parts, key=lambda part: part.id)),
+        components=tuple(sorted(parts, key=lambda part: part.id)),
         needs=dict(sorted(edges.items())),
         made=maker.origins(),
     )
@@ -130,7 +131,7 @@ def _places(
     found: dict[Sha256, SealedLayer] = {}
     for layer in layers:
         recipe = layer.recipe
-        files: tuple[Locked, ...] = ()
+        files: tuple[LockedFile, ...] = ()
         if isinstance(recipe, WheelsRecipe):
             files = recipe.wheels
         elif isinstance(recipe, DebianRecipe | AddedDebsRecipe):
@@ -143,22 +144,26 @@ def _places(
 
 def _own(
     lock: Lock, layers: tuple[Layer, ...], sealed: Mapping[Digest, SealedLayer]
-) -> Iterator[Part]:
+) -> Iterator[Component]:
     """What imgbuild itself or the user adds: the empty environment, the entry point, files."""
     for layer in layers:
         recipe, place = layer.recipe, sealed[layer.id]
         if isinstance(recipe, VenvRecipe | FilesRecipe):
-            yield Part(
+            yield Component(
                 id=f"layer/{layer.name}",
-                kind=Kind.LAYER,
+                kind=ComponentKind.LAYER,
                 name=f"{lock.target}/{layer.name}",
                 sha256=place.digest.removeprefix("sha256:"),
                 layer=place,
             )
         elif isinstance(recipe, AddedFilesRecipe):
             for path, file in sorted(recipe.files.items()):
-                yield Part(
-                    id=f"file{path}", kind=Kind.FILE, name=path, sha256=file.sha256, layer=place
+                yield Component(
+                    id=f"file{path}",
+                    kind=ComponentKind.FILE,
+                    name=path,
+                    sha256=file.sha256,
+                    layer=place,
                 )
 
 
@@ -182,12 +187,14 @@ class _Maker:
         found = self._debs.get(RELEASE_PACKAGE)
         return found.version.split("+")[0].split(".")[0] if found else ""
 
-    def system(self) -> Iterator[Part]:
+    def system(self) -> Iterator[Component]:
         """Debian itself, which scanners look for before they look at its packages."""
         if self._debs:
-            yield Part(id="system", kind=Kind.SYSTEM, name="debian", version=self._release)
+            yield Component(
+                id="system", kind=ComponentKind.SYSTEM, name="debian", version=self._release
+            )
 
-    def base(self) -> Iterator[Part]:
+    def base(self) -> Iterator[Component]:
         """The image of a registry below; what is in it is not known here."""
         manifest = self._resolution.base_manifest
         if manifest is None:
@@ -195,9 +202,9 @@ class _Maker:
         place = self._lock.base.image.partition("@")[0]
         head, slash, last = place.rpartition("/")
         name = last.partition(":")[0]
-        yield Part(
+        yield Component(
             id="base",
-            kind=Kind.BASE,
+            kind=ComponentKind.BASE,
             name=f"{head}{slash}{name}",
             version=manifest,
             sha256=manifest.removeprefix("sha256:"),
@@ -206,15 +213,15 @@ class _Maker:
             ),
         )
 
-    def debs(self) -> Iterator[Part]:
+    def debs(self) -> Iterator[Component]:
         """Debian's packages."""
         for deb in self._resolution.debs:
             said = self._said(deb)
             source = said.source or deb.package
             version = said.source_version or deb.version
-            yield Part(
+            yield Component(
                 id=f"deb/{deb.package}",
-                kind=Kind.DEB,
+                kind=ComponentKind.DEB,
                 name=deb.package,
                 version=deb.version,
                 file=deb.file.rpartition("/")[2],
@@ -231,18 +238,18 @@ class _Maker:
                 layer=self._places.get(deb.sha256),
             )
 
-    def wheels(self) -> Iterator[Part]:
+    def wheels(self) -> Iterator[Component]:
         """Installed wheels."""
         for wheel in self._installed:
-            yield self._wheel(f"wheel/{wheel.package}", Kind.WHEEL, wheel)
+            yield self._wheel(f"wheel/{wheel.package}", ComponentKind.WHEEL, wheel)
 
-    def made(self) -> Iterator[Part]:
+    def made(self) -> Iterator[Component]:
         """What wheels of this image were built from and with; each file once."""
         found = {}
         for built in self._resolution.built:
-            found[built.sdist.sha256] = Part(
+            found[built.sdist.sha256] = Component(
                 id=f"sdist/{built.package}",
-                kind=Kind.SDIST,
+                kind=ComponentKind.SDIST,
                 name=built.package,
                 version=built.version,
                 file=built.sdist.file,
@@ -251,7 +258,7 @@ class _Maker:
                 index=built.index if built.index != self._default else "",
             )
             for wheel in built.requires:
-                found[wheel.sha256] = self._wheel(f"tool/{wheel.file}", Kind.TOOL, wheel)
+                found[wheel.sha256] = self._wheel(f"tool/{wheel.file}", ComponentKind.TOOL, wheel)
         yield from found.values()
 
     def origins(self) -> dict[str, tuple[str, ...]]:
@@ -280,8 +287,8 @@ class _Maker:
         needed = {other for others in edges.values() for other in others}
         return tuple(sorted(one for one in inside if one in asked or one not in needed))
 
-    def _wheel(self, name: str, kind: Kind, wheel: Wheel) -> Part:
-        return Part(
+    def _wheel(self, name: str, kind: ComponentKind, wheel: Wheel) -> Component:
+        return Component(
             id=name,
             kind=kind,
             name=wheel.package,
@@ -291,7 +298,7 @@ class _Maker:
             purl=purl.pypi(wheel.package, wheel.version, wheel.file),
             licence=self._licence(wheel),
             index=wheel.index if wheel.index != self._default else "",
-            layer=self._places.get(wheel.sha256) if kind is Kind.WHEEL else None,
+            layer=self._places.get(wheel.sha256) if kind is ComponentKind.WHEEL else None,
         )
 
     def _said(self, item: Wheel | Deb) -> Package:
@@ -311,5 +318,5 @@ def _ids(kind: str, names: tuple[str, ...] | Mapping[str, str]) -> tuple[str, ..
     return tuple(f"{kind}/{name}" for name in names)
 
 
-def _tools(built: Built) -> tuple[str, ...]:
+def _tools(built: BuiltWheel) -> tuple[str, ...]:
     return tuple(sorted(f"tool/{wheel.file}" for wheel in built.requires))

@@ -1,8 +1,7 @@
-"""Licences as packages state them, in the words of SPDX where these are exact.
+"""Licences of wheels (METADATA) and debs (their copyright file), as SPDX expressions where exact.
 
-Comes in: METADATA of a wheel, or Debian's copyright file. Goes out: a `Licence`. Nothing is
-guessed: "BSD" is several licences, so it stays a word, and a copyright file that no program can
-read says nothing.
+Nothing is guessed: "BSD" is the name of several licences, so it stays a word, and a copyright file
+that is not machine-readable gives nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 
 from imgbuild.deb.control import paragraphs
 
-LONGEST = 80  # of words that stand for a licence; beyond it they are its text
+LONGEST = 80  # of a licence's name; longer ones are its text
 DEBIAN = "LicenseRef-Debian-"
 FORMAT = re.compile(r"^Format: *https?://\S*copyright-format", re.MULTILINE)
 # METADATA had no rule for `License:` before PEP 639: what people wrote and meant one licence by.
@@ -77,7 +76,7 @@ class Licence(msgspec.Struct, frozen=True):
 
 
 def headers(text: str) -> Message:
-    """METADATA's fields, all that stands before its first empty line."""
+    """METADATA's fields: all before its first empty line."""
     return HeaderParser().parsestr(text)
 
 
@@ -131,7 +130,7 @@ def references(expression: str) -> Iterator[str]:
 
 
 def _valid(text: str) -> str:
-    """`text` as SPDX spells the expression; empty if it is none."""
+    """`text` as SPDX spells the expression; empty if it is not one."""
     try:
         return str(canonicalize_license_expression(text)) if text else ""
     except InvalidLicenseExpression:

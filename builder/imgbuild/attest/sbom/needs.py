@@ -1,8 +1,6 @@
-"""Which package of an image needs which: the edges of its bill of materials.
+"""Which package of an image needs which: the dependency graph of its SBOM.
 
-Comes in: a resolution and what its files say. Goes out: for each wheel and deb, the names of those
-that it needs. A requirement that counts on this machine and is not there draws no edge: finding
-those is the audit's work.
+A requirement that applies and is not installed gives no edge: the audit finds those.
 """
 
 from __future__ import annotations
@@ -16,18 +14,18 @@ from imgbuild.values import normalize
 
 
 def of_wheels(
-    said: Mapping[str, Package], markers: Mapping[str, str]
+    packages: Mapping[str, Package], markers: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Package → packages it needs, with the extras that others ask for; `said` by package."""
-    wanted = {package: _requirements(one) for package, one in said.items()}
-    extras: dict[str, set[str]] = {package: {""} for package in said}
-    edges: dict[str, set[str]] = {package: set() for package in said}
-    due = set(said)
+    """Package → packages it needs, with the extras that others ask for; `packages` by name."""
+    wanted = {package: _requirements(one) for package, one in packages.items()}
+    extras: dict[str, set[str]] = {package: {""} for package in packages}
+    edges: dict[str, set[str]] = {package: set() for package in packages}
+    due = set(packages)
     while due:
         package = due.pop()
         for requirement in wanted[package]:
             other = normalize(requirement.name)
-            if other not in said or not _counts(requirement, extras[package], markers):
+            if other not in packages or not _counts(requirement, extras[package], markers):
                 continue
             if other != package:
                 edges[package].add(other)
@@ -38,13 +36,13 @@ def of_wheels(
     return {package: tuple(sorted(found)) for package, found in sorted(edges.items())}
 
 
-def of_debs(said: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
+def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
     """Package → packages it needs; of alternatives the first that is there."""
-    giving = {given: package for package, one in sorted(said.items()) for given in one.gives}
-    giving |= {package: package for package in said}
+    giving = {given: package for package, one in sorted(packages.items()) for given in one.gives}
+    giving |= {package: package for package in packages}
     return {
         package: tuple(sorted(set(_chosen(one.needs, giving)) - {package}))
-        for package, one in sorted(said.items())
+        for package, one in sorted(packages.items())
     }
 
 

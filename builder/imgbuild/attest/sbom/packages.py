@@ -1,9 +1,8 @@
-"""What wheels and debs say of themselves: `images/packages.json`, so that each is read once.
+"""Licence, requirements and source package of wheels and debs: `images/packages.json`.
 
-Comes in: files of a lock while they are in the cache. Goes out: licence, requirements and Debian's
-source package of each by its sha256. These are facts about immutable files, as `layers.json` has
-them: only ever added. A bill of materials is made of lock, seal and this file alone; for a
-package that is not in it, it says that nothing is known.
+Each file is read once, while it is in the cache, and recorded by its sha256. The records are facts
+about immutable files and are only ever added, as in `layers.json`. An SBOM is made of lock, seal
+and this file; for a package that is not in it, the SBOM says that nothing is known.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ READERS = 2  # threads that unpack debs; the decompressors run beside each other
 class Package(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one file says of itself.
 
-    `licence` is an SPDX expression; `words` stand where it says something else. `see` is the
-    package whose copyright file stands for its own. `source` and `source_version` are Debian's.
+    `licence` is an SPDX expression; `words` are its statement where it is not one. `see` is the
+    package whose copyright file is used for its own. `source` and `source_version` are Debian's.
     `needs` are requirements without versions: `ray[serve]; python_version < "3.12"` of a wheel,
     `mawk | awk` of a deb; `gives` what a deb provides.
     """
@@ -60,7 +59,7 @@ class Packages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def packages_path(images: Path) -> Path:
-    """Where they stand in the folder `images`."""
+    """Their file in the folder `images`."""
     return images / "packages.json"
 
 

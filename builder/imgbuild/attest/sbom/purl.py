@@ -1,7 +1,6 @@
-"""Package URLs: one name for a package in all tools that know bills of materials.
+"""Package URLs, such as `pkg:pypi/torch@2.6.0?file_name=…`.
 
-Comes in: what a lock says of a file. Goes out: text such as `pkg:pypi/torch@2.6.0?file_name=…`.
-None says where a file is downloaded: a file is what its name and sha256 are.
+None has a download location: a file is identified by its name and sha256.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A bill of materials as SPDX 2.3, in JSON.
+"""SBOMs as SPDX 2.3, in JSON.
 
-Comes in: a `Bill`. Goes out: the document's bytes, which follow from the bill alone. Where nothing
-is known it says NOASSERTION, and so for every download location: files are named by purl and
-sha256, wherever they are had from.
+The bytes follow from the `Sbom` alone. Where nothing is known, and for every download location, the
+document says NOASSERTION: files are identified by purl and sha256.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from imgbuild import codec
 from imgbuild.attest.sbom import licences
 from imgbuild.attest.sbom.cyclonedx import NAMESPACE
-from imgbuild.attest.sbom.document import OUTSIDE, Bill, Kind, Part
+from imgbuild.attest.sbom.document import OUTSIDE, Component, ComponentKind, Sbom
 from imgbuild.plan.seal import SealedLayer
 from imgbuild.values import sha256
 
@@ -24,35 +23,35 @@ UNKNOWN = "NOASSERTION"
 DOCUMENT = "SPDXRef-DOCUMENT"
 OWN_WORDS = "LicenseRef-imgbuild-"
 PURPOSES = {
-    Kind.IMAGE: "CONTAINER",
-    Kind.SYSTEM: "OPERATING_SYSTEM",
-    Kind.BASE: "CONTAINER",
-    Kind.LAYER: "FILE",
-    Kind.FILE: "FILE",
-    Kind.SDIST: "SOURCE",
+    ComponentKind.IMAGE: "CONTAINER",
+    ComponentKind.SYSTEM: "OPERATING_SYSTEM",
+    ComponentKind.BASE: "CONTAINER",
+    ComponentKind.LAYER: "FILE",
+    ComponentKind.FILE: "FILE",
+    ComponentKind.SDIST: "SOURCE",
 }
 
 
-def document(bill: Bill) -> bytes:
-    """The document of `bill`."""
+def document(sbom: Sbom) -> bytes:
+    """The document of `sbom`."""
     body: dict[str, Any] = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": DOCUMENT,
-        "name": f"{bill.target}-{bill.arch}",
-        "creationInfo": {"created": bill.created, "creators": ["Tool: imgbuild"]},
-        "packages": [_package(part, bill.layers) for part in (bill.image, *bill.parts)],
-        "relationships": list(_relationships(bill)),
+        "name": f"{sbom.target}-{sbom.arch}",
+        "creationInfo": {"created": sbom.created, "creators": ["Tool: imgbuild"]},
+        "packages": [_package(part, sbom.layers) for part in (sbom.image, *sbom.components)],
+        "relationships": list(_relationships(sbom)),
     }
-    if texts := _texts(bill):
+    if texts := _texts(sbom):
         body["hasExtractedLicensingInfos"] = texts
     serial = uuid.uuid5(NAMESPACE, sha256(codec.compact(body)))
     # The form that the specification gives to those who keep no site of their own for documents.
-    space = f"https://spdx.org/spdxdocs/imgbuild-{bill.target}-{bill.arch}-{serial}"
+    space = f"https://spdx.org/spdxdocs/imgbuild-{sbom.target}-{sbom.arch}-{serial}"
     return codec.compact({**body, "documentNamespace": space}) + b"\n"
 
 
-def _package(part: Part, layers: Sequence[SealedLayer]) -> dict[str, Any]:
+def _package(part: Component, layers: Sequence[SealedLayer]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "SPDXID": _id(part.id),
         "name": part.name,
@@ -72,7 +71,7 @@ def _package(part: Part, layers: Sequence[SealedLayer]) -> dict[str, Any]:
         found["supplier"] = "Organization: Debian"
     if part.layer is not None:
         found["comment"] = f"in the layer {part.layer.name}"
-    if part.kind is Kind.IMAGE:
+    if part.kind is ComponentKind.IMAGE:
         found["comment"] = "; ".join(f"layer {layer.name}: {layer.digest}" for layer in layers)
     if part.purl:
         found["externalRefs"] = [
@@ -85,18 +84,18 @@ def _package(part: Part, layers: Sequence[SealedLayer]) -> dict[str, Any]:
     return found
 
 
-def _relationships(bill: Bill) -> Iterator[dict[str, str]]:
+def _relationships(sbom: Sbom) -> Iterator[dict[str, str]]:
     yield _relation(DOCUMENT, "DESCRIBES", _id("image"))
-    for part in bill.parts:
+    for part in sbom.components:
         if part.kind not in OUTSIDE:
             yield _relation(_id("image"), "CONTAINS", _id(part.id))
-    for name, others in bill.needs.items():
+    for name, others in sbom.needs.items():
         for other in others:
             yield _relation(_id(name), "DEPENDS_ON", _id(other))
-    kinds = {part.id: part.kind for part in bill.parts}
-    for made, origins in sorted(bill.made.items()):
+    kinds = {part.id: part.kind for part in sbom.components}
+    for made, origins in sorted(sbom.made.items()):
         for other in origins:
-            if kinds[other] is Kind.SDIST:
+            if kinds[other] is ComponentKind.SDIST:
                 yield _relation(_id(made), "GENERATED_FROM", _id(other))
             else:
                 yield _relation(_id(other), "BUILD_TOOL_OF", _id(made))
@@ -106,7 +105,7 @@ def _relation(one: str, kind: str, other: str) -> dict[str, str]:
     return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
 
 
-def _declared(part: Part) -> str:
+def _declared(part: Component) -> str:
     if part.licence.words:
         return _own_words(part.licence.words)
     return part.licence.expression or UNKNOWN
@@ -116,14 +115,18 @@ def _own_words(words: str) -> str:
     return OWN_WORDS + re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-")
 
 
-def _texts(bill: Bill) -> list[dict[str, str]]:
+def _texts(sbom: Sbom) -> list[dict[str, str]]:
     """What stands behind each licence that SPDX does not list: the words of those who named it."""
     words = {_own_words(part.licence.words): part.licence.words
-             for part in bill.parts if part.licence.words}  # fmt: skip
+             for part in sbom.components if part.licence.words}  # fmt: skip
     named: dict[str, list[str]] = {}
-    for part in bill.parts:
+    for part in sbom.components:
         for reference in licences.references(part.licence.expression):
-            place = f"/usr/share/doc/{part.name}/copyright" if part.kind is Kind.DEB else part.file
+            place = (
+                f"/usr/share/doc/{part.name}/copyright"
+                if part.kind is ComponentKind.DEB
+                else part.file
+            )
             named.setdefault(reference, []).append(place)
     texts = words | {reference: _told(places) for reference, places in named.items()}
     return [

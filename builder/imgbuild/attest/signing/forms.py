@@ -1,7 +1,5 @@
 """The two forms in which cosign keeps signatures in a registry, as documents.
 
-Comes in: a signature, a signed envelope, an image. Goes out: bytes, and values read back.
-
 Bundles are what cosign 3 writes and looks for first: an artifact of its own for each statement,
 whose `subject` is the image. Collections are what cosign 1 and 2 write: an image at the tag
 `sha256-HEX.sig` (signatures) or `sha256-HEX.att` (statements) with one layer for each. cosign 3

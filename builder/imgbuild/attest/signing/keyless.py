@@ -1,7 +1,7 @@
-"""Signing without a key: the real cosign, with the identity that the CI gives its jobs.
+"""Signing without a key: cosign itself, with the identity that the CI gives its jobs.
 
-Comes in: an image that is there, and what is said of it. Goes out: cosign's own bundles, with a
-certificate in place of a key. Only cosign itself speaks to the authorities that this needs.
+The bundles have a certificate in place of a key. Only cosign speaks to the authorities that issue
+and log it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ TYPES = {
     statements.CYCLONEDX: "cyclonedx",
     statements.SPDX: "spdxjson",
 }
-REMEDY = "install cosign 2.4 or newer, or sign with --key FILE"
+REMEDY = "install cosign 2.4 or newer, or sign with --sign-key FILE"
 
 
-def sign(repository: Repository, digest: Digest, said: Sequence[bytes] = ()) -> Signed:
-    """Let cosign sign the image `digest`, and what the statements `said` say of it.
+def sign(repository: Repository, digest: Digest, payloads: Sequence[bytes] = ()) -> Signed:
+    """Let cosign sign the image `digest`, and the statements `payloads` about it.
 
-    ToolMissing if there is no cosign, WorkFailed if it cannot sign: without an identity, say.
+    ToolMissing if there is no cosign, WorkFailed if it cannot sign, as without an identity.
     """
     kinds = []
     program = process.find("cosign", remedy=REMEDY)
     name = f"{repository}@{digest}"
     process.run([program, "sign", "--yes", name])
     with tempfile.TemporaryDirectory(prefix="imgbuild-sign-") as folder:
-        for number, each in enumerate(said):
+        for number, each in enumerate(payloads):
             statement = codec.decode(each, Statement, file="a statement to sign")
             predicate = Path(folder) / f"{number}.json"
             predicate.write_bytes(codec.compact(statement.predicate))

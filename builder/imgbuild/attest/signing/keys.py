@@ -1,8 +1,7 @@
-"""Keys that sign and verify: ECDSA on P-256, or Ed25519, which cosign takes both.
+"""Keys that sign and verify: ECDSA on P-256, or Ed25519, both of which cosign accepts.
 
-Comes in: PEM files as openssl and cosign write them. Goes out: keys that sign bytes and that say
-whether a signature is theirs. A password comes from $COSIGN_PASSWORD, else from the terminal; no
-message has it, nor anything of a private key.
+They are read from PEM files as openssl and cosign write them. A password comes from
+$COSIGN_PASSWORD, else from the terminal; no message contains it, nor any part of a private key.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def load_public(path: Path) -> PublicKey:
     try:
         key = forms.load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
-        message = f"{path} is no public key in PEM"
+        message = f"{path} is not a public key in PEM"
         raise InputError(message, hint=MAKE) from error
     if isinstance(key, ed25519.Ed25519PublicKey) or (
         isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
@@ -125,7 +124,7 @@ def load_private(path: Path, password: Callable[[Path], bytes] | None = None) ->
             encrypted = b"BEGIN ENCRYPTED PRIVATE" in data or b"Proc-Type: 4,ENCRYPTED" in data
             key = forms.load_pem_private_key(data, ask(path) if encrypted else None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        message = f"{path} is no private key in PEM, or its password is another"
+        message = f"{path} is not a private key in PEM, or the password is wrong"
         raise InputError(message, hint=f"set {PASSWORD}, or {MAKE}") from error
     if isinstance(key, ed25519.Ed25519PrivateKey) or (
         isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1)

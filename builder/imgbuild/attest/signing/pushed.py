@@ -1,9 +1,7 @@
-"""What is signed of an image: its digest, its provenance, and the SBOMs that follow from its lock.
+"""What is signed of a pushed image: its digest, its provenance and its SBOMs.
 
-Comes in: an image in a registry, the lock that it was pushed from, a private key. Goes out:
-signatures beside the index and beside each manifest, so that whoever asks for one architecture
-alone finds them too. All that is signed is made here, of the lock; nothing that the registry has
-is vouched for unread.
+Signatures are attached to the index and to each manifest, so that they are found for one
+architecture alone. Statements are made here, of the lock; what the registry has is never signed.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
-from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest
 
 Sign = Callable[[Descriptor, Sequence[bytes]], Signed]
@@ -50,7 +47,7 @@ def sign_pushed(
     own = bundle.of(lock, sealed, project)
     circumstances = provenance.circumstances(project, lock.target)
     made = provenance.statement(lock, sealed, chosen, circumstances)
-    with console.step(f"signing {lock.target}"):
+    with client.reporter.step(f"signing {lock.target}"):
         return sign_made(client, repository, own, chosen, made, key)
 
 
@@ -64,13 +61,13 @@ def sign_made(
 ) -> tuple[Signed, ...]:
     """Sign the image of `own` on `arches`, its SBOMs, and `made`, its provenance.
 
-    A provenance that rests on the same and that the key has signed already stands for `made`.
+    A provenance of the same content that the key has signed already is used in place of `made`.
     """
     sign = partial(signer.sign, client, repository, key=key)
 
-    def _sign(subject: Descriptor, said: Sequence[bytes]) -> Signed:
+    def _sign(subject: Descriptor, payloads: Sequence[bytes]) -> Signed:
         known = _said(client, repository, subject.digest, made, key)
-        return sign(subject, said=[known or made, *said])
+        return sign(subject, payloads=[known or made, *payloads])
 
     return sign_all(own, arches, (), _sign)
 
@@ -78,7 +75,7 @@ def sign_made(
 def sign_all(
     own: Carried, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
 ) -> tuple[Signed, ...]:
-    """Let `sign` sign what the tag names and each manifest, with what is said of each."""
+    """Let `sign` sign what the tag names and each manifest, with the statements about each."""
     subjects = attachments.subjects(own.lock, own.sealed, arches)
     manifests = dict(
         zip((one.digest for one in subjects[-len(arches) :]), sorted(arches), strict=True)
@@ -88,19 +85,19 @@ def sign_all(
             subject,
             [
                 *provenances,
-                *(bills(own, manifests[subject.digest]) if subject.digest in manifests else ()),
+                *(sboms(own, manifests[subject.digest]) if subject.digest in manifests else ()),
             ],
         )
         for subject in subjects
     )
 
 
-def bills(own: Carried, arch: Arch) -> tuple[bytes, ...]:
+def sboms(own: Carried, arch: Arch) -> tuple[bytes, ...]:
     """The statements that the SBOMs of `own` on `arch` are of its image there."""
     digest = own.sealed.arch[arch].manifest
     return tuple(
         statements.of([digest], PREDICATES[media_type], msgspec.json.decode(part.data))
-        for media_type, files in attachments.bills(own, arch).items()
+        for media_type, files in attachments.sboms(own, arch).items()
         for part in files.values()
     )
 

@@ -1,8 +1,6 @@
-"""Signing an image in a registry, and what is said of it.
+"""Signs an image in a registry, and statements about it, in both forms of cosign.
 
-Comes in: a client, an image that is there, statements, a private key. Goes out: signatures beside
-the image in both forms of cosign. The same key and words give the same bytes, so that signing
-again adds nothing.
+The same key and statements give the same bytes, so that signing again adds nothing.
 """
 
 from __future__ import annotations
@@ -32,18 +30,18 @@ def sign(
     repository: Repository,
     subject: Descriptor,
     key: PrivateKey,
-    said: Sequence[bytes] = (),
+    payloads: Sequence[bytes] = (),
 ) -> Signed:
-    """Sign the image `subject`, and each statement of `said`, which are about it.
+    """Sign the image `subject`, and each of the statements `payloads`, which are about it.
 
-    What is said must have been checked: a signature vouches for it.
+    Callers must have checked the statements.
     """
     digest = subject.digest
     claim = forms.claim(str(repository), digest)
     stored.add(
         client, repository, digest, forms.SIGNATURES, [forms.signature(claim, key.sign(claim))]
     )
-    envelopes = [statements.seal(each, key) for each in said]
+    envelopes = [statements.seal(each, key) for each in payloads]
     kinds = [envelope.statement("a statement to sign").predicate_type for envelope in envelopes]
     entries = [
         forms.attestation(envelope, kind) for envelope, kind in zip(envelopes, kinds, strict=True)

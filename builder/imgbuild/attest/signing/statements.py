@@ -1,8 +1,7 @@
 """in-toto statements and the DSSE envelopes that sign them.
 
-Comes in: what is said of which image, and a key. Goes out: a signed envelope, and the statement in
-one read back. What is signed is the statement's own bytes with their type before them, so that a
-reader never has to write the same JSON again.
+The signed bytes are the statement's own, with their type before them (DSSE's pre-authentication
+encoding), so that a reader need not write the same JSON again.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 class Statement(msgspec.Struct, frozen=True, rename={"type": "_type"}):
-    """What is said of some images."""
+    """A statement about images."""
 
     type: str
     subject: tuple[Subject, ...]

@@ -1,8 +1,7 @@
-"""Signatures beside an image in a registry: read, and added.
+"""Signatures attached to an image in a registry: reads and adds them.
 
-Comes in: a client, a repository, an image. Goes out: every signature and signed statement that the
-registry keeps beside it, in either form of cosign, and what there is damaged. Whose they are is
-not judged here.
+Signatures and signed statements are read in both forms of cosign, and damaged ones are listed.
+Whether a key is trusted is not decided here.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def read(client: Client, repository: Repository, digest: Digest) -> Beside:
 
 @contextlib.contextmanager
 def _noted(damaged: list[str]) -> Iterator[None]:
-    """What of a signature is absent or is no signature is noted, and the others are read."""
+    """Notes a signature that is absent or invalid, and goes on with the others."""
     try:
         yield
     except InputError as error:
@@ -128,7 +127,7 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> Signature:
     try:
         signed = b64decode(layer.annotations.get(forms.SIGNATURE_NOTE, ""), validate=True)
     except binascii.Error as error:
-        message = f"{place}: its signature is no base64"
+        message = f"{place}: its signature is not base64"
         raise IntegrityError(message) from error
     return Signature(
         place=place,
@@ -169,7 +168,7 @@ def collected(
 def put_bundle(
     client: Client, repository: Repository, subject: Descriptor, data: bytes, kind: str
 ) -> Digest:
-    """Put the bundle `data` of a statement of `kind` beside `subject`, unless it lies there."""
+    """Put the bundle `data` of a statement of `kind` beside `subject`, unless it is there."""
     manifest = forms.bundle_manifest(subject, data, kind)
     digest = digest_of(manifest)
     listed = client.referrers(repository, subject.digest, forms.BUNDLE)

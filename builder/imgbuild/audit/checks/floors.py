@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 
 from imgbuild.audit.binaries import gpus
-from imgbuild.audit.source.facts import ElfFacts, Floors, GpuCode
+from imgbuild.audit.source.facts import ElfFacts, GpuCode
+from imgbuild.report import Floors
 
 GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 

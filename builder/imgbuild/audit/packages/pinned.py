@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from imgbuild.errors import InputError, Problem
 from imgbuild.index.candidates import best
-from imgbuild.index.pages import File, Indexes
+from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.index.remote_wheel import Ranges, lock_wheel
 from imgbuild.lock.resolution import Wheel
 from imgbuild.values import Sha256, normalize
@@ -52,7 +52,7 @@ def pick(pins: Mapping[str, str], tags: Tags, indexes: Indexes, http: Ranges) ->
     return Picked(wheels=tuple(wheels), urls=urls, lacking=tuple(lacking))
 
 
-def _best(indexes: Indexes, package: str, version: Version, tags: Tags) -> File | None:
+def _best(indexes: Indexes, package: str, version: Version, tags: Tags) -> IndexFile | None:
     files = indexes.files(package)
     if not version.local:  # a pin without a local part allows any (PEP 440)
         matching = [file.version for file in files if file.version and file.is_wheel]

@@ -19,7 +19,7 @@ from imgbuild.audit.source.scopes import NONE, LocalTypes, Scope
 from imgbuild.audit.source.text import dotted, string
 
 
-class Reference(msgspec.Struct, gc=False):
+class NameUse(msgspec.Struct, gc=False):
     """A call or read that becomes a fact if its first part turns out to be known.
 
     Either `root` must be bound at the top of the module, or the name `key` must have a type in
@@ -47,7 +47,7 @@ class Expressions:
         self.scope = Scope("", "module", None)
         self.guards: Guards = ()
         self.lazy_annotations = False  # `from __future__ import annotations`
-        self.records: list[Reference] = []
+        self.records: list[NameUse] = []
         # Attributes that the module itself assigns: reading them does not require that they exist.
         self.stored: set[str] = set()
 
@@ -239,7 +239,7 @@ class Expressions:
         call: ast.Call | None = None,
     ) -> None:
         self.records.append(
-            Reference(
+            NameUse(
                 node.lineno,
                 expression,
                 self.scope.name,

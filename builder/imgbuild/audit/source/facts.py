@@ -285,21 +285,3 @@ class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     gpu: tuple[GpuCode, ...] = ()
     numpy: int = 0
     python: bool = False  # exports PyInit_*: an extension module
-
-
-class Floors(msgspec.Struct, frozen=True, kw_only=True):
-    """The minimum that an image needs of its host.
-
-    `driver` is the oldest that runs it at all; below `driver_full`, the one of the CUDA release,
-    PTX is not compiled and newer functions are absent. `gpu` are compute capabilities ("9.0") that
-    all required libraries have code for; for those in `gpu_ptx` some have only PTX, which the
-    driver compiles at the first use. `glibc` is the newest version that a wheel's file needs: a
-    container has its own, an installation from the same lock does not.
-    """
-
-    cuda: str
-    driver: str = ""
-    driver_full: str = ""
-    gpu: tuple[str, ...] = ()
-    gpu_ptx: tuple[str, ...] = ()
-    glibc: str = ""

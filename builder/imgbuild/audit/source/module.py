@@ -9,7 +9,7 @@ import warnings
 import msgspec
 
 from imgbuild.audit.source.conditions import Conditions
-from imgbuild.audit.source.expressions import Reference
+from imgbuild.audit.source.expressions import NameUse
 from imgbuild.audit.source.facts import Attribute, Call, Class, ModuleFacts
 from imgbuild.audit.source.lazy_names import LazyNames
 from imgbuild.audit.source.name_values import NameValues
@@ -99,7 +99,7 @@ def _settle(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, 
     return tuple(calls), tuple(attributes)
 
 
-def _receiver(record: Reference, bound: set[str], *, stars: bool) -> str | None:
+def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
     """The receiver of a reference; None if the reference is not a fact."""
     if record.types is None:
         root = record.root
@@ -112,7 +112,7 @@ def _receiver(record: Reference, bound: set[str], *, stars: bool) -> str | None:
     return kind if root in bound or (stars and root not in BUILTINS) else None
 
 
-def _proves(record: Reference, stored: set[str], imported: set[str]) -> bool:
+def _proves(record: NameUse, stored: set[str], imported: set[str]) -> bool:
     """Whether a read requires that an attribute exists: the module may assign it itself."""
     expression = record.expression
     first, _, _ = expression.partition(".")
@@ -123,7 +123,7 @@ def _proves(record: Reference, stored: set[str], imported: set[str]) -> bool:
     return expression not in stored and f"{first}.*" not in stored
 
 
-def _call(record: Reference, node: ast.Call, receiver: str) -> Call:
+def _call(record: NameUse, node: ast.Call, receiver: str) -> Call:
     plain = [item for item in node.args if type(item) is not ast.Starred]
     literals: list[str] = []
     for item in node.args:

@@ -1,4 +1,4 @@
-"""Bills of materials: what they say, the published schemas, readers that others wrote."""
+"""SBOMs: what they say, the published schemas, readers that others wrote."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from imgbuild.attest.sbom import cyclonedx, needs, packages, spdx
-from imgbuild.attest.sbom.document import Bill, Kind, bill
+from imgbuild.attest.sbom.document import ComponentKind, Sbom, sbom
 from imgbuild.attest.sbom.packages import Package, Packages
 from imgbuild.lock import extension
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, sha256
-from tests import billworld, extended
+from tests.support import extended, sbom_sample
 
 MARKERS = {"platform_system": "Linux", "python_version": "3.11"}
 
 
 @functools.cache
-def made(arch: Arch = Arch.X86_64) -> Bill:
-    lock = billworld.lock()
-    return bill(lock, billworld.seal(lock), arch, billworld.packages(lock))
+def made(arch: Arch = Arch.X86_64) -> Sbom:
+    lock = sbom_sample.lock()
+    return sbom(lock, sbom_sample.seal(lock), arch, sbom_sample.packages(lock))
 
 
 def named(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -84,11 +84,11 @@ def test_deb_needs_the_first_alternative_that_is_there_and_who_provides_it():
     assert needs.of_debs(world)["one"] == ("mawk", "two")
 
 
-# -- the bill
+# -- the SBOM
 
 
 def test_every_part_of_the_lock_is_in_the_bill_once():
-    parts = {part.id: part for part in made().parts}
+    parts = {part.id: part for part in made().components}
     assert list(parts) == sorted(parts)
     assert set(parts) == {
         "deb/base-files", "deb/bash", "deb/python3", "layer/files", "layer/venv",
@@ -102,8 +102,8 @@ def test_every_part_of_the_lock_is_in_the_bill_once():
     assert parts["wheel/torch"].purl == (
         "pkg:pypi/torch@2.6.0?file_name=torch-2.6.0-py3-none-any.whl"
     )
-    lock = billworld.lock()
-    layers = {layer.name: layer for layer in billworld.seal(lock).arch[Arch.X86_64].layers}
+    lock = sbom_sample.lock()
+    layers = {layer.name: layer for layer in sbom_sample.seal(lock).arch[Arch.X86_64].layers}
     assert parts["wheel/torch"].layer == layers["torch"]
     assert parts["deb/bash"].layer == layers["debian-12"]
     assert parts["tool/setuptools-75.0-py3-none-any.whl"].layer is None
@@ -128,7 +128,7 @@ def test_image_needs_what_was_asked_for_and_what_nothing_else_needs():
 
 
 def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
-    lock = billworld.lock((Arch.X86_64,))
+    lock = sbom_sample.lock((Arch.X86_64,))
     digest = f"sha256:{'ab' * 32}"
     layer = RegistryLayer(digest=f"sha256:{'1' * 64}", size=1, diff_id=f"sha256:{'2' * 64}")
     base = msgspec.structs.replace(
@@ -138,8 +138,8 @@ def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
         lock.arch[Arch.X86_64], debs=(), base_layers=(layer,), base_manifest=digest
     )
     lock = msgspec.structs.replace(lock, base=base, arch={Arch.X86_64: resolved})
-    found = bill(lock, billworld.seal(lock), Arch.X86_64, Packages())
-    part = next(part for part in found.parts if part.kind is Kind.BASE)
+    found = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, Packages())
+    part = next(part for part in found.components if part.kind is ComponentKind.BASE)
     purl = PackageURL.from_string(part.purl)
     assert (purl.name, purl.version) == ("python", digest)
     assert purl.qualifiers == {
@@ -157,10 +157,10 @@ def test_extension_lists_what_it_adds_beside_what_is_published(tmp_path: Path):
     matrix = extended.read(extended.repository(tmp_path))
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
     sealed = seals.seal(lock, extended.records(plan(lock, one) for one in lock.arch))
-    found = bill(lock, sealed, Arch.X86_64, Packages())
-    parts = {part.id: part for part in found.parts}
+    found = sbom(lock, sealed, Arch.X86_64, Packages())
+    parts = {part.id: part for part in found.components}
     script = parts["file/opt/team/train.sh"]
-    assert (script.kind, script.sha256) == (Kind.FILE, sha256(extended.SCRIPT))
+    assert (script.kind, script.sha256) == (ComponentKind.FILE, sha256(extended.SCRIPT))
     assert script.layer is not None
     assert script.layer.name == "added-files"
     assert parts["deb/rsync"].layer is not None
@@ -174,7 +174,7 @@ def test_extension_lists_what_it_adds_beside_what_is_published(tmp_path: Path):
 
 
 def test_purls_are_as_their_own_library_writes_them():
-    for part in made().parts:
+    for part in made().components:
         if part.purl:
             assert PackageURL.from_string(part.purl).to_string() == part.purl
 
@@ -208,12 +208,12 @@ def valid_spdx(data: bytes) -> None:
     assert [message.validation_message for message in messages] == []
 
 
-@pytest.mark.parametrize("arch", billworld.ARCHES)
+@pytest.mark.parametrize("arch", sbom_sample.ARCHES)
 def test_cyclonedx_is_valid(arch: Arch):
     valid_cyclonedx(cyclonedx.document(made(arch)))
 
 
-@pytest.mark.parametrize("arch", billworld.ARCHES)
+@pytest.mark.parametrize("arch", sbom_sample.ARCHES)
 def test_spdx_is_valid(arch: Arch):
     valid_spdx(spdx.document(made(arch)))
 
@@ -237,7 +237,7 @@ def test_cyclonedx_says_what_the_bill_says():
     assert about["purl"] == f"pkg:oci/small@{digest}?arch=amd64"
     assert found["metadata"]["timestamp"] == "2025-06-20T00:00:00Z"
     torch = named(found, "wheel/torch")
-    known = next(part.sha256 for part in made().parts if part.id == "wheel/torch")
+    known = next(part.sha256 for part in made().components if part.id == "wheel/torch")
     assert torch["hashes"] == [{"alg": "SHA-256", "content": known}]
     assert torch["licenses"] == [{"expression": "BSD-3-Clause", "acknowledgement": "declared"}]
     assert named(found, "wheel/numpy")["licenses"] == [
@@ -280,24 +280,24 @@ def test_spdx_says_what_the_bill_says():
 
 @pytest.mark.parametrize("write", [cyclonedx.document, spdx.document])
 def test_documents_follow_from_the_bill_alone(write):
-    lock = billworld.lock()
-    again = bill(lock, billworld.seal(lock), Arch.X86_64, billworld.packages(lock))
+    lock = sbom_sample.lock()
+    again = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, sbom_sample.packages(lock))
     assert write(again) == write(made())
     # Another licence is another document, with another serial number.
     other = Packages(packages={})
-    changed = bill(lock, billworld.seal(lock), Arch.X86_64, other)
+    changed = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, other)
     field = "serialNumber" if write is cyclonedx.document else "documentNamespace"
     assert json.loads(write(changed))[field] != json.loads(write(made()))[field]
     assert write(made(Arch.ARM64)) != write(made())
 
 
-@pytest.mark.parametrize("arch", billworld.ARCHES)
+@pytest.mark.parametrize("arch", sbom_sample.ARCHES)
 def test_what_travels_with_a_lock_makes_the_same_bill(arch: Arch):
-    lock = billworld.lock()
-    known = billworld.packages(lock)
+    lock = sbom_sample.lock()
+    known = sbom_sample.packages(lock)
     counted = packages.of_lock(known, lock)
     assert counted != known
-    assert bill(lock, billworld.seal(lock), arch, counted) == made(arch)
+    assert sbom(lock, sbom_sample.seal(lock), arch, counted) == made(arch)
 
 
 def test_identifiers_of_parts_do_not_meet():

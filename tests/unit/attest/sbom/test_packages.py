@@ -15,7 +15,7 @@ from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.lock.lock import make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.values import Arch
-from tests import debs, samples
+from tests.support import debs, samples
 
 COPYRIGHT = b"Format: https://example.org/copyright-format/1.0/\n\nFiles: *\nLicense: Expat\n"
 METADATA = """\

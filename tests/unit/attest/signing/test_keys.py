@@ -63,7 +63,7 @@ def test_an_encrypted_key_wants_its_password(tmp_path, monkeypatch, form):
     monkeypatch.setenv(keys.PASSWORD, "pw")
     assert keys.load_private(path).sign(b"word")
     monkeypatch.setenv(keys.PASSWORD, "another")
-    with pytest.raises(InputError, match="or its password is another") as error:
+    with pytest.raises(InputError, match="or the password is wrong") as error:
         keys.load_private(path)
     assert "another" not in (error.value.hint or "")
 
@@ -73,7 +73,7 @@ def test_a_key_of_cosign_opens_with_its_password(monkeypatch):
     key = keys.load_private(DATA / "cosign.key")
     assert key.public.pem == (DATA / "cosign.pub").read_bytes()
     monkeypatch.setenv(keys.PASSWORD, "")
-    with pytest.raises(InputError, match="password is another"):
+    with pytest.raises(InputError, match="password is wrong"):
         keys.load_private(DATA / "cosign.key")
 
 
@@ -104,9 +104,9 @@ def _flipped(inside):
     ("change", "said"),
     [
         (_other_cipher, "encrypted with scrypt and aes"),
-        (_much_memory, "no private key"),
-        (_flipped, "no private key"),
-        (lambda inside: inside.pop("cipher"), "no private key"),
+        (_much_memory, "not a private key"),
+        (_flipped, "not a private key"),
+        (lambda inside: inside.pop("cipher"), "not a private key"),
     ],
 )
 def test_a_damaged_key_of_cosign_is_refused(tmp_path, change, said):
@@ -156,9 +156,9 @@ def test_what_is_no_key(tmp_path):
     with pytest.raises(InputError, match="cannot read"):
         keys.load_private(path)
     path.write_text("hello\n")
-    with pytest.raises(InputError, match="no private key in PEM"):
+    with pytest.raises(InputError, match="not a private key in PEM"):
         keys.load_private(path)
-    with pytest.raises(InputError, match="no public key in PEM"):
+    with pytest.raises(InputError, match="not a public key in PEM"):
         keys.load_public(path)
-    with pytest.raises(InputError, match="no private key in PEM"):
+    with pytest.raises(InputError, match="not a private key in PEM"):
         keys.load_private(DATA / "cosign.pub")

@@ -12,8 +12,8 @@ from imgbuild.attest.signing import forms, keys, signer, statements, stored
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.values import sha256
-from tests import registries
-from tests.registries import Registry, named
+from tests.support import memory_registry
+from tests.support.memory_registry import Registry, named
 
 IMAGE = b'{"config":{},"layers":[],"schemaVersion":2}'
 OTHER = b'{"config":{},"layers":[],"schemaVersion":2 }'
@@ -28,8 +28,8 @@ def _key():
 
 @pytest.fixture(name="registry", params=[True, False], ids=["referrers", "tags"])
 def _registry(request, monkeypatch, tmp_path: Path):
-    registries.alone(monkeypatch, tmp_path)
-    with registries.serve(Registry(referrers_api=request.param)) as registry:
+    memory_registry.alone(monkeypatch, tmp_path)
+    with memory_registry.serve(Registry(referrers_api=request.param)) as registry:
         yield registry
 
 
@@ -96,8 +96,13 @@ def test_what_refers_to_an_image_and_is_no_signature_damages_none(registry, key)
     sign(registry, key)
     client, repository = Client(first_wait=0.001), registry.repository(NAME)
     about = {"mediaType": MANIFEST, "digest": named(IMAGE), "size": len(IMAGE)}
-    index = {"schemaVersion": 2, "mediaType": registries.INDEX, "manifests": [], "subject": about}
-    digest = client.put_manifest(repository, json.dumps(index).encode(), registries.INDEX)
+    index = {
+        "schemaVersion": 2,
+        "mediaType": memory_registry.INDEX,
+        "manifests": [],
+        "subject": about,
+    }
+    digest = client.put_manifest(repository, json.dumps(index).encode(), memory_registry.INDEX)
     found = read(registry)
     assert (len(found.signatures), found.damaged) == (2, ())
     del registry.manifests[NAME, digest]
@@ -205,6 +210,6 @@ def test_cosigns_own_listing_of_bundles_is_read(registry, key):
     index = json.loads(registry.manifests[NAME, registry.tags[NAME, tag]][0])
     index["manifests"][0]["artifactType"] = forms.EMPTY
     data = json.dumps(index).encode()
-    registry.manifests[NAME, f"sha256:{sha256(data)}"] = (data, registries.INDEX)
+    registry.manifests[NAME, f"sha256:{sha256(data)}"] = (data, memory_registry.INDEX)
     registry.tags[NAME, tag] = f"sha256:{sha256(data)}"
     assert len(read(registry).signatures) == 2

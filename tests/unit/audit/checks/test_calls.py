@@ -8,7 +8,7 @@ from imgbuild.audit.checks import calls
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.main_path.policy import EntryPoint, MainPathPolicy, NameRegistry
 from imgbuild.report import Relation, Severity
-from tests.unit.small_world import SmallWorld, rules
+from tests.support.source_modules import SourceModules, rules
 
 LIB = {
     "lib/__init__.py": "from .core import Args, Engine, make\nfrom . import envs\n",
@@ -51,7 +51,7 @@ Mine()
 
 
 def check(user: str, policy: MainPathPolicy | None = None):
-    package_set = SmallWorld({"user 1.0": {"user/__init__.py": user}, "lib 2.0": LIB})
+    package_set = SourceModules({"user 1.0": {"user/__init__.py": user}, "lib 2.0": LIB})
     policy = policy or rules("user")
     return calls.check(package_set, main_path(package_set, policy), policy)
 
@@ -162,7 +162,7 @@ def test_a_name_that_is_registered_already(call, found):
         registries=(registry,),
     )
     user = f"from lib import AutoConfig\nNAME = 'x'\n{call}\n"
-    package_set = SmallWorld({"user 1.0": {"user/__init__.py": user}, "lib 2.0": AUTO})
+    package_set = SourceModules({"user 1.0": {"user/__init__.py": user}, "lib 2.0": AUTO})
     findings = calls.check(package_set, main_path(package_set, policy), policy)
     assert len(findings) == found
     for one in findings:

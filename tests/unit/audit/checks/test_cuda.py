@@ -9,9 +9,9 @@ import pytest
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.checks import cuda as cudas
 from imgbuild.audit.checks.floors import floors
-from imgbuild.audit.source.facts import ElfFacts, Floors, GpuCode
-from imgbuild.report import Finding, Relation
-from tests.unit.linked_world import LinkedWorld, library, module
+from imgbuild.audit.source.facts import ElfFacts, GpuCode
+from imgbuild.report import Finding, Floors, Relation
+from tests.support.shared_objects import SharedObjects, library, module
 
 
 def subjects(findings: Sequence[Finding]) -> list[tuple[str, str]]:
@@ -20,9 +20,9 @@ def subjects(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     return [(one.evidence.package, one.evidence.subject) for one in findings if one.evidence]
 
 
-def wheels(**packages: str) -> LinkedWorld:
+def wheels(**packages: str) -> SharedObjects:
     named = {name.replace("_", "-"): version for name, version in packages.items()}
-    return LinkedWorld({f"{name} {version}": [] for name, version in named.items()})
+    return SharedObjects({f"{name} {version}": [] for name, version in named.items()})
 
 
 # -- families
@@ -33,12 +33,12 @@ CPU = library("torch/lib/libtorch_cpu.so")
 
 def test_one_family_is_clean() -> None:
     asks = module("vllm/_C.abi3.so", needed=("libcudart.so.12",))
-    assert cudas.check(LinkedWorld({"torch 2.9.0": [CU12, CPU], "vllm 1": [asks]}), "12.8") == []
+    assert cudas.check(SharedObjects({"torch 2.9.0": [CU12, CPU], "vllm 1": [asks]}), "12.8") == []
 
 
 def test_two_families_in_one_process() -> None:
     asks = module("vllm/_C.abi3.so", needed=("libcudart.so.13",))
-    package_set = LinkedWorld({"torch 2.9.0": [CU12, CPU], "vllm 0.20.2": [asks]})
+    package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "vllm 0.20.2": [asks]})
     findings = cudas.check(package_set, "12.8")
     assert subjects(findings) == [("vllm", "libcudart.so.13")]
     assert "torch 2.9.0 (torch/lib/libtorch_cuda.so) to libcudart.so.12" in findings[0].message
@@ -46,7 +46,7 @@ def test_two_families_in_one_process() -> None:
 
 def test_a_copy_that_triton_keeps_for_itself_is_no_family() -> None:
     own = library("triton/backends/nvidia/lib/libcupti.so.12", needed=("libcudart.so.11",))
-    assert cudas.check(LinkedWorld({"torch 2.9.0": [CU12], "triton 3.2": [own]}), "12.8") == []
+    assert cudas.check(SharedObjects({"torch 2.9.0": [CU12], "triton 3.2": [own]}), "12.8") == []
 
 
 def test_of_several_files_to_choose_from_none_is_a_second_family() -> None:
@@ -54,7 +54,7 @@ def test_of_several_files_to_choose_from_none_is_a_second_family() -> None:
         library(f"bitsandbytes/libbitsandbytes_cuda{major}0.so", needed=(f"libcudart.so.{major}",))
         for major in (12, 13)
     ]
-    package_set = LinkedWorld({"torch 2.8.0": [CU12, CPU], "bitsandbytes 0.48.1": files})
+    package_set = SharedObjects({"torch 2.8.0": [CU12, CPU], "bitsandbytes 0.48.1": files})
     assert cudas.check(package_set, "12.8") == []
 
 
@@ -81,13 +81,13 @@ def saver(name: str, major: str) -> ElfFacts:
 def test_variants_for_other_families_lie_beside_the_one_that_is_loaded(
     files: tuple[ElfFacts, ...], broken: bool
 ) -> None:
-    package_set = LinkedWorld({"torch 2.9.0": [CU12, CPU], "torch-memory-saver 0.0.9": files})
+    package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "torch-memory-saver 0.0.9": files})
     expected = [("torch-memory-saver", "libcudart.so.13")] if broken else []
     assert subjects(cudas.check(package_set, "12.8")) == expected
 
 
 def test_variants_of_two_packages_are_no_choice() -> None:
-    package_set = LinkedWorld(
+    package_set = SharedObjects(
         {
             "torch 2.9.0": [CU12, CPU],
             "one 1": [module("hook_cu12.so", needed=("libcudart.so.12",))],
@@ -98,10 +98,10 @@ def test_variants_of_two_packages_are_no_choice() -> None:
 
 
 def test_a_torch_for_the_cpu() -> None:
-    package_set = LinkedWorld({"torch 2.6.0": [CPU]})
+    package_set = SharedObjects({"torch 2.6.0": [CPU]})
     assert subjects(cudas.check(package_set, "12.4")) == [("torch", "libtorch_cuda.so")]
     assert cudas.check(package_set, "") == []
-    assert cudas.check(LinkedWorld({"torch 2.6.0": []}), "12.4") == []
+    assert cudas.check(SharedObjects({"torch 2.6.0": []}), "12.4") == []
 
 
 # -- components
@@ -131,7 +131,7 @@ def test_components_are_of_the_release(cuda: str, package: str, version: str, br
 
 
 def test_the_metapackage_says_what_is_of_its_release() -> None:
-    package_set = LinkedWorld(
+    package_set = SharedObjects(
         {"cuda-toolkit 13.0.2": [], "nvidia-cublas 13.2.0.9": [], "nvidia-cufft 12.0.0.61": []},
         requires={
             "cuda-toolkit": (
@@ -191,7 +191,7 @@ def kernels(*archs: str) -> ElfFacts:
 
 
 def test_a_gpu_without_code_is_an_error() -> None:
-    package_set = LinkedWorld({"torch 2.6.0": [kernels("sm_80", "sm_90"), CPU]})
+    package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80", "sm_90"), CPU]})
     assert cudas.check(package_set, "12.4", ("8.0", "8.6", "9.0")) == []
     findings = cudas.check(package_set, "12.4", ("9.0", "12.0"))
     assert subjects(findings) == [("torch", "sm_120")]
@@ -200,7 +200,7 @@ def test_a_gpu_without_code_is_an_error() -> None:
 
 def test_kernels_for_one_gpu_alone_are_no_fault() -> None:
     hopper = module("vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so", gpu=code("sm_90a"))
-    package_set = LinkedWorld({"torch 2.6.0": [kernels("sm_80"), CPU], "vllm 1": [hopper]})
+    package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80"), CPU], "vllm 1": [hopper]})
     assert cudas.check(package_set, "12.4", ("8.0",)) == []
 
 

@@ -7,15 +7,15 @@ import pytest
 from imgbuild.audit.checks import imports
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.report import Relation, Severity
-from tests.unit.small_world import SmallWorld, rules
+from tests.support.source_modules import SourceModules, rules
 
 LIB = {"lib/__init__.py": "from .core import run\n", "lib/core.py": "def run(): ...\n"}
 
 
 def check(user: str, *entries: str, lib: str = "lib 2.0", corners: tuple[str, ...] = ("user",)):
-    package_set = SmallWorld({"user 1.0": {"user/__init__.py": user}, lib: LIB})
-    path = main_path(package_set, rules(*(entries or ("user",))), corners)
-    return imports.check(package_set, path)
+    world = SourceModules({"user 1.0": {"user/__init__.py": user}, lib: LIB})
+    path = main_path(world, rules(*(entries or ("user",))), corners)
+    return imports.check(world, path)
 
 
 def test_a_name_that_is_gone_is_an_error_with_its_place():
@@ -95,12 +95,12 @@ def test_a_missing_package_that_is_optional_is_not_mentioned(source):
 
 def test_a_package_that_is_carried_along_is_not_missing():
     files = {"user/__init__.py": "import colorama\n", "user/third/colorama/__init__.py": ""}
-    package_set = SmallWorld({"user 1.0": files})
-    assert imports.check(package_set, main_path(package_set, rules("user"))) == []
+    world = SourceModules({"user 1.0": files})
+    assert imports.check(world, main_path(world, rules("user"))) == []
 
 
 def test_a_partial_package_set_does_not_miss_what_it_leaves_out():
     files = {"user/__init__.py": "import setuptools\nfrom lib import walk\n"}
-    package_set = SmallWorld({"user 1.0": files, "lib 2.0": LIB}, partial=True)
-    found = imports.check(package_set, main_path(package_set, rules("user")))
+    world = SourceModules({"user 1.0": files, "lib 2.0": LIB}, partial=True)
+    found = imports.check(world, main_path(world, rules("user")))
     assert [one.evidence and one.evidence.subject for one in found] == ["lib:walk"]

@@ -6,7 +6,7 @@ import pytest
 
 from imgbuild.audit.checks import linking
 from imgbuild.report import Finding, Relation, Severity
-from tests.unit.linked_world import BASE, LinkedWorld, library, module
+from tests.support.shared_objects import BASE, SharedObjects, library, module
 
 OLD = "_ZN5torch3jit17parseSchemaOrNameERKSs"
 NEW = "_ZN5torch3jit17parseSchemaOrNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
@@ -17,11 +17,11 @@ TORCH = [
 FILE = "flashinfer/kernels.abi3.so"
 
 
-def found(package_set: LinkedWorld, *, base: bool = True) -> list[Finding]:
+def found(package_set: SharedObjects, *, base: bool = True) -> list[Finding]:
     return linking.check(package_set, BASE if base else ())
 
 
-def only(package_set: LinkedWorld, *, base: bool = True) -> Finding:
+def only(package_set: SharedObjects, *, base: bool = True) -> Finding:
     (finding,) = found(package_set, base=base)
     return finding
 
@@ -36,9 +36,9 @@ def relation(finding: Finding) -> tuple[Relation, str, str, str]:
 # -- symbols
 
 
-def kernels(symbol: str, **facts: object) -> LinkedWorld:
+def kernels(symbol: str, **facts: object) -> SharedObjects:
     asks = module(FILE, needed=("libc10.so",), undefined=(symbol,), **facts)
-    return LinkedWorld({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
+    return SharedObjects({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
 
 
 @pytest.mark.parametrize("base", [True, False])
@@ -71,15 +71,15 @@ def test_a_symbol_of_nobody_is_found_only_where_all_is_seen(symbol: str) -> None
 def test_a_copy_that_a_package_keeps_for_itself_serves_no_other() -> None:
     private = library("other.libs/libjpeg-1234.so.8", defines=["jpeg_start"])
     asks = module("pic/_pic.abi3.so", undefined=("jpeg_start",))
-    package_set = LinkedWorld({"other 1": [private], "pic 1": [asks]})
+    package_set = SharedObjects({"other 1": [private], "pic 1": [asks]})
     assert relation(only(package_set))[2] == "jpeg_start"
-    own = LinkedWorld({"pic 1": [asks, private]})
+    own = SharedObjects({"pic 1": [asks, private]})
     assert found(own) == []
 
 
 def test_many_symbols_are_summed_up() -> None:
     asks = module(FILE, undefined=tuple(f"_ZN5torch{number}" for number in range(20)))
-    package_set = LinkedWorld({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
+    package_set = SharedObjects({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
     findings = found(package_set)
     assert len(findings) == linking.SHOWN
     places = [f"({place} of 20 that it lacks)" for place in (1, 2, 3)]
@@ -93,9 +93,9 @@ def test_many_symbols_are_summed_up() -> None:
 # -- libraries
 
 
-def linked(name: str, **facts: object) -> LinkedWorld:
+def linked(name: str, **facts: object) -> SharedObjects:
     """A package set of one file that is linked to the library `name`."""
-    return LinkedWorld({"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=(name,), **facts)]})
+    return SharedObjects({"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=(name,), **facts)]})
 
 
 def test_a_library_of_nobody_is_an_error() -> None:
@@ -107,7 +107,7 @@ def test_a_library_of_nobody_is_an_error() -> None:
 
 @pytest.mark.parametrize("base", [True, False])
 def test_a_library_of_another_major_is_named(base: bool) -> None:
-    package_set = LinkedWorld(
+    package_set = SharedObjects(
         {
             "vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libcudart.so.13",))],
             "nvidia-cuda-runtime-cu12 12.8.90": [library("nvidia/lib/libcudart.so.12")],
@@ -120,7 +120,7 @@ def test_a_library_of_another_major_is_named(base: bool) -> None:
 
 
 def test_a_torch_for_the_cpu_is_named() -> None:
-    package_set = LinkedWorld(
+    package_set = SharedObjects(
         {
             "vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libtorch_cuda.so",))],
             "torch 2.11.0": TORCH,
@@ -133,7 +133,7 @@ def test_a_torch_for_the_cpu_is_named() -> None:
 
 
 def test_in_a_part_of_a_package_set_an_absent_package_is_not_missed() -> None:
-    package_set = LinkedWorld(
+    package_set = SharedObjects(
         {"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libcudart.so.13", "libgone.so"))]},
         partial=True,
     )
@@ -144,12 +144,12 @@ def test_a_library_that_was_not_read_is_there() -> None:
     asks = module("vllm/_C.abi3.so", needed=("libtorch_nvshmem.so",))
     packages = {"vllm 1": [asks], "torch 2.11.0": TORCH}
     unread = {"torch": ("torch/lib/libtorch_nvshmem.so",)}
-    assert found(LinkedWorld(packages, unread=unread, partial=True), base=False) == []
-    assert len(found(LinkedWorld(packages, partial=True), base=False)) == 1
+    assert found(SharedObjects(packages, unread=unread, partial=True), base=False) == []
+    assert len(found(SharedObjects(packages, partial=True), base=False)) == 1
 
 
 def test_symbols_of_a_package_that_was_not_read_are_not_missed() -> None:
-    package_set = LinkedWorld(
+    package_set = SharedObjects(
         {"torch 2.6.0": [], "a 1": [module("a/_a.abi3.so", undefined=(OLD,))]}
     )
     assert found(package_set, base=False) == []
@@ -165,9 +165,9 @@ def test_a_runpath_is_followed_from_the_file_as_installed() -> None:
         "a/sub/_a.abi3.so", needed=("libz.so.9",), runpath=("$ORIGIN/../../other/lib", "/opt")
     )
     kept = library("b-1.data/purelib/other/lib/libz.so.9")
-    assert found(LinkedWorld({"a 1": [asks], "b 1": [kept]})) == []
+    assert found(SharedObjects({"a 1": [asks], "b 1": [kept]})) == []
     elsewhere = library("b-1.data/purelib/away/lib/libz.so.9")
-    assert len(found(LinkedWorld({"a 1": [asks], "b 1": [elsewhere]}))) == 1
+    assert len(found(SharedObjects({"a 1": [asks], "b 1": [elsewhere]}))) == 1
 
 
 def test_what_a_package_requires_may_bring_its_libraries() -> None:
@@ -175,13 +175,13 @@ def test_what_a_package_requires_may_bring_its_libraries() -> None:
     brings = library("tvm_ffi/lib/libtvm_ffi.so")
     packages = {"a 1": [asks], "middle 1": [], "apache-tvm-ffi 1": [brings]}
     requires = {"a": ("middle>=1",), "middle": ("apache_tvm_ffi",)}
-    assert found(LinkedWorld(packages, requires=requires)) == []
-    assert len(found(LinkedWorld(packages))) == 1
+    assert found(SharedObjects(packages, requires=requires)) == []
+    assert len(found(SharedObjects(packages))) == 1
 
 
 def test_all_that_a_file_lacks_is_one_finding() -> None:
     asks = module("a/_a.abi3.so", needed=("libx.so.1", "liby.so.1"), undefined=("x_start",))
-    finding = only(LinkedWorld({"a 1": [asks]}))
+    finding = only(SharedObjects({"a 1": [asks]}))
     assert "libx.so.1, which nothing in the image provides; liby.so.1 too" in finding.message
 
 
@@ -212,7 +212,7 @@ def test_a_version_of_a_wheels_own_library() -> None:
         (("libnvJitLink.so.12.1",), 1),
     ):
         link = library("nvidia/lib/libnvJitLink.so.12", offers=offers)
-        package_set = LinkedWorld({"vllm 1": [asks], "nvidia-nvjitlink-cu12 12": [link]})
+        package_set = SharedObjects({"vllm 1": [asks], "nvidia-nvjitlink-cu12 12": [link]})
         assert len(found(package_set)) == count
 
 
@@ -224,7 +224,7 @@ def test_a_version_of_a_wheels_own_library() -> None:
 )
 def test_code_for_numpy_1_does_not_run_with_numpy_2(numpy: str, compiled: int, count: int) -> None:
     asks = module("pandas/_libs.abi3.so", numpy=compiled)
-    package_set = LinkedWorld(
+    package_set = SharedObjects(
         {"pandas 2.0.3": [asks], f"numpy {numpy}": []},
         sources={"pandas/__init__.py": "from pandas import _libs"},
     )
@@ -255,7 +255,7 @@ def test_a_module_counts_if_importing_its_package_brings_it(
 ) -> None:
     inner = "import pack._ext as engine\nthing = engine.thing"
     sources = {"pack/__init__.py": source, "pack/inner.py": inner}
-    package_set = LinkedWorld({"pack 1": [module("pack/_ext.abi3.so", **LACKS)]}, sources=sources)
+    package_set = SharedObjects({"pack 1": [module("pack/_ext.abi3.so", **LACKS)]}, sources=sources)
     assert only(package_set).severity is severity
 
 
@@ -267,7 +267,7 @@ def test_what_a_module_links_to_counts_as_the_module_does() -> None:
         library("pack/lib/libplugin.so", **LACKS),
     ]
     sources = {"pack/__init__.py": "import pack._ext"}
-    findings = found(LinkedWorld({"pack 1": files}, sources=sources))
+    findings = found(SharedObjects({"pack 1": files}, sources=sources))
     assert {one.where.split("/")[-1]: one.severity for one in findings} == {
         "libtwo.so": Severity.ERROR,
         "libplugin.so": Severity.NOTE,
@@ -276,7 +276,7 @@ def test_what_a_module_links_to_counts_as_the_module_does() -> None:
 
 def test_one_of_several_choices_is_skipped() -> None:
     files = [library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
-    assert found(LinkedWorld({"torch-c-dlpack-ext 1": files})) == []
+    assert found(SharedObjects({"torch-c-dlpack-ext 1": files})) == []
 
 
 def test_modules_for_another_python_and_another_machine_are_passed_over() -> None:
@@ -284,10 +284,10 @@ def test_modules_for_another_python_and_another_machine_are_passed_over() -> Non
         module("vllm/_C.cpython-313-x86_64-linux-gnu.so", **LACKS),
         module("vllm/_C.abi3.so", machine="arm64", **LACKS),
     ]
-    package_set = LinkedWorld({"vllm 1": files})
+    package_set = SharedObjects({"vllm 1": files})
     assert found(package_set) == []
     for python in ("3.13", "3.13.2"):
-        assert len(found(LinkedWorld({"vllm 1": files}, python=python))) == 1
+        assert len(found(SharedObjects({"vllm 1": files}, python=python))) == 1
 
 
 def test_of_the_variants_for_cuda_families_the_one_that_is_loaded_must_be_whole() -> None:
@@ -297,12 +297,12 @@ def test_of_the_variants_for_cuda_families_the_one_that_is_loaded_must_be_whole(
     plain = module("hook_preload.abi3.so", needed=("libcudart.so.12",))
     ours = module("hook_preload_cu13.abi3.so", needed=("libcudart.so.13",))
     around = {"torch 2.11.0": [torch], "nvidia-cuda-runtime 13.0.96": [runtime]}
-    assert found(LinkedWorld({**around, "saver 1": [other, plain, ours]})) == []
+    assert found(SharedObjects({**around, "saver 1": [other, plain, ours]})) == []
 
-    (alone,) = found(LinkedWorld({**around, "saver 1": [plain]}))
+    (alone,) = found(SharedObjects({**around, "saver 1": [plain]}))
     assert relation(alone)[2] == "libcudart.so.12"
 
     torn = module(ours.file, needed=("libcudart.so.13", "libgone.so.1"))
-    (one,) = found(LinkedWorld({**around, "saver 1": [other, plain, torn]}))
+    (one,) = found(SharedObjects({**around, "saver 1": [other, plain, torn]}))
     assert relation(one)[2] == "libgone.so.1"
     assert one.severity is Severity.ERROR

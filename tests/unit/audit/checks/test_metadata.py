@@ -5,7 +5,7 @@ import pytest
 from imgbuild.audit.checks import metadata
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Relation, Severity
-from tests import audited
+from tests.support import audited
 
 
 def found(tmp_path, packages, requires=None, constraints=(), **more):

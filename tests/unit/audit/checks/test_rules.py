@@ -6,7 +6,7 @@ from imgbuild.audit.checks import rules
 from imgbuild.audit.checks.rules import Rule, RuleEvidence
 from imgbuild.report import Relation, Severity
 from imgbuild.values import Arch
-from tests import audited
+from tests.support import audited
 
 RULE = Rule(
     id="a-b",

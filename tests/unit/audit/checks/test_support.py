@@ -10,8 +10,8 @@ from imgbuild.audit.main_path.closure import Level, MainPath, Reached, main_path
 from imgbuild.audit.source import windows
 from imgbuild.audit.source.facts import Guard
 from imgbuild.report import Relation, Severity
-from tests import audited
-from tests.unit.small_world import rules
+from tests.support import audited
+from tests.support.source_modules import rules
 
 RANGE = """
 import warnings

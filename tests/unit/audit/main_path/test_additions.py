@@ -8,7 +8,7 @@ from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.additions import widened
 from imgbuild.report import Severity
-from tests import audited
+from tests.support import audited
 
 PACKAGES = {
     "helper==1.0": {"helper.py": "VALUE = 42\n"},

@@ -5,11 +5,11 @@ from __future__ import annotations
 from imgbuild.audit.main_path import policy as policies
 from imgbuild.audit.main_path.closure import Level, main_path
 from imgbuild.audit.main_path.policy import EntryPoint, MainPathPolicy
-from tests.unit.small_world import SmallWorld, rules
+from tests.support.source_modules import SourceModules, rules
 
 
 def walk(files, *entries):
-    return main_path(SmallWorld({"lib 2.0": files}), rules(*entries))
+    return main_path(SourceModules({"lib 2.0": files}), rules(*entries))
 
 
 def level(path, module, runner=""):
@@ -122,7 +122,7 @@ def test_lazy_names_load_their_module_when_they_are_used():
 
 def test_entries_that_do_not_fit_are_passed_over():
     files = {"lib/__init__.py": "", "lib/core.py": ""}
-    package_set = SmallWorld({"lib 2.0": files})
+    package_set = SourceModules({"lib 2.0": files})
     named = (
         EntryPoint(name="lib.core", why="too new", versions=">=3"),
         EntryPoint(name="lib.gone.Engine", why="of another version"),
@@ -137,7 +137,7 @@ def test_also_goes_with_its_entry():
     files = {"lib/__init__.py": "", "lib/plugin.py": "class Worker:\n    def run(self): ...\n"}
     named = (EntryPoint(name="lib", why="the package", also=("lib.plugin.Worker",)),)
     path = main_path(
-        SmallWorld({"lib 2.0": files}), MainPathPolicy(walk=frozenset(("lib",)), entries=named)
+        SourceModules({"lib 2.0": files}), MainPathPolicy(walk=frozenset(("lib",)), entries=named)
     )
     assert level(path, "lib.plugin", "Worker.run") is Level.LIKELY
 
@@ -165,8 +165,8 @@ def test_a_name_is_that_of_the_branch_which_this_package_set_takes():
         "lib/new.py": "class Engine:\n    def step(self): ...\n",
     }
     other = {"other/__init__.py": "__version__ = 'x'\n"}
-    old = main_path(SmallWorld({"lib 2.0": files, "other 1.5": other}), rules("lib.run"))
-    new = main_path(SmallWorld({"lib 2.0": files, "other 2.5": other}), rules("lib.run"))
+    old = main_path(SourceModules({"lib 2.0": files, "other 1.5": other}), rules("lib.run"))
+    new = main_path(SourceModules({"lib 2.0": files, "other 2.5": other}), rules("lib.run"))
     assert level(old, "lib.old", "Engine.step") is Level.LIKELY
     assert level(old, "lib.new", "Engine.step") is None
     assert level(new, "lib.new", "Engine.step") is Level.LIKELY

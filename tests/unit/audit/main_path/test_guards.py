@@ -11,9 +11,9 @@ import pytest
 from imgbuild.audit.main_path.guards import ATTRIBUTE, IMPORT, MISSING, GuardState, evaluate, judge
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.module import read_module
-from tests.unit.small_world import SmallWorld
+from tests.support.source_modules import SourceModules
 
-WORLD = SmallWorld(
+WORLD = SourceModules(
     {
         "vllm 0.10.2": {"vllm/__init__.py": "", "vllm/envs.py": ""},
         "flash-attn 2.8.3+cu12": {"flash_attn/__init__.py": ""},
@@ -67,7 +67,7 @@ def test_what_a_package_set_makes_of_a_guard(guard, state):
 
 
 def test_a_partial_package_set_does_not_know_what_is_absent():
-    package_set = SmallWorld({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
+    package_set = SourceModules({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
     assert evaluate(package_set, Guard("present", "vllm")) is UNKNOWN
     assert evaluate(package_set, Guard("absent", "vllm")) is UNKNOWN
     assert evaluate(package_set, Guard("present", "trl")) is RUNS
@@ -150,8 +150,8 @@ def held(test: str, python: str) -> bool | None:
     """What a package set of this Python makes of a condition; None where it is not known."""
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
-    package_set = SmallWorld({"m 1": {"m.py": source}}, python=python)
-    yes, no = (judge(package_set, line.guards) for line in facts.imports[1:])
+    world = SourceModules({"m 1": {"m.py": source}}, python=python)
+    yes, no = (judge(world, line.guards) for line in facts.imports[1:])
     assert yes.certain == no.certain
     assert not yes.certain or yes.runs != no.runs
     return yes.runs if yes.certain else None
@@ -177,7 +177,7 @@ def test_this_python_answers_alike():
 
 # -- parameters that a signature has
 
-CALLEES = SmallWorld(
+CALLEES = SourceModules(
     {
         "vllm 0.10.2": {
             "vllm/__init__.py": """

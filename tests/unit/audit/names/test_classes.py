@@ -6,9 +6,9 @@ import pytest
 
 from imgbuild.audit.names import search
 from imgbuild.audit.source.facts import Class, ModuleFacts, Opaque
-from tests.unit.small_world import SmallWorld
+from tests.support.source_modules import SourceModules
 
-WORLD = SmallWorld(
+WORLD = SourceModules(
     {
         "pkg 1.0": {
             "pkg/__init__.py": "from .a import Derived\nfrom . import a\n",

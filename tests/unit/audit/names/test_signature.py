@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.audit.names import search
-from tests.unit.small_world import SmallWorld
+from tests.support.source_modules import SourceModules
 
-WORLD = SmallWorld(
+WORLD = SourceModules(
     {
         "pkg 1.0": {
             "pkg/__init__.py": """

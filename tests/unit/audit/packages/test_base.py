@@ -10,7 +10,7 @@ import pytest
 from imgbuild.audit.packages.base import read_base
 from imgbuild.audit.packages.library_map import LibraryMap
 from imgbuild.cache.store import Store
-from tests import debs
+from tests.support import debs
 
 REAL = next(
     path for path in Path(msgspec.__file__ or "").parent.glob("*.so") if path.stat().st_size

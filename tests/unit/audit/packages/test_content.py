@@ -8,8 +8,8 @@ import pytest
 from imgbuild.audit.packages.content import GAP, LONGEST, WheelMember, coalesce, open_content
 from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, IntegrityError
-from tests import wheels
-from tests.servers import Site, serve
+from tests.support import wheels
+from tests.support.servers import Site, serve
 
 NOISE = random.Random(7).randbytes(3 * GAP)
 FILES = {

@@ -7,8 +7,8 @@ from imgbuild.audit.packages.reading import find_modules, module_name, parse_met
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
-from tests import audited, wheels
-from tests.servers import Site, serve
+from tests.support import audited, wheels
+from tests.support.servers import Site, serve
 
 FILES: audited.Files = {
     "demo/__init__.py": "from demo.a import one\n",

@@ -5,8 +5,8 @@ import pytest
 from imgbuild.audit.packages.package_set import may_inject, wheels_of
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.errors import IntegrityError
-from imgbuild.lock.resolution import Built, Resolution
-from tests import audited, samples
+from imgbuild.lock.resolution import BuiltWheel, Resolution
+from tests.support import audited, samples
 
 PACKAGES: dict[str, audited.Files] = {
     "PyYAML==6.0": {"yaml/__init__.py": "X = 1\n", "_yaml/__init__.py": ""},
@@ -120,7 +120,7 @@ def test_injected_modules():
 
 def test_wheels_of_a_resolution_with_those_that_were_built():
     made = samples.wheel("antlr")
-    built = Built(
+    built = BuiltWheel(
         package="antlr", version="4.9", index="pypi", sdist=made, env={}, requires=(), wheel=made
     )
     found = wheels_of(Resolution(wheels=(samples.wheel("zzz"),), built=(built,)))

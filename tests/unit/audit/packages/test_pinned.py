@@ -9,11 +9,11 @@ import pytest
 from imgbuild.audit.packages.pinned import pick, read_pins
 from imgbuild.cache.download import Http
 from imgbuild.errors import InputError
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
 
 MACHINE = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
 TEXT = """\
@@ -64,7 +64,9 @@ def test_the_best_wheel_is_picked() -> None:
     index.wheel("newer", "2.0+cu124", tag="py3-none-manylinux_2_39_x86_64")
     index.wheel("other", "1.0", tag="py3-none-win_amd64")
     with serve(Site(files=index.site_files())) as site:
-        indexes = Indexes({"i": Place(name="i", address=site.url("simple"))}, {}, "i", Http())
+        indexes = Indexes(
+            {"i": IndexAddress(name="i", address=site.url("simple"))}, {}, "i", Http()
+        )
         pins = {"thewheel": "1.0", "newer": "2.0", "other": "1.0"}
         picked = pick(pins, MACHINE, indexes, Http())
     files = {wheel.package: (wheel.version, wheel.file) for wheel in picked.wheels}

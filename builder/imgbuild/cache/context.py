@@ -1,0 +1,26 @@
+"""What every stage that fetches something works with: cache, network, and where it reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
+from imgbuild.system.reporter import SILENT, Reporter
+
+
+class Context(msgspec.Struct, frozen=True):
+    """The cache, the HTTP client and the reporter of one run."""
+
+    store: Store
+    http: Http
+    reporter: Reporter = SILENT
+
+    @classmethod
+    def open(
+        cls, reporter: Reporter = SILENT, *, offline: bool = False, root: Path | None = None
+    ) -> Context:
+        """The cache at `root` (see `store.default_root`) and a client, both with `reporter`."""
+        return cls(Store.open(root, reporter), Http(offline=offline, reporter=reporter), reporter)

@@ -1,0 +1,98 @@
+"""Options of what is requested from Slurm."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from imgbuild.cli._options import Where
+from imgbuild.cli._verb import Definition, Group, option
+
+PANEL = "Slurm"
+ON = Definition("--on", "Where the work is done.", panel=PANEL, often=True)
+
+
+class Request(Group, frozen=True, kw_only=True):
+    """What every job requests."""
+
+    partition: Annotated[
+        str, option("--partition", "The partition.", metavar="NAME", panel=PANEL)
+    ] = ""
+    account: Annotated[str, option("--account", "The account.", metavar="NAME", panel=PANEL)] = ""
+    time: Annotated[
+        str,
+        option("--time", "The time limit: minutes, H:MM:SS, D-HH.", metavar="TIME", panel=PANEL),
+    ] = ""
+    sbatch: Annotated[
+        list[str] | None,
+        option(
+            "--sbatch",
+            "An option for sbatch, such as --sbatch=--qos=high; repeatable.",
+            metavar="OPTION",
+            panel=PANEL,
+        ),
+    ] = None
+
+
+class Nodes(Group, frozen=True, kw_only=True):
+    """The nodes of a job, and what is requested on each."""
+
+    nodes: Annotated[
+        int, option("--nodes", "Nodes.", metavar="N", min=1, panel=PANEL, often=True)
+    ] = 1
+    cpus: Annotated[
+        int,
+        option(
+            "--cpus-per-task",
+            "CPUs of each task; 0: the default of the cluster.",
+            metavar="N",
+            min=0,
+            panel=PANEL,
+        ),
+    ] = 0
+    memory: Annotated[
+        str, option("--mem", "Memory of each node, such as 200G.", metavar="SIZE", panel=PANEL)
+    ] = ""
+
+
+class Cluster(Request, frozen=True, kw_only=True):
+    """The options of `--on slurm` for an array of tasks."""
+
+    on: Annotated[
+        Where,
+        ON(
+            "slurm: an array job with a task for each target, whose results are collected. Nodes"
+            " must have this folder, the cache and imgbuild's Python at the same paths."
+        ),
+    ] = Where.LOCAL
+    throttle: Annotated[
+        int,
+        option(
+            "--throttle",
+            "With --on slurm: tasks at once; 0: no limit.",
+            metavar="N",
+            min=0,
+            panel=PANEL,
+        ),
+    ] = 0
+    resume: Annotated[
+        bool,
+        option(
+            "--resume/--no-resume",
+            "With --on slurm: skip tasks that an earlier run has done or queued.",
+            panel=PANEL,
+        ),
+    ] = True
+    wait: Annotated[
+        bool,
+        option(
+            "--wait/--no-wait", "With --on slurm: follow the tasks until they end.", panel=PANEL
+        ),
+    ] = True
+    leave: Annotated[
+        bool,
+        option(
+            "--leave",
+            "With --on slurm: Ctrl-C leaves the tasks running instead of cancelling them.",
+            panel=PANEL,
+        ),
+    ] = False

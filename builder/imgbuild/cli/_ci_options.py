@@ -1,0 +1,206 @@
+"""Options of how jobs are done, which `ci` and `ci nightly` share."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from imgbuild.cli import _smoke_import
+from imgbuild.cli._options import (
+    ARCH,
+    REGISTRY_PLACE,
+    THROUGH,
+    Date,
+    Jobs,
+    Keyless,
+    Offline,
+    PlainHttp,
+    SignKey,
+    Through,
+    Tier,
+    TimeoutFactor,
+)
+from imgbuild.cli._targets import MatrixFile
+from imgbuild.cli._verb import REGISTRY, Group, option
+from imgbuild.errors import InputError
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.ci.choosing import Asked, Chosen
+    from imgbuild.ci.jobs import Jobs as JobList
+    from imgbuild.ci.running import Way
+    from imgbuild.ci.settings import Settings
+    from imgbuild.pipeline.targets import Session
+
+JOBS = "jobs.json"  # in the folder of results: the jobs of the last nightly run
+Gate = Annotated[
+    list[Tier] | None,
+    option(
+        "--gate",
+        "A tier of smoke tests that an image must pass before it is tagged; repeatable. Default:"
+        " as in ci.yaml.",
+        metavar="TIER",
+    ),
+]
+NoGpu = Annotated[
+    bool, option("--no-gpu", "Leave out tiers that need a GPU: for a change under review.")
+]
+NoPush = Annotated[
+    bool,
+    option(
+        "--no-push",
+        "Leave out everything from the push on: for a change under review.",
+        panel=REGISTRY,
+        often=True,
+    ),
+]
+Results = Annotated[
+    Path | None,
+    option(
+        "--results",
+        "Where results are. Default: build/ci beside the matrix. Jobs on several machines share"
+        " this folder, or a copy of it.",
+        metavar="FOLDER",
+        often=True,
+    ),
+]
+Strict = Annotated[
+    bool,
+    option(
+        "--strict",
+        "Exit status 1 also if no machine of ci.yaml can do a job; by default that is only"
+        " reported.",
+    ),
+]
+Published = Annotated[
+    str | None,
+    REGISTRY_PLACE("Leave out targets whose tag there has the locked digest. Default: none."),
+]
+
+
+class WayOptions(Group, frozen=True, kw_only=True):
+    """How jobs are done."""
+
+    registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` of the matrix.")] = None
+    results: Results = None
+    arch: Annotated[list[Arch] | None, ARCH("Default: all.")] = None
+    gate: Gate = None
+    date: Date = None
+    sign_key: SignKey = None
+    keyless: Keyless = False
+    through: Annotated[
+        Through | None, THROUGH("As in `imgbuild smoke`, but not here: jobs test images.")
+    ] = None
+    timeout_factor: TimeoutFactor = 1.0
+    plain_http: PlainHttp = None
+    jobs: Jobs = 0
+    offline: Offline = False
+    matrix: MatrixFile = None
+
+
+def way(asked: WayOptions, *, no_push: bool, gpu: bool = True) -> Way:
+    """How jobs are to be done; InputError if options cannot be combined."""
+    from imgbuild.ci import running
+    from imgbuild.registry.reference import parse_repository
+
+    session = _session(asked.matrix)
+    named = asked.registry or session.matrix.registry or ""
+    if no_push and (asked.registry or asked.sign_key or asked.keyless):
+        message = "--no-push cannot be combined with a registry or a signature"
+        raise InputError(message, hint="leave out --registry, --sign-key and --keyless")
+    if not no_push and not named:
+        message = "no repository is named to push images to"
+        raise InputError(message, hint="--registry HOST/REPOSITORY, or registry: in the matrix")
+    if asked.through is Through.HERE:
+        message = "--through here: jobs test images, not the active environment"
+        raise InputError(message, hint="leave it out, or name what runs the image")
+    if asked.sign_key is not None and asked.keyless:
+        message = "--sign-key and --keyless cannot be combined"
+        raise InputError(message, hint="leave one of them out")
+    return running.Way(
+        project=session.project,
+        settings=_settings(session, asked.gate or [], gpu=gpu),
+        results=folder(asked.matrix, asked.results),
+        registry="" if no_push else str(parse_repository(named)),
+        date=asked.date or datetime.datetime.now(datetime.UTC).date(),
+        arches=tuple(asked.arch or ()),
+        key=asked.sign_key.absolute() if asked.sign_key else None,
+        keyless=asked.keyless,
+        through=asked.through.value if asked.through else "",
+        patience=asked.timeout_factor,
+        jobs=asked.jobs,
+        offline=asked.offline,
+        plain_http=tuple(asked.plain_http or ()),
+        reporter=console,
+    )
+
+
+def chosen(
+    wanted: list[str],
+    matrix: Path | None,
+    gate: Sequence[Tier],
+    asked: Asked,
+    registry: str | None,
+    plain_http: Sequence[str],
+    *,
+    everything: bool,
+    gpu: bool = True,
+) -> Chosen:
+    """The wanted targets with their jobs, without those that `registry` has published."""
+    from imgbuild.ci import choosing
+    from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import parse_repository
+
+    session = _session(matrix)
+    selected = session.select(wanted, everything=everything, arches=[])
+    there = {}
+    own = _settings(session, gate, gpu=gpu)
+    if registry is not None:
+        client = Client(plain_http=plain_http, origin=True, reporter=console)
+        place = parse_repository(registry)
+        there = choosing.published(client, place, selected, sifs=own.sif)
+    return choosing.choose(session.project, selected, own, asked, there, console)
+
+
+def jobs_of(way: Way, matrix: Path | None, job: str) -> JobList:
+    """All jobs of the target of `job`, wherever they may run."""
+    from imgbuild.ci import choosing
+
+    session = _session(matrix)
+    target, _, place = job.partition("@")
+    [item] = session.select([target], arches=[])
+    asked = choosing.Asked(arches=way.arches, labels=False, again=True)
+    sealed = choosing.read_seal(session.project, item.name)
+    own = choosing.bare(way.settings) if choosing.is_sif(place) else way.settings
+    return choosing.of_target(item, sealed, own, asked)
+
+
+def folder(matrix: Path | None, results: Path | None) -> Path:
+    """The folder of results."""
+    return results or _session(matrix).project.root / "build" / "ci"
+
+
+def record(matrix: Path | None, results: Path | None, found: Chosen) -> None:
+    """Add the smoke tests of the jobs of `found` to the test records."""
+    from imgbuild.cache.store import Store
+    from imgbuild.ci import recording
+
+    project = _session(matrix).project
+    _smoke_import.report(
+        recording.record(project, folder(matrix, results), found.targets, Store.open(), console)
+    )
+
+
+def _settings(session: Session, gate: Sequence[Tier], *, gpu: bool) -> Settings:
+    from imgbuild.ci import settings
+
+    return settings.read(session.project).gated(tuple(tier.value for tier in gate), gpu=gpu)
+
+
+def _session(matrix: Path | None) -> Session:
+    from imgbuild.pipeline import targets
+
+    return targets.open_session(matrix, targets.Options())

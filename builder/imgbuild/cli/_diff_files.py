@@ -1,0 +1,158 @@
+"""`imgbuild diff --files`: do two images have the same files and the same configuration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from imgbuild.cli import _builders
+from imgbuild.cli._options import Builder
+from imgbuild.cli._output import answer, count
+from imgbuild.cli._targets import Filter
+from imgbuild.errors import InputError
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.matrix.select import Selected
+    from imgbuild.pipeline.targets import Options, Session
+    from imgbuild.show.accepted import Accepted, Difference
+    from imgbuild.show.compare import Comparison
+
+SHOWN = 40  # differences that are printed; --json has all
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """A comparison, and of what: a target on one architecture, or two files."""
+
+    name: str
+    arch: Arch | None
+    comparison: Comparison
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Two builders, in the order in which they are named."""
+
+    left: Builder
+    right: Builder
+
+
+def pair(text: object) -> Pair:
+    """The value of --builders."""
+    names = [name.strip() for name in str(text).split(",")]
+    known = ", ".join(one.value for one in Builder)
+    if len(names) != 2 or len(set(names)) != 2 or not set(names) <= {one.value for one in Builder}:
+        message = f"{text!r}: name two builders with a comma between them; known are {known}"
+        raise typer.BadParameter(message)
+    return Pair(Builder(names[0]), Builder(names[1]))
+
+
+def compare(
+    names: Sequence[str],
+    selection: Filter,
+    builders: Pair | None,
+    accept: Sequence[Path],
+    work: Options,
+) -> None:
+    """Compare two images, or with `builders` what two builders make of each target.
+
+    Exit 1 if anything differs that no entry of the lists accepts.
+    """
+    from imgbuild.show import accepted as accepting
+
+    accepted = [entry for path in accept for entry in accepting.read(path)]
+    if builders is not None:
+        session = selection.session(work)
+        selected = session.select(names, everything=selection.everything, arches=selection.arches)
+        accepted += accepting.builders()
+        made = _by_builders(session, selected, builders, accepted, named=bool(selection.arches))
+    else:
+        made = [_of_files(names, selection.arches, accepted)]
+    for item in made:
+        _show(item.comparison)
+    answer(made, [_line(item) for item in made])
+    if not all(item.comparison.equal for item in made):
+        raise typer.Exit(1)
+
+
+def _of_files(
+    names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[Accepted]
+) -> Compared:
+    from imgbuild.oci import image
+    from imgbuild.show import compare as comparing
+
+    if len(arches) > 1:
+        message = f"--arch {' --arch '.join(arches)}: two images are compared on one architecture"
+        raise InputError(message, hint="name one of them")
+    wanted = arches[0] if arches else None
+    left, right = (image.read(Path(name), wanted) for name in names)
+    found = comparing.compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
+    return Compared(name=f"{names[0]} {names[1]}", arch=wanted, comparison=found)
+
+
+def _by_builders(
+    session: Session,
+    selected: Sequence[Selected],
+    builders: Pair,
+    accepted: Sequence[Accepted],
+    *,
+    named: bool,
+) -> list[Compared]:
+    from imgbuild.oci import image
+    from imgbuild.pipeline import dockerfile_builders
+    from imgbuild.show import compare as comparing
+
+    made = []
+    for item in selected:
+        each = item if named else dockerfile_builders.native(item)
+        places = [_built(session, each, builder) for builder in (builders.left, builders.right)]
+        for arch in each.arches:
+            left, right = (image.read(place, arch) for place in places)
+            with console.step(f"comparing {item.name} for {arch}"):
+                names = (builders.left.value, builders.right.value)
+                found = comparing.compare(left, right, accepted, names=names, reporter=console)
+            made.append(Compared(name=item.name, arch=arch, comparison=found))
+    return made
+
+
+def _built(session: Session, item: Selected, builder: Builder) -> Path:
+    """The layout that `builder` makes of a target, built unless it is there and current."""
+    from imgbuild.pipeline import dockerfile_builders, targets
+
+    choice = _builders.choice(_builders.DockerfileBuild(builder=builder))
+    if choice is None:
+        folder = session.project.root / "build" / builder / item.name
+        return targets.build_all(session, [item], folder)[0].output
+    return dockerfile_builders.compared(session, item, choice)
+
+
+def _show(found: Comparison) -> None:
+    """Print refused differences in full, accepted ones by their reasons."""
+    reasons = Counter(each.reason for each in found.differences if each.reason)
+    for reason, number in reasons.items():
+        console.info(f"  accepted ({number}): {reason}")
+    for entry in found.unused:
+        console.info(f"  unused entry: {entry.field} of {entry.path}")
+    for each in found.refused[:SHOWN]:
+        console.error(_told(each, found))
+    if len(found.refused) > SHOWN:
+        console.info(f"and {len(found.refused) - SHOWN} more: --json has all")
+
+
+def _told(each: Difference, found: Comparison) -> str:
+    sides = ((found.left.name, each.left), (found.right.name, each.right))
+    said = "; ".join(f"{name} {value or 'none'}" for name, value in sides)
+    return f"{each.path}: {each.field}: {said}"
+
+
+def _line(item: Compared) -> str:
+    found = item.comparison
+    accepted = len(found.differences) - len(found.refused)
+    verdict = "equal" if found.equal else count(len(found.refused), "difference")
+    words = [item.name, item.arch or "", verdict, count(found.left.paths, "path")]
+    return " ".join([*(word for word in words if word), f"{accepted} accepted"])

@@ -1,0 +1,208 @@
+"""The help of verbs: short with -h, long with --help, the list of verbs as the first screen."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import shutil
+import textwrap
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import typer
+import typer.core
+
+from imgbuild.cli._verb import OFTEN, OUTPUT, WORK
+
+INDENT = "  "
+COLUMN = 26  # where the text of an option begins, at most
+EXAMPLES = ("Example:", "Examples:")
+# The order of panels; others come between these in the order in which options are declared.
+FIRST, LAST = (WORK,), (OUTPUT,)
+
+
+class VerbCommand(typer.core.TyperCommand):
+    """A verb. `-h` prints the short help, `--help` the long one."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the long help."""
+        formatter.write("\n".join(long(self, ctx)) + "\n")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words; a `-h` among them prints the short help instead."""
+        own = args[: args.index("--")] if "--" in args else args
+        if "-h" in own:
+            typer.echo("\n".join(short(self, ctx)))
+            raise typer.Exit
+        return super().parse_args(ctx, args)
+
+
+class VerbGroup(typer.core.TyperGroup):
+    """A verb with sub-verbs, or the whole program."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help: what it is, and the verbs with a line each."""
+        formatter.write("\n".join(listing(self, ctx)) + "\n")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words; `-h` is `--help` here."""
+        words = ["--help"] if args[:1] == ["-h"] else args
+        return super().parse_args(ctx, words)
+
+
+def add(app: typer.Typer, name: str, function: Callable[..., None], **more: Any) -> None:
+    """Register a verb."""
+    app.command(name, cls=VerbCommand, context_settings={"help_option_names": ["--help"]}, **more)(
+        function
+    )
+
+
+def short(command: Any, ctx: Any) -> Iterator[str]:
+    """The usage, a line on what the verb does, its arguments, the options used most."""
+    yield from _usage(command, ctx)
+    yield ""
+    yield summary(command)
+    arguments, options = _parameters(command)
+    shown = [each for each in options if OFTEN & {*each.opts, *each.secondary_opts}]
+    if arguments:
+        yield from _section("Arguments", arguments)
+    if shown:
+        yield from _section("Most used options" if len(shown) < len(options) else "Options", shown)
+    verb = ctx.command_path.partition(" ")[2]
+    yield ""
+    yield f"All options and examples: imgbuild help {verb}"
+
+
+def long(command: Any, ctx: Any) -> Iterator[str]:
+    """Everything: description, examples, arguments, and options by panel."""
+    yield from _usage(command, ctx)
+    yield ""
+    yield from _prose(command.help or "")
+    arguments, options = _parameters(command)
+    if arguments:
+        yield from _section("Arguments", arguments)
+    panels: dict[str, list[Any]] = {panel: [] for panel in FIRST}
+    for each in options:
+        panels.setdefault(each.rich_help_panel or WORK, []).append(each)
+    for panel in [*(one for one in panels if one not in LAST), *LAST]:
+        if panels.get(panel):
+            yield from _section(panel, panels[panel])
+
+
+def listing(group: Any, ctx: Any) -> Iterator[str]:
+    """The help of a group: the verbs below their panels."""
+    path = ctx.command_path
+    yield f"Usage: {path} [OPTIONS] COMMAND ..."
+    yield ""
+    yield from _prose(group.help or "")
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for name, command in group.commands.items():
+        if not command.hidden:
+            panel = command.rich_help_panel or "Commands"
+            panels.setdefault(panel, []).append((name, summary(command)))
+    widest = max(len(name) for rows in panels.values() for name, _ in rows)
+    for panel, rows in panels.items():
+        yield ""
+        yield f"{panel}:"
+        yield from (f"{INDENT}{name.ljust(widest)}  {text}" for name, text in rows)
+    own = [each for each in group.params if not each.hidden]
+    names = [flag for each in own for flag in each.opts if "completion" not in flag]
+    yield ""
+    if names:
+        yield f"Options: {', '.join([*names, '--install-completion', '--help'])}"
+    verb = path.partition(" ")[2]
+    yield f"Help for a command: imgbuild help {verb + ' ' if verb else ''}COMMAND"
+
+
+def summary(command: Any) -> str:
+    """The first line of a verb's help, without its full stop."""
+    return str(command.help or "").strip().splitlines()[0].removesuffix(".")
+
+
+def metavar(parameter: Any) -> str:
+    """What stands for a value: its own word, else its choices, else its name; "" for a flag."""
+    if getattr(parameter, "is_flag", False):
+        return ""
+    if parameter.metavar:
+        return str(parameter.metavar)
+    return "|".join(choices(parameter)) or str(parameter.name).upper()
+
+
+def choices(parameter: Any) -> list[str]:
+    """The values of a parameter that takes one of several words; empty for others."""
+    annotation = parameter.type_descriptor.annotation
+    inner = [one for one in typing.get_args(annotation) or (annotation,) if isinstance(one, type)]
+    return [str(item.value) for one in inner if issubclass(one, enum.Enum) for item in one]
+
+
+def flags(option: Any) -> str:
+    """How an option is typed: the long name first, its opposite after a slash."""
+    names = sorted(option.opts, key=lambda name: -len(name))
+    value = metavar(option)
+    words = [f"{names[0]} {value}".rstrip(), *names[1:]]
+    return "/".join([", ".join(words), *option.secondary_opts])
+
+
+def text(option: Any) -> str:
+    """The help of a parameter, and its default if it says something."""
+    words = " ".join((option.help or "").split())
+    default = option.default
+    default = default.value if isinstance(default, enum.Enum) else default
+    if option.required and option.opts[0].startswith("-"):
+        return f"{words} Required."
+    if option.secondary_opts and isinstance(default, bool):
+        default = (option.opts if default else option.secondary_opts)[0]
+    if default in (None, False, 0, "0", (), [], "") or callable(default):
+        return words
+    return f"{words} Default: {default}."
+
+
+def _usage(command: Any, ctx: Any) -> Iterator[str]:
+    arguments, _ = _parameters(command)
+    words = [ctx.command_path, "[OPTIONS]"]
+    for each in arguments:
+        word = metavar(each)
+        words.append(word if each.required or word.startswith("-- ") else f"[{word}]")
+    yield f"Usage: {' '.join(words)}"
+
+
+def _parameters(command: Any) -> tuple[list[Any], list[Any]]:
+    given = [each for each in command.params if not each.hidden]
+    arguments = [each for each in given if not each.opts[0].startswith("-")]
+    return arguments, [each for each in given if each not in arguments]
+
+
+def _section(title: str, parameters: Sequence[Any]) -> Iterator[str]:
+    yield ""
+    yield f"{title}:"
+    for each in parameters:
+        head = flags(each) if each.opts[0].startswith("-") else metavar(each)
+        yield from _row(f"{INDENT}{head}", text(each))
+
+
+def _row(head: str, words: str) -> Iterator[str]:
+    lines = textwrap.wrap(words, _width() - COLUMN, break_on_hyphens=False) or [""]
+    if len(head) > COLUMN - 2:
+        yield head
+    else:
+        yield f"{head.ljust(COLUMN)}{lines.pop(0)}".rstrip()
+    yield from (" " * COLUMN + line for line in lines)
+
+
+def _prose(words: str) -> Iterator[str]:
+    """Help as text: paragraphs wrapped, examples as they are, without empty lines between them."""
+    paragraphs = inspect.cleandoc(words).split("\n\n")
+    for number, paragraph in enumerate(paragraphs):
+        example = paragraph.startswith("    ")
+        if number and not (example and paragraphs[number - 1].startswith(("    ", *EXAMPLES))):
+            yield ""
+        if example:
+            yield paragraph[2:]
+        else:
+            plain = " ".join(paragraph.replace("**", "").split())
+            yield from textwrap.wrap(plain, _width(), break_on_hyphens=False)
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size().columns, 100)

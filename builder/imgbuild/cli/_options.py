@@ -1,0 +1,280 @@
+"""Options that several verbs have. Each name has one definition and one meaning everywhere.
+
+| option          | meaning, in every verb that has it                                         |
+| --------------- | -------------------------------------------------------------------------- |
+| --target, --all | which targets; the same as positional names                                |
+| --arch          | which architectures                                                        |
+| --through       | what runs the image: docker, podman, apptainer, root (`here`: no image)    |
+| --builder       | what builds the image: embedded, docker, podman, buildah                   |
+| --on            | where the work is done: this machine, or nodes of Slurm                    |
+| --jobs N        | how many processes run at once                                             |
+| --gpus          | how many GPUs: a number or `all`                                           |
+| --check         | compare committed files with what they follow from, and write nothing      |
+| --only          | the part of an image to build or push: base, wheels                        |
+| --keep/--drop   | keep what was downloaded or built for this run, or remove it afterwards    |
+| --again         | do also what is current or already done                                    |
+| --output        | where the result is written                                                |
+| --key           | the public key to check signatures with                                    |
+| --sign-key      | the private key to sign with                                               |
+| --registry      | the repository of published images                                         |
+| --mirror-only   | ask no server but the mirror                                               |
+| --lock          | the lock to use, with digests.json beside it                               |
+
+Some words are an option of one verb only, under a name that no other verb has: `audit --select`
+(was --check), `smoke --case` (was --only), `ci report --jobs-file` (was --jobs), `ci jobs
+--cross-build` (was --again), `ci nightly --all-published` and `ci report --expect-published` (were
+--published), `verify --builder-id` (was --builder), `slurm --served-model` (was --model) and
+`slurm --job check` (was --check). Three names have two definitions: `--format` (each verb has
+formats of its own), `--sif` (`push --sif` sends one, other verbs read one), `--env` (`show --env`
+prints variables, `slurm --env` sets one).
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from imgbuild.cli._verb import OUTPUT, REGISTRY, SELECT, Definition, option
+from imgbuild.errors import InputError
+from imgbuild.values import Arch
+
+
+class Through(enum.StrEnum):
+    """What runs an image."""
+
+    DOCKER = "docker"
+    PODMAN = "podman"
+    APPTAINER = "apptainer"
+    ROOT = "root"
+    HERE = "here"
+
+
+class Builder(enum.StrEnum):
+    """What builds an image. All but `embedded` build the rendered Dockerfile."""
+
+    EMBEDDED = "embedded"
+    DOCKER = "docker"
+    PODMAN = "podman"
+    BUILDAH = "buildah"
+
+
+class Part(enum.StrEnum):
+    """A part of an image."""
+
+    BASE = "base"
+    WHEELS = "wheels"
+
+
+class Tier(enum.StrEnum):
+    """How much is tested."""
+
+    STATIC = "static"
+    CPU = "cpu"
+    GPU = "gpu"
+    MULTI_GPU = "multi-gpu"
+
+
+class Where(enum.StrEnum):
+    """Where work is done."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+
+
+def _arch(text: object) -> tuple[Arch, ...]:
+    try:
+        return tuple(Arch.parse(part.strip()) for part in str(text).split(","))
+    except ValueError as error:
+        names = ", ".join(arch.value for arch in Arch)
+        message = f"{text!r} is not an architecture; expected {names}"
+        raise typer.BadParameter(message) from error
+
+
+def _each(value: Any) -> list[Any] | None:
+    return [item for part in value for item in part] if value else None
+
+
+def _jobs(value: object) -> int:
+    text = str(value)  # typer passes the default as well
+    if not text.isdecimal():
+        message = f"{text!r} is not a number of processes; 0 means one for each core"
+        raise typer.BadParameter(message)
+    return int(text)
+
+
+def _count(value: object) -> str:
+    text = str(value)
+    if text != "all" and not text.isdecimal():
+        message = f"{text!r} is not a number of GPUs; expected a number or 'all'"
+        raise typer.BadParameter(message)
+    return text
+
+
+def _day(text: object) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(str(text))
+    except ValueError as error:
+        message = f"invalid date: {text} (expected YYYY-MM-DD)"
+        raise typer.BadParameter(message) from error
+
+
+def _factor(value: object) -> float:
+    text = str(value)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.1 <= number < float("inf"):
+        message = f"{text!r} is not a factor; expected a number of at least 0.1"
+        raise typer.BadParameter(message)
+    return number
+
+
+def complete_target(incomplete: str) -> list[str]:
+    """The locked targets whose names begin with `incomplete`."""
+    from imgbuild.errors import ImgbuildError
+    from imgbuild.project import find
+
+    try:
+        return [name for name in find(None).sealed() if name.startswith(incomplete)]
+    except ImgbuildError:
+        return []
+
+
+TARGET = Definition(
+    "--target -t", "The same as a positional target; repeatable.", metavar="NAME", panel=SELECT,
+    autocompletion=complete_target,
+)  # fmt: skip
+ALL = Definition("--all", "All targets of the matrix.", panel=SELECT, often=True)
+ARCH = Definition(
+    "--arch", "x86_64 (amd64) or arm64 (aarch64); repeatable, or with commas.", metavar="ARCH",
+    panel=SELECT, often=True, parser=_arch, callback=_each,
+)  # fmt: skip
+OUTPUT_PATH = Definition("--output -o", "Write the result here.", metavar="PATH", often=True)
+THROUGH = Definition("--through", "What runs the image.", metavar="NAME", often=True)
+BUILDER = Definition("--builder", "What builds the image.", often=True)
+PART = Definition("--only", "Only this part of the image: base or wheels.")
+KEEP = Definition("--keep/--drop", "Keep what is downloaded or built for this, or remove it after"
+                  " use.")  # fmt: skip
+AGAIN = Definition("--again", "Also do what is current or already done.")
+CHECK = Definition(
+    "--check", "Only check that the committed files are current; exit status 5 if not."
+)
+GPUS = Definition("--gpus", "GPUs: a number or 'all'.", metavar="COUNT", often=True, parser=_count)
+SIF_FILE = Definition("--sif", "The SIF file to use.", metavar="FILE", reused="push --sif sends it")
+KEY = Definition("--key", "The public key to check signatures with (PEM: P-256 or Ed25519).",
+                 metavar="FILE", often=True)  # fmt: skip
+REGISTRY_PLACE = Definition(
+    "--registry", "The repository of the published images.", metavar="HOST/REPOSITORY",
+    panel=REGISTRY, often=True,
+)  # fmt: skip
+LOCK = Definition("--lock", "The lock to use.", metavar="PLACE",
+                  panel=SELECT, often=True)  # fmt: skip
+PYTHON = Definition("--python", "The Python version.", metavar="X.Y", panel=SELECT)
+CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,
+                  often=True)  # fmt: skip
+DRY_RUN = Definition("--dry-run", "Print what would be done, and change nothing.", often=True)
+SHARED = Definition("--shared", "Shared memory in MB that must be free. 0: at least 1 GB is"
+                    " recommended.", metavar="MB", min=0)  # fmt: skip
+FROM = Definition("--from", "Start from this instead of a target of the matrix.", metavar="PLACE")
+MODULE = Definition("--module", "A module; repeatable.", metavar="MODULE")
+
+OneArch = Annotated[list[Arch] | None, ARCH("Default: this machine's, or the image's only one.")]
+LayoutFolder = Annotated[
+    Path | None, option("--layout", "The OCI layout of the image. Default: build/TARGET.",
+                        metavar="PATH")
+]  # fmt: skip
+Jobs = Annotated[
+    int,
+    option("--jobs -j", "Processes that run at once; 0: one for each core.", metavar="N",
+           parser=_jobs),
+]  # fmt: skip
+Offline = Annotated[
+    bool, option("--offline", "Use the cache only; fail if a file is missing from it.", often=True)
+]
+PlainHttp = Annotated[
+    list[str] | None,
+    option("--plain-http", "Use HTTP without TLS for this registry; repeatable.",
+           metavar="HOST[:PORT]", panel=REGISTRY),
+]  # fmt: skip
+Mirror = Annotated[
+    str | None,
+    option(
+        "--mirror",
+        "Take inputs from this mirror before any index, or 'off'. Default: $IMGBUILD_MIRROR, else"
+        " the setting of `imgbuild registry mirror use`.",
+        metavar="HOST/REPOSITORY",
+        panel=REGISTRY,
+    ),
+]
+MirrorOnly = Annotated[
+    bool,
+    option("--mirror-only", "Ask no other server for files that the mirror lacks.", panel=REGISTRY),
+]
+Apptainer = Annotated[
+    list[str] | None,
+    option("--apptainer", "An option for apptainer exec, such as --apptainer=--nvccli; repeatable.",
+           metavar="OPTION"),
+]  # fmt: skip
+SharedMemory = Annotated[int, SHARED()]
+JUnit = Annotated[
+    Path | None,
+    option("--junit", "Also write the result as JUnit XML.", metavar="FILE", panel=OUTPUT),
+]
+Record = Annotated[
+    bool,
+    option(
+        "--record",
+        "Add the test runs to images/TARGET/smoke.json, passed or failed.",
+        panel=OUTPUT,
+        often=True,
+    ),
+]
+TimeoutFactor = Annotated[
+    float,
+    option("--timeout-factor", "Multiply time limits: for emulated or busy machines.", metavar="N",
+           parser=_factor),
+]  # fmt: skip
+SignKey = Annotated[
+    Path | None,
+    option(
+        "--sign-key",
+        "The private key to sign with: PEM (P-256 or Ed25519) or cosign.key. Its password is asked"
+        " for, or taken from $COSIGN_PASSWORD.",
+        metavar="FILE",
+        panel=REGISTRY,
+        often=True,
+    ),
+]
+Keyless = Annotated[
+    bool,
+    option("--keyless", "Sign with the identity of the CI job, through the cosign program.",
+           panel=REGISTRY),
+]  # fmt: skip
+Date = Annotated[
+    datetime.date | None,
+    option("--date", "The date in the tag TARGET-YYYYMMDD. Default: today in UTC.",
+           metavar="DATE", parser=_day),
+]  # fmt: skip
+Reference = Annotated[
+    str, typer.Argument(metavar="REF", help="An image in a registry, by tag or digest.")
+]
+
+
+def processes(jobs: int) -> int:
+    """The number of processes that `--jobs` means."""
+    return jobs or os.cpu_count() or 1
+
+
+def supported(through: Through | None, verb: str, allowed: Sequence[Through]) -> str | None:
+    """The value of `--through`; InputError if `verb` does not support it."""
+    if through is not None and through not in allowed:
+        message = f"--through {through}: `imgbuild {verb}` does not support it"
+        raise InputError(message, hint=f"expected {', '.join(allowed)}")
+    return None if through is None else through.value

@@ -1,0 +1,65 @@
+"""What verbs write to stdout: JSON or lines, tables, and words for sizes and counts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from imgbuild import codec
+from imgbuild.system.console import console, visible
+
+
+def answer(value: Any, lines: Sequence[str]) -> None:
+    """Write the result of a verb: with `--json` canonical JSON of `value`, else `lines`."""
+    if console.json:
+        put(codec.encode(value).decode())
+    elif lines:
+        put("\n".join(lines))
+
+
+def put(text: str) -> None:
+    """Write `text` to stdout. A reader that closed the pipe, such as `head`, is not an error."""
+    try:
+        console.data(text)
+    except BrokenPipeError:
+        discard()
+
+
+def discard() -> None:
+    """Let the rest of stdout, such as the flush at exit, go nowhere."""
+    with Path(os.devnull).open("wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
+    """Lines of columns as wide as their widest cell; the columns `right` are right-aligned.
+
+    Line breaks and control characters in a cell are escaped.
+    """
+    rows = [[visible(cell).replace("\n", "\\n") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def size_text(size: int) -> str:
+    """A number of bytes for people: 1.5 GB."""
+    number, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if number < 1000:
+            break
+        number, unit = number / 1000, larger
+    return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: 1 package, 2 packages; `plural` for one that does not end in "s"."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

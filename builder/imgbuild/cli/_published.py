@@ -1,0 +1,43 @@
+"""What `imgbuild verify` and `imgbuild sign` share: the image in a registry, and its lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imgbuild.errors import InputError
+from imgbuild.system.console import console
+
+if TYPE_CHECKING:
+    from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import Reference
+    from imgbuild.verify.expected_lock import Known
+
+
+def client(
+    image: str, plain_http: list[str] | None, *, offline: bool, origin: bool = False
+) -> tuple[Client, Reference]:
+    """The registry's client, and the image that `image` names."""
+    from imgbuild.registry import reference
+    from imgbuild.registry.client import Client
+
+    named = reference.parse(image)
+    if not named.target:
+        message = f"{image}: the tag or digest is missing"
+        raise InputError(message, hint=f"add it: {image}:TARGET")
+    return Client(
+        plain_http=plain_http or (), offline=offline, origin=origin, reporter=console
+    ), named
+
+
+def lock(targets: list[str] | None, file: str | None, matrix: Path | None) -> Known | None:
+    """The lock that the image is compared with; None if none was named."""
+    from imgbuild import project
+    from imgbuild.verify import expected_lock
+
+    if len(targets or []) + (file is not None) > 1:
+        message = "only one --target or --lock can be given"
+        raise InputError(message, hint="name one lock")
+    if targets:
+        return expected_lock.of_project(project.find(matrix), targets[0])
+    return expected_lock.of_folder(Path(file)) if file is not None else None

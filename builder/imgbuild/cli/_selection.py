@@ -1,0 +1,117 @@
+"""Which locked targets a command line means, read from their locks alone.
+
+Input: names, shell patterns, architectures. Output: locks. The matrix, which takes longer to
+read, is asked only to say why something cannot be had.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from imgbuild.errors import InputError, LockStale, NothingSelected
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.project import Project
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.matrix.select import Selected
+    from imgbuild.oci.layout import Layout
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock and the architectures of it that are meant."""
+
+    lock: Lock
+    arches: tuple[Arch, ...]
+
+
+def choose(
+    project: Project, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
+) -> list[Chosen]:
+    """The locks that `patterns` (or `everything`) mean; empty `arches` are all that a lock has.
+
+    NothingSelected or NoSolution as for targets of the matrix, LockStale if one has no lock.
+    """
+    have = project.sealed()
+    names = [
+        name
+        for name in have
+        if everything or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+    missed = [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
+    if everything == bool(patterns) or missed:
+        _refuse(project, patterns, missed, everything=everything, arches=arches)
+    found = []
+    for name in names:
+        lock = locks.read_lock(project.images, name)
+        absent = [arch for arch in arches if arch not in lock.arch]
+        if absent and name in patterns:
+            _refuse(project, [name], [], everything=False, arches=absent)
+        kept = tuple(arch for arch in lock.arch if not arches or arch in arches)
+        if kept:
+            found.append(Chosen(lock=lock, arches=kept))
+    if not found:
+        _refuse(project, patterns, [], everything=everything, arches=arches)
+    return found
+
+
+def _refuse(
+    project: Project,
+    patterns: Sequence[str],
+    missed: Sequence[str],
+    *,
+    everything: bool,
+    arches: Sequence[Arch],
+) -> NoReturn:
+    """Say why: the matrix knows no such target or architecture, or it has no lock yet."""
+    from imgbuild.lock.published import load
+    from imgbuild.matrix.select import select
+
+    known = select(load(project.matrix), patterns, everything=everything, arches=arches)
+    named = [item.name for item in known if not missed or item.name not in project.sealed()]
+    wanted = f" for {', '.join(arches)}" if arches else ""
+    message = f"{project.images}: no lock of {', '.join(named)}{wanted}"
+    raise LockStale(message, hint=f"make it with: imgbuild lock {' '.join(named)}")
+
+
+def single(selected: Sequence[Selected]) -> str:
+    """The name of the one target that is meant."""
+    if len(selected) > 1:
+        message = f"several targets match: {', '.join(item.name for item in selected)}"
+        raise InputError(message, hint="name one of them")
+    return selected[0].name
+
+
+def same_image(selected: Sequence[Selected], layout: Path | None) -> None:
+    """InputError if `layout` is to stand for several targets."""
+    if layout is not None and len(selected) > 1:
+        message = f"--layout {layout} is one image, {len(selected)} targets are selected"
+        raise InputError(message, hint="name one target, or leave --layout out")
+
+
+def one_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
+    """The one architecture that is meant: the named one, else this machine's, else the only one."""
+    have = tuple(layout.images)
+    if arches and len(set(arches)) > 1:
+        message = f"--arch {' --arch '.join(arches)}: only one can be used at a time"
+        raise InputError(message, hint="name one of them")
+    if arches:
+        wanted = arches[0]
+    else:
+        try:
+            wanted = Arch.parse(platform.machine())
+        except ValueError:
+            wanted = have[0]
+        if wanted not in have and len(have) == 1:
+            wanted = have[0]
+    if wanted not in have:
+        message = f"{layout.path} has no {wanted}; it has {', '.join(have)}"
+        raise NothingSelected(message, hint="build that architecture, or name one with --arch")
+    return wanted

@@ -1,0 +1,251 @@
+"""SIF and squashfs files, for `imgbuild build --format` and `imgbuild push --sif`."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from imgbuild.cli._output import answer
+from imgbuild.cli._selection import one_arch, same_image
+from imgbuild.cli._verb import option
+from imgbuild.errors import InputError
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.cli._targets import Filter
+    from imgbuild.matrix.select import Selected
+    from imgbuild.oci.layout import Layout
+    from imgbuild.pipeline.targets import Options, Session
+    from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import Reference, Repository
+    from imgbuild.sif.convert import ConvertedImage, Format
+
+
+class Compress(enum.StrEnum):
+    """How a SIF or squashfs is compressed."""
+
+    ZSTD = "zstd"
+    GZIP = "gzip"
+
+
+CompressOption = Annotated[
+    Compress,
+    option(
+        "--compress",
+        "Of a SIF or squashfs. zstd is much faster, and needs Apptainer 1.4; any version reads"
+        " gzip.",
+    ),
+]
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that a file is made from.
+
+    `own` is the path of the file without its suffix, `name` what the user calls the image, `lock`
+    gives its lock.json for an architecture.
+    """
+
+    own: Path
+    name: str
+    layout: Layout
+    lock: Callable[[Arch], bytes] = lambda _: b""
+
+
+def build(
+    selection: Filter,
+    origin: str | None,
+    output: Path | None,
+    form: Format,
+    compress: Compress,
+    how: Options,
+) -> None:
+    """Make a file of each selected target, or of the image that `origin` names."""
+    from imgbuild.sif import convert
+
+    with contextlib.ExitStack() as held:
+        if origin is not None:
+            if selection.named or selection.everything:
+                message = f"--from {origin} cannot be combined with targets"
+                raise InputError(message, hint="leave the targets out")
+            sources = [_origin(origin, selection, how.plain_http, held)]
+        else:
+            session = selection.session(how)
+            sources = [_target(session, item, selection.arches) for item in selection.of(session)]
+        several, suffix = len(sources) > 1, convert.SUFFIXES[form]
+        made = [
+            _convert(each, selection.arch, placed(each.own, output, suffix, several=several),
+                     form, compress, how.jobs)
+            for each in sources
+        ]  # fmt: skip
+    answer(made, [f"{each.output} {each.digest}" for each in made])
+
+
+def push(
+    selection: Filter,
+    names: Sequence[str],
+    repository: Repository,
+    client: Client,
+    layout: Path | None,
+    compress: Compress,
+    how: Options,
+) -> None:
+    """Push a SIF of each built image, beside the image that is in the repository."""
+    from imgbuild.sif import push as pushing
+
+    if layout is not None and not names and not selection.named and not selection.everything:
+        sources = [_layout(layout, selection)]
+    else:
+        session = selection.session(how)
+        selected = selection.of(session, names)
+        same_image(selected, layout)
+        sources = [_built(session, item.name, layout) for item in selected]
+    made = []
+    for each in sources:
+        image = each.layout.image(one_arch(each.layout, selection.arch)).manifest.digest
+        pushing.subject(client, repository, each.layout.name or each.own.name, image)
+        out = placed(each.own, None, ".sif", several=False)
+        file = _convert(each, selection.arch, out, "sif", compress, how.jobs)
+        with console.step(f"pushing {out.name} to {repository}"):
+            sent = pushing.push(client, repository, file)
+        made.append((msgspec.structs.replace(file, pushed=sent), sent.reference))
+    lines = [f"{file.output} {file.digest} oras://{place}" for file, place in made]
+    answer([file for file, _ in made], lines)
+
+
+def _convert(
+    source: Source,
+    arches: Sequence[Arch] | None,
+    out: Path,
+    form: Format,
+    compress: Compress,
+    processes: int,
+) -> ConvertedImage:
+    from imgbuild.sif import convert
+
+    only = one_arch(source.layout, arches)
+    how = convert.ConvertOptions(format=form, compressor=compress.value, processors=processes)
+    with console.step(f"making {out.name} from {source.layout.name or source.name}"):
+        return convert.convert(
+            source.layout, only, out, how, lock=source.lock(only), reporter=console
+        )
+
+
+def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> Source:
+    """A target, whose image is built for the one architecture unless it is there and current."""
+    from imgbuild.oci import layout
+    from imgbuild.pipeline import targets
+    from imgbuild.plan import current as locked
+
+    sealed = locked.read_current(session.project, session.matrix, item.name)[1]
+    only = _only(item, arches)
+    place = session.project.output(item.name)
+    manifest = sealed.arch[only].manifest
+    current = [sealed.digest, manifest]
+    if not any(layout.check(place, digest) for digest in current):
+        targets.build_all(session, [msgspec.structs.replace(item, arches=(only,))], None)
+    return _built(session, item.name, None)
+
+
+def _only(item: Selected, arches: Sequence[Arch]) -> Arch:
+    """The architecture that is built: the named one, else this machine's, else the only one."""
+    if len(set(arches)) > 1:
+        message = f"--arch {' --arch '.join(arches)}: a SIF or squashfs is for one architecture"
+        raise InputError(message, hint="name one of them")
+    with contextlib.suppress(ValueError):
+        own = Arch.parse(platform.machine())
+        if not arches and own in item.arches:
+            return own
+    return item.arches[0]
+
+
+def _built(session: Session, name: str, layout: Path | None) -> Source:
+    from imgbuild.pipeline import targets
+    from imgbuild.sif import convert
+
+    built = targets.built_layout(session, name, layout)
+    lock = functools.partial(convert.lock_of, session.project.images, name, built)
+    return Source(own=session.project.output(name), name=name, layout=built, lock=lock)
+
+
+def _origin(
+    origin: str, selection: Filter, plain_http: Sequence[str], held: contextlib.ExitStack
+) -> Source:
+    """An OCI layout, or an image of a registry."""
+    from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import parse
+
+    folder = Path(origin)
+    if not folder.is_dir():
+        client = Client(plain_http=plain_http, reporter=console)
+        return _pulled(client, parse(origin, default_tag="latest"), selection.arch, held)
+    if not (folder / "oci-layout").is_file():
+        message = f"--from {origin} is not an OCI layout"
+        raise InputError(
+            message, hint="build it first: imgbuild build --from FOLDER --output LAYOUT"
+        )
+    return _layout(folder, selection)
+
+
+def _layout(folder: Path, selection: Filter) -> Source:
+    """The image of an OCI layout, with its lock if this folder's project has it."""
+    from imgbuild.oci import layout
+    from imgbuild.sif import convert
+
+    built = layout.read(folder)
+    source = Source(own=folder.absolute(), name=str(folder), layout=built)
+    images = _locks(selection)
+    if images is None:
+        return source
+    lock = functools.partial(convert.lock_of_any, images, built)
+    return msgspec.structs.replace(source, lock=lock)
+
+
+def _locks(selection: Filter) -> Path | None:
+    """The folder with the locks of this folder's project; None outside of a project."""
+    try:
+        return selection.project().images
+    except InputError:
+        if selection.matrix is not None:
+            raise
+        return None
+
+
+def _pulled(
+    client: Client,
+    reference: Reference,
+    arches: Sequence[Arch] | None,
+    held: contextlib.ExitStack,
+) -> Source:
+    """An image of a registry, whose layers are in the cache, as long as `held` is open."""
+    from imgbuild.attest import published
+    from imgbuild.cache.store import Store
+    from imgbuild.oci import layout
+    from imgbuild.publish import pull
+
+    store = Store.open()
+    place = held.enter_context(store.scratch()) / "layout"
+    with console.step(f"pulling {reference}"):
+        pull.pull(client, reference, place, store, arches[0] if arches else None)
+    found = layout.read(place)
+
+    def _lock(arch: Arch) -> bytes:
+        image = found.image(arch).manifest.digest
+        return published.lock_of(client, reference.repository, image, arch)
+
+    own = Path.cwd() / pull.name(reference)
+    return Source(own=own, name=str(reference), layout=found, lock=_lock)
+
+
+def placed(own: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
+    """The path of the file of the image that `own` names."""
+    if output is None:
+        return own.with_name(own.name + suffix)
+    return output / (own.name + suffix) if several else output

@@ -1,0 +1,144 @@
+"""What `imgbuild smoke` tests: built targets, one layout with its lock, a SIF, the environment."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild.cli._options import Through
+from imgbuild.cli._selection import one_arch, same_image
+from imgbuild.errors import InputError
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.cache.store import Store
+    from imgbuild.cli._targets import Selection
+    from imgbuild.lock.lock import Lock
+    from imgbuild.oci.layout import Layout
+    from imgbuild.project import Project
+    from imgbuild.smoke import run as smoke_tests
+    from imgbuild.smoke.result import How, Tested
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """How smoke tests are to be run."""
+
+    tiers: tuple[smoke_tests.Tier, ...]
+    through: Through | None
+    how: How
+    arbitrary: bool
+    sif: Path | None
+    record: bool
+    document: bool  # JUnit is written whatever happens
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """A target to test; `project` is None if its lock and its layout were named themselves."""
+
+    name: str
+    lock: Callable[[], Lock]
+    layout: Callable[[], Layout]
+    project: Project | None = None
+
+
+def chosen(
+    selection: Selection, layout: Path | None, lock: Path | None, sif: Path | None
+) -> list[Subject]:
+    """What the command line names: targets of the matrix, or one image and its lock.
+
+    A positional word that is the folder of an OCI layout, or `lock`, means the latter: no matrix is
+    read then. The lock of a layout is `lock`, else the lock.json in its folder.
+    """
+    from imgbuild.lock import lock as locks
+    from imgbuild.oci.layout import MARKER
+    from imgbuild.pipeline import targets
+
+    words, everything = selection.named, selection.everything
+    if lock is not None or any((Path(word) / MARKER).is_file() for word in words):
+        return [_one_image(words, layout, lock, sif, everything=everything)]
+    session = selection.session()
+    selected = session.select(words, everything=everything, arches=[])
+    same_image(selected, layout or sif)
+    return [
+        Subject(
+            name=item.name,
+            lock=partial(locks.read_lock, session.project.images, item.name),
+            layout=partial(targets.built_layout, session, item.name, layout),
+            project=session.project,
+        )
+        for item in selected
+    ]
+
+
+def _one_image(
+    words: Sequence[str],
+    layout: Path | None,
+    lock: Path | None,
+    sif: Path | None,
+    *,
+    everything: bool,
+) -> Subject:
+    from imgbuild.lock import lock as locks
+    from imgbuild.oci import layout as layouts
+
+    images = [*map(Path, words), *(each for each in (layout, sif) if each is not None)]
+    if everything or len(images) != 1:
+        message = f"--lock is for one image; given: {', '.join(map(str, images)) or 'none'}"
+        raise InputError(message, hint="imgbuild smoke LAYOUT --lock images/TARGET/lock.json")
+    folder = images[0]
+    path = lock or folder / locks.FILE
+    hint = "copy images/TARGET/lock.json to the machine that tests, and name it with --lock FILE"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        message = f"cannot read the lock {path}: {error.strerror}"
+        raise InputError(message, hint=hint) from error
+    found = locks.decode_lock(data, str(path), hint=hint, remedy="use the imgbuild that made it")
+    return Subject(
+        name=found.target,
+        lock=lambda: found,
+        layout=partial(layouts.read, folder),
+    )
+
+
+def reports(
+    image: Subject, arch: Sequence[Arch] | None, asked: Asked, store: Store
+) -> Iterator[Tested]:
+    """The report of each tier, as soon as it has run."""
+    from imgbuild.sif import container
+    from imgbuild.smoke import proofs, sif
+    from imgbuild.smoke import run as tests
+
+    tiers, how = asked.tiers, asked.how
+    if asked.through is Through.HERE:
+        locked, own = image.lock(), _here(arch)
+        return tests.smoke_here(locked, own, tiers, store=store, how=how, reporter=console)
+    if asked.sif is not None:
+        locked, own = image.lock(), container.arch_of(asked.sif)
+        return sif.smoke_file(locked, asked.sif, own, tiers, store=store, how=how, reporter=console)
+    built = image.layout()
+    locked, only = image.lock(), one_arch(built, arch)
+    if asked.record and image.project is not None:
+        config = built.image(only).config.digest
+        proofs.require_sealed(image.project, locked, only, config, str(built.path))
+    if asked.through is Through.APPTAINER:
+        return sif.smoke_sif(locked, built, only, tiers, store=store, how=how, reporter=console)
+    return tests.smoke(
+        locked, built, only, tiers, through=asked.through and asked.through.value,
+        store=store, how=how, stranger=asked.arbitrary, reporter=console,
+    )  # fmt: skip
+
+
+def _here(arches: Sequence[Arch] | None) -> Arch:
+    """This machine's architecture, which alone can be tested in the active environment."""
+    own = Arch.parse(platform.machine())
+    if arches and set(arches) != {own}:
+        message = f"--arch {' --arch '.join(arches)}: the active environment is {own}"
+        raise InputError(message, hint="leave --arch out, or test an image")
+    return own

@@ -1,0 +1,37 @@
+"""`imgbuild smoke --import`: add smoke tests that ran elsewhere to the test records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imgbuild.cli._output import answer
+from imgbuild.system.console import console
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from imgbuild.project import Project
+    from imgbuild.smoke.proofs import Recorded
+
+
+def record(paths: Sequence[Path], project: Project) -> None:
+    """Add the runs in `paths` to images/TARGET/smoke.json; none of them if one is refused."""
+    from imgbuild.cache.store import Store
+    from imgbuild.smoke import proofs, reports
+
+    found = [each for path in paths for each in reports.image_runs(path, project)]
+    recorded = proofs.prove(project, found, Store.open())
+    report(recorded)
+    lines = [f"{each.target} {each.arch} {each.tier} {each.result}" for each in recorded]
+    answer(recorded, lines)
+
+
+def report(recorded: Sequence[Recorded]) -> None:
+    """Say which test records have changed, and what is made from them."""
+    for path in dict.fromkeys(each.ledger for each in recorded):
+        own = [each for each in recorded if each.ledger == path]
+        fresh = sum(each.new for each in own)
+        console.info(f"{path}: {fresh} new, {len(own) - fresh} known before")
+    if any(each.new for each in recorded):
+        console.info("commit it; to update tables of images: imgbuild list --into README.md")

@@ -1,0 +1,172 @@
+"""Options that select targets, as groups: several targets, or one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imgbuild.cli import _options
+from imgbuild.cli._verb import SELECT, Group, option
+from imgbuild.errors import InputError
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.cli._selection import Chosen
+    from imgbuild.matrix.select import Selected
+    from imgbuild.pipeline.targets import Options, Session
+    from imgbuild.project import Project
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TARGET...",
+        help="Targets of the matrix; shell patterns such as 'cu130-*' select several.",
+        autocompletion=_options.complete_target,
+        show_default=False,
+    ),
+]
+One = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TARGET",
+        help="One target of the matrix.",
+        autocompletion=_options.complete_target,
+        show_default=False,
+    ),
+]
+MatrixFile = Annotated[
+    Path | None,
+    option(
+        "--matrix",
+        "The matrix. Default: the nearest matrix.yaml in this folder or above.",
+        metavar="FILE",
+        panel=SELECT,
+    ),
+]
+
+
+class Targets(Group, frozen=True, kw_only=True):
+    """Which targets, but for positional names, which some verbs mix with other words."""
+
+    target: Annotated[list[str] | None, _options.TARGET()] = None
+    everything: Annotated[bool, _options.ALL()] = False
+    matrix: MatrixFile = None
+
+    @property
+    def arches(self) -> list[Arch]:
+        """The architectures that are named; empty for all."""
+        return []
+
+    @property
+    def named(self) -> list[str]:
+        """The targets that `--target` names."""
+        return self.target or []
+
+    def project(self) -> Project:
+        """The project of the matrix."""
+        from imgbuild.project import find
+
+        return find(self.matrix)
+
+    def session(self, options: Options | None = None) -> Session:
+        """The matrix, read and checked, and how work is done."""
+        from imgbuild.pipeline import targets
+
+        return targets.open_session(self.matrix, options or targets.Options())
+
+    def of(self, session: Session, names: Sequence[str] = ()) -> list[Selected]:
+        """The selected targets of the matrix, `names` among them."""
+        wanted = [*names, *self.named]
+        return session.select(wanted, everything=self.everything, arches=self.arches)
+
+    def locked(self, project: Project, names: Sequence[str] = ()) -> list[Chosen]:
+        """The locks of the selected targets, `names` among them, read without the matrix."""
+        from imgbuild.cli import _selection
+
+        return _selection.choose(
+            project, [*names, *self.named], everything=self.everything, arches=self.arches
+        )
+
+
+class Filter(Targets, frozen=True, kw_only=True):
+    """Which targets and architectures."""
+
+    arch: Annotated[list[Arch] | None, _options.ARCH("Default: all.")] = None
+
+    @property
+    def arches(self) -> list[Arch]:
+        """The architectures that are named; empty for all."""
+        return self.arch or []
+
+
+class WholeTargets(Targets, frozen=True, kw_only=True):
+    """Which targets, for a verb that takes all their architectures."""
+
+    names: Names = None
+
+    @property
+    def named(self) -> list[str]:
+        """Positional names and those of `--target`."""
+        return [*(self.names or []), *(self.target or [])]
+
+
+class Selection(Filter, frozen=True, kw_only=True):
+    """Which targets: positional names, `--target`, `--all`, `--arch` and `--matrix`."""
+
+    names: Names = None
+
+    @property
+    def named(self) -> list[str]:
+        """Positional names and those of `--target`."""
+        return [*(self.names or []), *(self.target or [])]
+
+
+class OneTarget(Group, frozen=True, kw_only=True):
+    """One target, positional or by `--target`."""
+
+    name: One = None
+    target: Annotated[list[str] | None, _options.TARGET()] = None
+    matrix: MatrixFile = None
+
+    def split(self, command: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
+        """The target's name or pattern, and the words of the command after `--`.
+
+        With `--target` all positional words belong to the command.
+        """
+        words = tuple(command or ())
+        if self.target:
+            if len(self.target) > 1:
+                message = f"one target is expected, not {' and '.join(self.target)}"
+                raise InputError(message, hint="name one of them")
+            name, words = self.target[0], (*((self.name,) if self.name else ()), *words)
+        elif self.name:
+            name = self.name
+        else:
+            message = "Missing argument 'TARGET'"
+            raise InputError(message, hint="name a target; `imgbuild list` shows them")
+        return name, words[1:] if words[:1] == ("--",) else words
+
+    def project(self) -> Project:
+        """The project of the matrix."""
+        from imgbuild.project import find
+
+        return find(self.matrix)
+
+    def session(self) -> Session:
+        """The matrix, read and checked."""
+        from imgbuild.pipeline import targets
+
+        return targets.open_session(self.matrix, targets.Options())
+
+    def pick(self, session: Session) -> str:
+        """The name of the one target that is meant, where no command follows."""
+        from imgbuild.cli._selection import single
+
+        name, words = self.split(None)
+        if words:
+            message = f"unexpected argument: {' '.join(words)}"
+            raise InputError(message, hint="name one target")
+        return single(session.select([name]))

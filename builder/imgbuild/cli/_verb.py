@@ -1,0 +1,134 @@
+"""How a verb is declared: options with one definition each, in groups that verbs share.
+
+A verb is a function under the decorator `verb`. A parameter whose type is a `Group` stands for all
+options of that group; the verb gets them as one value. `--json`, `--quiet` and `--verbose` are
+options of each verb, and set up the console before it runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+
+from imgbuild.system.console import console
+
+SELECT = "Targets"
+OUTPUT = "Output options"
+WORK = "Options"
+REGISTRY = "Registries"
+
+_defined: dict[str, tuple[str, str]] = {}  # a flag → names and meaning
+OFTEN: set[str] = set()  # the options that the short help shows
+
+
+class Definition:
+    """One option: its names, what it means, and how its value is read.
+
+    A name has one meaning; another definition of it is a ValueError. A verb may add a sentence of
+    its own, such as its default, by calling the definition: `OUTPUT_PATH("Default: stdout.")`.
+    """
+
+    def __init__(
+        self,
+        names: str,
+        help: str,  # noqa: A002 - as typer has it
+        *,
+        metavar: str | None = None,
+        panel: str = WORK,
+        often: bool = False,
+        reused: str = "",
+        **more: Any,
+    ) -> None:
+        """`names` as in "--output -o"; `reused` says why another definition has such a name too."""
+        self._names = names.split()
+        self._help = help
+        self._more = {"metavar": metavar, "rich_help_panel": panel, **more}
+        flags = {flag for name in self._names for flag in name.split("/")}
+        for flag in flags:
+            if not reused and _defined.setdefault(flag, (names, help)) != (names, help):
+                message = f"{flag} is defined twice"
+                raise ValueError(message)
+        if often:
+            OFTEN.update(flags)
+
+    def __call__(self, note: str = "") -> Any:
+        """The option for one verb, with a sentence that holds for this verb alone."""
+        return typer.Option(*self._names, help=f"{self._help} {note}".strip(), **self._more)
+
+
+def option(names: str, help: str, **more: Any) -> Any:  # noqa: A002 - as typer has it
+    """An option that has the same text in every verb."""
+    return Definition(names, help, **more)()
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Options that verbs share; each field is one option or argument, with its default."""
+
+
+class Output(Group, frozen=True, kw_only=True):
+    """The options of every verb."""
+
+    json: Annotated[
+        bool, option("--json", "Write the result to stdout as JSON.", panel=OUTPUT, often=True)
+    ] = False
+    quiet: Annotated[
+        bool, option("--quiet -q", "Print warnings and errors only.", panel=OUTPUT)
+    ] = False
+    verbose: Annotated[
+        bool, option("--verbose -v", "Print each command and each use of the cache.", panel=OUTPUT)
+    ] = False
+
+
+G = TypeVar("G", bound=Group)
+
+
+def verb(function: Callable[..., None]) -> Callable[..., None]:
+    """`function` as typer takes it: each group in its signature replaced by the group's options."""
+    own = inspect.signature(function, eval_str=True)
+    groups: dict[str, type[Group]] = {}
+    flat: list[inspect.Parameter] = []
+    for parameter in own.parameters.values():
+        if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Group):
+            groups[parameter.name] = parameter.annotation
+            flat += parameters(parameter.annotation)
+        else:
+            flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    flat += parameters(Output)
+
+    @functools.wraps(function)
+    def _verb(**given: Any) -> None:
+        configure(taken(Output, given))
+        values = {name: taken(group, given) for name, group in groups.items()}
+        function(**values, **given)
+
+    _verb.__signature__ = own.replace(parameters=flat)  # type: ignore[attr-defined]
+    _verb.__annotations__ = {one.name: one.annotation for one in flat} | {"return": None}
+    return _verb
+
+
+def configure(output: Output) -> None:
+    """Set up the console as the options of a verb say."""
+    console.configure(verbosity=-1 if output.quiet else int(output.verbose), json=output.json)
+
+
+def parameters(group: type[Group]) -> list[inspect.Parameter]:
+    """The options of `group` as parameters of a function."""
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.required else field.default,
+            annotation=field.type,
+        )
+        for field in msgspec.structs.fields(group)
+    ]
+
+
+def taken(group: type[G], given: dict[str, Any]) -> G:
+    """`group` with its values out of `given`, from which they are removed."""
+    return group(**{name: given.pop(name) for name in group.__struct_fields__ if name in given})

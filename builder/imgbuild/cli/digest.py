@@ -1,0 +1,53 @@
+"""`imgbuild digest`: the digest of an image, from its lock alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild.cli._output import answer
+from imgbuild.cli._targets import Selection
+from imgbuild.cli._verb import verb
+from imgbuild.values import Arch, Digest
+
+if TYPE_CHECKING:
+    from imgbuild.plan.seal import Seal
+
+
+class Digests(msgspec.Struct, frozen=True, kw_only=True):
+    """The digests of a target: of the whole image, and of the manifest on each architecture."""
+
+    target: str
+    digest: Digest
+    arch: dict[Arch, Digest]
+
+
+@verb
+def digest(selection: Selection) -> None:
+    """Print the digest of an image, from its lock.
+
+    For one architecture the digest of its manifest, for several that of the index. Only lock.json
+    and digests.json are read.
+
+    Example:
+
+        docker pull "registry.example/rl@$(imgbuild digest cu124-vllm)"
+    """
+    from imgbuild.plan import seal
+
+    project = selection.project()
+    chosen = selection.locked(project)
+    answers = [_digests(seal.read_seal(project.images, item.lock), item.arches) for item in chosen]
+    one = len(answers) == 1
+    answer(answers, [item.digest if one else f"{item.target} {item.digest}" for item in answers])
+
+
+def _digests(sealed: Seal, arches: Sequence[Arch]) -> Digests:
+    every = set(arches) == set(sealed.arch)
+    return Digests(
+        target=sealed.target,
+        digest=sealed.digest if every else sealed.arch[arches[0]].manifest,
+        arch={each: sealed.arch[each].manifest for each in arches},
+    )

@@ -1,0 +1,61 @@
+"""`imgbuild load`: load an image that was built into Docker or podman."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from imgbuild.cli._options import THROUGH, LayoutFolder, Through, supported
+from imgbuild.cli._output import answer
+from imgbuild.cli._selection import one_arch, same_image
+from imgbuild.cli._targets import Selection
+from imgbuild.cli._verb import verb
+from imgbuild.system.console import console
+
+
+class LoadedImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that an engine has now."""
+
+    target: str
+    engine: str
+    reference: str
+    id: str
+
+
+@verb
+def load(
+    selection: Selection,
+    through: Annotated[
+        Through | None, THROUGH("docker or podman. Default: the one that is running.")
+    ] = None,
+    layout: LayoutFolder = None,
+) -> None:
+    """Load built images into Docker or podman.
+
+    The loaded image is compared with the built one. Exit status 6 if neither Docker nor podman
+    answers.
+
+    Example:
+
+        imgbuild load cu124-vllm
+    """
+    from imgbuild.container import engine as engines
+    from imgbuild.pipeline import targets
+
+    engine = supported(through, "load", (Through.DOCKER, Through.PODMAN))
+    session = selection.session()
+    selected = session.select(selection.named, everything=selection.everything, arches=[])
+    same_image(selected, layout)
+    found = engines.require(engine)
+    done = []
+    for item in selected:
+        built = targets.built_layout(session, item.name, layout)
+        with console.step(f"loading {item.name} into {found.kind}"):
+            loaded = engines.load(found, built, one_arch(built, selection.arch), item.name)
+        done.append(
+            LoadedImage(
+                target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id
+            )
+        )
+    answer(done, [f"{item.reference} {item.id}" for item in done])

@@ -1,0 +1,233 @@
+"""`imgbuild registry mirror`: the inputs of locks in your own registry, and builds from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._options import DRY_RUN, KEEP, MirrorOnly, Offline, PlainHttp
+from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._targets import Filter, MatrixFile
+from imgbuild.cli._verb import option, verb
+from imgbuild.errors import InputError, WorkFailed
+from imgbuild.system.console import console
+
+if TYPE_CHECKING:
+    from imgbuild.assemble.mirror import NamedMirror
+    from imgbuild.project import Project
+    from imgbuild.publish.mirror import Held, Part
+    from imgbuild.registry.reference import Repository
+
+HEAD = ("target", "arch", "files", "GB", "missing", "MB missing", "tag")
+NUMBERS = frozenset({2, 3, 4, 5})
+
+app = typer.Typer(
+    cls=VerbGroup,
+    no_args_is_help=True,
+    help="Keep the inputs of locks in your own registry.\n\n"
+    "Builds then work after upstream files vanish, or without any other network. Files (wheels,"
+    " sdists, debs, base layers) are blobs named by the sha256 that the lock has, stored once for"
+    " all targets. `imgbuild lock` still asks the indexes.",
+)
+
+Places = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TARGET... HOST/REPOSITORY",
+        help="Targets, and the repository; by default the one of `registry mirror use`.",
+        show_default=False,
+    ),
+]
+
+
+@verb
+def push(
+    selection: Filter,
+    places: Places = None,
+    dry_run: Annotated[bool, DRY_RUN("Here: send nothing.")] = False,
+    keep: Annotated[bool, KEEP("Here: downloads in the cache, removed 4 GB at a time.")] = True,
+    plain_http: PlainHttp = None,
+    offline: Offline = False,
+) -> None:
+    """Push the inputs of locks to a registry.
+
+    Only files that the registry lacks are sent, from the cache or their source. An interrupted run
+    continues where it stopped. For each target and architecture the repository gets the tags
+    TARGET-ARCH-inputs and TARGET-ARCH-inputs-HEX, which stays when the lock changes; `imgbuild
+    registry gc` finds those that no lock names.
+
+    Examples:
+
+        imgbuild registry mirror push cu124-vllm registry.example/rl/inputs
+
+        imgbuild registry mirror push --all registry.example/rl/inputs --drop
+
+        imgbuild registry mirror push 'cu130-*' registry.example/rl/inputs --dry-run
+    """
+    from imgbuild.assemble.inputs import Inputs
+    from imgbuild.pipeline import targets
+    from imgbuild.publish import mirror
+    from imgbuild.registry.client import Client
+
+    session = selection.session(targets.Options(offline=offline))
+    repository, plain, names = _place(session.project, places, plain_http)
+    parts = _parts(session.project, selection, names)
+    inputs: Inputs = session.inputs(locking=True)
+    if inputs.mirror is not None and inputs.mirror.repository == repository:
+        inputs.mirror = None  # what it lacks cannot come from there
+    filled = mirror.push(
+        parts,
+        repository,
+        Client(plain_http=plain, origin=True, reporter=console),
+        inputs,
+        dry_run=dry_run,
+        drop=not keep,
+    )
+    word = "would be sent" if dry_run else "sent"
+    console.info(
+        f"{repository}: {count(filled.sent, 'file')} {word}, {filled.sent_size / 1e9:.2f} GB;"
+        f" {count(filled.files, 'file')} of {filled.size / 1e9:.2f} GB in total"
+    )
+    lines = [f"{item.target} {item.arch} {repository}@{item.artifact}" for item in filled.artifacts]
+    answer(filled, [] if dry_run else lines)
+
+
+@verb
+def use(
+    place: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="HOST/REPOSITORY",
+            help="The repository that `registry mirror push` has filled.",
+            show_default=False,
+        ),
+    ] = None,
+    off: Annotated[bool, option("--off", "Remove the setting.", often=True)] = False,
+    mirror_only: MirrorOnly = False,
+    user: Annotated[
+        bool,
+        option(
+            "--user",
+            "For all projects of this user, in ~/.config/imgbuild. Default: for this project, in"
+            " mirror.json beside the matrix.",
+            often=True,
+        ),
+    ] = False,
+    plain_http: PlainHttp = None,
+    matrix: MatrixFile = None,
+) -> None:
+    """Take the inputs of builds from a mirror.
+
+    Locks and digests do not change: each file must have the hash in the lock. The option `--mirror`
+    of a verb and $IMGBUILD_MIRROR (either can be `off`) override this setting.
+
+    Examples:
+
+        imgbuild registry mirror use registry.example/rl/inputs
+
+        imgbuild registry mirror use registry.example/rl/inputs --mirror-only --user
+
+        imgbuild registry mirror use --off
+    """
+    from imgbuild import codec, project
+    from imgbuild.assemble import mirror
+
+    if off == (place is not None):
+        message = "a repository or --off is needed"
+        raise InputError(message, hint="imgbuild registry mirror use HOST/REPOSITORY")
+    path = mirror.user_file() if user else project.find(matrix).root / mirror.FILE
+    if place is None:
+        path.unlink(missing_ok=True)
+        console.info(f"{path}: no mirror is set")
+        answer(None, [])
+        return
+    repository = mirror.repository(place, "registry mirror use")
+    plain = repository.host in (plain_http or [])
+    setting = mirror.MirrorSetting(mirror=str(repository), only=mirror_only, plain_http=plain)
+    codec.write(path, setting)
+    console.info(
+        f"{path}: inputs are taken from {repository}" + (", and only from there" * mirror_only)
+    )
+    answer(setting, [str(path)])
+
+
+@verb
+def status(selection: Filter, places: Places = None, plain_http: PlainHttp = None) -> None:
+    """Show which inputs of targets a mirror has.
+
+    Exit status 1 if a file is missing. Columns: target, architecture, files, GB, files missing, MB
+    missing, the tag that keeps them (- if there is none).
+
+    Examples:
+
+        imgbuild registry mirror status --all
+
+        imgbuild registry mirror status cu124-vllm registry.example/rl/inputs --json
+    """
+    from imgbuild.publish import mirror
+    from imgbuild.registry.client import Client
+
+    found = selection.project()
+    repository, plain, names = _place(found, places, plain_http)
+    parts = _parts(found, selection, names)
+    held = mirror.status(parts, repository, Client(plain_http=plain, origin=True, reporter=console))
+    rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in held)]
+    answer(held, aligned(rows, right=NUMBERS))
+    absent = sorted({item.target for item in held if item.lacking or not item.tagged})
+    if absent:
+        message = f"{repository} lacks inputs of {', '.join(absent)}"
+        hint = f"imgbuild registry mirror push {' '.join(absent)} {repository}"
+        if not console.json:
+            raise WorkFailed(message, hint=hint)
+        console.error(message, hint=hint)  # the answer is on stdout already
+        raise typer.Exit(WorkFailed.exit_code)
+
+
+def _row(item: Held) -> tuple[str, ...]:
+    return (
+        item.target,
+        item.arch,
+        str(item.files),
+        f"{item.size / 1e9:.2f}",
+        str(len(item.lacking)),
+        f"{item.lacking_size / 1e6:.1f}",
+        item.tag if item.tagged else "-",
+    )
+
+
+def _place(
+    project: Project, places: list[str] | None, plain_http: list[str] | None
+) -> tuple[Repository, list[str], list[str]]:
+    """The repository that is meant, hosts without TLS, and the targets among `places`."""
+    from imgbuild.assemble import mirror
+    from imgbuild.registry.reference import parse_repository
+
+    named = [word for word in places or [] if "/" in word]
+    names = [word for word in places or [] if "/" not in word]
+    if len(named) > 1:
+        message = f"one repository is expected, not {' and '.join(named)}"
+        raise InputError(message, hint="name the targets, and one HOST/REPOSITORY")
+    if named:
+        return parse_repository(named[0]), list(plain_http or []), names
+    setting: NamedMirror | None = mirror.find(project.root)
+    if setting is None:
+        message = "no mirror is named, and none is set"
+        raise InputError(message, hint="name HOST/REPOSITORY, or: imgbuild registry mirror use …")
+    repository = parse_repository(setting.setting.mirror)
+    plain = [*(plain_http or []), *([repository.host] if setting.setting.plain_http else [])]
+    return repository, plain, names
+
+
+def _parts(project: Project, selection: Filter, names: list[str]) -> list[Part]:
+    from imgbuild.publish import mirror
+
+    chosen = selection.locked(project, names)
+    return [mirror.Part(lock=item.lock, arch=each) for item in chosen for each in item.arches]
+
+
+add(app, "push", push)
+add(app, "use", use)
+add(app, "status", status)

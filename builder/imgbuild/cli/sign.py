@@ -1,0 +1,62 @@
+"""`imgbuild sign`: sign an image in a registry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from imgbuild.cli import _published
+from imgbuild.cli._options import LOCK, TARGET, Keyless, PlainHttp, Reference, SignKey
+from imgbuild.cli._output import answer
+from imgbuild.cli._targets import MatrixFile
+from imgbuild.cli._verb import verb
+from imgbuild.errors import InputError
+from imgbuild.system.console import console
+
+if TYPE_CHECKING:
+    from imgbuild.attest.signing.signer import Signed
+
+
+@verb
+def sign(
+    image: Reference,
+    sign_key: SignKey = None,
+    keyless: Keyless = False,
+    target: Annotated[
+        list[str] | None, TARGET("Here: also sign provenance and SBOMs from the lock of this one.")
+    ] = None,
+    lock: Annotated[
+        str | None, LOCK("A lock.json with digests.json beside it; the same as --target.")
+    ] = None,
+    plain_http: PlainHttp = None,
+    matrix: MatrixFile = None,
+) -> None:
+    """Sign an image in a registry, its provenance and SBOMs.
+
+    The image is verified first, and not signed if it does not match its lock (exit status 9).
+    Provenance and SBOMs are made from your own lock (--target or --lock), never from what is
+    attached to the image; without a lock only the digest is signed. An index and each of its
+    manifests are signed. cosign can verify the signatures. Signing again with the same key changes
+    nothing.
+
+    Examples:
+
+        imgbuild sign registry.example/rl:cu124-vllm --target cu124-vllm --sign-key cosign.key
+
+        imgbuild sign registry.example/rl:cu124-vllm --target cu124-vllm --keyless
+    """
+    from imgbuild.attest.signing import keys
+    from imgbuild.verify import sign as signing
+
+    if (sign_key is None) != keyless:
+        message = "either --sign-key FILE or --keyless is needed"
+        raise InputError(message, hint="make a key pair with: cosign generate-key-pair")
+    private = keys.load_private(sign_key) if sign_key else None
+    client, reference = _published.client(image, plain_http, offline=False, origin=True)
+    own = _published.lock(target, lock, matrix)
+    with console.step(f"signing {image}"):
+        made = signing.sign(client, reference, private, own)
+    answer(made, [_signed(item) for item in made])
+
+
+def _signed(item: Signed) -> str:
+    return " ".join([item.digest, *item.statements])

@@ -1,0 +1,234 @@
+"""The members of layers: tar streams, inflated, with their extended headers applied."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
+
+import msgspec
+from isal import igzip_threaded, isal_zlib
+
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci.tar import BLOCK, padding
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+WHITEOUT = ".wh."
+OPAQUE = ".wh..wh..opq"
+CHUNK = 1 << 20
+HEADER_LIMIT = 1 << 20  # of a PAX header: paths and a few attributes
+XATTR = "SCHILY.xattr."
+REMEDY = "the layer is damaged: remove it and build or pull again"
+TIME_LIMIT = 1 << 33  # seconds: what every file system can hold
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+# The stub of isal calls its error class an instance.
+DAMAGED = (EOFError, zlib.error, cast("type[Exception]", isal_zlib.error))
+FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+
+Parts = tuple[str, ...]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One member of a layer, its extended headers applied. `mtime` is in whole seconds."""
+
+    path: str
+    type: bytes
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    mtime: int
+    target: str
+    device: tuple[int, int]
+    xattrs: dict[str, str]
+
+
+def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Parts] | None:
+    """The paths of lower layers that the member at `parts` hides; None if it is not a whiteout.
+
+    IntegrityError if one would be outside of the image. `names` gives the names in a folder, for a
+    whiteout of all that is in it.
+    """
+    if not parts or not parts[-1].startswith(WHITEOUT):
+        return None
+    folder, name = parts[:-1], parts[-1]
+    if name == OPAQUE:
+        return [(*folder, child) for child in names(folder)]
+    hidden = name.removeprefix(WHITEOUT)
+    if hidden == "..":
+        message = f"{'/'.join(parts)!r} leads out of the image"
+        raise IntegrityError(message, hint=REMEDY)
+    if hidden.startswith(WHITEOUT) or hidden in ("", "."):  # the former are aufs's own notes
+        return []
+    return [(*folder, hidden)]
+
+
+class Reader:
+    """The members of one tar stream: ustar, GNU and PAX headers; sparse files are refused."""
+
+    def __init__(self, stream: BinaryIO, label: str) -> None:
+        self._stream = stream
+        self._label = label
+        self._left = 0  # bytes of the current member's content that nobody has read
+        self._pad = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        fixed: dict[str, str] = {}
+        while True:
+            for _ in self.content():
+                pass
+            extended = dict(fixed)
+            info = self._header()
+            while info is not None and info.type in b"xgLK":
+                text = self._text(info)
+                if info.type == b"g":
+                    fixed |= self._records(text)
+                    extended = {**fixed, **extended}
+                elif info.type == b"x":
+                    extended |= self._records(text)
+                else:
+                    key = "path" if info.type == b"L" else "linkpath"
+                    extended[key] = os.fsdecode(text.rstrip(b"\0"))
+                info = self._header()
+            if info is None:
+                return
+            yield self._entry(info, extended)
+
+    def content(self) -> Iterator[bytes]:
+        """What is left of the content of the member that was just given."""
+        while self._left:
+            chunk = self._read(min(CHUNK, self._left))
+            self._left -= len(chunk)
+            yield chunk
+        if self._pad:
+            self._read(self._pad)
+            self._pad = 0
+
+    def _entry(self, info: tarfile.TarInfo, extended: dict[str, str]) -> Entry:
+        if info.type == tarfile.GNUTYPE_SPARSE or any("GNU.sparse" in key for key in extended):
+            self._refuse(f"{info.name!r} is sparse")
+        try:
+            size = int(extended.get("size", info.size))
+            entry = Entry(
+                path=extended.get("path", info.name),
+                type=info.type,
+                mode=info.mode & 0o7777,
+                uid=int(extended.get("uid", info.uid)),
+                gid=int(extended.get("gid", info.gid)),
+                size=size if info.type in FILES else 0,
+                mtime=max(0, min(int(float(extended.get("mtime", info.mtime))), TIME_LIMIT)),
+                target=extended.get("linkpath", info.linkname),
+                device=(info.devmajor, info.devminor),
+                xattrs={
+                    key.removeprefix(XATTR): value
+                    for key, value in extended.items()
+                    if key.startswith(XATTR)
+                },
+            )
+        except (ValueError, OverflowError) as error:
+            self._refuse(f"{info.name!r} has a bad header: {error}")
+        if min(entry.size, entry.uid, entry.gid) < 0 or "\0" in entry.target:
+            self._refuse(f"{entry.path!r} has a bad header")
+        if entry.type in FILES and entry.path.endswith("/"):  # how old tars say folder
+            entry = msgspec.structs.replace(entry, type=tarfile.DIRTYPE)
+        self._left, self._pad = entry.size, padding(entry.size)
+        return entry
+
+    def _header(self) -> tarfile.TarInfo | None:
+        block = self._read(BLOCK)
+        if not any(block):
+            while self._stream.read(CHUNK):  # what a builder's record size left behind the end
+                pass
+            return None
+        try:
+            return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        except tarfile.HeaderError as error:
+            self._refuse(f"a tar header is damaged ({error})")
+
+    def _text(self, info: tarfile.TarInfo) -> bytes:
+        if info.size > HEADER_LIMIT:
+            self._refuse(f"an extended header of {info.size} bytes")
+        text = self._read(info.size)
+        self._read(padding(info.size))
+        return text
+
+    def _records(self, data: bytes) -> dict[str, str]:
+        """PAX records, each LENGTH, a space, KEY=VALUE and a line feed."""
+        records = {}
+        while data:
+            digits, _, _ = data.partition(b" ")
+            length = int(digits) if digits.isdigit() else 0
+            key, equals, value = data[len(digits) + 1 : length - 1].partition(b"=")
+            if not equals or data[length - 1 : length] != b"\n":
+                self._refuse("a PAX header is damaged")
+            records[os.fsdecode(key)] = os.fsdecode(value)
+            data = data[length:]
+        return records
+
+    def _read(self, length: int) -> bytes:
+        try:
+            data = self._stream.read(length)
+        except DAMAGED as error:
+            self._refuse(str(error))
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            self._refuse(str(error))  # gzip.BadGzipFile has no number
+        if len(data) != length:
+            self._refuse("ends in the middle of a member")
+        return data
+
+    def _refuse(self, text: str) -> NoReturn:
+        message = f"{self._label}: {text}"
+        raise IntegrityError(message, hint=REMEDY)
+
+
+@contextlib.contextmanager
+def inflated(blob: Path, part: tuple[int, int] | None = None) -> Iterator[BinaryIO]:
+    """The tar in a layer file, inflated by a thread of its own if it is a gzip.
+
+    `part` is offset and length of the layer in `blob`, where that is an archive of a whole image.
+    InputError if it is compressed with zstd.
+    """
+    with contextlib.ExitStack() as opened:
+        raw: io.RawIOBase = opened.enter_context(blob.open("rb", buffering=0))
+        if part is not None:
+            raw = _Part(cast("io.FileIO", raw), *part)
+        file = io.BufferedReader(raw, CHUNK)
+        magic = file.peek(len(ZSTD))
+        if magic.startswith(ZSTD):
+            message = f"{blob} is compressed with zstd, which imgbuild does not unpack"
+            raise InputError(message, hint="use a base image whose layers are gzip")
+        stream = cast("BinaryIO", file)
+        if magic.startswith(GZIP):
+            threaded = igzip_threaded.open(file, "rb", threads=1, block_size=CHUNK)  # type: ignore[no-untyped-call]
+            stream = cast("BinaryIO", opened.enter_context(threaded))
+        yield stream
+
+
+class _Part(io.RawIOBase):
+    """The bytes of `file` from `offset` on, `length` of them."""
+
+    def __init__(self, file: io.FileIO, offset: int, length: int) -> None:
+        super().__init__()
+        self._file = file
+        self._offset = offset
+        self._left = length
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = os.pread(self._file.fileno(), min(len(view), self._left), self._offset)
+        view[: len(data)] = data
+        self._offset += len(data)
+        self._left -= len(data)
+        return len(data)

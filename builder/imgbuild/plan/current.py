@@ -1,0 +1,51 @@
+"""Writes the lock, requirements and digests of a target, and reads them if they are current."""
+
+from __future__ import annotations
+
+from imgbuild import codec
+from imgbuild.errors import LockStale
+from imgbuild.lock import extension, requirements
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.matrix import constraints
+from imgbuild.matrix.model import Matrix
+from imgbuild.plan import seal as seals
+from imgbuild.plan.seal import Seal
+from imgbuild.project import Project
+
+
+def write_locked(project: Project, lock: Lock, sealed: Seal) -> None:
+    """Write lock and requirements and, last, `digests.json`: an interrupted run leaves it stale."""
+    folder = project.images / lock.target
+    codec.write(locks.lock_path(project.images, lock.target), lock)
+    for name, text in requirement_files(lock).items():
+        codec.write_bytes(folder / name, text.encode())
+    for old in set(folder.glob("requirements-*.txt")) - {
+        folder / name for name in requirement_files(lock)
+    }:
+        old.unlink()
+    codec.write(seals.seal_path(project.images, lock.target), sealed)
+
+
+def requirement_files(lock: Lock) -> dict[str, str]:
+    """The requirements files of `lock`: file name → text."""
+    return {requirements.file_name(arch): requirements.text(lock, arch) for arch in lock.arch}
+
+
+def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Seal]:
+    """Lock and digests of `name`; LockStale, with all reasons, if they are missing or stale."""
+    lock = locks.read_lock(project.images, name)
+    reasons = list(extension.stale(lock, matrix))
+    known = constraints.read(project.images)
+    for arch, resolution in lock.arch.items():
+        for entry in constraints.violations(known, resolution.versions):
+            has = resolution.versions.get(entry.other, "none")
+            reasons.append(f"{arch}: {entry}; {entry.other}: {has} is locked")
+    for file, text in requirement_files(lock).items():
+        path = project.images / name / file
+        if not path.exists() or path.read_bytes() != text.encode():
+            reasons.append(f"{path} does not follow from the lock")
+    if reasons:
+        message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))
+        raise LockStale(message, hint=f"imgbuild lock --target {name}")
+    return lock, seals.read_seal(project.images, lock)

@@ -1,0 +1,251 @@
+"""The first solve of a request: which torch fits it, and with it which CUDA release.
+
+uv is asked once without the rule of one CUDA release, but with only those versions of torch that
+are built for the release that was asked for, or for any: never a CPU build.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.cache.context import Context
+from imgbuild.errors import InputError, NoSolution
+from imgbuild.index.candidates import same_version
+from imgbuild.index.pages import IndexFile
+from imgbuild.index.remote_wheel import metadata
+from imgbuild.index.server import Catalogue
+from imgbuild.matrix import constraints
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.model import Flashinfer, Matrix, Target
+from imgbuild.resolve import conflict, gaps, quick_audit, request, suggest
+from imgbuild.resolve.conflict import Demand, PackageFacts
+from imgbuild.resolve.gaps import Gaps
+from imgbuild.resolve.quick_audit import QuickAudit
+from imgbuild.resolve.request import ResolveRequest
+from imgbuild.solve import freshness, refusal, solve, torch, uv
+from imgbuild.solve.build_root import host_root
+from imgbuild.solve.problem import SolveProblem
+from imgbuild.solve.sdists import host_arch
+from imgbuild.solve.torch import TORCH, TorchBuild
+from imgbuild.values import Arch
+
+
+class LearnedMemory:
+    """What is learned while a request is resolved: used at once, not written to a file.
+
+    `known` is the strongest of what is known, which is enough to resolve; `seen` is all of it, each
+    with its own evidence and its own versions.
+    """
+
+    def __init__(self, known: Sequence[Constraint]) -> None:
+        self.known = tuple(known)
+        self.seen: tuple[Constraint, ...] = ()
+        self.windows: tuple[Constraint, ...] = ()
+
+    def keep(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
+        """Add what was learned; all that is known now."""
+        self.known = constraints.merge(self.known, learned)
+        return self.known
+
+    def see(self, seen: QuickAudit) -> bool:
+        """Add the result of a quick audit; whether it has a new constraint."""
+        before = self.known
+        self.windows = seen.windows
+        self.seen += tuple(entry for entry in seen.learned if entry not in self.seen)
+        return self.keep(seen.learned) != before
+
+
+class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
+    """What uv chose in the first solve; `torch` is None if it is not among it."""
+
+    chosen: tuple[uv.ChosenPackage, ...]
+    facts: PackageFacts
+    demands: tuple[Demand, ...]
+    torch: TorchBuild | None
+    cuda: str
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Package → version."""
+        return {item.package: item.version for item in self.chosen}
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """A request on one architecture; `target` is what another one led to, to be respected.
+
+    `memory` gains what is learned on the way.
+    """
+
+    ask: ResolveRequest
+    matrix: Matrix
+    arch: Arch
+    memory: LearnedMemory
+    context: Context
+    target: Target | None = None
+
+    @property
+    def cuda(self) -> str | None:
+        """The CUDA release that is asked for, or that the other architecture has."""
+        return self.ask.cuda or (self.target.cuda if self.target is not None else None)
+
+    @property
+    def demands(self) -> tuple[Demand, ...]:
+        """What is asked for, and the torch of the other architecture."""
+        found = [
+            conflict.demand(requested.package, requested.spec, str(requested))
+            for requested in self.ask.requests
+        ]
+        pin = self.target.pins.get(TORCH) if self.target is not None else None
+        if pin is not None and not any(item.package == TORCH for item in found):
+            words = f"torch {pin} is what the other architecture has"
+            found.append(conflict.demand(TORCH, f"=={pin}", words))
+        return tuple(found)
+
+
+def solve_first(query: Query) -> FirstSolve:
+    """The first solve of `query`.
+
+    NoSolution if nothing fits; InputError if the CUDA release cannot be determined.
+    """
+    cuda, demands, memory = query.cuda, query.demands, query.memory
+    with opened(query) as own:
+        facts = own
+        refuse(query, facts)
+        pins = conflict.pins_of(demands)
+        named = {package: pin for package, pin in pins.items() if package != TORCH}
+        if memory.see(quick_audit.audit_requested(facts.catalogue, named, named, query.context)):
+            facts = facts.knowing((*memory.seen, *memory.known))
+            refuse(query, facts)
+        chosen = _ask(query, facts)
+    versions = {item.package: item.version for item in chosen}
+    torch = next((b for b in facts.torches if str(b.version) == versions.get(TORCH)), None)
+    cuda = cuda or (torch.cuda if torch is not None else None)
+    if cuda is None:
+        message = "the CUDA release cannot be determined: the package set has no torch"
+        raise InputError(message, hint="name the release with --cuda")
+    return FirstSolve(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
+
+
+@contextlib.contextmanager
+def opened(query: Query) -> Iterator[PackageFacts]:
+    """What `query` may use; a wheel can be built from an sdist as long as it is open."""
+    matrix, memory, context = query.matrix, query.memory, query.context
+    name = query.ask.name or "request"
+    problem = SolveProblem(
+        with_target(matrix, name, _provisional(query)), name, query.arch, context
+    )
+    plain = solve.wheels_only(problem, problem.base.python)
+    gaps = Gaps(plain.indexes, plain.rules.tags, matrix.sdists)
+    hide = _unless_pinned(gaps, plain.rules.pins)
+    with host_root(problem.base, matrix.image.user, host_arch(), context) as root:
+        workshop = solve.workshop_of(problem, plain, (), root)
+        catalogue = solve.with_sdists(problem, plain, workshop, hide=hide)
+        yield facts_of(catalogue, (*memory.seen, *memory.known), context)
+
+
+def facts_of(catalogue: Catalogue, learned: Sequence[Constraint], context: Context) -> PackageFacts:
+    """The facts for finding conflicts; reads METADATA of every torch that may be used."""
+
+    def _read(file: IndexFile) -> bytes:
+        return metadata(file, context.http, context.store)
+
+    return PackageFacts(catalogue, _read, learned, torch.builds(catalogue, _read))
+
+
+def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
+    """`matrix` with one target more."""
+    return msgspec.structs.replace(matrix, targets={**matrix.targets, name: target})
+
+
+def refuse(query: Query, facts: PackageFacts) -> None:
+    """NoSolution, with the conflict and suggestions, if the demands contradict each other."""
+    ask, demands, cuda, context = query.ask, query.demands, query.cuda, query.context
+    catalogue = facts.catalogue
+    found = conflict.conflict(facts, demands, cuda, row=ask.row)
+    if found is None:
+        return
+    pins = conflict.pins_of(demands)
+    outside = [window for window in query.memory.windows if window.violated(pins)]
+    reasons = [*found.reasons, *(conflict.window_words(window) for window in outside)]
+    wide = quick_audit.widened(facts.learned, found.requests, catalogue, context)
+    kept = [requested.package for requested in ask.requests if requested.have]
+
+    def _check(versions: Mapping[str, str]) -> suggest.QuickLook:
+        named = {package: version for package, version in versions.items() if package != TORCH}
+        seen = quick_audit.audit_requested(catalogue, named, (), context)
+        return suggest.QuickLook(clashes=seen.clashes, taught=seen.learned, read=seen.read)
+
+    looked = suggest.Suggestions(facts.knowing((*wide, *outside)), demands, found, _check, kept)
+    near = looked.find(cuda)
+    known = suggest.targets(query.matrix, demands, cuda, query.arch, apart_from=ask.row)
+    message = f"no solution on {query.arch}"
+    raise NoSolution(message, reasons=tuple(reasons), nearest=(*near, *known))
+
+
+def _provisional(query: Query) -> Target:
+    """A target that fills the addresses of indexes; "0.0" stands for a CUDA not known yet."""
+    ask, matrix, cuda = query.ask, query.matrix, query.cuda
+    for package, index in ask.indexes.items():
+        if cuda is None and "{cuda_tag}" in (matrix.indexes[index].url or ""):
+            message = f"{package} comes from {index}, which is one index for each CUDA release"
+            raise InputError(message, hint="name the release with --cuda")
+    return Target(
+        summary="",
+        base=request.base_of(ask, matrix),
+        cuda=cuda or "0.0",
+        arch=ask.arches,
+        as_of=ask.as_of or request.tomorrow(),
+        pins=dict(conflict.pins_of(query.demands)),
+        indexes=dict(ask.indexes),
+        flashinfer=Flashinfer(mode="off", reason="not known yet"),
+    )
+
+
+def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
+    matrix, cuda, demands = query.matrix, query.cuda, query.demands
+    wanted = {demand.package: demand.spec for demand in demands}
+    for package, want in matrix.requires.items():
+        wanted.setdefault(package, want.spec)
+    fitting = [b.version for b in facts.torches if b.cuda is not None and cuda in (None, b.cuda)]
+    held = torch.spec_of(fitting, [b.version for b in facts.torches]) if fitting else "<0"
+
+    def _amend(package: str, version: Version) -> Sequence[str]:
+        return constraints.required(facts.learned, package, str(version), wanted)
+
+    requirements = [f"{package}{spec}" for package, spec in wanted.items()]
+    store = query.context.store
+    try:
+        return uv.ask(facts.catalogue, requirements, [f"{TORCH}{held}"], store, _amend)
+    except uv.Unsolvable as error:
+        message = f"no set of packages satisfies what is asked for on {query.arch}"
+        near = suggest.targets(matrix, demands, cuda, query.arch)
+        reasons = refusal.of_resolver(str(error))
+        raise NoSolution(message, reasons=reasons, nearest=near) from error
+
+
+def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:
+    """Whether to hide a version from the resolver: it is before a gap, and not pinned."""
+
+    def _hide(package: str, version: Version) -> bool:
+        return not same_version(version, pins.get(package)) and gaps.beyond(package, version)
+
+    return _hide
+
+
+def warnings(found: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
+    """What of the chosen `versions` fell behind its newest: requests by months, others by years."""
+    catalogue = found.facts.catalogue
+    offers = {
+        package: offer
+        for package, version in versions.items()
+        if (offer := catalogue.chosen(package, Version(version))) is not None
+    }
+    named = {demand.package for demand in found.demands}
+    chosen = [item for item in found.chosen if item.package not in named]
+    lags = freshness.lags(catalogue, chosen, offers)
+    fallen = gaps.fallen(found.facts, found.demands, versions, found.cuda)
+    return (*fallen, *map(str, lags))

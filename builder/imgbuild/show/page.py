@@ -1,0 +1,160 @@
+"""One target on one page: versions, digests, sizes, test records, commands to copy."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from imgbuild.lock.lock import Lock
+from imgbuild.plan.seal import Seal, SealedImage
+from imgbuild.show.table import Row
+from imgbuild.smoke.records import Run, words
+from imgbuild.values import Arch, Bytes, Digest
+
+WIDTH = 80
+INDENT = 2
+LABEL = 14  # columns of a label, the space after it included
+
+
+class PageImage(msgspec.Struct, frozen=True, kw_only=True):
+    """The image of one architecture.
+
+    `size` is what a pull downloads, `unpacked` what the layers take on disk, without those of a
+    base in a registry that does not say; `gpu` the compute capabilities, `driver` the oldest
+    driver; `runs` the latest run of each tier of smoke tests on each kind of GPU.
+    """
+
+    arch: Arch
+    digest: Digest
+    size: Bytes
+    unpacked: Bytes
+    layers: int
+    wheels: int
+    debs: int
+    gpu: tuple[str, ...]
+    driver: str
+    glibc: str
+    runs: tuple[Run, ...]
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """A target: its row in the matrix, the digest and images of its lock, commands for it.
+
+    `digest` is None and `images` are empty for a target without a lock.
+    """
+
+    row: Row
+    digest: Digest | None
+    images: tuple[PageImage, ...]
+    commands: tuple[str, ...]
+
+
+def page(row: Row, lock: Lock | None, sealed: Seal | None, registry: str | None) -> Page:
+    """The page of a target; `lock` and `sealed` are None if it has no current lock."""
+    runs = {image.arch: image.runs for image in row.images}
+    found = []
+    if lock is not None and sealed is not None:
+        found = [
+            _image(lock, arch, sealed.arch[arch], runs.get(arch, ()))
+            for arch in row.arch
+            if arch in sealed.arch
+        ]
+    return Page(
+        row=row,
+        digest=sealed.digest if sealed else None,
+        images=tuple(found),
+        commands=tuple(_commands(row, sealed, registry)),
+    )
+
+
+def _image(lock: Lock, arch: Arch, sealed: SealedImage, runs: Sequence[Run]) -> PageImage:
+    locked, floors = lock.arch[arch], sealed.floors
+    return PageImage(
+        arch=arch,
+        digest=sealed.manifest,
+        size=sealed.size,
+        unpacked=sum(layer.unpacked for layer in sealed.layers),
+        layers=len(sealed.layers),
+        wheels=len(locked.wheels),
+        debs=len(locked.debs),
+        gpu=tuple(floors.gpu) if floors else (),
+        driver=(floors.driver or "") if floors else "",
+        glibc=(floors.glibc or "") if floors else "",
+        runs=tuple(runs),
+    )
+
+
+def _commands(row: Row, sealed: Seal | None, registry: str | None) -> Iterator[str]:
+    name = shlex.quote(row.target)
+    if sealed is None:
+        yield f"imgbuild lock {name}"
+        return
+    yield f"imgbuild build {name}"
+    yield f"imgbuild run {name} -- python -c 'import torch'"
+    yield f"imgbuild build {name} --format sif"
+    if registry:
+        yield f"docker pull {registry}@{sealed.digest}"
+
+
+def lines(found: Page) -> Iterator[str]:
+    """The page as text, 80 columns wide; only a command can be longer."""
+    row = found.row
+    yield row.target
+    yield from _wrapped(row.summary, INDENT)
+    yield ""
+    yield from _fields(row)
+    for image in found.images:
+        yield ""
+        yield from _image_lines(image)
+    for arch, reason in row.exclude.items():
+        yield ""
+        yield from _wrapped(f"{arch}: not available, {reason}", 0)
+    yield ""
+    yield "Commands"
+    yield from (f"  {command}" for command in found.commands)
+
+
+def _fields(row: Row) -> Iterator[str]:
+    pins = ", ".join(f"{name} {version}" for name, version in row.pins.items())
+    fields = {
+        "Versions": f"CUDA {row.cuda}, Python {row.python}, {pins}",
+        "FlashInfer": row.flashinfer,
+        "Base": row.base,
+        "As of": row.as_of,
+        "State": "; ".join([row.state, *row.reasons]) if row.reasons else row.state,
+    }
+    for label, value in fields.items():
+        yield from _field(label, value)
+
+
+def _image_lines(image: PageImage) -> Iterator[str]:
+    yield str(image.arch)
+    yield f"  {image.digest}"
+    yield from _field("Size", f"{image.size / 1e9:.2f} GB to pull, {image.unpacked / 1e9:.2f} GB"
+                      " unpacked")  # fmt: skip
+    debs = f", {image.debs} Debian packages" if image.debs else ""
+    yield from _field("Contents", f"{image.layers} layers, {image.wheels} wheels{debs}")
+    needs = [f"glibc {image.glibc}"] if image.glibc else []
+    needs += [f"NVIDIA driver {image.driver}"] if image.driver else []
+    if needs:
+        yield from _field("Needs at least", ", ".join(needs))
+    if image.gpu:
+        yield from _field("GPUs", f"compute capability {', '.join(image.gpu)}")
+    yield from _field("Tested", "; ".join(map(words, image.runs)) or "no test record")
+
+
+def _field(label: str, value: str) -> list[str]:
+    first = f"  {label}"
+    column = INDENT + LABEL + 1
+    return _wrapped(value, column, first.ljust(column))
+
+
+def _wrapped(text: str, indent: int, first: str | None = None) -> list[str]:
+    space = " " * indent
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=space if first is None else first, subsequent_indent=space,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip

@@ -1,0 +1,30 @@
+"""What the solver is asked: a target on one architecture, and what it works with."""
+
+from __future__ import annotations
+
+import msgspec
+
+from imgbuild.cache.context import Context
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.model import Base, Matrix, Target
+from imgbuild.values import Arch
+
+
+class SolveProblem(msgspec.Struct, frozen=True):
+    """Target `name` of `matrix` on `arch`; `known` are the learned constraints to respect."""
+
+    matrix: Matrix
+    name: str
+    arch: Arch
+    context: Context
+    known: tuple[Constraint, ...] = ()
+
+    @property
+    def target(self) -> Target:
+        """The target in the matrix."""
+        return self.matrix.targets[self.name]
+
+    @property
+    def base(self) -> Base:
+        """The target's base in the matrix."""
+        return self.matrix.bases[self.target.base]

@@ -1,0 +1,1 @@
+"""Helpers that several tests share: small projects, servers, engines. No file here is a test."""

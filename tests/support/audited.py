@@ -1,0 +1,86 @@
+"""Small package sets for tests of the audit: real wheels, made from a table of sources."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set
+from imgbuild.cache.store import Store
+from imgbuild.lock.resolution import Wheel
+from imgbuild.report import Finding
+from imgbuild.values import Arch
+from tests.support import wheels
+
+Value = TypeVar("Value", bound=msgspec.Struct)
+Files = Mapping[str, str | bytes]
+
+
+def wheel(
+    folder: Path, package: str, version: str, files: Files, *, metadata: str = ""
+) -> tuple[Wheel, Path]:
+    """A wheel of `package` on disk; `metadata` is added to its METADATA."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = package.replace("-", "_")
+    contents = {
+        path: data if isinstance(data, bytes) else data.encode() for path, data in files.items()
+    }
+    head = wheels.metadata(package, version) + metadata.encode()
+    contents[f"{name}-{version}.dist-info/METADATA"] = head
+    path = wheels.make(folder, contents, name=name, version=version)
+    data = path.read_bytes()
+    found = Wheel(
+        package=package,
+        version=version,
+        index="pypi",
+        file=path.name,
+        size=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
+    return found, path
+
+
+def package_set(
+    folder: Path,
+    packages: Mapping[str, Files],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    python: str = "3.11",
+    arch: Arch = Arch.X86_64,
+    glibc: str = "2.36",
+    partial: bool = False,
+    library: Library | None = None,
+) -> PackageSet:
+    """A package set of `packages`: "name==version" → path in the wheel → content."""
+    paths: dict[str, Path] = {}
+    found = []
+    for pinned, files in packages.items():
+        package, _, version = pinned.partition("==")
+        added = (metadata or {}).get(pinned, "")
+        made, path = wheel(folder / "wheels", package, version or "1.0", files, metadata=added)
+        paths[made.sha256] = path
+        found.append(made)
+    return open_package_set(
+        found,
+        library or Library(Store.open(folder / "cache"), processes=1),
+        python=python,
+        arch=arch,
+        glibc=glibc,
+        locate=lambda one: paths[one.sha256],
+        partial=partial,
+    )
+
+
+def changed(one: Value, **changes: object) -> Value:
+    """The same value with some fields changed."""
+    return msgspec.structs.replace(one, **changes)
+
+
+def subjects(findings: Iterable[Finding]) -> list[str]:
+    """The missing or refused thing of each finding."""
+    return [finding.evidence.subject if finding.evidence else "" for finding in findings]

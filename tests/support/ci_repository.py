@@ -1,0 +1,163 @@
+"""A project that a CI works on: three targets in a git repository, of which one can be broken.
+
+Its images pass the static tier of the smoke tests, on a Debian that has a compiler.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support import sample_project, smoke_environment
+from tests.support.local_index import LocalIndex
+from tests.support.sample_project import TARGET, Project
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = ROOT / ".github/workflows"
+OTHER, BROKEN = "other", "broken"
+TARGETS = (TARGET, OTHER, BROKEN)
+DEBIAN = {
+    "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
+    "packages": ["python3", "usr-is-merged", "gcc", "libc6-dev", "libpython3.11-dev"],
+}  # fmt: skip
+# No machine of the tests has a GPU, and a GRPO step needs gigabytes.
+SETTINGS = """\
+version: 1
+gate: [static]
+runners:
+  - {labels: [a-machine], arch: x86_64, disk: 20}
+  - {labels: [another-machine], arch: arm64, disk: 20}
+"""
+TORCH = {
+    f"torch/{name}.py": b"NAME = __name__\n"
+    for name in (
+        "__init__", "_inductor/__init__", "_inductor/compile_fx", "distributed/__init__",
+        "distributed/fsdp",
+    )
+}  # fmt: skip
+CAUSE = "no driver of the third kind"
+
+
+def index() -> LocalIndex:
+    """The index of the sample project, with pip, a torch that has the modules users start from, and
+    a wheel with intact files whose import fails."""
+    made = sample_project.index()
+    made.published = [item for item in made.published if item.package != "torch"]
+    made.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"], files=TORCH)
+    pip = smoke_environment.pip()
+    made.add("pip", pip.name, pip.read_bytes())
+    code = f"import helper\nVALUE = helper.VALUE\nraise OSError({CAUSE!r})\n".encode()
+    made.wheel("thewheel", "3.0", ["helper"], files={"thewheel/__init__.py": code})
+    return made
+
+
+def make(folder: Path, index_url: str) -> Project:
+    """The project, locked and committed."""
+    project = Project(folder, index_url, cache=None)
+    project.write(DEBIAN, user="imgbuild", uid=1000)
+    version = smoke_environment.pip().name.split("-")[1]
+    text = (folder / "matrix.yaml").read_text().replace("pins: {", f'pins: {{pip: "{version}", ')
+    row = text.partition("targets:\n")[2]
+    rows = (
+        row.replace(f"  {TARGET}:", f"  {name}:").replace('thewheel: "1.0"', f'thewheel: "{pin}"')
+        for name, pin in ((OTHER, "1.0"), (BROKEN, "3.0"))
+    )
+    (folder / "matrix.yaml").write_text(text + "".join(rows))
+    (folder / "ci.yaml").write_text(SETTINGS)
+    (folder / ".gitignore").write_text("/build/\n/.venv\n")
+    (folder / ".venv").symlink_to(sys.prefix)
+    project.run("lock", "--all", "--keep")
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    commit(folder, "three targets")
+    return project
+
+
+def pin(project: Project, target: str, version: str) -> None:
+    """Change the version of `thewheel` in one target, lock it, and commit that."""
+    path = project.folder / "matrix.yaml"
+    before, row, after = path.read_text().partition(f"  {target}:\n")
+    own, comma, rest = after.partition("flashinfer")
+    head, _, tail = own.partition('thewheel: "')
+    path.write_text(f'{before}{row}{head}thewheel: "{version}{tail[3:]}{comma}{rest}')
+    project.run("lock", target, "--keep")
+    commit(project.folder, f"{target}: thewheel {version}")
+
+
+def git(folder: Path, *words: str) -> str:
+    """The output of a git command."""
+    person = ["-c", "user.name=A Tester", "-c", "user.email=tester@example.invalid"]
+    done = subprocess.run(
+        ["git", *person, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def commit(folder: Path, words: str) -> str:
+    """Commit all files; the hash of the commit."""
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", words)
+    return git(folder, "rev-parse", "HEAD")
+
+
+@dataclass
+class Ran:
+    """How the scripts of a job ended, the outputs of its steps, and its page."""
+
+    status: int
+    said: str
+    outputs: dict[str, Any]
+    summary: str
+
+
+def run_job(project: Project, workflow: str, job: str, env: dict[str, str], folder: Path) -> Ran:
+    """Run the scripts of a job of this repository's own workflows, as a CI runs them.
+
+    `env` has a value for each `${{ }}` in a step's environment. Steps that use an action are left
+    out. As in a CI, a script that fails ends the job, except for steps with `if: always()`.
+    """
+    steps = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"][job]["steps"]
+    folder.mkdir(parents=True, exist_ok=True)
+    outputs, summary = folder / "outputs", folder / "summary"
+    outputs.write_text("")
+    summary.write_text("")
+    status, said = 0, []
+    for step in steps:
+        if "run" not in step or (status and step.get("if") != "always()"):
+            continue
+        assert "${{" not in step["run"], step["run"]
+        named = {name: value for name, value in step.get("env", {}).items() if "${{" not in value}
+        missing = step.get("env", {}).keys() - named.keys() - env.keys()
+        assert not missing, missing
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            cwd=project.folder,
+            env={
+                **project.environment(), **named, **env,
+                "GITHUB_OUTPUT": str(outputs), "GITHUB_STEP_SUMMARY": str(summary),
+            },
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said.append(f"{step['name']}:\n{done.stdout}{done.stderr}")
+        status = status or done.returncode
+    pairs = (line.partition("=") for line in outputs.read_text().splitlines())
+    found = {name: json.loads(value) for name, _, value in pairs}
+    return Ran(status=status, said="\n".join(said), outputs=found, summary=summary.read_text())
+
+
+def result(project: Project, job: str, step: str) -> dict[str, Any]:
+    """The result of a step."""
+    path = project.folder / "build/ci" / job / f"{step}.json"
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    return found
+
+
+def with_programs(folder: Path) -> str:
+    """PATH with the programs of `folder` first."""
+    return f"{folder}:{os.environ['PATH']}"

@@ -1,0 +1,279 @@
+"""Broken combinations and their healthy neighbours, audited against the real index.
+
+The records are in tests/data/combinations. `audit_all` audits the broken combination and the
+neighbour of each record and compares the findings with the record. Wheels are not downloaded whole:
+Python code and METADATA are read by ranges, of compiled code only the members that the record
+names, and only facts about them are kept.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import yaml
+
+from imgbuild.audit import judge
+from imgbuild.audit.binaries.elf import read_elf
+from imgbuild.audit.judge import Terms
+from imgbuild.audit.main_path import closure, corners, policy
+from imgbuild.audit.main_path.policy import EntryPoint
+from imgbuild.audit.packages.content import RemoteContent, WheelMember, open_content
+from imgbuild.audit.packages.library import Book, Library
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.packages.pinned import pick
+from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.index.remote_wheel import Blocks
+from imgbuild.lock.resolution import Wheel
+from imgbuild.pipeline import audit_lock
+from imgbuild.report import Finding, Relation, Severity
+from imgbuild.solve.uv import default_index
+from imgbuild.values import Arch, sha256
+from imgbuild.wheel.tags import Tags
+from tests.support import wheels
+
+FOLDER = Path(__file__).parents[1] / "data" / "combinations"
+HALVES = ("seen", "held")
+SCRIPT = "script"
+PIECE = 16 << 20
+# These need no walk through the code; the others get all checks.
+WITHOUT_CODE = ("metadata", "elf", "cuda", "rules")
+SEVERITY = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.ERROR: 2}
+
+
+class Breaks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a finding must have: one of the relations, the two packages, part of the subject."""
+
+    relation: tuple[Relation, ...]
+    package: str
+    other: str = ""
+    subject: str = ""
+
+
+class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One record; the head of the data files explains the fields."""
+
+    id: str
+    check: Literal["metadata", "elf", "cuda", "imports", "calls", "support", "rules"]
+    packages: dict[str, str]
+    breaks: Breaks
+    at: tuple[str, ...]
+    healthy: dict[str, str | None]
+    why: str
+    source: str
+    python: str = "3.11"
+    healthy_python: str | None = None
+    arch: Arch = Arch.X86_64
+    glibc: str = "2.36"
+    cuda: str = ""
+    level: Severity = Severity.ERROR
+    closed: bool = False
+    script: str = ""
+    members: dict[str, tuple[str, ...]] = {}
+    healthy_members: dict[str, tuple[str, ...]] | None = None
+
+    @property
+    def neighbour(self) -> Combination:
+        """The healthy combination, as a record."""
+        changed = {**self.packages, **self.healthy}
+        return msgspec.structs.replace(
+            self,
+            packages={name: version for name, version in changed.items() if version is not None},
+            python=self.healthy_python or self.python,
+            members=self.members if self.healthy_members is None else self.healthy_members,
+        )
+
+    def is_said_by(self, finding: Finding) -> bool:
+        """Whether `finding` names the fault of this record, and its place."""
+        evidence, wanted = finding.evidence, self.breaks
+        if evidence is None or SEVERITY[finding.severity] < SEVERITY[self.level]:
+            return False
+        place = f"{evidence.file}:{evidence.line}" if evidence.line else evidence.file
+        said = " ".join((evidence.subject, finding.message, *evidence.symbols))
+        return (
+            evidence.relation in wanted.relation
+            and evidence.package == wanted.package
+            and (not wanted.other or evidence.other in (wanted.other, ""))
+            and wanted.subject.lower() in said.lower()
+            and any(one in ("", place, evidence.file) for one in self.at)
+        )
+
+
+def load(half: str) -> tuple[Combination, ...]:
+    """The records of one half, in the order of the file."""
+    document = yaml.safe_load((FOLDER / f"{half}.yaml").read_text(encoding="utf-8"))
+    return tuple(msgspec.convert(document["combinations"], list[Combination]))
+
+
+def half_of(identity: str) -> str:
+    """The half of a record, chosen by the hash of its id."""
+    return HALVES[int(sha256(identity.encode()), 16) % 2]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The audit of one record: the expected findings, and false alarms."""
+
+    record: Combination
+    found: tuple[Finding, ...]
+    alarms: tuple[Finding, ...]
+
+
+class Laboratory:
+    """Audits package sets that stay on the index; facts are kept in `store`."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.http = Http()
+        place = IndexAddress(name="default", address=default_index())
+        self.indexes = Indexes({place.name: place}, {}, place.name, self.http)
+
+    def outcome(self, record: Combination) -> Outcome:
+        """The broken and the healthy combination of a record, audited."""
+        found = tuple(filter(record.is_said_by, self.findings(record)))
+        healthy = self.findings(record.neighbour)
+        alarms = tuple(one for one in healthy if one.severity is Severity.ERROR)
+        return Outcome(record=record, found=found, alarms=alarms)
+
+    def findings(self, record: Combination) -> tuple[Finding, ...]:
+        """What the audit says of the packages of `record` alone."""
+        machine = Tags(python=record.python, glibc=record.glibc, arch=record.arch)
+        picked = pick(record.packages, machine, self.indexes, self.http)
+        assert not picked.lacking, f"{record.id}: no wheel of {', '.join(picked.lacking)}"
+        with Library(self.store, Blocks(self.http), processes=1) as library:
+            books = [library.book(wheel, picked.urls[wheel.sha256]) for wheel in picked.wheels]
+            for book in books:
+                self._read_members(book, record.members.get(book.package, ()))
+            with self.store.scratch() as folder:
+                if record.script:
+                    books.append(library.book(*_script(folder, record.script)))
+                world = PackageSet(
+                    books,
+                    library,
+                    python=record.python,
+                    arch=record.arch,
+                    glibc=record.glibc,
+                    partial=not record.closed,
+                )
+                return self._judged(world, record, library)
+
+    def _read_members(self, book: Book, members: tuple[str, ...]) -> None:
+        """Read those of the named shared objects that it has, and no others."""
+        known = {facts.file: facts for facts in book.kept_elves() or ()}
+        missing = [member for member in members if member in book.files and member not in known]
+        for member in missing:
+            known[member] = self._read_elf(book, member)
+        if missing or book.kept_elves() is None:
+            book.keep_elves(tuple(known.values()))
+
+    def _read_elf(self, book: Book, file: str) -> ElfFacts:
+        local = self.store_of_the_machine.file(book.wheel.sha256)
+        if local is not None:
+            opened: Callable[[], Iterator[bytes]] = partial(
+                open_content(local, book.wheel.file).chunks, file
+            )
+            facts = read_elf(opened, file)
+        else:
+            content = RemoteContent(str(book.where), book.wheel.file, self.http)
+            with self.store.scratch() as folder:
+                path = folder / "member"
+                self._download(str(book.where), content.members()[file], path)
+                facts = read_elf(partial(_inflated, path), file)
+        assert facts is not None, f"{book.wheel.file}: {file} is no shared object"
+        return facts
+
+    def _judged(
+        self, world: PackageSet, record: Combination, library: Library
+    ) -> tuple[Finding, ...]:
+        if record.check in WITHOUT_CODE:
+            return judge.audit(world, Terms(cuda=record.cuda), checks=WITHOUT_CODE).findings
+        rules = policy.load()
+        if record.script:
+            entry = EntryPoint(name=SCRIPT, why="the program that is looked at")
+            rules = msgspec.structs.replace(rules, walk=rules.walk | {SCRIPT}, entries=(entry,))
+        # Corners hold notes alone: they are looked into where a note is what is expected.
+        look = corners.survey if record.level is Severity.NOTE else closure.main_path
+        path = look(world, rules)
+        report = audit_lock.audit_with_past(
+            world,
+            path,
+            Terms(cuda=record.cuda),
+            judge.CHECKS,
+            self.indexes,
+            library,
+            record.packages,
+        )
+        return report.findings
+
+    @property
+    def store_of_the_machine(self) -> Store:
+        """The user's cache, whose files need no download."""
+        return Store.open()
+
+    def _download(self, url: str, member: WheelMember, path: Path) -> None:
+        head = self.http.part(url, member.start, 30)
+        start = member.start + 30 + int.from_bytes(head[26:28], "little")
+        start += int.from_bytes(head[28:30], "little")
+        with path.open("wb") as sink:
+            for offset in range(0, member.compressed, PIECE):
+                length = min(PIECE, member.compressed - offset)
+                sink.write(self.http.part(url, start + offset, length))
+
+
+def _inflated(path: Path) -> Iterator[bytes]:
+    inflater = zlib.decompressobj(-15)
+    with path.open("rb") as source:
+        while piece := source.read(1 << 20):
+            yield inflater.decompress(piece)
+    yield inflater.flush()
+
+
+def _script(folder: Path, text: str) -> tuple[Wheel, Path]:
+    """A user's program as a wheel on this disk."""
+    path = wheels.make(folder, {f"{SCRIPT}.py": text.encode()}, name=SCRIPT)
+    data = path.read_bytes()
+    wheel = Wheel(
+        package=SCRIPT,
+        version="1.0",
+        index="here",
+        file=path.name,
+        size=len(data),
+        sha256=sha256(data),
+    )
+    return wheel, path
+
+
+def audit_all(
+    records: Sequence[Combination], cache: Path, *, processes: int | None = None
+) -> dict[str, Outcome]:
+    """The outcome of each record, by its id; facts are kept below `cache`.
+
+    Combinations that share large wheels are audited in one process, one after another.
+    """
+    groups: dict[tuple[str, ...], list[Combination]] = {}
+    for record in records:
+        large = sorted(record.members) if record.members else [record.id]
+        groups.setdefault(tuple(large), []).append(record)
+    largest = sorted(groups.values(), key=len, reverse=True)
+    workers = processes or min(4, len(os.sched_getaffinity(0)))
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+        return {
+            outcome.record.id: outcome
+            for done in pool.map(partial(_group, cache), largest)
+            for outcome in done
+        }
+
+
+def _group(cache: Path, records: Sequence[Combination]) -> list[Outcome]:
+    laboratory = Laboratory(Store.open(cache))
+    return [laboratory.outcome(record) for record in records]

@@ -1,0 +1,79 @@
+"""A running container of an image, damaged on purpose, and the smoke tests' outcome in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.lock.lock import Lock
+from imgbuild.report import Tier
+from imgbuild.smoke import run
+from imgbuild.smoke.result import How
+from imgbuild.values import Arch
+from tests.support import downloads
+
+SCRIPTS = Path(__file__).parents[2] / "smoke_tests"
+
+
+def download(folder: Path, packages: Iterable[str], python: str = "3.11") -> list[Path]:
+    """Wheels for x86_64, without their dependencies."""
+    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (12, 17, 28)]
+    return downloads.wheels(folder, packages, *platforms, f"--python-version={python}")
+
+
+class Container:
+    """A container without a network that sleeps until it is removed."""
+
+    def __init__(self, docker: str, reference: str) -> None:
+        self.docker = docker
+        words = [docker, "run", "--detach", "--network=none", reference, "sleep", "3600"]
+        self.name = _said(words).strip()
+
+    def damage(self, script: str) -> None:
+        """Run a shell script in it as root."""
+        _said([self.docker, "exec", "--user=0", self.name, "sh", "-euc", script])
+
+    def put(self, source: Path, target: str) -> None:
+        """Copy a file into it, or what is in a folder."""
+        inside = f"{source}/." if source.is_dir() else str(source)
+        _said([self.docker, "cp", inside, f"{self.name}:{target}"])
+
+    def cases(self, lock: Lock, tier: Tier, only: str, scratch: Path) -> dict[str, tuple[str, str]]:
+        """Outcome and message of each case, as the image's own user."""
+        expect = scratch / run.EXPECT
+        expect.write_bytes(msgspec.json.encode(run.expectation(lock, Arch.X86_64)))
+        self.put(SCRIPTS, run.PLACE)
+        self.put(expect, f"{run.PLACE}/{run.EXPECT}")
+        self.damage(f"chmod -R a+rX {run.PLACE}")
+        how = How(patience=4, only=only)
+        command = run.command_line(lock.settings.prefix, tier, how)
+        done = subprocess.run(
+            [self.docker, "exec", self.name, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode in (0, 1), done.stderr
+        found = json.loads(done.stdout)["cases"]
+        return {case["name"]: (case["outcome"], case["message"]) for case in found}
+
+
+@contextlib.contextmanager
+def container(docker: str, reference: str) -> Iterator[Container]:
+    """A container of an image, removed at the end."""
+    made = Container(docker, reference)
+    try:
+        yield made
+    finally:
+        subprocess.run([docker, "rm", "--force", made.name], capture_output=True, check=False)
+
+
+def _said(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

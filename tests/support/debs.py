@@ -1,0 +1,109 @@
+"""Debian packages made by tests: any control text, any members, any fault."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from imgbuild.lock.resolution import Deb
+from imgbuild.values import sha256
+
+TIME = 1_600_000_000
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".xz": lzma.compress,
+    ".gz": gzip.compress,
+    "": bytes,
+    ".zst": lambda data: b"\x28\xb5" + data,
+}
+
+
+def info(
+    name: str,
+    *,
+    kind: bytes = tarfile.REGTYPE,
+    mode: int = 0o644,
+    target: str = "",
+    gid: int = 0,
+    xattrs: Mapping[str, str] | None = None,
+) -> tarfile.TarInfo:
+    """The header of one member of data.tar."""
+    made = tarfile.TarInfo(name)
+    made.type, made.mode, made.linkname, made.gid, made.mtime = kind, mode, target, gid, TIME
+    made.pax_headers = dict(xattrs or {})
+    return made
+
+
+def folder(name: str, mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
+    return info(name, kind=tarfile.DIRTYPE, mode=mode), b""
+
+
+def file(
+    name: str, data: bytes = b"", mode: int = 0o644, gid: int = 0
+) -> tuple[tarfile.TarInfo, bytes]:
+    made = info(name, mode=mode, gid=gid)
+    made.size = len(data)
+    return made, data
+
+
+def symlink(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    return info(name, kind=tarfile.SYMTYPE, target=target), b""
+
+
+def hardlink(name: str, target: str, mode: int = 0o644) -> tuple[tarfile.TarInfo, bytes]:
+    return info(name, kind=tarfile.LNKTYPE, target=target, mode=mode), b""
+
+
+def control_text(package: str, version: str = "1.0-1", **fields: str) -> str:
+    rows = {"Package": package, "Version": version, "Architecture": "amd64", **fields}
+    return "".join(f"{name.replace('_', '-')}: {value}\n" for name, value in rows.items())
+
+
+def make(
+    path: Path,
+    package: str,
+    members: Sequence[tuple[tarfile.TarInfo, bytes]] = (),
+    *,
+    version: str = "1.0-1",
+    control: Mapping[str, str] | None = None,
+    packing: str = ".xz",
+    **fields: str,
+) -> Deb:
+    """Write a package; `control` holds its scripts and other control files."""
+    texts = {"control": control_text(package, version, **fields), **(control or {})}
+    parts = {
+        "debian-binary": b"2.0\n",
+        "control.tar.xz": lzma.compress(
+            tar([file(f"./{name}", text.encode(), 0o755) for name, text in texts.items()])
+        ),
+        f"data.tar{packing}": PACKERS[packing](tar(members)),
+    }
+    data = ar(parts)
+    path.write_bytes(data)
+    return Deb(
+        file=f"pool/main/{path.name}",
+        size=len(data),
+        sha256=sha256(data),
+        package=package,
+        version=version,
+        arch="amd64",
+    )
+
+
+def tar(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for made, data in members:
+            archive.addfile(made, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def ar(parts: Mapping[str, bytes]) -> bytes:
+    result = b"!<arch>\n"
+    for name, data in parts.items():
+        result += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode()
+        result += data + b"\n" * (len(data) % 2)
+    return result

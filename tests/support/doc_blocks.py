@@ -1,0 +1,170 @@
+"""Code blocks of the docs, and the comment before each that says how it is tested:
+
+    <!-- run: ENVIRONMENT -->                its commands run in an environment of docs_shell.py
+    <!-- run: ENVIRONMENT, writes FILE -->   it is written to that file, for the next commands
+    <!-- run: ENVIRONMENT, adds to FILE -->  it is merged into that YAML file
+    <!-- run by: PATH -->                    the file that runs it
+    <!-- not run: REASON -->                 one of `REASONS`
+
+Blocks in the language `text` hold no commands and need no mark. They are checked by
+tests/unit/test_docs.py and run by tests/integration/test_docs.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[2]
+
+PICTURE = "text"
+SCRIPTS = ("console", "bash", "python")
+ENVIRONMENTS = ("small", "home", "checkout", "empty")
+REASONS = (
+    "needs a GPU",
+    "needs a Kubernetes cluster",
+    "needs enroot and pyxis",
+    "needs oras",
+    "needs another Docker Engine",
+    "needs GitHub",
+    "takes hours",
+    "downloads gigabytes",
+    "read by the command line itself in tests/unit/cli/test_verbs.py",
+)
+MARK = re.compile(r"<!-- (?P<kind>run by|run|not run): (?P<said>[^\n]+?) -->\s*")
+RUN = re.compile(r"(?P<environment>[a-z]+)(?:, (?P<verb>writes|adds to) (?P<file>\S+))?")
+HIDDEN = "…"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The comment of a block: a path, a reason, or an environment and what happens to a file."""
+
+    kind: str
+    said: str
+    environment: str = ""
+    verb: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. `line` is that of its fence."""
+
+    path: Path
+    line: int
+    language: str
+    text: str
+    mark: Mark | None
+
+    @property
+    def place(self) -> str:
+        """Its place, as FILE:LINE."""
+        return f"{self.path.relative_to(ROOT)}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command as it is typed, and the lines that the docs show as its output."""
+
+    line: int
+    words: str
+    expected: tuple[str, ...]
+
+    @property
+    def fails(self) -> bool:
+        """Whether what it prints is an error."""
+        return any(line.startswith("error:") for line in self.expected)
+
+
+def papers() -> list[Path]:
+    """Every file whose blocks are tested."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(path: Path, text: str | None = None) -> list[Block]:
+    """The blocks of a file, in order."""
+    source = path.read_text(encoding="utf-8") if text is None else text
+    found, before = [], ""
+    for token in MarkdownIt("commonmark").parse(source):
+        if token.type in ("fence", "code_block"):
+            begin = (token.map or [0])[0] + 1
+            found.append(Block(path, begin, token.info.strip(), token.content, read_mark(before)))
+        before = token.content if token.type == "html_block" else ""
+    return found
+
+
+def read_mark(comment: str) -> Mark | None:
+    """The mark in a comment; None if the comment has none."""
+    found = MARK.fullmatch(comment)
+    if found is None:
+        return None
+    if found["kind"] != "run":
+        return Mark(found["kind"], found["said"])
+    told = RUN.fullmatch(found["said"])
+    if told is None:
+        return None
+    return Mark("run", found["said"], told["environment"], told["verb"] or "", told["file"] or "")
+
+
+def commands(block: Block) -> list[Command]:
+    """The commands of a block, whose lines count in its file.
+
+    In a console block a command begins with `$ ` and goes on after a backslash and within quotes.
+    A block in another language is one command.
+    """
+    if block.language == "bash":
+        return [Command(block.line + 1, block.text, ())]
+    if block.language == "python":
+        return [Command(block.line + 1, f"python - <<'PYTHON'\n{block.text}PYTHON", ())]
+    return list(_typed(block))
+
+
+def _typed(block: Block) -> Iterator[Command]:
+    lines = block.text.splitlines()
+    at = 0
+    while at < len(lines):
+        begin = at
+        if not lines[at].startswith("$ "):
+            message = f"{block.place}: begins with no command: {lines[at]}"
+            raise ValueError(message)
+        words = lines[at][2:]
+        at += 1
+        while at < len(lines) and _goes_on(words):
+            words += f"\n{lines[at]}"
+            at += 1
+        end = at
+        while end < len(lines) and not lines[end].startswith("$ "):
+            end += 1
+        yield Command(block.line + 1 + begin, words, tuple(lines[at:end]))
+        at = end
+
+
+def _goes_on(words: str) -> bool:
+    """Whether a shell would wait for another line."""
+    try:
+        shlex.split(words, comments=True)
+    except ValueError:  # an open quote, or a backslash at the end
+        return True
+    return False
+
+
+def shows(expected: tuple[str, ...], printed: str, *, whole: bool) -> bool:
+    """Whether `printed` is what is expected; a `…` matches any text in a line, alone any lines.
+
+    If not `whole`, other lines may be before and after.
+    """
+    parts = [r"(?:.*\n)*?" if line.strip() == HIDDEN else _line(line.rstrip()) for line in expected]
+    pattern = "(?m:^)" + "".join(parts)
+    lines = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+    found = re.fullmatch(pattern, lines) if whole else re.search(pattern, lines)
+    return found is not None
+
+
+def _line(line: str) -> str:
+    return ".*?".join(map(re.escape, line.split(HIDDEN))) + r"\n"

@@ -1,0 +1,118 @@
+"""Debian's docker-registry on a free port, with a folder and a log of its own.
+
+For slow or broken registries see `memory_registry`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import needs
+
+PROGRAM = "docker-registry"
+ENGINES = Path("/opt/imgbuild-engines/registry-root/usr/bin") / PROGRAM
+SECONDS_TO_ANSWER = 30
+LINE = re.compile(r'"(?P<method>[A-Z]+) (?P<path>/v2/\S*) HTTP/[\d.]+" (?P<status>\d{3})')
+CONFIGURATION = """\
+version: 0.1
+log: {{level: warn, accesslog: {{disabled: false}}}}
+storage:
+  delete: {{enabled: true}}
+  filesystem: {{rootdirectory: {folder}/storage}}
+http: {{addr: "{address}"}}
+"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request and the status of its answer."""
+
+    method: str
+    path: str
+    status: int
+
+
+@dataclass(frozen=True)
+class OwnRegistry:
+    """A registry that runs. Docker uses plain HTTP with its `host`."""
+
+    host: str
+    folder: Path
+
+    @property
+    def storage(self) -> Path:
+        """Where its files are."""
+        return self.folder / "storage"
+
+    def blobs(self) -> dict[str, int]:
+        """Digest → size of every blob that it keeps."""
+        return {
+            f"sha256:{path.parent.name}": path.stat().st_size
+            for path in self.storage.rglob("blobs/sha256/*/*/data")
+        }
+
+    def asked(self) -> list[Asked]:
+        """Every request so far."""
+        text = (self.folder / "log").read_text(errors="replace")
+        return [
+            Asked(found["method"], found["path"], int(found["status"]))
+            for found in LINE.finditer(text)
+        ]
+
+    def writes(self, since: int = 0) -> list[Asked]:
+        """The requests that changed something, from number `since` on."""
+        return [one for one in self.asked()[since:] if one.method not in ("GET", "HEAD")]
+
+
+def program() -> str:
+    """The docker-registry program."""
+    if ENGINES.exists():
+        return str(ENGINES)
+    return shutil.which(PROGRAM) or needs.tool(PROGRAM)
+
+
+@contextlib.contextmanager
+def serve(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[OwnRegistry]:
+    """Run a registry that keeps its files in `folder`, which is removed at the end.
+
+    `settings` are REGISTRY_… variables, which override its configuration.
+    """
+    folder.mkdir(parents=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{free.getsockname()[1]}"
+    (folder / "config.yml").write_text(CONFIGURATION.format(folder=folder, address=host))
+    with (folder / "log").open("wb") as log:
+        running = subprocess.Popen(
+            [program(), "serve", str(folder / "config.yml")],
+            env={**os.environ, **(settings or {})},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        _await(running, host, folder / "log")
+        yield OwnRegistry(host=host, folder=folder)
+    finally:
+        running.terminate()
+        running.wait()
+        shutil.rmtree(folder)
+
+
+def _await(running: subprocess.Popen[bytes], host: str, log: Path) -> None:
+    name, _, port = host.partition(":")
+    deadline = time.monotonic() + SECONDS_TO_ANSWER
+    while time.monotonic() < deadline and running.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection((name, int(port)), timeout=5):
+            return
+        time.sleep(0.1)
+    message = f"the registry does not answer: {log.read_text(errors='replace')}"
+    raise AssertionError(message)

@@ -1,0 +1,310 @@
+"""Environments in which the commands of the docs run as they are printed.
+
+The mark of a block (doc_blocks.py) names the environment. imgbuild, its engines and a registry are
+real. The targets have the documented names and are small (tests/data/docs/matrix.yaml), with an
+index on this machine and real packages of Debian.
+
+- `small`: a locked checkout of that project; `home`: the folder above it, a user's home
+- `checkout`: a clone of this repository; `empty`: a new folder. Both use the machine's own index
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import yaml
+
+from imgbuild.oci.tree import remove
+from tests.support import (
+    ci_repository,
+    docker_registry,
+    dockerfile_project,
+    needs,
+    smoke_environment,
+)
+from tests.support.doc_blocks import HIDDEN, ROOT, Block, Command, shows
+from tests.support.local_index import LocalIndex
+from tests.support.sample_project import Project
+from tests.support.servers import Site, serve
+
+OWN_INDEX = ("small", "home")  # the others use the index that this machine is configured for
+ENGINE = needs.docker20  # nobody keeps images of the documented names there
+DATA = ROOT / "tests/data/docs"
+SECONDS = 300  # a command that takes longer hangs
+# What a project has beside its matrix, so that make and engines find it there.
+BESIDE = ("Makefile", "pyproject.toml", "tools/constraints.txt")
+# Each torch with the runtime of its CUDA, by which that is known.
+TORCHES = (
+    ("2.6.0", "nvidia-cuda-runtime-cu12", "12.4.127"),
+    ("2.7.0", "nvidia-cuda-runtime-cu12", "12.6.77"),
+    ("2.11.0", "nvidia-cuda-runtime", "13.0.48"),
+)
+TOOLKITS = (
+    ("12.4.1", ['nvidia-cuda-runtime-cu12==12.4.127; extra == "cudart"']),
+    ("12.6.3", ['nvidia-cuda-runtime-cu12==12.6.77; extra == "cudart"']),
+    ("13.0.0", ['nvidia-cuda-runtime==13.0.48; extra == "cudart"']),
+)
+# Packages with the names from which users start (smoke_tests/entry_points.json).
+PACKAGES = {
+    ("vllm", "0.8.5"): ("LLM", "SamplingParams"),
+    ("vllm", "0.9.2"): ("LLM", "SamplingParams"),
+    ("vllm", "0.26.0"): ("LLM", "SamplingParams"),
+    ("trl", "0.18.2"): ("GRPOTrainer", "SFTTrainer", "DPOTrainer"),
+    ("trl", "1.0.0"): ("GRPOTrainer", "SFTTrainer", "DPOTrainer"),
+    ("tensordict", "0.9.1"): ("TensorDict",),
+    ("tensordict", "0.12.0"): ("TensorDict",),
+    ("wandb", "0.20.1"): (),
+    ("einops", "0.8.1"): (),
+}
+MODULES = {
+    "vllm": {
+        "vllm/engine/__init__.py": b"",
+        "vllm/engine/arg_utils.py": b"class AsyncEngineArgs: ...\n",
+        "vllm/entrypoints/__init__.py": b"",
+        "vllm/entrypoints/openai/__init__.py": b"",
+        "vllm/entrypoints/openai/api_server.py": b"",
+    },
+    "trl": {"trl/scripts/__init__.py": b"", "trl/scripts/vllm_serve.py": b""},
+    "tensordict": {"tensordict/nn.py": b"class TensorDictModule: ...\n"},
+}
+
+
+def index() -> LocalIndex:
+    """Every package that the docs name, with only the modules that smoke tests import."""
+    made = LocalIndex()
+    for number, requires in TOOLKITS:
+        made.wheel("cuda-toolkit", number, requires, uploaded="2026-01-01")
+    for number, runtime, release in TORCHES:
+        files = {**ci_repository.TORCH, **_package("torch", number, ())}
+        made.wheel("torch", number, [f"{runtime}=={release}"], files=files)
+        made.wheel(runtime, release)
+    for (name, number), classes in PACKAGES.items():
+        files = _package(name, number, classes) | MODULES.get(name, {})
+        made.wheel(name, number, files=files)
+    for number, bounds in (("2.7.0", "<2.8.0,>=2.7.0"), ("2.8.0", "<2.9.0,>=2.8.0")):
+        made.wheel("torch-tensorrt", number, [f"torch{bounds}"])
+    pip = smoke_environment.pip()
+    made.add("pip", pip.name, pip.read_bytes())
+    uv = version("uv")
+    made.wheel("uv", uv, tag="py3-none-manylinux_2_17_x86_64", files=dockerfile_project.uv())
+    made.wheel("uv", uv, tag="py3-none-manylinux_2_17_aarch64", files={"uv/__init__.py": b""})
+    return made
+
+
+def _package(name: str, number: str, classes: tuple[str, ...]) -> dict[str, bytes]:
+    lines = [f"__version__ = {number!r}", *(f"class {each}: ..." for each in classes)]
+    return {f"{name}/__init__.py": "\n".join([*lines, ""]).encode()}
+
+
+@dataclass
+class Shell:
+    """A bash that keeps its folder and variables from one command to the next."""
+
+    folder: Path
+    env: Mapping[str, str]
+    spool: Path
+    names: dict[str, str]  # what the docs write, what it is here
+    _bash: subprocess.Popen[str] = field(init=False)
+    _status: Path = field(init=False)
+    _count: int = 0
+
+    def __post_init__(self) -> None:
+        self.spool.mkdir(parents=True)
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=self.folder, env=dict(self.env), stdin=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        self.type("set -o pipefail")
+
+    def type(self, words: str) -> tuple[int, str, str]:
+        """Run `words`: the exit status, stdout and stderr, with the names of the docs."""
+        assert self._bash.stdin is not None
+        self._count += 1
+        out, err, end = (self.spool / f"{self._count}.{kind}" for kind in ("out", "err", "end"))
+        line = f"eval {shlex.quote(self.here(words))} >{out} 2>{err} </dev/null"
+        self._bash.stdin.write(f"{line}\necho $? >{end}.new; mv {end}.new {end}\n")
+        self._bash.stdin.flush()
+        limit = time.monotonic() + SECONDS
+        while not end.exists():
+            assert self._bash.poll() is None, f"the shell has ended: {words}"
+            assert time.monotonic() < limit, f"no end after {SECONDS} s: {words}"
+            time.sleep(0.05)
+        texts = (path.read_text(errors="replace") for path in (out, err))
+        return (int(end.read_text()), *map(self.there, texts))  # type: ignore[return-value]
+
+    def cwd(self) -> Path:
+        """The folder that the shell is in."""
+        return Path(self.here(self.type("pwd")[1].strip()))
+
+    def here(self, text: str) -> str:
+        """`text` with the names of this environment."""
+        for name, own in self.names.items():
+            text = text.replace(name, own)
+        return text
+
+    def there(self, text: str) -> str:
+        """`text` with the names of the docs."""
+        for name, own in reversed(self.names.items()):
+            text = text.replace(own, name)
+        return text
+
+    def run(self, command: Command, block: Block) -> None:
+        """Run a command of the docs; its status and output must be those that the docs show."""
+        status, out, err = self.type(command.words)
+        place = f"{block.path.name}:{command.line}: $ {command.words}\n"
+        said = f"{place}status {status}\n{out}{err}"
+        assert (status != 0) == command.fails, said
+        if command.expected:
+            printed = err if command.fails else out
+            told = "\n".join(command.expected)
+            shown = shows(command.expected, printed, whole=not command.fails)
+            assert shown, f"{said}\nbut the docs show:\n{told}"
+
+    def write(self, block: Block) -> None:
+        """Write or merge a block into the file that its mark names."""
+        assert block.mark is not None
+        path = self.cwd() / block.mark.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = self.here(block.text).replace(f"sha256:{HIDDEN}", f"sha256:{'0' * 64}")
+        if block.mark.verb == "adds to":
+            whole = _merged(yaml.safe_load(path.read_text()), yaml.safe_load(text))
+            text = yaml.safe_dump(whole, sort_keys=False)
+        path.write_text(text)
+
+    def end(self) -> None:
+        """Kill the shell and all its child processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._bash.pid, signal.SIGKILL)
+        assert self._bash.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._bash.stdin.close()
+        self._bash.wait()
+
+
+def _merged(whole: object, part: object) -> object:
+    """`whole` with the values of `part`; maps are merged key by key."""
+    if isinstance(whole, dict) and isinstance(part, dict):
+        return whole | {name: _merged(whole.get(name), value) for name, value in part.items()}
+    return part
+
+
+@dataclass
+class Environments:
+    """A locked project to copy, an index and a registry that answer."""
+
+    folder: Path
+    project: Project
+    registry: str
+    count: int = 0
+
+    @contextlib.contextmanager
+    def shell(self, name: str) -> Iterator[Shell]:
+        """A shell in a new environment of that name."""
+        self.count += 1
+        place = self.folder / f"{name}{self.count}"
+        home = place / "home/me"
+        home.mkdir(parents=True)
+        shutil.copytree(self.project.folder, home / "imgbuild", symlinks=True)
+        begin = home / {"small": "imgbuild", "home": "."}.get(name, name)
+        if name == "checkout":
+            ci_repository.git(home, "clone", "--quiet", "--shared", str(ROOT), begin.name)
+        begin.mkdir(exist_ok=True)
+        given = dict(os.environ)
+        if name in OWN_INDEX:
+            given = {**self.project.environment(), "PIP_INDEX_URL": self.project.index_url}
+        else:
+            _configure(home)
+        env = {**given, **ENGINE(), **_own(home), "TMPDIR": str(place)}
+        names = {
+            "registry.inside.example": self.registry, "registry.example": self.registry,
+            "/home/me": str(home),
+        }  # fmt: skip
+        shell = Shell(begin, env, place / "spool", names)
+        try:
+            yield shell
+        finally:
+            shell.end()
+            remove(place)
+
+
+def _own(home: Path) -> dict[str, str]:
+    """Variables of a user whose home is `home`; the cache is that of who runs the tests."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return {
+        "HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:{needs.SBIN}",
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_DATA_HOME": str(home / ".local/share"),
+        "IMGBUILD_CACHE": os.environ.get("IMGBUILD_CACHE") or f"{cache}/imgbuild",
+        "GIT_CONFIG_GLOBAL": str(DATA / "gitconfig"),
+        "COSIGN_PASSWORD": "",
+        "APPTAINER_NOHTTPS": "1",
+        "NO_COLOR": "1",
+    }
+
+
+def _configure(home: Path) -> None:
+    """Copy this machine's settings of pip and uv to `home`."""
+    settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    for name in ("pip", "uv"):
+        if (settings / name).is_dir():
+            shutil.copytree(settings / name, home / ".config" / name)
+
+
+@contextlib.contextmanager
+def serve_environments(folder: Path) -> Iterator[Environments]:
+    """Lock the project, and serve its index and a registry."""
+    needs.user_namespaces()
+    with (
+        serve(Site(files=index().site_files())) as site,
+        docker_registry.serve(folder / "registry") as registry,
+    ):
+        project = Project(folder / "project", site.url("simple"), cache=None)
+        project.folder.mkdir()
+        shutil.copy(DATA / "matrix.yaml", project.folder)
+        shutil.copy(DATA / "ci.yaml", project.folder)
+        for name in BESIDE:
+            (project.folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy2(ROOT / name, project.folder / name)
+        _environment(project.folder / ".venv")
+        (project.folder / ".gitignore").write_text("/build/\n/.venv/\n")
+        project.run("lock", "--all", "--keep")
+        project.run("render", "--all")
+        ci_repository.git(project.folder, "init", "--quiet", "--initial-branch=main")
+        ci_repository.commit(project.folder, "three targets")
+        ci_repository.git(project.folder, "branch", "release")
+        try:
+            yield Environments(folder, project, registry.host)
+        finally:
+            _drop_images()
+
+
+def _drop_images() -> None:
+    """Remove the images that the commands loaded into the engine."""
+    docker, env = needs.tool("docker"), {**os.environ, **ENGINE()}
+    listing = [docker, "image", "ls", "--quiet", "--filter", "label=dev.imgbuild.target"]
+    listed = subprocess.run(listing, env=env, capture_output=True, text=True, check=True)
+    images = sorted(set(listed.stdout.split()))
+    if images:
+        removing = [docker, "image", "rm", "--force", *images]
+        subprocess.run(removing, env=env, capture_output=True, check=True)
+
+
+def _environment(folder: Path) -> None:
+    """A link to this environment in place of the one that make creates."""
+    folder.mkdir()
+    (folder / "bin").symlink_to(Path(sys.executable).parent)
+    for name in ("made", "ready", "ready-test"):
+        (folder / name).touch()

@@ -1,0 +1,59 @@
+"""Wheels from the default index of this machine's uv, and the input files of committed locks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from uv import find_uv_bin
+
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.layers import input_hashes
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.matrix.load import load
+from imgbuild.plan.plan import plan
+from imgbuild.values import Arch, Sha256
+from tests.support import needs
+
+ROOT = Path(__file__).parents[2]
+
+
+def index_words() -> list[str]:
+    """The options of uv and pip that name that index."""
+    command = [find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--emit-index-url", "-"]
+    done = subprocess.run(command, input=b"", capture_output=True, check=True)
+    return done.stdout.decode().split()
+
+
+def wheels(folder: Path, packages: Iterable[str], *options: str) -> list[Path]:
+    """Wheels of exactly `packages`, without dependencies; `options` are further options of pip.
+
+    pip trusts the system's certificates.
+    """
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+    words = ["--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
+    subprocess.run([*pip, *index_words(), *options, *words, *packages], check=True)
+    return sorted(folder.glob("*.whl"))
+
+
+def locked(target: str) -> tuple[Lock, Store, dict[Sha256, Path]]:
+    """A committed lock, this user's cache, and in it the inputs of the x86_64 image by their hash.
+
+    Files that the cache lacks are downloaded into it, as by `imgbuild build`. Keep a reference to
+    the store: as long as it exists, other processes do not prune these files.
+    """
+    lock, store = locks.read_lock(ROOT / "images", target), Store.open()
+    layers = plan(lock, Arch.X86_64).layers
+    due = frozenset[Sha256]().union(*(input_hashes(layer.recipe) for layer in layers))
+    sizes = {wheel.sha256: wheel.size for wheel in lock.arch[Arch.X86_64].wheels}
+    if absent := [key for key in due if store.file(key) is None]:
+        needs.network()
+        needs.disk(4 + sum(sizes.get(key, 0) for key in absent) / 1e9)
+        Inputs(load(ROOT / "matrix.yaml"), Context(store, Http())).fetch(lock, layers)
+    return lock, store, {key: path for key in due if (path := store.file(key))}

@@ -1,0 +1,106 @@
+"""A small published target on disk, and a user's repository that extends it.
+
+Lock and seal are real. The records of layers are made up, since no test reads their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.lock import published as extend
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.published import Extended
+from imgbuild.lock.resolution import Deb, Resolution, Wheel
+from imgbuild.matrix.model import Drop
+from imgbuild.oci.layer import LayerRecord
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import Plan, plan
+from imgbuild.values import Arch, Digest, sha256
+from tests.support import samples
+
+OWN = "ours"
+MATRIX = """\
+version: 1
+published:
+  small:
+    lock: published/small
+    from: ../project
+targets:
+  ours:
+    extends: small
+    summary: our image
+    as_of: 2025-07-01
+    pins: {wandb: "0.20.1"}
+    requires:
+      einops: {spec: ">=0.8", reason: our models use it}
+    packages: [rsync]
+    files:
+      /opt/team/train.sh: {from: train.sh, mode: "0755"}
+    links:
+      /opt/team/start: {to: train.sh, reason: the old name}
+    env:
+      WANDB_MODE: {value: offline, reason: nodes have no network}
+    labels: {org.example.team: rl}
+"""
+SCRIPT = b"#!/bin/sh\necho training\n"
+DROP = Drop(package="numpy", paths=("bin/f2py",), reason="another one ships it too", beside="wandb")
+
+
+def published(*wheels: Wheel) -> Lock:
+    """The lock of the sample target with `wheels`; one of its drops waits for wandb."""
+    made = samples.lock(samples.wheel("numpy", "2.2.6", 5000), *wheels)
+    return msgspec.structs.replace(made, drop=(DROP,))
+
+
+def records(planned: Iterable[Plan]) -> dict[Digest, LayerRecord]:
+    """A record for each layer, made up from its id."""
+    return {
+        layer.id: LayerRecord(
+            digest=f"sha256:{sha256(layer.id.encode())}",
+            size=100,
+            diff_id=f"sha256:{sha256(layer.id.encode() + b'tar')}",
+            unpacked=200,
+        )
+        for each in planned
+        for layer in each.layers
+    }
+
+
+def publish(folder: Path, lock: Lock) -> None:
+    """Write lock and seal of a target into `folder`."""
+    sealed = seals.seal(lock, records(plan(lock, arch) for arch in lock.arch))
+    codec.write(folder / extend.LOCK, lock)
+    codec.write(folder / extend.SEAL, sealed)
+
+
+def repository(folder: Path, text: str = MATRIX, lock: Lock | None = None) -> Path:
+    """A user's repository; the path of its matrix."""
+    publish(folder / "published/small", lock or published())
+    (folder / "train.sh").write_bytes(SCRIPT)
+    (folder / "matrix.yaml").write_text(text, encoding="utf-8")
+    return folder / "matrix.yaml"
+
+
+def read(path: Path) -> Extended:
+    """The matrix at `path`, which must be one that extends."""
+    found = extend.load(path)
+    assert isinstance(found, Extended)
+    return found
+
+
+def resolved(matrix: Extended, *more: Wheel, debs: Iterable[Deb] = ()) -> dict[Arch, Resolution]:
+    """What is published, and `more` on top, as a resolution has it."""
+    old = matrix.published["small"].lock.arch[Arch.X86_64]
+    added = (samples.wheel("wandb", "0.20.1", 5000), samples.wheel("einops", "0.8.1"), *more)
+    chosen = (*old.debs, *(debs or (samples.deb("rsync"), samples.deb("libpopt0"))))
+    return {
+        Arch.X86_64: msgspec.structs.replace(
+            old,
+            wheels=tuple(sorted((*old.wheels, *added), key=lambda item: item.package)),
+            debs=tuple(sorted(chosen, key=lambda item: item.package)),
+        )
+    }

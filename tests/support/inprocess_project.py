@@ -1,0 +1,187 @@
+"""A project whose verbs run in this process: a matrix, a lock, a seal, and a filled cache.
+
+The base's layer is a small one that is put into the cache with a matching record. Wheels are real,
+and the verbs make their layers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from imgbuild import project
+from imgbuild.assemble import layers
+from imgbuild.cache.store import Store
+from imgbuild.cli import main
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Resolution, Wheel
+from imgbuild.matrix.load import load
+from imgbuild.matrix.model import Matrix
+from imgbuild.oci.layer import LayerRecord, write_layer
+from imgbuild.oci.tar import Member
+from imgbuild.plan import current
+from imgbuild.plan import plan as plans
+from imgbuild.plan import seal as seals
+from imgbuild.plan.seal import Seal
+from imgbuild.system.console import Console, console
+from imgbuild.values import Arch
+from tests.support import samples
+from tests.support.matrix_text import RIGHT
+
+TARGET = "cu124-vllm"
+UNLOCKED = "cu130-vllm"
+PACKAGES = {
+    "pip": "25.0",
+    "setuptools": "80.0",
+    "torch": "2.6.0",
+    "trl": "0.18.2",
+    "vllm": "0.8.5.post1",
+}
+SECOND = f"""
+  {UNLOCKED}:
+    summary: a new world
+    base: debian-12
+    cuda: "13.0"
+    arch: [x86_64, arm64]
+    as_of: 2026-09-27
+    gpu: ["9.0"]
+    pins: {{torch: "2.11.0"}}
+    flashinfer: {{mode: "off", reason: there is no wheel}}
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The status and output of one command."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
+class World:
+    """The project in the folder where the test runs."""
+
+    folder: Path
+    lock: Lock
+    seal: Seal
+    wheels: dict[str, Wheel]
+
+    @property
+    def matrix(self) -> Path:
+        """The path of the matrix."""
+        return self.folder / "matrix.yaml"
+
+    def edit(self, old: str, new: str) -> None:
+        """Replace a text that occurs once in the matrix."""
+        text = self.matrix.read_text()
+        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
+        self.matrix.write_text(text.replace(old, new))
+
+
+def make(folder: Path) -> World:
+    """Write matrix, lock and seal into `folder`, and their inputs into the cache."""
+    (folder / "matrix.yaml").write_text(RIGHT + SECOND.lstrip("\n"))
+    store = Store.open()
+    spool = folder / "spool"
+    spool.mkdir()
+    wheels = {
+        package: samples.add(store, samples.write_wheel(spool, package, version), package, version)
+        for package, version in PACKAGES.items()
+    }
+    spool.rmdir()
+    matrix = load(folder / "matrix.yaml")
+    lock, sealed = seal_target(folder, matrix, TARGET, wheels, (Arch.X86_64,))
+    store.release()
+    return World(folder=folder, lock=lock, seal=sealed, wheels=wheels)
+
+
+def seal_target(
+    folder: Path, matrix: Matrix, target: str, wheels: Mapping[str, Wheel], arches: Iterable[Arch]
+) -> tuple[Lock, Seal]:
+    """Lock and seal `target` with `wheels`, which are in the cache, on each of `arches`."""
+    store = Store.open()
+    resolution = Resolution(
+        wheels=tuple(wheels[package] for package in sorted(wheels)),
+        debs=(samples.deb("g++"), samples.deb("python3")),
+    )
+    lock = locks.make_lock(matrix, target, dict.fromkeys(arches, resolution))
+    known = {}
+    for layer in (layer for arch in lock.arch for layer in plans.plan(lock, arch).layers):
+        if isinstance(layer.recipe, plans.DebianRecipe):
+            known[layer.id] = _base(store)
+        else:
+            job = layers.LayerJob(layer=layer, record=None, keep=False)
+            known[layer.id] = layers.make_layer(job, store, lambda _: None).record
+    sealed = seals.seal(lock, known)
+    current.write_locked(project.find(folder), lock, sealed)
+    return lock, sealed
+
+
+def _base(store: Store) -> LayerRecord:
+    text = b"root:x:0:0::/root:/bin/sh\n"
+    with store.scratch() as scratch:
+        with (scratch / "blob").open("wb") as sink:
+            members = [Member(path="etc/passwd", size=len(text), content=text)]
+            record = write_layer(members, sink, advance=lambda _: None)
+        store.add_blob(scratch / "blob", record.digest)
+    return record
+
+
+def json_of(answer: Answer) -> Any:
+    """The JSON that a command wrote; it must have succeeded."""
+    assert answer.status == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def damage(world: World, package: str) -> Wheel:
+    """Put other bytes into the cache where the wheel of `package` was."""
+    wheel = world.wheels[package]
+    path = Store.open().file(wheel.sha256)
+    assert path is not None
+    path.chmod(0o644)
+    other = samples.write_wheel(world.folder, package, wheel.version, {"other.py": b"VALUE = 2\n"})
+    path.write_bytes(other.read_bytes())
+    other.unlink()
+    return wheel
+
+
+def reseal(world: World, digest: str) -> None:
+    """Write into the seal that the layer `trl` has the digest `digest`, and seal the lock so."""
+    known = seals.sealed_records(world.seal)
+    (layer,) = [each for each in world.seal.arch[Arch.X86_64].layers if each.name == "trl"]
+    known[layer.id] = msgspec.structs.replace(known[layer.id], digest=digest)
+    current.write_locked(project.find(world.folder), world.lock, seals.seal(world.lock, known))
+
+
+class Command:
+    """Runs imgbuild's `main` in this process."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self._patch = patch
+        self._capture = capture
+
+    def __call__(self, *arguments: str) -> Answer:
+        """Run `imgbuild ARGUMENTS`: its status and what it wrote."""
+        self._patch.setattr(sys, "argv", ["imgbuild", *arguments])
+        # Its view of the terminal is this command's alone.
+        with contextlib.suppress(AttributeError):
+            del console._terminal
+        Console.configure(console, verbosity=0, json=False)
+        self._capture.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self._capture.readouterr()
+        assert "Traceback" not in err
+        status = ended.value.code
+        return Answer(status=status if isinstance(status, int) else 0, stdout=out, stderr=err)

@@ -1,0 +1,214 @@
+"""A package index of small real wheels, for a server on this machine.
+
+`site_files` gives PEP 503 pages as plain mirrors have them, with the JSON API; other
+methods give pages as PyTorch and FlashInfer have them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from imgbuild.values import normalize
+
+EARLY = "2025-01-01T00:00:00.000000Z"
+
+
+def wheel_bytes(
+    name: str,
+    version: str,
+    requires: Sequence[str] = (),
+    files: Mapping[str, bytes] | None = None,
+    tag: str = "py3-none-any",
+) -> bytes:
+    """A wheel with one module; `requires` become Requires-Dist."""
+    plain = name.replace("-", "_")
+    info = f"{plain}-{version}.dist-info"
+    extras = sorted(
+        {line.split('extra == "')[1].split('"')[0] for line in requires if "extra" in line}
+    )
+    metadata = [
+        "Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}",
+        *(f"Provides-Extra: {extra}" for extra in extras),
+        *(f"Requires-Dist: {line}" for line in requires),
+    ]  # fmt: skip
+    contents = dict(files or {f"{plain}/__init__.py": f"VERSION = {version!r}\n".encode()})
+    contents[f"{info}/METADATA"] = ("\n".join(metadata) + "\n").encode()
+    contents[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n".encode()
+    rows = [f"{path},sha256={_hash(data)},{len(data)}" for path, data in contents.items()]
+    contents[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in contents.items():
+            archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), data)
+    return buffer.getvalue()
+
+
+def sdist_bytes(name: str, version: str, files: Mapping[str, bytes]) -> bytes:
+    """A .tar.gz source distribution that holds `files` in its one folder."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for path, data in files.items():
+            member = tarfile.TarInfo(f"{name}-{version}/{path}")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+@dataclass
+class Published:
+    """A file as an index lists it."""
+
+    package: str
+    file: str
+    data: bytes
+    uploaded: str
+    yanked: bool
+
+
+@dataclass
+class LocalIndex:
+    """Files to publish; `site_files` gives them as a server has them."""
+
+    published: list[Published] = field(default_factory=list)
+
+    def wheel(
+        self,
+        name: str,
+        version: str,
+        requires: Sequence[str] = (),
+        *,
+        uploaded: str = EARLY,
+        tag: str = "py3-none-any",
+        yanked: bool = False,
+        files: Mapping[str, bytes] | None = None,
+    ) -> Published:
+        """Publish a wheel made of these."""
+        data = wheel_bytes(name, version, requires, files, tag)
+        file = f"{name.replace('-', '_')}-{version}-{tag}.whl"
+        return self.add(name, file, data, uploaded=uploaded, yanked=yanked)
+
+    def add(
+        self, name: str, file: str, data: bytes, *, uploaded: str = EARLY, yanked: bool = False
+    ) -> Published:
+        """Publish any file."""
+        item = Published(normalize(name), file, data, uploaded, yanked)
+        self.published.append(item)
+        return item
+
+    def site_files(self, *, api: bool = True) -> dict[str, bytes]:
+        """Pages, JSON API (unless not `api`) and files, by path."""
+        found = {f"packages/{quote(item.file)}": item.data for item in self.published}
+        for package in {item.package for item in self.published}:
+            own = [item for item in self.published if item.package == package]
+            found[f"simple/{package}/"] = _page(own, "../../packages/", hashes=True)
+            if api:
+                found[f"pypi/{package}/json"] = _json_api(own)
+        return found
+
+    def pytorch_files(self, tag: str) -> dict[str, bytes]:
+        """Like the PyTorch index: links from the root of the server, `+` escaped, hashes, no API.
+
+        METADATA is beside each wheel and has two attributes; a comment ends the page.
+        """
+        found = {f"whl/{tag}/{quote(item.file)}": item.data for item in self.published}
+        for package in {item.package for item in self.published}:
+            links = []
+            for item in self._of(package):
+                own = metadata_of(item.data)
+                found[f"whl/{tag}/{quote(item.file)}.metadata"] = own
+                beside = f"sha256={hashlib.sha256(own).hexdigest()}"
+                links.append(
+                    f'    <a href="/whl/{tag}/{quote(item.file)}#sha256={_hex(item.data)}"'
+                    f' data-dist-info-metadata="{beside}" data-core-metadata="{beside}">'
+                    f"{html.escape(item.file)}</a><br/>"
+                )
+            text = "\n".join(
+                ["<!DOCTYPE html>", "<html>", "  <body>", f"    <h1>Links for {package}</h1>",
+                 *links, "  </body>", "</html>", "<!--TIMESTAMP 1767225600-->"]
+            )  # fmt: skip
+            found[f"whl/{tag}/{package}/"] = text.encode()
+        return found
+
+    def flashinfer_files(self, tag: str, torch: str) -> dict[str, bytes]:
+        """Like the former FlashInfer index: no hashes, no API, files on the same server."""
+        found = {f"releases/{quote(item.file)}": item.data for item in self.published}
+        for package in {item.package for item in self.published}:
+            page = _page(self._of(package), "../../../../releases/", hashes=False)
+            found[f"whl/{tag}/torch{torch}/{package}/"] = page
+        return found
+
+    def flashinfer_pages(self, folder: str, releases: str) -> dict[str, bytes]:
+        """Like the FlashInfer index: pages that name the files of releases on another server.
+
+        `folder` is cu124/torch2.6 for wheels of one torch, cu130 for a cache of compiled kernels;
+        addresses have their `+` as it is, and a hash.
+        """
+        found = {}
+        for package in {item.package for item in self.published}:
+            links = "".join(
+                f'<a href="{releases}/{self.release(item)}#sha256={_hex(item.data)}">'
+                f"{item.file}</a><br>\n"
+                for item in self._of(package)
+            )
+            head = f"<head><title>Links for {package}</title></head>"
+            page = f"<!DOCTYPE html>\n<html>\n{head}\n<body>\n{links}</body>\n</html>\n"
+            found[f"whl/{folder}/{package}/"] = page.encode()
+        return found
+
+    def release(self, item: Published) -> str:
+        """The path of a file among the releases: its tag has no local part, its name has."""
+        version = item.file.split("-")[1].partition("+")[0]
+        return f"v{version}/{item.file}"
+
+    def _of(self, package: str) -> list[Published]:
+        return [item for item in self.published if item.package == package]
+
+
+def metadata_of(wheel: bytes) -> bytes:
+    """METADATA of a wheel."""
+    with zipfile.ZipFile(io.BytesIO(wheel)) as opened:
+        (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+        return opened.read(name)
+
+
+def _page(items: Sequence[Published], base: str, *, hashes: bool) -> bytes:
+    links = []
+    for item in items:
+        digest = f"#sha256={_hex(item.data)}" if hashes else ""
+        yanked = ' data-yanked="broken"' if item.yanked else ""
+        address = html.escape(f"{base}{quote(item.file)}{digest}")
+        links.append(f'<a href="{address}"{yanked}>{html.escape(item.file)}</a><br/>')
+    return ("<!DOCTYPE html>\n<html><body>\n" + "\n".join(links) + "\n</body></html>\n").encode()
+
+
+def _json_api(items: Sequence[Published]) -> bytes:
+    releases: dict[str, list[dict[str, object]]] = {}
+    for item in items:
+        releases.setdefault(item.file.split("-")[1], []).append(
+            {
+                "filename": item.file,
+                "url": f"../../packages/{quote(item.file)}",
+                "digests": {"sha256": _hex(item.data)},
+                "size": len(item.data),
+                "upload_time_iso_8601": item.uploaded,
+                "yanked": item.yanked,
+            }
+        )
+    return json.dumps({"releases": releases}).encode()
+
+
+def _hex(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _hash(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -1,0 +1,392 @@
+"""A registry in memory that follows the distribution specification 1.1, with chosen faults.
+
+The fields of `Registry` turn features off and add faults; `requests` has what was asked. For a real
+registry see `docker_registry`.
+
+    with memory_registry.serve(Registry(referrers_api=False)) as registry:
+        registry.faults.append(Fault("PUT .*/uploads/", cut_request=1000))
+        Client(first_wait=0.001).upload(registry.repository("me/x"), source)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+import pytest
+
+from imgbuild.registry.reference import Reference, Repository
+from tests.support.memory_registry_http import serve
+from tests.support.memory_registry_values import (
+    INDEX,
+    ROUTES,
+    SECRET,
+    Answer,
+    Asked,
+    Fault,
+    Session,
+    actions,
+    basic,
+    error,
+    named,
+    needed,
+    referrer,
+)
+
+__all__ = [
+    "INDEX",
+    "SECRET",
+    "Answer",
+    "Asked",
+    "Fault",
+    "Registry",
+    "alone",
+    "named",
+    "reference",
+    "says",
+    "serve",
+]
+
+
+@dataclass
+class Registry:
+    """The contents of a registry, its features and its faults."""
+
+    blobs: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    manifests: dict[tuple[str, str], tuple[bytes, str]] = field(default_factory=dict)
+    tags: dict[tuple[str, str], str] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    begun: int = 0  # uploads so far
+    # Manners.
+    referrers_api: bool = True
+    filters: bool = True  # referrers by type
+    mounts: bool = True
+    deletes: bool = True
+    verifies: bool = True  # refuses bytes that are not what their digest says
+    keeps_parts: bool = True  # bytes of a request that broke stay in the upload
+    heads: bool = True  # HEAD of a manifest is answered as GET is
+    tells_digest: bool = True
+    ranges: bool = True
+    page: int | None = None  # entries of a page
+    chunk_minimum: int = 0
+    largest: int | None = None  # bytes of a body that are taken
+    locations: str = "absolute"  # or "relative", "foreign"
+    redirects: bool = False  # blobs lie on another server
+    # Logins: "" for nobody, "basic", or "bearer" (with `login`, or `identity`, or for anybody).
+    auth: str = ""
+    login: tuple[str, str] | None = None
+    identity: str = ""
+    token_uses: int | None = None  # requests that a token is good for
+    token_life: int | None = None  # seconds that it is said to be
+    realm: str = ""
+    faults: list[Fault] = field(default_factory=list)
+    # What happened.
+    requests: list[Asked] = field(default_factory=list)
+    granted: list[tuple[str, ...]] = field(default_factory=list)
+    tokens: dict[str, tuple[tuple[str, ...], int | None]] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    host: str = ""
+    storage: str = ""
+    scheme: str = "http"
+
+    def repository(self, name: str) -> Repository:
+        """A repository here."""
+        return Repository(self.host, name)
+
+    def asked(self, where: str) -> list[Asked]:
+        """The requests whose "METHOD /path?query" `where` is found in."""
+        return [one for one in self.requests if re.search(where, f"{one.method} {one.path}")]
+
+    # -- inside: what is answered
+
+    def fault(self, asked: Asked) -> Fault | None:
+        """The fault for a request; each fault applies `times` times."""
+        with self.lock:
+            for fault in self.faults:
+                if fault.times and re.search(fault.where, f"{asked.method} {asked.path}"):
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def answer(self, asked: Asked, body: bytes) -> Answer:
+        """Handle a request."""
+        parts = urlsplit(asked.path)
+        query = dict(parse_qsl(parts.query))
+        ways = [(kind, re.fullmatch(way, unquote(parts.path))) for kind, way in ROUTES]
+        kind, found = next((each for each in ways if each[1]), ("", None))
+        if found is None:
+            return error(404, "NOT_FOUND")
+        with self.lock:
+            free = kind in ("token", "stored") or asked.server == "storage"
+            refused = None if free else self._refused(asked, found.groupdict(), query)
+            if refused is not None:
+                return refused
+            if self.largest is not None and len(body) > self.largest:
+                return Answer(413, b"<html>too large</html>")
+            work: Callable[..., Answer] = getattr(self, f"_{kind}")
+            return work(asked, body, query, **found.groupdict())
+
+    def _refused(self, asked: Asked, names: dict[str, str], query: dict[str, str]) -> Answer | None:
+        """The refusal of a request that is not allowed."""
+        given = asked.headers.get("Authorization", "")
+        if self.auth == "basic":
+            return None if given == basic(self.login) else self._challenge('Basic realm="here"')
+        if self.auth != "bearer":
+            return None
+        wanted = needed(asked.method, names, query)
+        token = given.removeprefix("Bearer ")
+        scopes, left = self.tokens.get(token, ((), 0))
+        if left == 0 or not wanted <= {part for scope in scopes for part in actions(scope)}:
+            place = self.realm or f"{self.scheme}://{self.host}/token"
+            scope = " ".join(f"{thing}:{action}" for thing, action in sorted(wanted))
+            return self._challenge(f'Bearer realm="{place}",service="here",scope="{scope}"')
+        self.tokens[token] = (scopes, None if left is None else left - 1)
+        return None
+
+    def _challenge(self, text: str) -> Answer:
+        made = error(401, "UNAUTHORIZED")
+        made.headers["WWW-Authenticate"] = text
+        return made
+
+    def _token(self, asked: Asked, body: bytes, query: dict[str, str]) -> Answer:
+        form = dict(parse_qsl(body.decode()))
+        if self.identity:
+            right = (form.get("grant_type"), form.get("refresh_token"), asked.method) == (
+                "refresh_token", self.identity, "POST"
+            )  # fmt: skip
+        else:
+            right = self.login is None or asked.headers.get("Authorization") == basic(self.login)
+        if not right:
+            return error(401, "UNAUTHORIZED")
+        pairs = parse_qsl(urlsplit(asked.path).query)
+        scopes = tuple(value for name, value in pairs if name == "scope")
+        scopes += tuple(form.get("scope", "").split())
+        token = f"token-secret-{len(self.tokens)}"
+        self.tokens[token] = (scopes, self.token_uses)
+        self.granted.append(scopes)
+        answer: dict[str, object] = {"access_token" if self.identity else "token": token}
+        if self.token_life is not None:
+            answer["expires_in"] = self.token_life
+        return Answer(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+
+    def _ping(self, *_: object) -> Answer:
+        return Answer(200, b"{}")
+
+    # -- blobs
+
+    def _begin(self, _: Asked, body: bytes, query: dict[str, str], name: str) -> Answer:
+        mounted = self.blobs.get((query.get("from", ""), query.get("mount", "")))
+        if self.mounts and mounted is not None:
+            self.blobs[name, query["mount"]] = mounted
+            return self._made(name, "blobs", query["mount"])
+        self.begun += 1
+        key = f"upload{self.begun}"
+        self.sessions[key] = Session(name, bytearray(body))
+        answer = Answer(202, b"", {"Location": self._place(key)})
+        if self.chunk_minimum:
+            answer.headers["OCI-Chunk-Min-Length"] = str(self.chunk_minimum)
+        return answer
+
+    def _session(
+        self, asked: Asked, body: bytes, query: dict[str, str], key: str, **_: str
+    ) -> Answer:
+        session = self.sessions.get(key)
+        if session is None:
+            return error(404, "BLOB_UPLOAD_UNKNOWN")
+        if asked.method == "GET":
+            return Answer(204, b"", self._progress(key))
+        if asked.method == "DELETE":
+            del self.sessions[key]
+            return Answer(204)
+        if asked.method == "PATCH":
+            span = asked.headers.get("Content-Range", "")
+            if span and int(span.partition("-")[0]) != len(session.data):
+                return Answer(416, b"", self._progress(key))
+            session.data += body
+            return Answer(202, b"", self._progress(key))
+        data = bytes(session.data) + body
+        digest = query.get("digest", "")
+        if self.verifies and digest != named(data):
+            return error(400, "DIGEST_INVALID")
+        del self.sessions[key]
+        self.blobs[session.name, digest] = data
+        return self._made(session.name, "blobs", digest)
+
+    def broke(self, asked: Asked, body: bytes) -> None:
+        """Keep the part of a body that arrived before the connection broke."""
+        found = re.search(r"(upload\d+)", urlsplit(asked.path).path)
+        with self.lock:
+            session = self.sessions.get(found[1]) if found else None
+            if session is not None and self.keeps_parts:
+                session.data += body
+
+    def _progress(self, key: str) -> dict[str, str]:
+        size = len(self.sessions[key].data)
+        return {"Location": self._place(key), "Range": f"0-{max(0, size - 1)}"}
+
+    def _place(self, key: str) -> str:
+        if self.locations == "foreign":
+            return f"{self.scheme}://{self.storage}/elsewhere/{key}/{SECRET}?signature={SECRET}"
+        path = f"/v2/{self.sessions[key].name}/blobs/uploads/{key}?_state={SECRET}"
+        return path if self.locations == "relative" else f"{self.scheme}://{self.host}{path}"
+
+    def _made(self, name: str, kind: str, target: str) -> Answer:
+        headers = {"Location": f"/v2/{name}/{kind}/{target}"}
+        if self.tells_digest:
+            headers["Docker-Content-Digest"] = target
+        return Answer(201, b"", headers)
+
+    def _blob(
+        self, asked: Asked, _: bytes, query: dict[str, str], name: str, digest: str
+    ) -> Answer:
+        if asked.method == "DELETE":
+            return self._deleted(self.blobs.pop((name, digest), None) if self.deletes else False)
+        if (name, digest) not in self.blobs:
+            return error(404, "BLOB_UNKNOWN")
+        if self.redirects:
+            place = f"{self.scheme}://{self.storage}/stored/{name}/{digest}?signature={SECRET}"
+            return Answer(307, b"", {"Location": place})
+        return self._stored(asked, b"", query, name, digest)
+
+    def _stored(self, asked: Asked, _: bytes, __: dict[str, str], name: str, digest: str) -> Answer:
+        data = self.blobs[name, digest]
+        headers = {"Content-Type": "application/octet-stream", "Docker-Content-Digest": digest}
+        found = re.fullmatch(r"bytes=(\d+)-(\d*)", asked.headers.get("Range", ""))
+        if found is None or not self.ranges:
+            return Answer(200, data, headers)
+        start, end = int(found[1]), min(len(data), int(found[2] or len(data)) + 1)
+        if start >= len(data):
+            return Answer(416, b"", {"Content-Range": f"bytes */{len(data)}"})
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
+        return Answer(206, data[start:end], headers)
+
+    def _deleted(self, found: object) -> Answer:
+        if not self.deletes:
+            return error(405, "UNSUPPORTED")
+        return Answer(202) if found is not None else error(404, "UNKNOWN")
+
+    # -- manifests and lists
+
+    def _manifest(
+        self, asked: Asked, body: bytes, _: dict[str, str], name: str, target: str
+    ) -> Answer:
+        digest = target if ":" in target else self.tags.get((name, target), "")
+        if asked.method == "PUT":
+            return self._put(asked, body, name, target)
+        if asked.method == "DELETE":
+            if self.deletes and ":" not in target:
+                return self._deleted(self.tags.pop((name, target), None))
+            return self._deleted(self.manifests.pop((name, digest), None) if self.deletes else 0)
+        if (name, digest) not in self.manifests:
+            return error(404, "MANIFEST_UNKNOWN")
+        if asked.method == "HEAD" and not self.heads:
+            return Answer(405)
+        data, kind = self.manifests[name, digest]
+        headers = {"Content-Type": kind}
+        if self.tells_digest:
+            headers["Docker-Content-Digest"] = digest
+        return Answer(200, data, headers)
+
+    def _put(self, asked: Asked, body: bytes, name: str, target: str) -> Answer:
+        digest = named(body)
+        if self.verifies and ":" in target and target != digest:
+            return error(400, "DIGEST_INVALID")
+        document = json.loads(body)
+        below = [document.get("config"), *document.get("layers", ())]
+        lacking = [one for one in below if one and (name, one["digest"]) not in self.blobs]
+        lacking += [
+            one for one in document.get("manifests", ())
+            if (name, one["digest"]) not in self.manifests and not target.startswith("sha256-")
+        ]  # fmt: skip
+        if lacking:
+            return error(404, "MANIFEST_BLOB_UNKNOWN")
+        self.manifests[name, digest] = (body, asked.headers.get("Content-Type", ""))
+        if ":" not in target:
+            self.tags[name, target] = digest
+        made = self._made(name, "manifests", digest)
+        if self.referrers_api and "subject" in document:
+            made.headers["OCI-Subject"] = document["subject"]["digest"]
+        return made
+
+    def _tags(self, asked: Asked, _: bytes, query: dict[str, str], name: str) -> Answer:
+        found = sorted(tag for owner, tag in self.tags if owner == name)
+        if not found and not any(owner == name for owner, _ in self.manifests):
+            return error(404, "NAME_UNKNOWN")
+        return self._listed(asked, query, found, lambda part: {"name": name, "tags": part})
+
+    def _catalog(self, asked: Asked, _: bytes, query: dict[str, str]) -> Answer:
+        found = sorted({name for name, _ in self.manifests})
+        return self._listed(asked, query, found, lambda part: {"repositories": part})
+
+    def _referrers(
+        self, asked: Asked, _: bytes, query: dict[str, str], name: str, digest: str
+    ) -> Answer:
+        if not self.referrers_api:
+            return Answer(404, b"<html>not found</html>")
+        found = [
+            one for (owner, key), (data, kind) in self.manifests.items()
+            if owner == name and (one := referrer(data, kind, key, digest)) is not None
+        ]  # fmt: skip
+        wanted = query.get("artifactType") if self.filters else None
+        found = [one for one in found if wanted in (None, one["artifactType"])]
+        made = self._listed(
+            asked, query, found,
+            lambda part: {"schemaVersion": 2, "mediaType": INDEX, "manifests": part},
+        )  # fmt: skip
+        made.headers["Content-Type"] = INDEX
+        if wanted:
+            made.headers["OCI-Filters-Applied"] = "artifactType"
+        return made
+
+    def _listed(
+        self,
+        asked: Asked,
+        query: dict[str, str],
+        found: list,  # type: ignore[type-arg]
+        shape: Callable[[list], object],  # type: ignore[type-arg]
+    ) -> Answer:
+        """One page of a list; the rest behind a Link."""
+        start, size = int(query.get("at", 0)), self.page or len(found) or 1
+        made = Answer(200, json.dumps(shape(found[start : start + size])).encode())
+        made.headers["Content-Type"] = "application/json"
+        if start + size < len(found):
+            kept = urlencode({**query, "at": start + size})
+            path = urlsplit(asked.path).path
+            made.headers["Link"] = f'<{path}?{kept}>; rel="next"'
+        return made
+
+
+def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Hide this machine's logins, certificates and proxies from a test."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("NETRC", str(folder / "netrc"))
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder / "docker"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
+    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+
+
+def says(name: str, value: str | None) -> Callable[[Answer], None]:
+    """A change of an answer: header `name` gets another value, or none."""
+
+    def _edit(answer: Answer) -> None:
+        answer.headers[name] = value or ""
+        if value is None:
+            del answer.headers[name]
+
+    return _edit
+
+
+def reference(registry: Registry, name: str, target: str) -> Reference:
+    """A tag or a digest of a repository."""
+    tag, digest = (None, target) if ":" in target else (target, None)
+    return Reference(registry.host, name, tag, digest)

@@ -1,0 +1,227 @@
+"""What a test needs from the machine: each function returns it, or skips the test with a remedy.
+
+With IMGBUILD_NO_SKIP=1 (as in .ci/run) a missing program or service is a failure. So is too little
+disk space, unless IMGBUILD_SMALL_DISK=1 is set.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+ENGINES = Path("/run/imgbuild-engines/env")
+ROOM = "make room"  # the remedy where a disk is too full
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+INSTALL = "run tools/engines as root on Debian 12"
+
+
+def strict() -> bool:
+    """Whether a test that cannot run here is a failure."""
+    return os.environ.get("IMGBUILD_NO_SKIP") == "1"
+
+
+def long() -> bool:
+    """Whether the tests marked `long` run."""
+    return os.environ.get("IMGBUILD_LONG") == "1"
+
+
+def small_disk() -> bool:
+    """Whether a test may be skipped for lack of disk space though other skips are failures."""
+    return os.environ.get("IMGBUILD_SMALL_DISK") == "1"
+
+
+def missing(what: str, remedy: str) -> NoReturn:
+    """Skip the running test, or fail it where skipping is not allowed."""
+    text = f"{what}; {remedy}"
+    if strict():
+        pytest.fail(f"skipping is not allowed here: {text}", pytrace=False)
+    pytest.skip(text, allow_module_level=True)
+
+
+@functools.cache
+def wait_for_engines() -> None:
+    """Wait until .ci/run has installed the engines."""
+    ready = os.environ.get("IMGBUILD_ENGINES_READY")
+    while ready and not Path(ready).exists():
+        time.sleep(0.5)
+
+
+def remedy(reason: str) -> str:
+    """What to do about a skip: install all engines, or the remedy that the reason has."""
+    return "sudo tools/engines" if INSTALL in reason else reason.rpartition("; ")[2]
+
+
+def tool(name: str, package: str | None = None) -> str:
+    """The path of program `name`, which Debian's `package` (the same name by default) has."""
+    path = shutil.which(name) or shutil.which(name, path=SBIN)
+    if path is None:
+        missing(f"{name} is not installed", f"apt-get install {package or name}, or {INSTALL}")
+    return path
+
+
+def root() -> None:
+    """The test must run as root."""
+    if os.geteuid() != 0:
+        missing("this test needs root", "run it with sudo")
+
+
+def user_namespaces() -> str:
+    """The `unshare` command; the kernel allows this user to create user namespaces."""
+    unshare = tool("unshare", "util-linux")
+    if not _answers(unshare, "--user", "--map-root-user", "--mount", "true"):
+        missing(
+            "user namespaces are not allowed",
+            "set sysctl kernel.unprivileged_userns_clone=1 and user.max_user_namespaces above 0",
+        )
+    return unshare
+
+
+def docker() -> str:
+    """The `docker` command; its engine answers and uses the containerd image store."""
+    path = tool("docker", "docker.io docker-cli")
+    if not _answers(path, "info"):
+        missing("no Docker Engine answers", INSTALL)
+    if "io.containerd.snapshotter" not in _output(path, "info", "--format", "{{.DriverStatus}}"):
+        missing("Docker does not use the containerd image store", INSTALL)
+    return path
+
+
+def buildx() -> str:
+    """The `docker` command; its engine answers, and buildx is installed."""
+    path = docker()
+    if not _answers(path, "buildx", "version"):
+        missing("docker has no buildx", f"apt-get install docker-buildx, or {INSTALL}")
+    return path
+
+
+def docker20() -> dict[str, str]:
+    """Environment variables with which `docker` uses the Docker 20.10 of tools/engines."""
+    path = tool("docker", "docker.io docker-cli")
+    host = _engine("IMGBUILD_DOCKER20_HOST")
+    extra = {"DOCKER_HOST": host}
+    if not host or not _answers(path, "info", extra=extra):
+        missing("no Docker 20.10 answers", INSTALL)
+    return extra
+
+
+def podman() -> str:
+    """The `podman` command, where it can list its images."""
+    path = tool("podman")
+    if not _answers(path, "info"):
+        missing("podman does not answer", INSTALL)
+    return path
+
+
+def apptainer() -> str:
+    """The `apptainer` command, 1.4 or newer."""
+    path = tool("apptainer", "apptainer of Debian sid")
+    version = _output(path, "--version").split()[-1:]
+    if not version or tuple(map(int, version[0].split("-")[0].split(".")[:2])) < (1, 4):
+        missing(f"apptainer does not run, or is older than 1.4: {version}", INSTALL)
+    return path
+
+
+def registry() -> str:
+    """HOST:PORT of an empty registry on this machine, over plain HTTP."""
+    address = _engine("IMGBUILD_REGISTRY")
+    host, _, port = address.partition(":")
+    try:
+        with socket.create_connection((host, int(port or 0)), timeout=5):
+            return address
+    except OSError:
+        missing("no registry answers on this machine", INSTALL)
+
+
+def slurm() -> dict[str, str]:
+    """Environment variables with which sbatch and the rest use the Slurm of tools/engines."""
+    path = tool("sinfo", "slurm-wlm munge")
+    extra = {"SLURM_CONF": _engine("IMGBUILD_SLURM_CONF")}
+    if not extra["SLURM_CONF"] or not _answers(path, "--noheader", extra=extra):
+        missing("no Slurm answers", INSTALL)
+    return extra
+
+
+def emulator(arch: str) -> str:
+    """The static user-mode emulator of `arch`, as `uname -m` names it."""
+    return tool(f"qemu-{arch}-static", "qemu-user-static")
+
+
+def network() -> None:
+    """The package index that uv is configured for must answer."""
+    if not _index_answers():
+        missing(
+            "the package index does not answer",
+            "connect to a network, or set PIP_INDEX_URL or UV_DEFAULT_INDEX to an index that does",
+        )
+
+
+def disk(gigabytes: float = 10) -> None:
+    """So many gigabytes must be free in the folder for temporary files."""
+    folder = Path(os.environ.get("TMPDIR", "/tmp"))
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < gigabytes:
+        text = f"{folder} has {free:.1f} GB free of the {gigabytes} GB needed"
+        if small_disk():
+            pytest.skip(f"{text}; {ROOM}", allow_module_level=True)
+        missing(text, ROOM)
+
+
+@functools.cache
+def _index_answers() -> bool:
+    from uv import find_uv_bin
+
+    made = subprocess.run(
+        [find_uv_bin(), "pip", "compile", "--emit-index-url", "--quiet", "-"],
+        input=b"",
+        capture_output=True,
+        check=False,
+    )
+    words = made.stdout.decode().split()
+    urls = [url for flag, url in itertools.pairwise(words) if flag == "--index-url"]
+    parts = urllib.parse.urlsplit(urls[0] if urls else "")
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+    # Behind a proxy the name may not resolve here; the download itself will fail or not.
+    if os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"):
+        return True
+    try:
+        with socket.create_connection((parts.hostname or "", port), timeout=20):
+            return True
+    except OSError:
+        return False
+
+
+def _engine(name: str) -> str:
+    """A value that tools/engines wrote: from the environment, else from its file."""
+    if name in os.environ:
+        return os.environ[name]
+    lines = ENGINES.read_text().splitlines() if ENGINES.exists() else []
+    pairs = dict(line.split("=", 1) for line in lines if "=" in line)
+    return pairs.get(name, "")
+
+
+def _answers(*command: str, extra: dict[str, str] | None = None) -> bool:
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **(extra or {})},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout

@@ -1,0 +1,78 @@
+"""A user without rights (nobody), and a Python that this user can start.
+
+Root's own Python may be where no other user can look (pyenv below a home of mode 700).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from imgbuild.oci.tree import remove
+from tests.support import needs
+
+AS_NOBODY = ("--reuid=nobody", "--regid=nogroup", "--clear-groups")
+VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+SYSTEM = Path("/usr/bin") / VERSION
+
+
+def become() -> list[str]:
+    """The first words of a command line; the rest runs as nobody."""
+    needs.root()
+    return [needs.tool("setpriv", "util-linux"), *AS_NOBODY]
+
+
+@contextlib.contextmanager
+def home() -> Iterator[Path]:
+    """A new folder of nobody's, removed at the end; pytest's folders are closed to other users."""
+    needs.root()
+    folder = Path(tempfile.mkdtemp(prefix="imgbuild-nobody-"))
+    nobody = pwd.getpwnam("nobody")
+    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    folder.chmod(0o755)
+    yield folder
+    remove(folder)
+
+
+def python(folder: Path) -> str:
+    """A Python with this one's packages that nobody can start.
+
+    Where this one cannot be read, it is an environment of the system's Python below `folder`,
+    which nobody must be able to enter.
+    """
+    if _starts(sys.executable):
+        return sys.executable
+    environment = folder / "environment"
+    made = environment / "bin" / "python"
+    if not made.is_symlink():
+        packages = environment / "lib" / VERSION / "site-packages"
+        for parent in (made.parent, packages.parent):
+            parent.mkdir(parents=True)
+        (environment / "pyvenv.cfg").write_text(f"home = {SYSTEM.parent}\n", encoding="utf-8")
+        made.symlink_to(SYSTEM)
+        packages.symlink_to(sysconfig.get_path("purelib"))
+    if not _starts(str(made)):
+        needs.missing(
+            f"neither {sys.executable} nor {SYSTEM} starts for nobody with these packages",
+            f"apt-get install {VERSION}, in a repository that all can read",
+        )
+    return str(made)
+
+
+def _starts(python: str) -> bool:
+    """Whether nobody can start it and import what imgbuild needs.
+
+    `env` starts it, since setpriv itself may still look where nobody cannot.
+    """
+    done = subprocess.run(
+        [*become(), "env", python, "-B", "-c", "import imgbuild, msgspec"],
+        cwd="/", capture_output=True, check=False,
+    )  # fmt: skip
+    return done.returncode == 0

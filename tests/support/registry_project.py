@@ -1,0 +1,111 @@
+"""The project of `inprocess_project` and a registry on this machine, for tests of push and pull."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.store import Store
+from imgbuild.matrix.load import load
+from imgbuild.pipeline import targets
+from imgbuild.publish import push
+from imgbuild.publish.push import Pushed, Work
+from imgbuild.publish.push_plan import PushPlan, push_plan
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Reference, Repository
+from imgbuild.values import Arch
+from tests.support import inprocess_project, memory_registry
+from tests.support.inprocess_project import TARGET, UNLOCKED, World
+from tests.support.memory_registry import Registry
+from tests.support.memory_registry_values import Asked
+
+DAY = datetime.date(2026, 11, 21)
+NAME = "me/rl"
+BOTH = UNLOCKED  # the target that is sealed for two architectures
+TAGS = (TARGET, f"{TARGET}-20261121")
+
+
+@dataclass
+class Place:
+    """A project, a registry, and the requests of pushes to it."""
+
+    world: World
+    registry: Registry
+
+    @property
+    def repository(self) -> Repository:
+        """Where pushes go."""
+        return self.registry.repository(NAME)
+
+    def work(self, *mounts: str, tag: bool = True, attach: bool = False) -> Work:
+        """The settings of a push, with short waits."""
+        session = targets.open_session(self.world.matrix, targets.Options(offline=True))
+        return Work(
+            client=Client(first_wait=0.001, attempts=3, origin=True),
+            repository=self.repository,
+            mounts=tuple(self.registry.repository(name) for name in mounts),
+            project=session.project,
+            inputs=session.inputs(),
+            processes=1,
+            tag=tag,
+            attach=attach,
+        )
+
+    def plan(self, *, only_base: bool = False) -> PushPlan:
+        """The plan of the target with one architecture."""
+        world = self.world
+        return push_plan(world.lock, world.seal, (Arch.X86_64,), date=DAY, only_base=only_base)
+
+    def both(self, *arches: Arch) -> PushPlan:
+        """The plan of a target that is sealed for two architectures, or of some of them."""
+        matrix = load(self.world.matrix)
+        lock, sealed = inprocess_project.seal_target(
+            self.world.folder, matrix, BOTH, self.world.wheels, Arch
+        )
+        return push_plan(lock, sealed, arches or tuple(Arch), date=DAY)
+
+    def push(self) -> Pushed:
+        """Push the target with one architecture."""
+        return push.push(self.work(), self.plan())
+
+    def tags(self) -> dict[str, str]:
+        """The tags of the repository."""
+        return {tag: digest for (_, tag), digest in self.registry.tags.items()}
+
+    def reference(self, tag: str) -> Reference:
+        """Something in the repository, by tag."""
+        return Reference(self.registry.host, NAME, tag)
+
+    def writes(self) -> list[Asked]:
+        """The requests so far that change something."""
+        return [one for one in self.registry.requests if one.method not in ("GET", "HEAD")]
+
+    def forget(self, monkeypatch: pytest.MonkeyPatch, *kept: str) -> Store:
+        """Use an empty cache from now on, with the wheels of the packages `kept`."""
+        old, place = Store.open(), self.world.folder.parent / "another-cache"
+        monkeypatch.setenv("IMGBUILD_CACHE", str(place))
+        new = Store.open()
+        for package in kept:
+            wheel = self.world.wheels[package]
+            path = old.file(wheel.sha256)
+            assert path is not None
+            with new.scratch() as scratch:
+                new.add_file(Path(shutil.copy(path, scratch / "wheel")), wheel.sha256)
+        return new
+
+
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A `Place` in `tmp_path`, without this machine's settings."""
+    memory_registry.alone(monkeypatch, tmp_path)
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with memory_registry.serve(Registry()) as registry:
+        yield Place(world=inprocess_project.make(folder), registry=registry)

@@ -1,0 +1,100 @@
+"""A locked project for tests of render: two architectures, dropped files, an sdist, a link."""
+
+from __future__ import annotations
+
+import msgspec
+
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import BuiltWheel, LockedFile, Resolution, Wheel
+from imgbuild.matrix.model import Drop, Link, Matrix, Variable, Wanted
+from imgbuild.oci.layer import LayerRecord
+from imgbuild.plan import plan as plans
+from imgbuild.plan import seal as seals
+from imgbuild.plan.seal import Seal
+from imgbuild.values import Arch, sha256
+from tests.support import samples
+
+DROP = Drop(
+    package="fastapi-cli",
+    beside="fastapi",
+    paths=("bin/fastapi", "lib/python3.11/site-packages/fastapi_cli/extra/*"),
+    reason="fastapi ships the same command",
+)
+BUILT = BuiltWheel(
+    package="antlr4-python3-runtime",
+    version="4.9.3",
+    index="pypi",
+    sdist=LockedFile(file="antlr4-python3-runtime-4.9.3.tar.gz", size=1, sha256="a" * 64),
+    env={"QUIET": "yes, please"},
+    requires=(samples.wheel("setuptools", "80.9.0"),),
+    wheel=LockedFile(file="antlr4_python3_runtime-4.9.3-py3-none-any.whl", size=1, sha256="b" * 64),
+)
+
+
+def matrix(*arches: Arch) -> Matrix:
+    """The sample matrix with uv, on `arches`."""
+    found = samples.matrix(
+        arch=arches or (Arch.X86_64, Arch.ARM64),
+        requires={"uv": Wanted(reason=samples.REASON)},
+        drop=(DROP,),
+        links={"/opt/venv/lib/libx.so": Link(to="libx.so.1", reason=samples.REASON)},
+        env={"GREETING": Variable(value='say "hi" to $HOME', reason="it shows how it is quoted")},
+    )
+    return msgspec.structs.replace(found, registry="registry.example/me/images")
+
+
+def resolution(arch: Arch) -> Resolution:
+    """Big wheels, small ones, one for this architecture alone."""
+    made = [
+        samples.wheel("fastapi"),
+        samples.wheel("fastapi-cli"),
+        samples.wheel("trl", "0.18.2"),
+        samples.wheel("uv", "0.7.13", 5000),
+    ]
+    if arch is Arch.X86_64:
+        made.append(samples.wheel("nvidia-x", "12.4", 9000))
+    return msgspec.structs.replace(samples.resolution(*made, arch=arch), built=(BUILT,))
+
+
+def lock(of: Matrix | None = None) -> Lock:
+    """The lock of that project."""
+    source = of or matrix()
+    arches = source.targets["small"].arch
+    return locks.make_lock(source, "small", {arch: resolution(arch) for arch in arches})
+
+
+def without(lock: Lock, package: str) -> Lock:
+    """The same lock without one of its wheels."""
+    arches = {
+        arch: msgspec.structs.replace(
+            found, wheels=tuple(one for one in found.wheels if one.package != package)
+        )
+        for arch, found in lock.arch.items()
+    }
+    return msgspec.structs.replace(lock, arch=arches)
+
+
+def seal(lock: Lock) -> Seal:
+    """A seal of `lock` with made-up records of its layers."""
+    known = {
+        layer.id: LayerRecord(
+            digest=f"sha256:{sha256(layer.id.encode())}",
+            size=1,
+            diff_id=f"sha256:{sha256(layer.name.encode())}",
+            unpacked=1,
+        )
+        for arch in lock.arch
+        for layer in plans.plan(lock, arch).layers
+    }
+    return seals.seal(lock, known)
+
+
+def address(package: str, locked: LockedFile) -> str:
+    """The address of a file of that project."""
+    return f"https://index.example/{package}/{locked.file}"
+
+
+def wheels(lock: Lock) -> dict[str, Wheel]:
+    """The wheels of `lock` on x86_64 by package."""
+    return {wheel.package: wheel for wheel in lock.arch[Arch.X86_64].wheels}

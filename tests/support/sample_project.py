@@ -1,0 +1,150 @@
+"""A whole project of small real parts: a matrix, an index on this machine, and the command line.
+
+Each verb runs in a process, as a user runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from imgbuild.oci import layout
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site
+
+TARGET = "small"
+CUDA_TOOLKIT = (
+    'nvidia-cublas-cu12==12.4.5.8.*; extra == "all"',
+    'nvidia-cuda-runtime-cu12==12.4.127.*; extra == "cudart"',
+)
+MATRIX = """\
+version: 1
+indexes: {{pypi: {{}}}}
+default_index: pypi
+bases:
+  below: {base}
+image:
+  prefix: /opt/venv
+  user: {{name: {user}, uid: {uid}, gid: {uid}, home: /home/{user}}}
+  workdir: /workspace
+  cache: /var/cache/imgbuild
+  entrypoint: [/opt/imgbuild/entrypoint]
+  cmd: [bash]
+  env:
+    PATH: {{value: '/opt/venv/bin:/usr/bin:/bin', reason: commands come first}}
+  labels: {{}}
+requires: {{}}
+layers: {{own_from: 1000000, named: [thewheel], groups: 2, order: [torch], limit: 40}}
+targets:
+  small:
+    summary: a small world
+    base: below
+    cuda: "12.4"
+    arch: [{arches}]
+    as_of: 2025-06-20
+    pins: {{torch: "2.6.0", thewheel: "{thewheel}"}}
+    flashinfer: {{mode: "off", reason: there is no wheel}}
+"""
+
+
+def index() -> LocalIndex:
+    """A torch for CUDA of a few kilobytes, and two versions of a wheel with a dependency."""
+    made = LocalIndex()
+    made.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
+    made.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"])
+    made.wheel("nvidia-cublas-cu12", "12.4.5.8")
+    for version, requires in (("1.0", ["helper"]), ("2.0", ["helper", "another"])):
+        code = f"import helper\nVALUE = helper.VALUE\nVERSION = {version!r}\n".encode()
+        made.wheel("thewheel", version, requires, files={"thewheel/__init__.py": code})
+    made.wheel("helper", "0.5", files={"helper.py": b"VALUE = 42\n"})
+    made.wheel("another", "0.1")
+    return made
+
+
+@dataclass
+class Project:
+    """A folder with a matrix; `cache` is its cache, None the user's own.
+
+    Without `index_url` the index is the one that this machine is configured for.
+    """
+
+    folder: Path
+    index_url: str
+    cache: Path | None
+    env: dict[str, str] = field(default_factory=dict)
+
+    def write(
+        self,
+        base: Mapping[str, object],
+        *,
+        thewheel: str = "1.0",
+        arches: tuple[str, ...] = ("x86_64",),
+        user: str = "trainer",
+        uid: int = 1234,
+    ) -> None:
+        """Write the matrix."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = MATRIX.format(
+            base=json.dumps(base), thewheel=thewheel, arches=", ".join(arches), user=user, uid=uid
+        )
+        (self.folder / "matrix.yaml").write_text(text)
+
+    def environment(self) -> dict[str, str]:
+        """The environment of its commands."""
+        index = {"UV_DEFAULT_INDEX": self.index_url} if self.index_url else {}
+        own = {**index, "NO_COLOR": "1", **self.env}
+        direct = ",".join(("localhost", "127.0.0.1", os.environ.get("no_proxy", ""),
+                           os.environ.get("NO_PROXY", "")))  # fmt: skip
+        own |= {"NO_PROXY": direct, "no_proxy": direct}
+        if self.cache is not None:
+            own["IMGBUILD_CACHE"] = str(self.cache)
+        return {**os.environ, **own}
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command that runs imgbuild with `arguments`."""
+        return [sys.executable, "-m", "imgbuild", *arguments]
+
+    def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run imgbuild; its exit status must be `status`, without a traceback."""
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        assert "\nTraceback" not in f"\n{done.stderr}", (
+            done.stderr
+        )  # logs that it shows are indented
+        return done
+
+    def files(self) -> dict[str, bytes]:
+        """Every file below `images`, by its path there."""
+        images = self.folder / "images"
+        return {
+            path.relative_to(images).as_posix(): path.read_bytes()
+            for path in sorted(images.rglob("*"))
+            if path.is_file()
+        }
+
+    def read(self, name: str) -> Any:
+        """A file of JSON below `images`."""
+        return json.loads((self.folder / "images" / name).read_bytes())
+
+
+def serve_image(site: Site, folder: Path, name: str) -> str:
+    """Serve the layout at `folder` from `site` as a registry; the image's name with its digest."""
+    found = layout.read(folder)
+    for blob in (folder / "blobs/sha256").iterdir():
+        data = blob.read_bytes()
+        for kind in ("manifests", "blobs"):
+            site.files[f"v2/{name}/{kind}/sha256:{blob.name}"] = data
+    return f"localhost:{site.port}/{name}@{found.digest}"

@@ -1,0 +1,154 @@
+"""Small values that many tests need: a matrix, wheels on disk, a lock of them."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import struct
+import zipfile
+from pathlib import Path
+
+from imgbuild.cache.store import Store
+from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.resolution import Deb, Resolution, Wheel
+from imgbuild.matrix.model import (
+    DebianBase,
+    Flashinfer,
+    Image,
+    Index,
+    Layers,
+    Matrix,
+    Target,
+    User,
+    Variable,
+    Wanted,
+)
+from imgbuild.values import Arch
+
+REASON = "because the test says so"
+USER = User(name="imgbuild", uid=1000, gid=1000, home="/home/imgbuild")
+
+
+def matrix(**changes: object) -> Matrix:
+    """A matrix with one target, `small`; `changes` replace fields of the target."""
+    target = {
+        "summary": "a small world",
+        "base": "debian-12",
+        "cuda": "12.4",
+        "arch": (Arch.X86_64,),
+        "as_of": datetime.date(2025, 6, 20),
+        "pins": {"torch": "2.6.0"},
+        "flashinfer": Flashinfer(mode="off", reason=REASON),
+        "gpu": ("9.0",),
+        **changes,
+    }
+    return Matrix(
+        version=1,
+        indexes={"pypi": Index()},
+        default_index="pypi",
+        bases={
+            "debian-12": DebianBase(
+                suite="bookworm", python="3.11", glibc="2.36", packages=("bash", "python3")
+            )
+        },
+        image=Image(
+            prefix="/opt/venv",
+            user=USER,
+            workdir="/workspace",
+            cache="/var/cache/imgbuild",
+            env={"PATH": Variable(value="/opt/venv/bin:/usr/bin:/bin", reason=REASON)},
+            labels={"org.opencontainers.image.vendor": "imgbuild"},
+            entrypoint=("/opt/imgbuild/entrypoint",),
+            cmd=("bash",),
+        ),
+        layers=Layers(
+            own_from=1000, named=("trl", "vllm"), groups=2, order=("nvidia-*", "torch"), limit=40
+        ),
+        requires={"pip": Wanted(reason=REASON)},
+        targets={"small": Target(**target)},  # type: ignore[arg-type]
+    )
+
+
+def wheel(package: str, version: str = "1.0", size: int = 100) -> Wheel:
+    """A wheel as a lock names it; its hash is that of its name and version."""
+    name = package.replace("-", "_")
+    digest = hashlib.sha256(f"{package} {version}".encode()).hexdigest()
+    return Wheel(
+        file=f"{name}-{version}-py3-none-any.whl",
+        size=size,
+        sha256=digest,
+        package=package,
+        version=version,
+        index="pypi",
+    )
+
+
+def deb(package: str, version: str = "1.0-1", arch: str = "amd64") -> Deb:
+    """A Debian package as a lock names it."""
+    return Deb(
+        file=f"pool/main/{package[0]}/{package}/{package}_{version}_{arch}.deb",
+        size=10,
+        sha256=hashlib.sha256(f"{package} {version} {arch}".encode()).hexdigest(),
+        package=package,
+        version=version,
+        arch=arch,
+    )
+
+
+def resolution(*wheels: Wheel, arch: Arch = Arch.X86_64) -> Resolution:
+    """A resolution with torch, pip and `wheels` on the Debian packages of the sample matrix."""
+    found = {item.package: item for item in (wheel("torch", "2.6.0", 5000), wheel("pip"), *wheels)}
+    return Resolution(
+        wheels=tuple(found[name] for name in sorted(found)),
+        debs=(deb("bash", arch=arch.debian), deb("python3", arch=arch.debian)),
+    )
+
+
+def lock(*wheels: Wheel, of: Matrix | None = None) -> Lock:
+    """The lock of the sample target with `wheels` beside torch and pip, on each of its arches."""
+    source = of or matrix()
+    arches = source.targets["small"].arch
+    return make_lock(source, "small", {arch: resolution(*wheels, arch=arch) for arch in arches})
+
+
+def write_wheel(
+    folder: Path, package: str, version: str = "1.0", files: dict[str, bytes] | None = None
+) -> Path:
+    """A real pure-Python wheel on disk: a module of its own name, or `files`."""
+    name = package.replace("-", "_")
+    info = f"{name}-{version}.dist-info"
+    contents = dict(files) if files is not None else {f"{name}/__init__.py": b"VALUE = 1\n"}
+    contents[f"{info}/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n".encode()
+    )
+    contents[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    rows = [f"{path},sha256={_hash(data)},{len(data)}" for path, data in contents.items()]
+    contents[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, data in contents.items():
+            archive.writestr(zipfile.ZipInfo(member, (2020, 1, 1, 0, 0, 0)), data)
+    return path
+
+
+def add(store: Store, path: Path, package: str, version: str = "1.0") -> Wheel:
+    """Put a wheel file into the store (the file at `path` goes) and name it as a lock would."""
+    data = path.read_bytes()
+    sha256 = hashlib.sha256(data).hexdigest()
+    size = len(data)
+    name = path.name
+    store.add_file(path, sha256)
+    return Wheel(
+        file=name, size=size, sha256=sha256, package=package, version=version, index="pypi"
+    )
+
+
+def _hash(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def elf(machine: int = 62) -> bytes:
+    """The header of a library without sections; 62 is x86_64."""
+    numbers = (3, machine, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0)
+    return b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", *numbers)

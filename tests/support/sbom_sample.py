@@ -1,0 +1,88 @@
+"""A small image with one part of every kind, for tests of SBOMs."""
+
+from __future__ import annotations
+
+from imgbuild.attest.sbom.packages import Package, Packages
+from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
+from imgbuild.oci.layer import LayerRecord
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import plan
+from imgbuild.plan.seal import Seal
+from imgbuild.values import Arch, sha256
+from tests.support import samples
+
+ARCHES = (Arch.X86_64, Arch.ARM64)
+TOOL = samples.wheel("setuptools", "75.0")
+BASE_FILES = "12.4+deb12u11"
+
+
+def lock(arches: tuple[Arch, ...] = ARCHES) -> Lock:
+    """Torch and what it needs, one wheel built from an sdist, three debs."""
+    matrix = samples.matrix(arch=arches)
+    return make_lock(matrix, "small", {arch: resolution(arch) for arch in arches})
+
+
+def resolution(arch: Arch) -> Resolution:
+    """The same packages on each architecture."""
+    whole = samples.resolution(samples.wheel("numpy", "2.2.6"), samples.wheel("ray"), arch=arch)
+    built = BuiltWheel(
+        package="antlr4-runtime",
+        version="4.9",
+        index="pypi",
+        sdist=_file("antlr4-runtime-4.9.tar.gz"),
+        env={},
+        requires=(TOOL,),
+        wheel=_file("antlr4_runtime-4.9-py3-none-any.whl"),
+    )
+    debs = (samples.deb("base-files", BASE_FILES, arch.debian), *whole.debs)
+    return Resolution(wheels=whole.wheels, built=(built,), debs=debs)
+
+
+def seal(of: Lock) -> Seal:
+    """The seal of `of` with layers whose bytes follow from their ids."""
+    known = {
+        layer.id: LayerRecord(
+            digest=f"sha256:{sha256(layer.id.encode())}",
+            size=100,
+            diff_id=f"sha256:{sha256(b'diff ' + layer.id.encode())}",
+            unpacked=1000,
+        )
+        for arch in of.arch
+        for layer in plan(of, arch).layers
+    }
+    return seals.seal(of, known)
+
+
+def packages(of: Lock) -> Packages:
+    """The metadata of the files of `of`."""
+    said = {
+        "torch": Package(
+            file="torch-2.6.0-py3-none-any.whl",
+            licence="BSD-3-Clause",
+            needs=("numpy", 'triton; platform_system == "Linux"', 'ray[all]; extra == "cluster"'),
+        ),
+        "numpy": Package(file="numpy-2.2.6-py3-none-any.whl", words="BSD License"),
+        "antlr4-runtime": Package(file="antlr4_runtime-4.9-py3-none-any.whl"),
+        "setuptools": Package(file="setuptools-75.0-py3-none-any.whl", licence="MIT"),
+        "bash": Package(
+            file="bash.deb",
+            licence="GPL-3.0-or-later AND LicenseRef-Debian-permissive",
+            source="bash",
+            source_version="1.0-0",
+            needs=("base-files",),
+        ),
+        "python3": Package(file="python3.deb", see="bash", needs=("awk | bash",)),
+        "base-files": Package(file="base-files.deb", gives=("base",)),
+    }
+    found: dict[str, Package] = {}
+    for resolved in of.arch.values():
+        tools = (tool for built in resolved.built for tool in built.requires)
+        items: tuple[Wheel | Deb, ...] = (*resolved.wheels, *tools, *resolved.debs)
+        found |= {item.sha256: said[item.package] for item in items if item.package in said}
+        found |= {built.wheel.sha256: said[built.package] for built in resolved.built}
+    return Packages(packages=found)
+
+
+def _file(name: str) -> LockedFile:
+    return LockedFile(file=name, size=10, sha256=sha256(name.encode()))

@@ -1,0 +1,89 @@
+"""Packages of shared objects, written in a test as facts."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from imgbuild.audit.binaries.elf import symbol_hash
+from imgbuild.audit.packages.reading import WheelMetadata, find_modules
+from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
+from imgbuild.audit.source.module import read_module
+from imgbuild.values import Arch
+
+
+def library(file: str, *, defines: Sequence[str] = (), **facts: Any) -> ElfFacts:
+    """A shared object; its soname is its file name unless it is a Python module."""
+    name = file.rpartition("/")[2]
+    numbers = sorted(int.from_bytes(symbol_hash(one.encode()), "little") for one in defines)
+    given = {"soname": "" if facts.get("python") else name, "machine": "x86_64", **facts}
+    return ElfFacts(file=file, defined=array("Q", numbers).tobytes(), **given)
+
+
+def module(file: str, **facts: Any) -> ElfFacts:
+    """An extension module."""
+    return library(file, python=True, **facts)
+
+
+LIBC = library("lib/x86_64-linux-gnu/libc.so.6", defines=["memcpy"], offers=("GLIBC_2.2.5",))
+LIBSTDCXX = library(
+    "usr/lib/x86_64-linux-gnu/libstdc++.so.6", defines=["_Znwm"], offers=("GLIBCXX_3.4.29",)
+)
+PYTHON = library("usr/bin/python3.11", defines=["PyErr_SetString"], soname="")
+BASE = (LIBC, LIBSTDCXX, PYTHON)
+
+
+@dataclass(frozen=True)
+class SharedObjects:
+    """Packages as {"torch 2.6.0": [facts, …]}; `sources` are Python files by their path.
+
+    `unread` are files of packages without facts.
+    """
+
+    packages_: Mapping[str, Sequence[ElfFacts]]
+    sources: Mapping[str, str] = field(default_factory=dict)
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unread: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    partial: bool = False
+    python: str = "3.11"
+    arch: Arch = Arch.X86_64
+    glibc: str = "2.36"
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return tuple(sorted(name.split(" ")[0] for name in self.packages_))
+
+    def version(self, package: str) -> str | None:
+        return dict(name.split(" ") for name in self.packages_).get(package)
+
+    def metadata(self, package: str) -> WheelMetadata | None:
+        version = self.version(package)
+        if version is None:
+            return None
+        return WheelMetadata(name=package, version=version, requires=self.requires.get(package, ()))
+
+    def files(self, package: str) -> Mapping[str, int]:
+        unread = dict.fromkeys(self.unread.get(package, ()), 1000)
+        return unread | {facts.file: 1000 for owner, facts in self.elves() if owner == package}
+
+    def elves(self) -> Iterable[tuple[str, ElfFacts]]:
+        for name, elves in self.packages_.items():
+            for facts in elves:
+                yield name.split(" ")[0], facts
+
+    def modules_of(self, package: str) -> Mapping[str, str]:
+        files = [facts.file for owner, facts in self.elves() if owner == package]
+        own = {file.partition("/")[0].partition(".")[0] for file in files}
+        return find_modules([*files, *(file for file in self.sources if file.split("/")[0] in own)])
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        file = find_modules(self.sources).get(name)
+        if file is None:
+            return None
+        package = file.endswith("__init__.py")
+        return read_module(self.sources[file].encode(), name, file, package=package)
+
+    def prefetch(self, modules: Iterable[str]) -> None:
+        """Do nothing: all facts are in memory."""

@@ -1,0 +1,49 @@
+"""Releases of small packages on an index of this machine, for tests of learned constraints."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from imgbuild.audit.packages.library import Library
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.index.server import Catalogue
+from imgbuild.learn.boundaries import Shelf
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
+
+Sources = Mapping[str, str]
+
+
+def publish(
+    index: LocalIndex, package: str, releases: Mapping[str, Sources], *, year: int = 2024
+) -> None:
+    """Releases of `package` (version → path → source), one a month from January of `year`."""
+    for month, (version, sources) in enumerate(releases.items()):
+        files = {path: text.encode() for path, text in sources.items()}
+        day = f"{year + month // 12}-{month % 12 + 1:02d}-01T00:00:00Z"
+        index.wheel(package, version, files=files, uploaded=day)
+
+
+@contextlib.contextmanager
+def shelf(
+    folder: Path, index: LocalIndex, *, pins: Mapping[str, str] | None = None
+) -> Iterator[tuple[Shelf, Site]]:
+    """The library of `index`, with a cut-off before all its releases; the index's server."""
+    site = Site(files=index.site_files())
+    with serve(site):
+        http = Http(attempts=1)
+        store = Store.open(folder / "cache")
+        tags = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
+        rules = Rules(as_of=datetime.date(2020, 1, 1), tags=tags, pins=dict(pins or {}))
+        place = IndexAddress(name="pypi", address=site.url("simple"))
+        catalogue = Catalogue(Indexes({"pypi": place}, {}, "pypi", http), rules, http, store)
+        with Library(store, http) as library:
+            yield Shelf(catalogue, library, store), site

@@ -1,0 +1,168 @@
+"""A pushed and signed image for two architectures, for tests that tamper with it.
+
+It is made once for a file of tests; its registry is reset for each test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from imgbuild.attest import attachments
+from imgbuild.attest.signing import forms, pushed
+from imgbuild.attest.signing.keys import PrivateKey
+from imgbuild.lock.lock import Lock
+from imgbuild.oci.documents import Descriptor
+from imgbuild.plan.seal import Seal
+from imgbuild.publish import push
+from imgbuild.publish.push_plan import PushPlan
+from imgbuild.registry import artifacts as attach
+from imgbuild.registry.artifacts import Part
+from imgbuild.registry.client import Client
+from imgbuild.registry.image import InRegistry
+from imgbuild.values import Arch
+from imgbuild.verify import expected_lock
+from imgbuild.verify.checks import Outcome
+from imgbuild.verify.expected_lock import Known
+from imgbuild.verify.verify import Wanted, verify
+from tests.support import memory_registry, registry_project
+from tests.support.memory_registry import named
+from tests.support.registry_project import BOTH, NAME, Place
+
+Found = dict[str, tuple[Outcome, str]]
+# What a key asks for and no lock lets be checked.
+OF_A_LOCK = frozenset({"provenance", "SBOM CycloneDX", "SBOM SPDX"})
+
+
+class World:
+    """The image, its inputs, and the key that signed it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.plan: PushPlan = place.both()
+        self.key = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
+        self.client = Client(first_wait=0.001, attempts=2)
+        self.repository = place.repository
+        push.push(place.work(), self.plan)
+        attachments.attach_all(
+            self.client, self.repository, self.lock, self.sealed, place.work().project
+        )
+        self.unsigned = self.state()
+        self.sign(self.key)
+        self.signed = self.state()
+
+    @property
+    def lock(self) -> Lock:
+        return self.plan.lock
+
+    @property
+    def sealed(self) -> Seal:
+        return self.plan.sealed
+
+    @property
+    def top(self) -> Descriptor:
+        return attachments.subjects(self.lock, self.sealed, tuple(Arch))[0]
+
+    @property
+    def arm(self) -> Descriptor:
+        return attachments.subjects(self.lock, self.sealed, tuple(Arch))[1]
+
+    def state(self) -> tuple[dict[Any, Any], ...]:
+        held = self.place.registry
+        return dict(held.manifests), dict(held.blobs), dict(held.tags)
+
+    def restore(self, state: tuple[dict[Any, Any], ...]) -> None:
+        held = self.place.registry
+        held.manifests, held.blobs, held.tags = (dict(each) for each in state)
+
+    def sign(self, key: PrivateKey) -> None:
+        project = self.place.work().project
+        pushed.sign_pushed(self.client, self.repository, self.lock, self.sealed, project, key)
+
+    def checks(self, **wanted: Any) -> Found:
+        """Every check with its outcome."""
+        wanted.setdefault("key", self.key.public)
+        place = InRegistry(Client(first_wait=0.001, attempts=2), self.place.reference(BOTH))
+        found = verify(place, Wanted(**wanted))
+        outcomes = [one.outcome for one in found.checks]
+        assert found.ok is (Outcome.PASSED in outcomes and Outcome.FAILED not in outcomes)
+        return {
+            " ".join(filter(None, (one.name, one.arch))): (one.outcome, one.detail)
+            for one in found.checks
+        }
+
+    def verify(self, **wanted: Any) -> Found:
+        """The checks that did not pass, except those that need an option."""
+        return {
+            name: (how, text)
+            for name, (how, text) in self.checks(**wanted).items()
+            if how is Outcome.FAILED
+            or (how is Outcome.UNCHECKED and name not in ("layer bytes", "rebuild"))
+        }
+
+    def failed(self, **wanted: Any) -> dict[str, str]:
+        """The checks that failed, and why."""
+        found = self.verify(**wanted)
+        return {name: text for name, (how, text) in found.items() if how is Outcome.FAILED}
+
+    def artifacts(self, subject: Descriptor, kind: str) -> list[attach.Attached]:
+        return attach.find(self.client, self.repository, subject.digest, kind)
+
+    def flip(self, subject: Descriptor, kind: str, name: str) -> None:
+        """Change a byte of a stored file of an artifact."""
+        (one,) = self.artifacts(subject, kind)
+        self.flip_blob(one.files[name].data)
+
+    def flip_blob(self, data: bytes) -> None:
+        key = (NAME, named(data))
+        assert self.place.registry.blobs[key] == data
+        middle = len(data) // 2
+        flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+        self.place.registry.blobs[key] = flipped
+
+    def remove(self, kind: str, *subjects: Descriptor) -> None:
+        """Delete the artifacts of a type."""
+        for subject in subjects:
+            for one in self.artifacts(subject, kind):
+                self.client.delete(self.repository, one.descriptor.digest)
+
+    def replace(self, subject: Descriptor, kind: str, files: Mapping[str, bytes]) -> None:
+        """Replace the files of an artifact, as its writer would."""
+        self.remove(kind, subject)
+        parts = {name: Part(data=data, media_type=kind) for name, data in files.items()}
+        attach.attach(self.client, self.repository, subject, kind, parts)
+
+    def unsign(self, *subjects: Descriptor, kinds: tuple[str, ...]) -> None:
+        """Remove the key's statements of some kinds, in both forms."""
+        registry = self.place.registry
+        for subject in subjects:
+            registry.tags.pop((NAME, forms.tag(subject.digest, forms.ATTESTATIONS)), None)
+            for one in self.client.referrers(self.repository, subject.digest, forms.BUNDLE):
+                if one.annotations["dev.sigstore.bundle.predicateType"] in kinds:
+                    self.client.delete(self.repository, one.digest)
+
+
+def own(world: World) -> Known:
+    """The lock of the project that pushed."""
+    return expected_lock.of_project(world.place.work().project, BOTH)
+
+
+def make(folder: Path) -> Iterator[World]:
+    """A `World` below `folder`, for a fixture of a whole file."""
+    with pytest.MonkeyPatch.context() as patch:
+        for place in registry_project.place(folder, patch):
+            yield World(place)
+
+
+def use(world: World, monkeypatch: pytest.MonkeyPatch, folder: Path) -> World:
+    """`world` for one test, reset: in its project, with its cache, without the user's settings."""
+    memory_registry.alone(monkeypatch, folder)
+    monkeypatch.setenv("IMGBUILD_CACHE", str(world.place.world.folder.parent / "cache"))
+    monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
+    monkeypatch.chdir(world.place.world.folder)
+    world.restore(world.signed)
+    return world

@@ -1,0 +1,111 @@
+"""Small projects of three targets whose verbs run as Slurm arrays, on the Slurm of tools/engines.
+
+The projects are locked and have Slurm's configuration in their environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support import needs, sample_project
+from tests.support.sample_project import Project
+from tests.support.servers import Site, serve
+
+BASE = {
+    "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
+    "packages": ["python3", "usr-is-merged"],
+}  # fmt: skip
+TARGETS = ("one", "three", "two")  # in the order in which they are told
+SCRIPTS = Path(__file__).parents[1] / "data/slurm"  # as they are committed for reading
+PATIENCE = 600.0  # a busy machine is slow; nothing is measured
+
+
+@contextlib.contextmanager
+def project(folder: Path) -> Iterator[Project]:
+    """Three locked targets that differ in a wheel; Debian's packages come from the user's cache."""
+    env = needs.slurm()
+    needs.network()
+    needs.user_namespaces()
+    with serve(Site(files=sample_project.index().site_files())) as site:
+        made = Project(folder, site.url("simple"), cache=None, env=env)
+        made.write(BASE)
+        path = folder / "matrix.yaml"
+        head, _, row = path.read_text().partition("  small:\n")
+        rows = [f"  {name}:\n{row}" for name in TARGETS]
+        rows[1] = rows[1].replace('thewheel: "1.0"', 'thewheel: "2.0"')
+        path.write_text(head + "".join(rows))
+        made.run("lock", "--all", "--keep")
+        yield made
+
+
+def slurm(project: Project, *command: str, cwd: Path | None = None) -> str:
+    """The output of a command of Slurm."""
+    done = subprocess.run(
+        command, cwd=cwd, env=project.environment(), capture_output=True, text=True, check=False,
+        timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def queue(project: Project) -> list[str]:
+    """Names of the user's jobs in the queue, of this project's folder."""
+    lines = slurm(project, "squeue", "--noheader", "--array", "--me", "--format=%F_%K %T %Z")
+    rows = [line.split(maxsplit=2) for line in lines.splitlines()]
+    return [name for name, _, folder in rows if folder == str(project.folder)]
+
+
+def until(true: object, what: str) -> None:
+    """Wait until `true()` returns a true value."""
+    assert callable(true)
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, f"not within {PATIENCE} s: {what}"
+        time.sleep(0.5)
+
+
+def orders(project: Project, verb: str) -> list[Path]:
+    """The folders of the arrays of `verb`, the oldest first."""
+    return sorted((project.folder / "build/slurm" / verb).glob("*"))
+
+
+def job(project: Project, script: Path) -> tuple[int, str]:
+    """Run a job script to its end: its exit status, and its log.
+
+    `sbatch --wait` polls less and less often.
+    """
+    log = script.with_suffix(".log")
+    command = ("sbatch", "--parsable", f"--output={log}", str(script))
+    number = slurm(project, *command, cwd=script.parent).strip()
+
+    def _said() -> str:
+        return slurm(project, "scontrol", "show", "job", number)
+
+    until(lambda: re.search(r"JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT)", _said()), "its end")
+    [status] = re.findall(r" ExitCode=(\d+):", _said())
+    return int(status), log.read_text()
+
+
+RAY = "2.47.1"
+
+
+@contextlib.contextmanager
+def ray_project(folder: Path) -> Iterator[Project]:
+    """One target with Ray, locked, built, and as a SIF; Ray comes from the default index."""
+    env = needs.slurm()
+    needs.network()
+    needs.apptainer()
+    made = Project(folder, "", cache=None, env=env)
+    made.write({**BASE, "packages": ["libstdc++6", *BASE["packages"]]})
+    path = folder / "matrix.yaml"
+    pins = 'pins: {torch: "2.6.0", thewheel: "1.0"}'
+    text = path.read_text().replace(pins, f'pins: {{ray: "{RAY}"}}').replace("thewheel", "ray")
+    path.write_text(text.replace("order: [torch]", "order: [ray]"))
+    for words in (("lock", "--keep"), ("build",), ("build", "--format", "sif")):
+        made.run(words[0], sample_project.TARGET, *words[1:])
+    yield made

@@ -1,0 +1,79 @@
+"""The program's source as values: modules, their imports, their calls."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "builder" / "imgbuild"
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files that git tracks, or would if they were added, that match a pattern and exist."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--"]
+    listed = subprocess.run([*command, *patterns], cwd=ROOT, capture_output=True, check=True)
+    names = sorted(set(listed.stdout.decode().split("\0")) - {""})
+    return [ROOT / name for name in names if (ROOT / name).is_file()]
+
+
+def modules() -> dict[str, ast.Module]:
+    """Each module of the package, by its name below imgbuild ("" is the package itself)."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(), str(path))
+    return found
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Everything that a module imports, at its top or in a function: dotted name and line.
+
+    `from a import b` gives "a.b", since b may be a module.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def own_imports(name: str, known: dict[str, ast.Module]) -> set[str]:
+    """The modules of imgbuild that module `name` imports."""
+    found = set()
+    for dotted, _ in imports(known[name]):
+        if dotted.split(".")[0] != "imgbuild":
+            continue
+        parts = dotted.split(".")[1:]
+        # The longest prefix that is a module: the rest are names in it.
+        while parts and ".".join(parts) not in known:
+            parts.pop()
+        found.add(".".join(parts))
+    return found - {name}
+
+
+def calls(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Names that a module calls, as far as they are plain or dotted: name and line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            try:
+                yield ast.unparse(node.func), node.lineno
+            except RecursionError:  # a chain of calls that is no name
+                continue
+
+
+def module_of(path: Path) -> ModuleType:
+    """A script outside the package, imported as a module with a unique name."""
+    spec = importlib.util.spec_from_file_location(f"script {path}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,32 @@
+"""What stages work with: one context, and a reporter instead of the console."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.layers import PRINTERS
+from tests.support.source_code import imports, modules
+
+BOTH = 10  # functions that may take `store` and `http` side by side
+KNOWN = modules()
+
+
+def test_only_cli_and_pipeline_print():
+    printing = {
+        name.partition(".")[0]
+        for name, tree in KNOWN.items()
+        for dotted, _ in imports(tree)
+        if dotted.startswith("imgbuild.system.console")
+    }
+    assert printing <= set(PRINTERS), "report through system.reporter"
+
+
+def test_cache_and_client_travel_in_one_context():
+    both = [
+        f"{name}:{node.lineno} {node.name}"
+        for name, tree in KNOWN.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and {"store", "http"} <= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
+    ]
+    assert len(both) <= BOTH, f"take a cache.context.Context: {both}"

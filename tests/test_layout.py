@@ -1,0 +1,152 @@
+"""The layout of the package: its folders, their order, and what only certain modules may do."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import graphlib
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.layers import CALLERS, EXTENDING, IMPORTERS, LEVELS, ROOT_MODULES, SHARED_NAMES
+from tests.support.source_code import ROOT, calls, imports, modules, own_imports
+
+KNOWN = modules()
+
+
+def test_nothing_else_lies_at_the_root():
+    loose = {name for name in KNOWN if name and "." not in name and not _is_folder(name)}
+    assert loose == {*ROOT_MODULES, "__main__"}
+
+
+def test_every_folder_has_a_level():
+    folders = {name.partition(".")[0] for name in KNOWN if name}
+    assert folders == {name for level in LEVELS for name in level}
+
+
+def test_folders_import_from_lower_levels():
+    wrong = [
+        f"{name or 'imgbuild'} imports {other}, which is not on a lower level"
+        for name in KNOWN
+        for other in own_imports(name, KNOWN)
+        if other and name and _top(name) != _top(other)
+        and not {_top(name), _top(other)} <= {*ROOT_MODULES}
+        and _level(other) >= _level(name) and name != "__main__"
+    ]  # fmt: skip
+    assert not wrong
+
+
+def test_modules_import_each_other_in_no_circle():
+    graph = {name: own_imports(name, KNOWN) for name in KNOWN}
+    list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
+
+
+def test_folders_import_each_other_in_no_circle():
+    """Of all depths; the modules that lie in a folder beside its subfolders count as one folder."""
+    graph: dict[str, set[str]] = {}
+    for name in KNOWN:
+        for other in own_imports(name, KNOWN):
+            if _folder(name) != _folder(other):
+                graph.setdefault(_folder(name), set()).add(_folder(other))
+    list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_the_tree_in_architecture_is_current():
+    command = [sys.executable, str(ROOT / "tools/architecture.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_folder_says_its_purpose():
+    silent = [name for name, tree in KNOWN.items() if _is_folder(name) and not tree.body]
+    assert not silent
+
+
+@pytest.mark.parametrize("banned", IMPORTERS)
+def test_imports_that_few_modules_may_have(banned):
+    wrong = [
+        f"{name}:{line}"
+        for name, tree in KNOWN.items()
+        if not any(_matches(name, allowed) for allowed in IMPORTERS[banned])
+        for dotted, line in imports(tree)
+        if dotted == banned or dotted.startswith(f"{banned}.")
+    ]
+    assert not wrong, f"only {IMPORTERS[banned]} may import {banned}"
+
+
+@pytest.mark.parametrize("banned", CALLERS)
+def test_calls_that_few_modules_may_make(banned):
+    wrong = [
+        f"{name}:{line}"
+        for name, tree in KNOWN.items()
+        if not any(_matches(name, allowed) for allowed in CALLERS[banned])
+        for called, line in calls(tree)
+        if called == banned
+    ]
+    assert not wrong, f"only {CALLERS[banned]} may call {banned}()"
+
+
+def test_classes_inherit_from_no_class_of_their_folder():
+    """But protocols and values (msgspec): a file can be read alone."""
+    wrong = []
+    for name, tree in KNOWN.items():
+        own = {other: KNOWN[other] for other in own_imports(name, KNOWN)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name not in EXTENDING:
+                for base in map(ast.unparse, node.bases):
+                    source = next(
+                        (o for o in own if _folder(o) == _folder(name) and _defines(o, base)), ""
+                    )
+                    if source:
+                        wrong.append(f"{name}: {node.name}({base}), which {source} defines")
+    assert not wrong
+
+
+def test_class_names_are_unique():
+    """A public class has a name of its own in the package, but for a few terms of other formats."""
+    found = Counter(
+        node.name
+        for tree in KNOWN.values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, number in found.items() if number > 1} == set(SHARED_NAMES)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    package = pattern.removesuffix(".*")
+    return name == pattern or (
+        pattern != package and (name == package or fnmatch.fnmatchcase(name, pattern))
+    )
+
+
+def _defines(module: str, name: str) -> bool:
+    """Whether a module defines a class of this name that is neither a protocol nor a value."""
+    return any(
+        isinstance(node, ast.ClassDef)
+        and node.name == name.rpartition(".")[2]
+        and not {"Protocol", "msgspec.Struct"} & set(map(ast.unparse, node.bases))
+        for node in KNOWN[module].body
+    )
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _level(name: str) -> int:
+    return next(number for number, level in enumerate(LEVELS) if _top(name) in level)
+
+
+def _is_folder(name: str) -> bool:
+    return (ROOT / "builder" / "imgbuild" / name.replace(".", "/")).is_dir()
+
+
+def _folder(name: str) -> str:
+    """The folder of a module; a module at the root counts as one of its own."""
+    if _is_folder(name):
+        return name
+    return name.rpartition(".")[0] or name

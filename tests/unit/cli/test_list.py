@@ -1,0 +1,71 @@
+"""The verbs `list` and `schema`: what they write, and where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from imgbuild.cli import list as listing
+from imgbuild.cli import schema
+from imgbuild.errors import InputError, NothingSelected
+from imgbuild.matrix.schema import published
+from tests.support.matrix_text import RIGHT
+
+app = typer.Typer()
+app.command("list")(listing.list_targets)
+app.command("schema")(schema.schema)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("project")
+def test_matrix_as_text() -> None:
+    done = CliRunner().invoke(app, ["list"])
+    assert done.exit_code == 0, done.output
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["name", "cu124-vllm"]
+
+
+@pytest.mark.usefixtures("project")
+def test_matrix_as_json() -> None:
+    done = CliRunner().invoke(app, ["list", "--json", "--target", "cu*"])
+    (row,) = json.loads(done.stdout)
+    assert row["pins"]["vllm"] == "0.8.5.post1"
+    assert row["exclude"] == {"arm64": "no wheel for aarch64"}
+
+
+@pytest.mark.usefixtures("project")
+def test_matrix_as_markdown() -> None:
+    done = CliRunner().invoke(app, ["list", "--format", "markdown", "cu124-vllm"])
+    assert done.stdout.startswith("| target | CUDA |")
+
+
+@pytest.mark.usefixtures("project")
+def test_matrix_of_an_unknown_target() -> None:
+    done = CliRunner().invoke(app, ["list", "cu124"])
+    assert isinstance(done.exception, NothingSelected)
+
+
+def test_matrix_that_is_wrong(project: Path) -> None:
+    path = project / "matrix.yaml"
+    path.write_text(RIGHT.replace("groups: 4", "groups: four"), encoding="utf-8")
+    done = CliRunner().invoke(app, ["list"])
+    assert isinstance(done.exception, InputError)
+    (problem,) = done.exception.problems
+    assert (problem.file, problem.path, problem.value) == (str(path), "layers.groups", "four")
+
+
+def test_schema_to_stdout_and_to_a_file(project: Path) -> None:
+    assert CliRunner().invoke(app, ["schema"]).stdout == published().decode()
+    done = CliRunner().invoke(app, ["schema", "--output", "schemas/matrix.json"])
+    assert done.exit_code == 0, done.output
+    assert (project / "schemas" / "matrix.json").read_bytes() == published()
+    assert [path.name for path in (project / "schemas").iterdir()] == ["matrix.json"]

@@ -1,0 +1,152 @@
+"""An option has one name, one definition and one meaning in all verbs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from imgbuild.cli import _help
+from imgbuild.cli._app import app
+from imgbuild.cli._verb import Definition, Group, Output, verb
+from tests.support.inprocess_project import TARGET, Command, World
+from tests.unit.cli.test_verbs import VERBS
+
+ROOT = Path(__file__).parents[3]
+# Names with two meanings, and why.
+TWICE = {
+    "--format": "each verb has formats of its own",
+    "--sif": "push --sif sends a SIF, elsewhere it is the SIF file to use",
+    "--env": "show --env prints variables, slurm --env sets one",
+}
+
+
+class Pair(Group, frozen=True, kw_only=True):
+    left: int = 1
+    right: int = 2
+
+
+def _options() -> dict[str, list[tuple[str, Any]]]:
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for name, command in VERBS.items():
+        for one in command.params:
+            for flag in (*one.opts, *one.secondary_opts):
+                if flag.startswith("-"):
+                    found.setdefault(flag, []).append((name, one))
+    return found
+
+
+@pytest.mark.parametrize("flag", sorted(_options()))
+def test_an_option_has_one_definition(flag: str) -> None:
+    """The same names, the same word for its value, and the same first sentence in every verb."""
+    meanings = {
+        (tuple(one.opts), tuple(one.secondary_opts), _help.metavar(one), _first(one.help))
+        for _, one in _options()[flag]
+    }
+    if flag in TWICE:
+        assert len(meanings) > 1, f"{flag} has one meaning: take it out of TWICE"
+    else:
+        assert len(meanings) == 1, (flag, [name for name, _ in _options()[flag]])
+
+
+def _first(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".")
+
+
+def test_options_are_defined_in_one_way() -> None:
+    """By `option` and `Definition`, which see to it that a name has one meaning."""
+    named = [
+        path.name
+        for path in (ROOT / "builder/imgbuild/cli").glob("*.py")
+        if "typer.Option(" in path.read_text(encoding="utf-8")
+    ]
+    assert sorted(named) == ["_app.py", "_verb.py"]
+
+
+def test_a_second_definition_is_refused() -> None:
+    with pytest.raises(ValueError, match="--json is defined twice"):
+        Definition("--json", "Something else.")
+
+
+def test_groups_become_options_of_a_verb() -> None:
+    seen: list[object] = []
+
+    @verb
+    def both(pair: Pair, third: int = 3) -> None:
+        seen.append((pair, third))
+
+    both(left=5, right=6, third=7, json=False, quiet=False, verbose=False)
+    assert seen == [(Pair(left=5, right=6), 7)]
+    names = [*Pair.__struct_fields__, "third", *Output.__struct_fields__]
+    assert list(typer.main.get_command(_typer(both)).params[0].opts) == ["--left"]
+    assert [one.name for one in typer.main.get_command(_typer(both)).params][: len(names)] == names
+
+
+def _typer(function: Any) -> typer.Typer:
+    made = typer.Typer(add_completion=False)
+    made.command()(function)
+    return made
+
+
+@pytest.fixture
+def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.setenv("COLUMNS", "80")
+    return Command(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("words", [(), *[tuple(name.split()) for name in VERBS]], ids=" ".join)
+def test_help_fits_80_columns(words: tuple[str, ...], imgbuild: Command) -> None:
+    """But for examples, which have to be copied as they are."""
+    long = imgbuild("help", *words).stdout
+    assert long == imgbuild(*words, "--help").stdout
+    wide = [line for line in long.splitlines() if len(line) > 80]
+    assert [line for line in wide if "imgbuild " not in line] == []
+    assert "<" not in long
+    assert "[[" not in long
+    short = imgbuild(*words, "-h").stdout
+    assert short.splitlines()[0] == long.splitlines()[0]
+    if words:
+        assert len(short.splitlines()) < len(long.splitlines())
+        assert f"imgbuild help {' '.join(words)}" in short
+        assert len(short.splitlines()) <= 45
+
+
+def test_the_first_screen_has_every_verb_in_its_group(imgbuild: Command) -> None:
+    lines = imgbuild("--help").stdout.splitlines()
+    assert len(lines) <= 42
+    program: Any = typer.main.get_command(app)
+    for name, command in program.commands.items():
+        assert any(line.split()[:1] == [name] for line in lines) is not command.hidden, name
+
+
+def test_an_option_of_the_command_without_two_dashes(imgbuild: Command, world: World) -> None:
+    done = imgbuild("run", TARGET, "python", "--verson")
+    assert done.status == 2
+    assert "hint: put -- before the command" in done.stderr
+    assert world.matrix.is_file()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    from tests.support import inprocess_project as cli_project
+
+    monkeypatch.chdir(tmp_path)
+    return cli_project.make(tmp_path)
+
+
+@pytest.mark.parametrize("words", [("run",), ("slurm",), ("precompile", "bytecode")])
+def test_one_target_is_positional_or_an_option(
+    words: tuple[str, ...], imgbuild: Command, world: World
+) -> None:
+    positional, named = (imgbuild(*words, *more) for more in ((TARGET,), ("--target", TARGET)))
+    assert (positional.status, positional.stdout) == (named.status, named.stdout)
+    assert positional.stderr == named.stderr
+    several = imgbuild(*words, "-t", TARGET, "-t", "other")
+    assert (several.status, "one target is expected" in several.stderr) == (2, True)
+    assert world.matrix.is_file()
+
+
+def test_gpus_are_a_number_or_all(imgbuild: Command) -> None:
+    assert "not a number of GPUs" in imgbuild("run", TARGET, "--gpus", "some").stderr

@@ -1,0 +1,83 @@
+"""`imgbuild show` and the narrow table of `imgbuild list`: what they print, within 80 columns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from imgbuild.values import Arch
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return inprocess_project.make(folder)
+
+
+@pytest.fixture
+def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, world: World) -> None:
+    done = imgbuild("show", TARGET)
+    assert (done.status, done.stderr) == (0, "")
+    image = world.seal.arch[Arch.X86_64]
+    assert done.stdout.splitlines()[0] == TARGET
+    assert f"  {image.manifest}" in done.stdout
+    assert f"{image.size / 1e9:.2f} GB to pull" in done.stdout
+    assert "  State          locked" in done.stdout
+    assert "no test record" in done.stdout
+    assert f"  imgbuild build {TARGET}\n" in done.stdout
+    (page,) = json.loads(imgbuild("show", TARGET, "--json").stdout)
+    assert page["digest"] == world.seal.digest
+    assert [each["layers"] for each in page["images"]] == [len(image.layers)]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_target_without_a_lock_has_a_page_too(imgbuild: Command) -> None:
+    done = imgbuild("show", UNLOCKED)
+    assert done.status == 0
+    assert "not locked" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"  imgbuild lock {UNLOCKED}"
+
+
+def test_packages_are_those_of_the_lock(imgbuild: Command, world: World) -> None:
+    locked = world.lock.arch[Arch.X86_64]
+    done = imgbuild("show", TARGET, "--packages")
+    rows = [tuple(line.split()) for line in done.stdout.splitlines()[1:]]
+    assert [row[:2] for row in rows] == [
+        *((one.package, one.version) for one in locked.wheels),
+        *((one.package, one.version) for one in locked.debs),
+    ]
+    (made,) = json.loads(imgbuild("show", TARGET, "--packages", "--json").stdout)
+    assert made["wheels"] == {one.package: one.version for one in locked.wheels}
+    assert made["debs"] == {one.package: one.version for one in locked.debs}
+
+
+@pytest.mark.usefixtures("world")
+def test_one_part_is_shown_at_a_time(imgbuild: Command) -> None:
+    done = imgbuild("show", TARGET, "--layers", "--env")
+    assert (done.status, "--layers and --env cannot be combined" in done.stderr) == (2, True)
+    done = imgbuild("show", TARGET, "--output", "x")
+    assert (done.status, "--output needs --sbom" in done.stderr) == (2, True)
+
+
+def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command) -> None:
+    own = ("--matrix", str(ROOT / "matrix.yaml"))
+    pages = imgbuild("show", "--all", *own).stdout.splitlines()
+    assert len(pages) > 200
+    assert [line for line in pages if len(line) > 80 and not line.startswith("  docker ")] == []
+    table = imgbuild("list", *own).stdout.splitlines()
+    assert table[0].split() == ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]
+    assert [line for line in table if len(line) > 80] == []
+    assert any(line.endswith("GPU") for line in table)

@@ -1,0 +1,178 @@
+"""Every code block of the docs is run by a test, or has a comment with the reason why not."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import itertools
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.support.doc_blocks import (
+    ENVIRONMENTS,
+    PICTURE,
+    REASONS,
+    ROOT,
+    SCRIPTS,
+    Block,
+    Command,
+    blocks,
+    commands,
+    papers,
+)
+
+BLOCKS = [block for path in papers() for block in blocks(path)]
+MARKED = [block for block in BLOCKS if block.language != PICTURE]
+# Options that the test named by a block does not use, and the file that does: CI's Slurm has no
+# partitions and no GPUs.
+OPTIONS = {
+    word: ROOT / path
+    for word, path in {
+        "--builder": "tests/integration/test_builders.py",
+        "--changed-since": ".github/workflows/images.yml",
+        "--gpus": "tests/integration/test_slurm_server.py",
+        "--key": "tests/integration/test_cosign.py",
+        "--no-push": ".github/workflows/images.yml",
+        "--only": "tests/integration/test_render.py",
+        "--partition": "tests/unit/slurm/test_array.py",
+        "--sbatch": "tests/integration/test_slurm_wait.py",
+        "--time": "tests/unit/slurm/test_commands.py",
+    }.items()
+}
+
+
+def names(found: list[Block]) -> list[str]:
+    return [block.place for block in found]
+
+
+def test_the_docs_have_blocks() -> None:
+    assert {"README.md", "CONTRIBUTING.md", "cli.md"} <= {block.path.name for block in MARKED}
+    assert {"run", "run by", "not run"} == {block.mark.kind for block in MARKED if block.mark}
+
+
+def test_every_block_has_a_language() -> None:
+    assert names([block for block in BLOCKS if not block.language]) == []
+
+
+def test_every_block_is_run_or_has_a_reason() -> None:
+    assert names([block for block in MARKED if block.mark is None]) == []
+
+
+def test_text_blocks_contain_no_commands() -> None:
+    pictures = [block for block in BLOCKS if block.language == PICTURE]
+    assert names([block for block in pictures if re.search(r"(?m)^\s*\$ ", block.text)]) == []
+
+
+@pytest.mark.parametrize("block", MARKED, ids=[block.place for block in MARKED])
+def test_marks_are_valid(block: Block) -> None:
+    mark = block.mark
+    if mark is None:
+        return  # test_every_block_is_run_or_has_a_reason reports it
+    if mark.kind == "not run":
+        assert mark.said in REASONS
+    elif mark.kind == "run by":
+        assert (ROOT / mark.said).is_file()
+    else:
+        assert mark.environment in ENVIRONMENTS
+        assert bool(mark.verb) != (block.language in SCRIPTS)
+
+
+ELSEWHERE = [
+    (block, item, block.mark.said)
+    for block in MARKED
+    if block.mark and block.mark.kind == "run by" and block.language == "console"
+    for item in commands(block)
+]
+
+
+def test_a_named_test_contains_the_programs_of_the_block() -> None:
+    """The file that is named has each program, script and target of make that the block has."""
+    strange = [
+        f"{block.place}: {item.words}"
+        for block, item, path in ELSEWHERE
+        if not re.search(rf"\b{_known_by(item)}\b", (ROOT / path).read_text())
+    ]
+    assert ELSEWHERE
+    assert strange == []
+
+
+def _known_by(command: Command) -> str:
+    """The verb of imgbuild, the target of make, the script of Python, or the program itself."""
+    program, *words = command.words.split()
+    named = words[0] if program in ("imgbuild", "make", "python3") and words else program
+    return re.escape(Path(named).stem)
+
+
+def test_a_named_test_contains_the_verb_and_options_of_the_block() -> None:
+    """As words of a call, in the test or what it imports; an option may have a test of its own."""
+    asked = [(block, item, ROOT / path) for block, item, path in ELSEWHERE if _asked(item)]
+    strange = [
+        f"{block.place}: {path.name} lacks {word}"
+        for block, item, path in asked
+        for word in _asked(item)
+        if word not in _given(path) and word not in _given(OPTIONS.get(word, path))
+    ]
+    assert len(asked) > 10
+    assert strange == []
+
+
+def _asked(command: Command) -> list[str]:
+    """The verb of imgbuild and the long options that it is given; nothing of other programs."""
+    program, *words = shlex.split(command.words, comments=True)
+    if program != "imgbuild":
+        return []
+    own = list(itertools.takewhile(lambda word: word != "--", words))
+    return [own[0], *(word.partition("=")[0] for word in own if word.startswith("--"))]
+
+
+@functools.cache
+def _given(path: Path) -> frozenset[str]:
+    """The words of all texts in a file's code, its docstrings aside; a test's helpers' too."""
+    if path.suffix != ".py":
+        return frozenset(re.split(r"[\s=\"]+", path.read_text()))
+    tree = ast.parse(path.read_text())
+    talk = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in talk
+    ]
+    words = {word for text in texts for word in re.split(r"[\s=]+", text)}
+    helpers = [helper for helper in _imported(tree) if helper != path]
+    return frozenset(words.union(*(_given(helper) for helper in helpers)))
+
+
+def _imported(tree: ast.Module) -> list[Path]:
+    """The helpers that a test imports."""
+    names = [
+        [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tests")
+    ]
+    paths = [ROOT / f"{name.replace('.', '/')}.py" for each in names for name in each]
+    return [path for path in paths if path.is_file()]
+
+
+def test_blocks_that_run_have_no_placeholders() -> None:
+    holes = [
+        f"{block.place}: {item.words}"
+        for block in MARKED
+        if block.mark and block.mark.kind == "run" and not block.mark.verb
+        for item in commands(block)
+        if "…" in item.words or re.search(r"<[A-Z]", item.words)
+    ]
+    assert holes == []
+
+
+def test_the_table_of_sizes_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that is made anew moves sums, too: tools/sharing.py says the lines."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    sharing = importlib.import_module("sharing")
+    text = (ROOT / "docs/benchmarks.md").read_text("utf-8").splitlines()
+    assert [
+        line for line in sharing.table(sharing.images(ROOT / "images")) if line not in text
+    ] == []

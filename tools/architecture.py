@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Writes the tree in ARCHITECTURE.md: the folders' docstrings, in the order of tests/layers.py.
+
+tools/architecture.py            write it
+tools/architecture.py --check    exit with status 5 if it is out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.layers import LEVELS, ROOT_MODULES  # noqa: E402
+
+PAGE = ROOT / "ARCHITECTURE.md"
+PACKAGE = ROOT / "builder" / "imgbuild"
+START, END = "<!-- tree: tools/architecture.py -->\n", "<!-- end of tree -->\n"
+STALE = 5
+WIDTH = 15
+
+
+def tree() -> str:
+    """The levels, highest first, as a code block: number, folder, purpose."""
+    lines = []
+    for number, level in reversed(list(enumerate(LEVELS, start=1))):
+        if level == ROOT_MODULES:
+            files = ", ".join(f"{name}.py" for name in ROOT_MODULES)
+            lines.append(f"{number:2}  {files}")
+            continue
+        folders = [name for name in level if (PACKAGE / name).is_dir()]
+        for index, name in enumerate(folders):
+            label = f"{number:2}" if index == 0 else "  "
+            lines += (f"{label if depth == 0 else '  '}  {text}" for depth, text in _rows(name))
+    return "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def _rows(name: str, depth: int = 0) -> Iterator[tuple[int, str]]:
+    """A folder and those in it, each with how deep it lies."""
+    folder = PACKAGE / name
+    label = "  " * depth + folder.name + "/"
+    yield depth, f"{label:{WIDTH}} {purpose(folder)}"
+    for inner in sorted(path.parent for path in folder.glob("*/__init__.py")):
+        yield from _rows(str(inner.relative_to(PACKAGE)), depth + 1)
+
+
+def purpose(folder: Path) -> str:
+    """The first line of the docstring of a folder's `__init__`."""
+    text = (folder / "__init__.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+def rendered() -> str:
+    """ARCHITECTURE.md with the tree as it is now."""
+    text = PAGE.read_text(encoding="utf-8")
+    head, _, rest = text.partition(START)
+    _, _, tail = rest.partition(END)
+    return f"{head}{START}{tree()}{END}{tail}"
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    options = parser.parse_args()
+    text = rendered()
+    if options.check:
+        stale = PAGE.read_text(encoding="utf-8") != text
+        if stale:
+            print("ARCHITECTURE.md is out of date; run tools/architecture.py", file=sys.stderr)
+        return STALE if stale else 0
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
