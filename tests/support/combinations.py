@@ -24,7 +24,7 @@ from imgbuild.audit import judge
 from imgbuild.audit.binaries.elf import read_elf
 from imgbuild.audit.judge import Terms
 from imgbuild.audit.main_path import closure, corners, policy
-from imgbuild.audit.main_path.policy import EntryPoint
+from imgbuild.audit.main_path.policy import MainPathEntry
 from imgbuild.audit.packages.content import RemoteContent, WheelMember, open_content
 from imgbuild.audit.packages.library import Book, Library
 from imgbuild.audit.packages.package_set import PackageSet
@@ -198,7 +198,7 @@ class Laboratory:
             return judge.audit(world, Terms(cuda=record.cuda), checks=WITHOUT_CODE).findings
         rules = policy.load()
         if record.script:
-            entry = EntryPoint(name=SCRIPT, why="the program that is looked at")
+            entry = MainPathEntry(name=SCRIPT, why="the program that is looked at")
             rules = msgspec.structs.replace(rules, walk=rules.walk | {SCRIPT}, entries=(entry,))
         # Corners hold notes alone: they are looked into where a note is what is expected.
         look = corners.survey if record.level is Severity.NOTE else closure.main_path

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
-from imgbuild.audit.main_path.policy import EntryPoint, MainPathPolicy
+from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.audit.source.module import read_module
 
@@ -90,5 +90,5 @@ class SourceModules:
 
 def rules(*entries: str, walk: Iterable[str] = ("user", "lib")) -> MainPathPolicy:
     """A policy of these entry points."""
-    named = tuple(EntryPoint(name=entry, why="a test") for entry in entries)
+    named = tuple(MainPathEntry(name=entry, why="a test") for entry in entries)
     return MainPathPolicy(walk=frozenset(walk), entries=named)

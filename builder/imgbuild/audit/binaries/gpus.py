@@ -23,7 +23,7 @@ FILE = "data/audit/drivers.yaml"
 _ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
-class CudaRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class DriverRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A CUDA release ("12.4"), the driver released with it (if known), its PTX version."""
 
     cuda: str
@@ -49,7 +49,7 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The whole file."""
 
     majors: dict[str, str]
-    releases: tuple[CudaRelease, ...]
+    releases: tuple[DriverRelease, ...]
     gpus: tuple[GpuModels, ...]
     kernels: tuple[KernelLibraries, ...]
 

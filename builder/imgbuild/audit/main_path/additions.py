@@ -11,7 +11,7 @@ from collections.abc import Collection
 import msgspec
 
 from imgbuild.audit.main_path import policy
-from imgbuild.audit.main_path.policy import EntryPoint, MainPathPolicy
+from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.packages.package_set import PackageSet
 
 # Top-level modules in wheels that are not imported by that name.
@@ -26,7 +26,7 @@ def widened(package_set: PackageSet, added: Collection[str]) -> MainPathPolicy:
         module.partition(".")[0] for package in added for module in package_set.modules_of(package)
     }
     entries = tuple(
-        EntryPoint(name=root, why=WHY)
+        MainPathEntry(name=root, why=WHY)
         for root in sorted(roots - ASIDE)
         if not root.startswith("_") and package_set.owner(root) in added
     )

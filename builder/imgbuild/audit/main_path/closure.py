@@ -14,7 +14,7 @@ import msgspec
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.guards import IMPORT, Course, judge
-from imgbuild.audit.main_path.policy import EntryPoint, MainPathPolicy
+from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.main_path.view import View
 from imgbuild.audit.names import search
 from imgbuild.audit.names.classes import ancestors
@@ -102,7 +102,7 @@ def main_path(
     return MainPath(walk.places, corners, view, walk.called)
 
 
-def _applies(package_set: ImportablePackages, entry: EntryPoint) -> bool:
+def _applies(package_set: ImportablePackages, entry: MainPathEntry) -> bool:
     """Whether the entry's package is in the package set, with one of its versions."""
     package = package_set.owner(entry.name.partition(".")[0])
     version = package_set.version(package) if package is not None else None
@@ -150,7 +150,7 @@ class _Walk:
         self._looked: dict[tuple[str, str], LookupResult] = {}
         self._queue: list[Place] = []
 
-    def enter(self, entry: EntryPoint) -> None:
+    def enter(self, entry: MainPathEntry) -> None:
         """Follow one entry point to its end."""
         for name in (entry.name, *entry.also):
             self._enter(name, Reached(Level.CERTAIN, entry.name))

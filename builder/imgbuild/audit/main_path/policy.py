@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 FILE = "data/audit/entry_points.yaml"
 
 
-class EntryPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MainPathEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A place where users' programs start: a module, a function, or a class that they construct.
 
     It applies where its package is installed with one of `versions`, and so are those in `beside`;
@@ -44,7 +44,7 @@ class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Packages whose code is followed (`walk`), entry points, and registries of names."""
 
     walk: frozenset[str]
-    entries: tuple[EntryPoint, ...]
+    entries: tuple[MainPathEntry, ...]
     registries: tuple[NameRegistry, ...] = ()
 
 

@@ -279,8 +279,8 @@ class Conditions:
         named = [item for item in test.keywords if item.arg is None or "version" in item.arg]
         given = [*test.args, *(item.value for item in named)]
         texts = [self.versions.literal(item) for item in given]
-        told = all(item.arg in ("version", "min_version") for item in named)
-        if not told or not all(texts[len(test.args) :]):
+        literal = all(item.arg in ("version", "min_version") for item in named)
+        if not literal or not all(texts[len(test.args) :]):
             return None
         return next(filter(None, texts), "")
 

@@ -6,7 +6,7 @@ import pytest
 
 from imgbuild.audit.checks import calls
 from imgbuild.audit.main_path.closure import main_path
-from imgbuild.audit.main_path.policy import EntryPoint, MainPathPolicy, NameRegistry
+from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy, NameRegistry
 from imgbuild.report import Relation, Severity
 from tests.support.source_modules import SourceModules, rules
 
@@ -158,7 +158,7 @@ def test_a_name_that_is_registered_already(call, found):
     )
     policy = MainPathPolicy(
         walk=frozenset(("user", "lib")),
-        entries=(EntryPoint(name="user", why="a test"),),
+        entries=(MainPathEntry(name="user", why="a test"),),
         registries=(registry,),
     )
     user = f"from lib import AutoConfig\nNAME = 'x'\n{call}\n"
@@ -234,6 +234,6 @@ main()
         ),
     ],
 )
-def test_what_stands_behind_a_question_for_a_parameter(test, found):
+def test_code_behind_a_test_for_a_parameter(test, found):
     findings = check(ASKED.format(test=test))
     assert sorted((one.evidence.subject, one.severity) for one in findings) == sorted(found)
