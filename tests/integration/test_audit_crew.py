@@ -11,7 +11,7 @@ from imgbuild.audit.packages.reading import (
     RUNNING,
     WORTH,
     Crew,
-    Request,
+    ReadRequest,
     find_modules,
     read_modules,
 )
@@ -20,7 +20,7 @@ from tests.support import audited
 LINE = "def f{0}(a, b={0}):\n    return g(a, key=b)\n"
 
 
-def request(folder: Path, name: str, size: int) -> Request:
+def request(folder: Path, name: str, size: int) -> ReadRequest:
     """A wheel of modules with about `size` bytes of source in all, of which one is broken."""
     text = "".join(LINE.format(number) for number in range(1000))
     files = {f"{name}/m{number}.py": text for number in range(size // len(text) + 1)}
@@ -28,7 +28,7 @@ def request(folder: Path, name: str, size: int) -> Request:
     _, path = audited.wheel(folder, name, "1.0", files)
     content = LocalContent(path, path.name)
     sizes = {file: member.size for file, member in content.members().items()}
-    return Request(content, find_modules(files), sizes)
+    return ReadRequest(content, find_modules(files), sizes)
 
 
 @pytest.fixture(name="crew")

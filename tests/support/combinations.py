@@ -24,8 +24,8 @@ from imgbuild.audit import judge
 from imgbuild.audit.binaries.elf import read_elf
 from imgbuild.audit.judge import Terms
 from imgbuild.audit.main_path import closure, corners, policy
-from imgbuild.audit.main_path.policy import Entry
-from imgbuild.audit.packages.content import Member, RemoteContent, open_content
+from imgbuild.audit.main_path.policy import MainPathEntry
+from imgbuild.audit.packages.content import RemoteContent, WheelMember, open_content
 from imgbuild.audit.packages.library import Book, Library
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.pinned import pick
@@ -198,7 +198,7 @@ class Laboratory:
             return judge.audit(world, Terms(cuda=record.cuda), checks=WITHOUT_CODE).findings
         rules = policy.load()
         if record.script:
-            entry = Entry(name=SCRIPT, why="the program that is looked at")
+            entry = MainPathEntry(name=SCRIPT, why="the program that is looked at")
             rules = msgspec.structs.replace(rules, walk=rules.walk | {SCRIPT}, entries=(entry,))
         # Corners hold notes alone: they are looked into where a note is what is expected.
         look = corners.survey if record.level is Severity.NOTE else closure.main_path
@@ -219,7 +219,7 @@ class Laboratory:
         """The user's cache, whose files need no download."""
         return Store.open()
 
-    def _download(self, url: str, member: Member, path: Path) -> None:
+    def _download(self, url: str, member: WheelMember, path: Path) -> None:
         head = self.http.part(url, member.start, 30)
         start = member.start + 30 + int.from_bytes(head[26:28], "little")
         start += int.from_bytes(head[28:30], "little")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from imgbuild.audit.binaries.elf import symbol_hash
-from imgbuild.audit.packages.reading import Metadata, find_modules
+from imgbuild.audit.packages.reading import WheelMetadata, find_modules
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
 from imgbuild.audit.source.module import read_module
 from imgbuild.values import Arch
@@ -58,11 +58,11 @@ class SharedObjects:
     def version(self, package: str) -> str | None:
         return dict(name.split(" ") for name in self.packages_).get(package)
 
-    def metadata(self, package: str) -> Metadata | None:
+    def metadata(self, package: str) -> WheelMetadata | None:
         version = self.version(package)
         if version is None:
             return None
-        return Metadata(name=package, version=version, requires=self.requires.get(package, ()))
+        return WheelMetadata(name=package, version=version, requires=self.requires.get(package, ()))
 
     def files(self, package: str) -> Mapping[str, int]:
         unread = dict.fromkeys(self.unread.get(package, ()), 1000)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
-from imgbuild.audit.main_path.policy import Entry, Policy
+from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.audit.source.module import read_module
 
@@ -88,7 +88,7 @@ class SourceModules:
             self.module(module)
 
 
-def rules(*entries: str, walk: Iterable[str] = ("user", "lib")) -> Policy:
+def rules(*entries: str, walk: Iterable[str] = ("user", "lib")) -> MainPathPolicy:
     """A policy of these entry points."""
-    named = tuple(Entry(name=entry, why="a test") for entry in entries)
-    return Policy(walk=frozenset(walk), entries=named)
+    named = tuple(MainPathEntry(name=entry, why="a test") for entry in entries)
+    return MainPathPolicy(walk=frozenset(walk), entries=named)

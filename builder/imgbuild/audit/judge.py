@@ -25,10 +25,10 @@ CHECKS: tuple[str, ...] = get_args(Check)
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts for a package set beside its packages.
+    """The inputs of an audit besides the package set.
 
-    `cuda` is the target's release ("12.4"), `gpu` the compute capabilities that it is meant for
-    ("9.0"); `added` are packages that a user puts on top of a published target.
+    `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0"); `added`
+    are packages that a user adds to a published target.
     """
 
     target: str = ""
@@ -50,9 +50,9 @@ def audit(
 ) -> Report:
     """All findings of `checks` in `package_set`.
 
-    `libraries` gives the shared objects of the base. `past` is what other releases tell (check
-    "calls"), which may ask an index. With `path`, the main path that the caller has found, no
-    corner is looked into.
+    `libraries` returns the shared objects of the base. `past` finds removed attributes for the
+    check "calls" in other releases, and may access an index. With `path`, a main path that the
+    caller has found, corners are not checked.
     """
     terms = narrowed(
         terms or Terms(), {name: package_set.version(name) or "" for name in package_set.packages}
@@ -61,7 +61,7 @@ def audit(
     if unknown := set(checks) - set(CHECKS):
         message = f"no such check: {', '.join(sorted(unknown))}"
         raise InputError(message, hint=f"checks are: {', '.join(CHECKS)}")
-    bench = _Bench(package_set, terms, libraries, path)
+    bench = _AuditRun(package_set, terms, libraries, path)
     found = bench.run(wanted)
     if past is not None and "calls" in wanted:
         known = {(one.where, one.message) for one in found}
@@ -74,8 +74,8 @@ def audit(
     )
 
 
-class _Bench:
-    """One run of the checks; the main path is found once for those that follow it."""
+class _AuditRun:
+    """One run of the checks; the main path is found once for all of them."""
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class _Bench:
         self._path = path
 
     def run(self, checks: Sequence[str]) -> list[Finding]:
-        """What `checks` find."""
-        # Each check's module is loaded when it runs: who asks for one does not wait for all.
+        """The findings of `checks`."""
+        # Each check's module is imported when it runs, so that one check starts without the others.
         return [finding for check in checks for finding in getattr(self, f"_{check}")()]
 
     @property
@@ -151,7 +151,7 @@ def waive(
 ) -> list[Finding]:
     """`findings`, those that a waiver accepts as notes with its reason.
 
-    A waiver that accepts nothing is a warning: what it was for is gone.
+    A waiver that matches no finding is a warning.
     """
     result: list[Finding] = []
     used: Counter[Waiver] = Counter()
@@ -173,9 +173,9 @@ def _unused(waiver: Waiver) -> Finding:
     return Finding(
         check=waiver.check,
         severity=Severity.WARNING,
-        message=f"a waiver accepts nothing: {waiver.package}, {waiver.subject}",
+        message=f"unused waiver: {waiver.package}, {waiver.subject}",
         where=f"matrix: waive: {waiver.check} {waiver.package} {waiver.subject}",
-        remedy="take it out of the matrix",
+        remedy="remove it from the matrix",
     )
 
 
@@ -190,6 +190,6 @@ def _accepts(waiver: Waiver, finding: Finding) -> bool:
 
 
 def narrowed(terms: Terms, versions: Mapping[str, str]) -> Terms:
-    """`terms` with the constraints that speak of these packages: no other counts for them."""
+    """`terms` with only the constraints on these packages."""
     kept = tuple(one for one in terms.constraints if one.concerns(versions))
     return msgspec.structs.replace(terms, constraints=kept)

@@ -195,7 +195,7 @@ def _lacks_attribute(world: PackageSet, subject: str) -> bool | None:
     return True if silent(world, dotted(world, owner), name) else None
 
 
-def silent(world: PackageSet, found: search.Found, name: str) -> bool:
+def silent(world: PackageSet, found: search.LookupResult, name: str) -> bool:
     """Whether a class and all its bases are readable, and the word `name` is in none of them.
 
     Then no `__getattr__` that answers from a table can answer for it.
@@ -246,17 +246,17 @@ _ASKS: dict[Relation, Callable[[PackageSet, str], bool | None]] = {
 }
 
 
-def _absent(found: search.Found) -> bool | None:
+def _absent(found: search.LookupResult) -> bool | None:
     return None if found.state == "unknown" else found.state == "absent"
 
 
-def dotted(world: PackageSet, path: str) -> search.Found:
+def dotted(world: PackageSet, path: str) -> search.LookupResult:
     """What a path from the top of a package refers to: "vllm.SamplingParams", or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
     facts = world.module(first)
     if not isinstance(facts, ModuleFacts):
-        return search.Found(state="unknown" if facts is not None else "absent")
-    found = search.Found(state="defined", definition=facts, home=facts)
+        return search.LookupResult(state="unknown" if facts is not None else "absent")
+    found = search.LookupResult(state="defined", definition=facts, home=facts)
     for part in rest:
         if found.state != "defined":
             break

@@ -19,7 +19,7 @@ from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.guards import ATTRIBUTE, judge
 from imgbuild.audit.names import search
 from imgbuild.audit.names.scopes import scopes
-from imgbuild.audit.names.search import Found
+from imgbuild.audit.names.search import LookupResult
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import Assigned, Attribute, Class, ModuleFacts
 from imgbuild.learn.boundaries import Shelf, at_time, lacks, silent
@@ -126,7 +126,7 @@ def _defines(world: PackageSet, package: str, name: str) -> bool:
 
 def _classes(
     world: PackageSet, facts: ModuleFacts, receiver: str, scope: str
-) -> Iterator[tuple[str, Found]]:
+) -> Iterator[tuple[str, LookupResult]]:
     """The classes that a receiver may be of, one or those of a union, by their path for readers."""
     found = search.class_of(world, facts, receiver, scope=scope)
     text, home = receiver, facts

@@ -54,12 +54,12 @@ class Section(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where its content lies: offset and size."""
+        """The offset and size of its content."""
         return self.offset, self.size
 
 
 class Symbols(msgspec.Struct, frozen=True):
-    """What the dynamic symbol table says."""
+    """The contents of the dynamic symbol table."""
 
     undefined: tuple[str, ...] = ()
     defined: bytes = b""
@@ -68,7 +68,7 @@ class Symbols(msgspec.Struct, frozen=True):
 
 
 class Malformed(Exception):
-    """The bytes start like an ELF file and do not go on like one."""
+    """The file starts like an ELF file, but is damaged."""
 
 
 def read_elf(
@@ -76,8 +76,8 @@ def read_elf(
 ) -> ElfFacts | None:
     """The facts of one file; `opened` starts its stream, a second time only for some large files.
 
-    `kept` is how many bytes of each end are held in memory. None for what is no ELF file, for
-    object files, and for what a loader would not take.
+    `kept` is how many bytes of each end are held in memory. None for a file that is not ELF or
+    damaged, for object files, and for files that a loader would refuse.
     """
     stream = opened()
     first = next(stream, b"")
@@ -110,7 +110,7 @@ class Ends:
         self._held = 0
 
     def feed(self, piece: bytes) -> None:
-        """The next piece of the stream."""
+        """Add the next piece of the stream."""
         self.size += len(piece)
         if len(self.head) < self._kept:
             self.head += piece
@@ -121,7 +121,7 @@ class Ends:
             self._held -= len(self._pieces.popleft())
 
     def join(self) -> None:
-        """The stream has ended."""
+        """Finish after the last piece."""
         self._pieces = deque([b"".join(self._pieces)])
 
     def read(self, offset: int, size: int) -> bytes | None:
@@ -133,7 +133,7 @@ class Ends:
         start = self.size - self._held
         if offset >= start:
             return self._pieces[0][offset - start : offset - start + size]
-        if start <= len(self.head):  # nothing is missing, and the range lies on the seam
+        if start <= len(self.head):  # the range crosses from one to the other
             data = bytes(memoryview(self.head)[offset:]) + self._pieces[0]
             return data[:size]
         return None
@@ -151,7 +151,7 @@ def _pass(first: bytes, stream: Iterable[bytes], kept: int) -> tuple[Ends, tuple
 
 
 class Tables:
-    """The sections of a file, and the content of those that are asked for."""
+    """The sections of a file, and their content on demand."""
 
     def __init__(self, ends: Ends, opened: Callable[[], Iterator[bytes]]) -> None:
         self._ends = ends
@@ -275,10 +275,10 @@ def _dynamic(data: bytes, text: bytes) -> dict[int, list[str]]:
 
 
 def _needed_versions(data: bytes, count: int, text: bytes) -> dict[str, dict[int, str]]:
-    """Library → number → version that is needed of it. Weak needs count: no version is left out."""
+    """Library → number → version that is needed of it, weak ones included."""
     found: dict[str, dict[int, str]] = {}
     at = 0
-    left = len(data) // VERNAUX.size  # no more entries than this have room in the section
+    left = len(data) // VERNAUX.size  # the number of entries that fit into the section
     for _ in range(count):
         _, needs, library, first, step = VERNEED.unpack_from(data, at)
         place = at + first
@@ -334,7 +334,7 @@ def _symbols(data: bytes, text: bytes, numbers: bytes, names: Mapping[int, str])
 
 
 def symbol_hash(name: bytes) -> bytes:
-    """The eight bytes by which `ElfFacts.defined` knows a symbol."""
+    """The eight bytes of a symbol in `ElfFacts.defined`."""
     return blake2b(name, digest_size=8).digest()
 
 
@@ -344,7 +344,7 @@ def _packed(hashes: Iterable[bytes]) -> bytes:
 
 
 def _numpy(tables: Tables) -> int:
-    """Which numpy a library was compiled for: 2 knows both names of its core, 1 only the old."""
+    """The numpy a library was compiled for: 2 uses both names of its core, 1 only the old."""
     constants = tables.called(b".rodata")
     if constants is None or constants.size > LARGEST_TEXT:
         return 0

@@ -13,13 +13,13 @@ ENTRY = struct.Struct("<HHIQIIHHI")  # kind, _, header, payload, compressed, _, 
 PTX, MACHINE_CODE = 1, 2
 FLAGS_AT = 40
 ENTRY_NEEDS = 48
-# Found by compiling for sm_90, sm_90a, sm_100f and their like with nvcc 13.0; 12.4 does the same.
+# Determined by compiling for sm_90, sm_90a, sm_100f and others with nvcc 13.0 and 12.4.
 ONE_ARCH, ONE_FAMILY = 1 << 20, 1 << 21
 ARCH_ABOVE = 8  # the ABI of machine code from which on its architecture is in the second byte
 
 
 class FatbinScanner:
-    """Watches a stream go by."""
+    """Finds GPU code in the pieces of a stream."""
 
     def __init__(self) -> None:
         self._codes: Counter[tuple[str, str]] = Counter()
@@ -29,7 +29,7 @@ class FatbinScanner:
         self._end = 0  # where the fat binary ends
 
     def feed(self, piece: bytes) -> None:
-        """The next piece of the stream."""
+        """Add the next piece of the stream."""
         begin = self._at + len(self._rest)
         target = max(self._entry, begin) if self._entry < self._end else begin
         if target - begin >= len(piece) and not self._rest:
@@ -61,7 +61,7 @@ class FatbinScanner:
     def _take(self, data: bytes, place: int) -> None:
         kind, _, header, payload, _, _, minor, major, arch = ENTRY.unpack_from(data, place)
         if kind not in (PTX, MACHINE_CODE) or header < 32 or not 20 <= arch <= 999:
-            self._end = self._entry  # no entry: this is the padding, or was no fat binary
+            self._end = self._entry  # no entry: this is padding, or not a fat binary
             return
         (flags,) = struct.unpack_from("<Q", data, place + FLAGS_AT)
         suffix = _suffix(flags)
@@ -72,7 +72,7 @@ class FatbinScanner:
         self._entry += header + payload
 
     def found(self) -> tuple[GpuCode, ...]:
-        """All that was seen, sorted."""
+        """All GPU code so far, sorted."""
         return tuple(
             GpuCode(arch, ptx, units) for (arch, ptx), units in sorted(self._codes.items())
         )
@@ -86,6 +86,6 @@ def _suffix(flags: int) -> str:
 def cubin_arch(flags: int, abi: int) -> str:
     """The architecture of a file of machine code, by the flags and ABI of its ELF header.
 
-    Whether it is bound to that architecture is not told there.
+    The header does not say whether it is restricted to that architecture.
     """
     return f"sm_{flags >> 8 & 0xFF if abi >= ARCH_ABOVE else flags & 0xFF}"

@@ -23,23 +23,23 @@ FILE = "data/audit/drivers.yaml"
 _ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
-class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A CUDA release ("12.4"), the driver that came with it (if known), the PTX that it writes."""
+class DriverRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A CUDA release ("12.4"), the driver released with it (if known), its PTX version."""
 
     cuda: str
     driver: str = ""
     ptx: str
 
 
-class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GpuModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A compute capability ("9.0") and the GPUs that have it."""
 
     capability: str
     names: str
 
 
-class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Libraries whose GPU code everything needs; a shell pattern of paths in a wheel."""
+class KernelLibraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Libraries whose GPU code is always needed; a shell pattern of paths in a wheel."""
 
     file: str
     why: str
@@ -49,20 +49,20 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The whole file."""
 
     majors: dict[str, str]
-    releases: tuple[Release, ...]
-    gpus: tuple[Gpu, ...]
-    kernels: tuple[Kernels, ...]
+    releases: tuple[DriverRelease, ...]
+    gpus: tuple[GpuModels, ...]
+    kernels: tuple[KernelLibraries, ...]
 
     def oldest(self, cuda: str) -> str:
-        """The oldest driver that runs programs of a release ("12.4"); "" if that is not known."""
+        """The oldest driver that runs programs of a release ("12.4"); "" if unknown."""
         return self.majors.get(cuda.partition(".")[0], "")
 
     def own(self, cuda: str) -> str:
-        """The driver that came with a release; "" if that is not known."""
+        """The driver released with a release; "" if unknown."""
         return next((one.driver for one in self.releases if one.cuda == minor(cuda)), "")
 
     def for_ptx(self, ptx: str) -> str:
-        """The oldest driver that compiles PTX of a version; "" if that is not known."""
+        """The oldest driver that compiles PTX of a version; "" if unknown."""
         wanted = numbers(ptx)
         return next((one.driver for one in self.releases if numbers(one.ptx) >= wanted), "")
 
@@ -74,11 +74,11 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return found[-1] if found else ""
 
     def is_kernels(self, file: str) -> bool:
-        """Whether everything needs the GPU code of this file."""
+        """Whether the GPU code of this file is always needed."""
         return any(fnmatchcase(file, one.file) for one in self.kernels)
 
 
-class Arch(NamedTuple):
+class GpuArch(NamedTuple):
     """A GPU architecture as compilers name it: sm_90a is (False, 9, 0, "a")."""
 
     ptx: bool
@@ -89,7 +89,7 @@ class Arch(NamedTuple):
 
 @lru_cache(maxsize=1)
 def load() -> Drivers:
-    """The data of this release."""
+    """The data of this version of imgbuild."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
     return msgspec.convert(yaml.safe_load(text), Drivers)
 
@@ -104,12 +104,12 @@ def minor(cuda: str) -> str:
     return ".".join(cuda.split(".")[:2])
 
 
-def parse(arch: str) -> Arch | None:
-    """The parts of "sm_90a" or "compute_120f"; None for what is neither."""
+def parse(arch: str) -> GpuArch | None:
+    """The parts of "sm_90a" or "compute_120f"; None for anything else."""
     found = _ARCH.fullmatch(arch)
     if found is None:
         return None
-    return Arch(found[1] == "compute", int(found[2]), int(found[3]), found[4])
+    return GpuArch(found[1] == "compute", int(found[2]), int(found[3]), found[4])
 
 
 def runs(code: GpuCode, capability: str) -> bool:
@@ -127,9 +127,9 @@ def runs(code: GpuCode, capability: str) -> bool:
 
 
 def general(codes: Sequence[GpuCode]) -> list[GpuCode]:
-    """The code that a library is built for: in at least half as many places as any.
+    """The architectures of most of a library: those with at least half as many units as any.
 
-    A few kernels are written for one architecture; they say nothing of the library.
+    A few kernels that exist for one architecture only do not count.
     """
     most = max((one.units for one in codes), default=0)
     return [one for one in codes if one.units * 2 >= most]

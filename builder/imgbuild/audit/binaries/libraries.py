@@ -19,21 +19,21 @@ class Driver(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     symbols: str = ""
 
 
-class Brings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which package brings a library; a shell pattern."""
+class LibraryOwner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The package that has a library; a shell pattern."""
 
     library: str
     package: str
 
 
 class Namespace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A part of symbols that tells whose they are; the package is "" for nobody's."""
+    """A part of the names of a package's symbols; the package is "" if there is none."""
 
     part: str
     package: str
 
 
-class Loaded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LoadedFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Files that are loaded by name; a shell pattern of paths in a wheel."""
 
     file: str
@@ -44,17 +44,17 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """The whole file."""
 
     drivers: tuple[Driver, ...]
-    brings: tuple[Brings, ...]
+    brings: tuple[LibraryOwner, ...]
     namespaces: tuple[Namespace, ...]
-    loaded: tuple[Loaded, ...]
-    choices: tuple[Loaded, ...]
+    loaded: tuple[LoadedFiles, ...]
+    choices: tuple[LoadedFiles, ...]
 
     def is_driver(self, library: str) -> bool:
         """Whether a library comes from the host."""
         return any(one.library == library for one in self.drivers)
 
     def is_driver_symbol(self, symbol: str) -> bool:
-        """Whether a symbol is a function of the driver: cuLaunchKernel, and not cublasCreate."""
+        """Whether a symbol is a function of the driver: cuLaunchKernel, but not cublasCreate."""
         return any(
             symbol.startswith(one.symbols)
             and symbol[len(one.symbols) : len(one.symbols) + 1].isupper()
@@ -63,12 +63,12 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         )
 
     def bringer(self, library: str) -> str:
-        """The package that brings a library; "" if that is not known."""
+        """The package that has a library; "" if unknown."""
         found = (one.package for one in self.brings if fnmatchcase(library, one.library))
         return next(found, "")
 
     def owner(self, symbol: str) -> str:
-        """The package whose namespace a symbol is in; "" if that is not known."""
+        """The package whose namespace a symbol is in; "" if unknown."""
         return next((one.package for one in self.namespaces if one.part in symbol), "")
 
     def is_loaded(self, file: str) -> bool:
@@ -82,6 +82,6 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 @lru_cache(maxsize=1)
 def load() -> Libraries:
-    """The data of this release."""
+    """The data of this version of imgbuild."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
     return msgspec.convert(yaml.safe_load(text), Libraries)

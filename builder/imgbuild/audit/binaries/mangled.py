@@ -13,10 +13,10 @@ NEW = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
 
 def counterparts(symbol: str) -> Iterator[tuple[str, str]]:
-    """Other names of the same function, each with what sets it apart.
+    """Other names of the same function, each with a description of the difference.
 
-    Only where a name has one such string: of several, the later ones are written as references to
-    the first, and the whole name would have to be taken apart.
+    Only for a name with one such string: with several, the later ones are references to the
+    first, and the whole name would have to be parsed.
     """
     if symbol.count(OLD) == 1 and NEW not in symbol:
         yield symbol.replace(OLD, NEW), "with the new std::string of C++11"

@@ -12,17 +12,17 @@ from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import ATTRIBUTE, TYPE, VALUE, Course, judge
-from imgbuild.audit.main_path.policy import Policy, load
+from imgbuild.audit.main_path.policy import MainPathPolicy, load
 from imgbuild.audit.names import search
 from imgbuild.audit.names.scopes import Meaning, meaning, scopes
-from imgbuild.audit.names.search import Signature
+from imgbuild.audit.names.search import CallSignature
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, ModuleFacts
 from imgbuild.report import Finding, Relation
 from imgbuild.values import normalize
 
 CHECK = "calls"
-Problem = tuple[Relation, str, str]  # what is wrong, the evidence's subject, the text
+Problem = tuple[Relation, str, str]  # relation, subject of the evidence, text
 _CATCHERS = {
     Relation.KEYWORD: TYPE,
     Relation.ARGUMENT: TYPE,
@@ -33,7 +33,7 @@ _CATCHERS = {
 
 
 def check(
-    package_set: ImportablePackages, path: MainPath, rules: Policy | None = None
+    package_set: ImportablePackages, path: MainPath, rules: MainPathPolicy | None = None
 ) -> list[Finding]:
     """All calls and reads across packages that fail in this package set."""
     rules = rules or load()
@@ -42,15 +42,19 @@ def check(
     for module in path.modules():
         facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
-            found.extend(_Reader(package_set, path, rules, facts).findings())
+            found.extend(_ModuleCalls(package_set, path, rules, facts).findings())
     return ordered(found)
 
 
-class _Reader:
+class _ModuleCalls:
     """One module's calls and reads."""
 
     def __init__(
-        self, package_set: ImportablePackages, path: MainPath, rules: Policy, facts: ModuleFacts
+        self,
+        package_set: ImportablePackages,
+        path: MainPath,
+        rules: MainPathPolicy,
+        facts: ModuleFacts,
     ) -> None:
         self.package_set = package_set
         self.path = path
@@ -59,7 +63,7 @@ class _Reader:
         self.package = package_set.owner(facts.module)
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong in this module."""
+        """The findings in this module."""
         here = scopes(self.facts)
         facts: tuple[Call | Attribute, ...] = (*self.facts.calls, *self.facts.attributes)
         for fact in facts:
@@ -133,13 +137,13 @@ class _Reader:
 
 
 def _asked(fact: Call | Attribute, course: Course) -> bool:
-    """Whether hasattr made sure of what is read."""
+    """Whether hasattr has tested what is read."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     return any(expression == asked or expression.startswith(asked + ".") for asked in course.asked)
 
 
 def _absent(what: Meaning, version: str) -> Problem:
-    """A name that a module, or an attribute that a class, does not have."""
+    """A name that a module does not have, or an attribute that a class does not have."""
     holder = what.holder.definition if what.holder is not None else None
     if isinstance(holder, ModuleFacts):
         text = f"uses {holder.module}.{what.name}, which {version} does not have"
@@ -152,14 +156,16 @@ def _absent(what: Meaning, version: str) -> Problem:
 
 
 def _bound(fact: Call, what: Meaning) -> bool:
-    """Whether self is passed by Python: not for `Class.method(…)`."""
+    """Whether Python passes self, as it does not for `Class.method(…)`."""
     if fact.receiver or fact.callee.startswith(("super().", "self.")):
         return True
     return what.holder is None or not isinstance(what.holder.definition, Class)
 
 
-def _arguments(call: Call, what: Meaning, signature: Signature, version: str) -> Iterator[Problem]:
-    """Keywords that are not taken, and positional arguments too few or too many."""
+def _arguments(
+    call: Call, what: Meaning, signature: CallSignature, version: str
+) -> Iterator[Problem]:
+    """Keywords that are not accepted, and too few or too many positional arguments."""
     for keyword in call.keywords:
         if not signature.takes(keyword):
             text = f"passes {keyword}= to {what.path}, which {version} does not take"
@@ -175,5 +181,5 @@ def _arguments(call: Call, what: Meaning, signature: Signature, version: str) ->
     given = {one.name for one in places[: call.positional]} | set(call.keywords)
     for one in signature.parameters:
         if not one.default and one.name not in given:
-            text = f"calls {what.path} without {one.name}, which {version} asks for"
+            text = f"calls {what.path} without {one.name}, which {version} requires"
             yield Relation.ARGUMENT, f"{what.path}({one.name})", text

@@ -23,12 +23,12 @@ from imgbuild.values import normalize
 
 CHECK = "cuda"
 _OF_MAJOR = re.compile(r"nvidia-.+-cu(\d\d)")
-# Versioned as the release is; in time with it since CUDA 11.
+# Has had the versions of the CUDA releases since CUDA 11.
 _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\d)?")
 _CODE_MAKERS = ("nvcc", "nvrtc", "nvvm", "crt")
-# They show GPU code and make none: CUTLASS 4.6 wants the disassembler of CUDA 13 for CUDA 12, too.
+# They read GPU code only: CUTLASS 4.6 requires the disassembler of CUDA 13 for CUDA 12, too.
 _CODE_READERS = ("nvdisasm", "cuobjdump", "nvprune")
-# CUTLASS' compilers link to no CUDA library: they lie side by side and are chosen by name.
+# CUTLASS' compilers link to no CUDA library: both are installed and chosen by name.
 _SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
 
 
@@ -48,7 +48,7 @@ def _families(
 ) -> Iterator[Finding]:
     """Files that are linked to the runtimes of two majors, and are loaded by one program."""
     choices = libraries.load()
-    elsewhere = variants.passed_over(elves)
+    elsewhere = variants.skipped_variants(elves)
     users: dict[str, list[tuple[str, ElfFacts]]] = {}
     for package, facts in elves:
         if is_private(facts.file) or choices.is_choice(facts.file):
@@ -85,7 +85,7 @@ def _families(
 def _torch(
     package_set: LinkedPackages, elves: Sequence[tuple[str, ElfFacts]], cuda: str
 ) -> Iterator[Finding]:
-    """A torch for the CPU in a package set that is meant for GPUs."""
+    """A torch for the CPU in a package set for GPUs."""
     version = package_set.version("torch")
     files = {facts.file for package, facts in elves if package == "torch"}
     # Without its other libraries, torch's files were not read.
@@ -105,7 +105,7 @@ def _torch(
 
 
 def _components(package_set: LinkedPackages, cuda: str) -> Iterator[Finding]:
-    """Packages of NVIDIA that are not of the release."""
+    """Packages of NVIDIA that are not of the CUDA release."""
     declared = _declared(package_set, cuda)
     major, _, _ = cuda.partition(".")
     for package in package_set.packages:
@@ -150,21 +150,21 @@ def _is_other(version: str, cuda: str) -> bool:
 
 def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Finding:
     makes = any(word in package for word in _CODE_MAKERS)
-    consequence = " (it makes code that an older driver refuses)" if makes else ""
+    consequence = " (it generates code that older drivers reject)" if makes else ""
     return _finding(
         f"{package} {version} is not of CUDA {cuda}, {why}{consequence}",
         package=package,
         version=version,
         subject=f"{package} {version}",
         spec=spec,
-        remedy=f"hold {package} to CUDA {cuda}" + (f": {package}{spec}" if spec else ""),
+        remedy=f"constrain {package} to CUDA {cuda}" + (f": {package}{spec}" if spec else ""),
     )
 
 
 def _uncovered(
     package_set: LinkedPackages, elves: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Libraries that everything needs, without code for a GPU that the package set is meant for."""
+    """Libraries that are always needed, without code for a GPU of the package set."""
     known = gpus.load()
     for package, facts in elves:
         if not known.is_kernels(facts.file) or not facts.gpu:
@@ -176,13 +176,13 @@ def _uncovered(
         there = ", ".join(sorted({one.arch for one in gpus.general(facts.gpu)}))
         wanted = ", ".join(f"sm_{one.replace('.', '')}" for one in missing)
         yield _finding(
-            f"{package} {version}: {facts.file} has no code for {wanted}, or next to none; it is"
+            f"{package} {version}: {facts.file} has no code for {wanted}, or almost none; it is"
             f" built for {there}: no kernel image is available for execution on the device",
             package=package,
             version=version,
             file=facts.file,
             subject=wanted,
-            remedy=f"take {', '.join(missing)} out of the target's gpu, or choose a {package} that"
+            remedy=f"remove {', '.join(missing)} from the target's gpu, or choose a {package} that"
             " is built for it",
         )
 

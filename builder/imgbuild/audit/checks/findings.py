@@ -16,8 +16,8 @@ _CHECKS: tuple[str, ...] = get_args(Check)
 _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where a fact stands: its package and file, and the entry point that leads there, if any."""
+class FindingPlace(msgspec.Struct, frozen=True):
+    """The place of a fact: its package and file, and the entry point that reaches it, if any."""
 
     package: str
     version: str
@@ -31,19 +31,19 @@ class Place(msgspec.Struct, frozen=True):
 
 def place_of(
     package_set: ImportablePackages, facts: ModuleFacts, line: int, entry: str = ""
-) -> Place | None:
+) -> FindingPlace | None:
     """The place of a line in a module; None if no package owns it."""
     package = package_set.owner(facts.module)
     version = package_set.version(package) if package is not None else None
     if package is None or version is None:
         return None
-    return Place(package, version, facts.file, line, entry)
+    return FindingPlace(package, version, facts.file, line, entry)
 
 
 def finding(
     package_set: ImportablePackages,
     check: str,
-    place: Place,
+    place: FindingPlace,
     *,
     relation: Relation,
     other: str,
@@ -75,14 +75,14 @@ def finding(
     )
 
 
-def _remedy(relation: Relation, place: Place, other: str, subject: str) -> str:
+def _remedy(relation: Relation, place: FindingPlace, other: str, subject: str) -> str:
     if relation is Relation.PACKAGE:
-        return f"add the package that brings {subject} to the target's requirements"
-    return f"choose versions of {place.package} and {other} from the same time"
+        return f"add the package that provides {subject} to the target's requirements"
+    return f"choose versions of {place.package} and {other} released at about the same time"
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, then by check, place and words; each once."""
+    """Findings by severity, check, place and message, without duplicates."""
     unique = {(one.check, one.severity, one.where, one.message): one for one in findings}
 
     def _key(finding: Finding) -> tuple[object, ...]:

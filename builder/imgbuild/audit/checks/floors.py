@@ -43,7 +43,7 @@ def floors(elves: Iterable[ElfFacts], cuda: str) -> Floors:
     return Floors(
         cuda=cuda,
         driver=known.oldest(cuda),
-        # Of drivers one of which is not known, the newest is not known either.
+        # If one of the drivers is unknown, the newest is unknown.
         driver_full=max(needed, key=gpus.numbers) if all(needed) else "",
         gpu=tuple(one for one in covered if one not in compiled),
         gpu_ptx=tuple(compiled),

@@ -47,10 +47,10 @@ def _of_module(
 def _of_import(
     package_set: ImportablePackages, facts: ModuleFacts, line: Import, how: Reached | None
 ) -> Finding | None:
-    """What is wrong with one import, if anything.
+    """The finding of one import, if any.
 
-    A missing package is of interest where a module needs it at its top, without conditions: what
-    asks first, or imports it in a function, is written for those who have it.
+    A missing package is reported if a module imports it at its top, without conditions. Code that
+    tests for it first, or imports it in a function, is for users who have it.
     """
     course = judge(package_set, line.guards)
     if not course.runs:
@@ -80,10 +80,10 @@ def _of_import(
 
 
 def _fails(how: Reached | None, course: Course, relation: Relation, *, top: bool) -> bool:
-    """Whether the main path itself breaks here.
+    """Whether the main path fails here.
 
-    A missing package must surely lie on it. A function that imports something for itself, and runs
-    in some cases only, does so to spare the other cases.
+    A missing package must be certain to be imported there. A function that runs only in some cases
+    and imports a package itself does so to spare the other cases.
     """
     if how is None or not course.clear:
         return False
@@ -95,7 +95,7 @@ def _fails(how: Reached | None, course: Course, relation: Relation, *, top: bool
 def _problem(
     package_set: ImportablePackages, facts: ModuleFacts, line: Import
 ) -> tuple[Relation, str, str, str] | None:
-    """What is wrong with an import: relation, other package, subject, text."""
+    """The problem of an import: relation, other package, subject, text; None if there is none."""
     root = line.module.partition(".")[0]
     if package_set.exists(line.module) is False:
         other = package_set.owner(line.module) or ""
@@ -103,7 +103,7 @@ def _problem(
             if root == "__main__" or _is_vendored(package_set, facts, root):
                 return None
             missing = line.module if package_set.exists(root) else root
-            text = f"imports {line.module}, which no package of this package set brings"
+            text = f"imports {line.module}, which no package in this package set provides"
             return Relation.PACKAGE, "", missing, text
         if package_set.module(line.module) is not None:
             return None
@@ -123,7 +123,7 @@ def _problem(
 
 
 def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str) -> bool:
-    """Whether the importing package carries `root` in a folder that it adds to the path itself."""
+    """Whether the importing package has `root` in a folder that it adds to sys.path."""
     package = package_set.owner(facts.module)
     modules = package_set.modules_of(package) if package is not None else ()
     return any(f".{root}." in f"{module}." for module in modules)

@@ -23,20 +23,20 @@ from imgbuild.audit.checks.loading import Loading
 from imgbuild.audit.packages import variants
 from imgbuild.audit.packages.library_map import LibraryMap, is_private
 from imgbuild.audit.packages.protocols import LinkedPackages
-from imgbuild.audit.packages.reading import Metadata
+from imgbuild.audit.packages.reading import WheelMetadata
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.values import normalize
 
 CHECK = "elf"
-SHOWN = 3  # symbols of one file that are named each by its own finding
+SHOWN = 3  # symbols of one file with a finding each
 _TAG = re.compile(r"\.cpython-(\d)(\d+)\w*-")
 _RUNTIME = re.compile(r"@(?:GLIBC|GCC|GLIBCXX|CXXABI|GOMP|OMP|OACC|ZLIB|LIBATOMIC)")
 _PYTHON = ("Py", "_Py")
 
 
 def check(package_set: LinkedPackages, base: Sequence[ElfFacts] = ()) -> list[Finding]:
-    """All findings; `base` are the base's libraries, none where they are not known."""
+    """All findings; `base` are the base's libraries, empty if unknown."""
     return list(_Linker(package_set, base).run())
 
 
@@ -48,19 +48,19 @@ class _Linker:
             package_set.elves(), base, package_set.arch.value, _requires(package_set)
         )
         self._loading = Loading(package_set, self._map, self._known)
-        self._sure = bool(base) and not package_set.partial  # whether what is not seen is not there
+        self._sure = bool(base) and not package_set.partial  # whether anything not found is missing
         self._read = {package for package, _ in self._map.files}
-        self._variants = variants.passed_over(self._map.files)
+        self._variants = variants.skipped_variants(self._map.files)
 
     def run(self) -> Iterator[Finding]:
         for package, facts in self._map.files:
-            if self._is_for_another_python(facts) or self._is_passed_over(package, facts):
+            if self._is_for_another_python(facts) or self._is_skipped_variant(package, facts):
                 continue
             missing = [
                 library
                 for library in facts.needed
                 if not self._is_found(package, facts, library)
-                and (self._sure or self._is_told(library))
+                and (self._sure or self._is_certain(library))
             ]
             if missing:
                 yield from self._libraries(package, facts, missing)
@@ -70,12 +70,12 @@ class _Linker:
             yield from self._numpy(package, facts)
 
     def _is_for_another_python(self, facts: ElfFacts) -> bool:
-        """Whether the file's name has the tag of another Python, which imports it alone."""
+        """Whether the file's name has the tag of another Python."""
         tag = _TAG.search(posixpath.basename(facts.file))
         return tag is not None and [tag[1], tag[2]] != self._package_set.python.split(".")[:2]
 
-    def _is_passed_over(self, package: str, facts: ElfFacts) -> bool:
-        """Whether the file is for another package set, and lies beside one that is for this."""
+    def _is_skipped_variant(self, package: str, facts: ElfFacts) -> bool:
+        """Whether the file is a variant for another CUDA family, next to one for this."""
         return self._known.is_choice(facts.file) or (package, facts.file) in self._variants
 
     def _is_found(self, package: str, facts: ElfFacts, library: str) -> bool:
@@ -88,7 +88,7 @@ class _Linker:
 
     @cached_property
     def _unread(self) -> frozenset[str]:
-        """Names of libraries of the wheels whose facts were not read."""
+        """Names of libraries in wheels whose facts were not read."""
         known = {facts.file for _, facts in self._map.files}
         return frozenset(
             posixpath.basename(file)
@@ -102,14 +102,14 @@ class _Linker:
     def _libraries(
         self, package: str, facts: ElfFacts, missing: Sequence[str]
     ) -> Iterator[Finding]:
-        """One finding for the libraries that a file lacks, about the one of which most is known."""
+        """One finding for the missing libraries of a file, about the best known of them."""
         library, *more = sorted(
             missing, key=lambda one: (not self._map.relatives(one), not self._known.bringer(one))
         )
         brings = self._known.bringer(library)
         version = self._package_set.version(brings) if brings else None
         near = self._map.relatives(library)
-        text = f"{facts.file} is linked to {library}, which nothing in the image brings"
+        text = f"{facts.file} is linked to {library}, which nothing in the image provides"
         if version is not None:
             text += f": {brings} {version} does not have it"
             text += " (it is a build for the CPU)" if library.endswith("_cuda.so") else ""
@@ -121,13 +121,13 @@ class _Linker:
         other = brings if version is not None else near[0][0] if near else ""
         remedy = _apart(package, other)
         if brings and version is None:
-            remedy = f"add {brings}, or a {package} that is built for the libraries that are there"
+            remedy = f"add {brings}, or a {package} that is built for the installed libraries"
         elif not other:
             remedy = f"if this part of {package} is used, add {library} to the base"
         yield self._finding(package, facts, Relation.LIBRARY, other, library, text, remedy)
 
-    def _is_told(self, library: str) -> bool:
-        """Whether a library is surely missing, although not all of the package set is seen."""
+    def _is_certain(self, library: str) -> bool:
+        """Whether a library is certainly missing, although the package set is partial."""
         brings = self._known.bringer(library)
         there = bool(brings) and self._package_set.version(brings) is not None
         return there or bool(self._map.relatives(library))
@@ -136,7 +136,7 @@ class _Linker:
 
     def _symbols(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
         absent = [one for one in facts.undefined if self._is_absent(package, one)]
-        # What a known package should have comes first: it says most.
+        # Symbols that a known package should have come first: they say most.
         absent.sort(key=lambda one: (not self._owner(one), one))
         every = tuple(sorted({symbol.partition("@")[0] for symbol in absent}))
         for place, symbol in enumerate(absent[:SHOWN], start=1):
@@ -164,13 +164,13 @@ class _Linker:
             return False
         if self._sure:
             return True
-        # Without a base its symbols are not known, nor Python's; torch's are told by their names.
+        # Without a base, its symbols and Python's are unknown; torch's are known by their names.
         if _RUNTIME.search(symbol) or name.startswith(_PYTHON):
             return False
         return self._owner(symbol) in self._read
 
     def _owner(self, symbol: str) -> str:
-        """The package of the package set that should define a symbol; "" if that cannot be told."""
+        """The installed package that should define a symbol; "" if unknown."""
         name, _, version = symbol.partition("@")
         owner = self._known.owner(name) or (self._known.bringer(version) if version else "")
         return owner if owner and self._package_set.version(owner) is not None else ""
@@ -192,7 +192,9 @@ class _Linker:
             if not lacking:
                 continue
             newest = max(lacking, key=_order)
-            text = f"{facts.file} needs version {newest} of {library}, which the image's lacks"
+            text = (
+                f"{facts.file} needs version {newest} of {library}, which the image does not have"
+            )
             if newest.startswith("GLIBC_"):
                 text += f" (glibc {self._package_set.glibc})"
             providers = self._map.providers(package, facts, library)
@@ -212,7 +214,7 @@ class _Linker:
         providers = [one for _, one in self._map.providers(package, facts, library)]
         found = self._map.in_base(library)
         candidates = providers or ([found] if found is not None else [])
-        # A library without versions is taken as it is; the linker only warns.
+        # A library without versions is accepted; the linker only warns.
         return bool(candidates) and not any(
             not one.offers or version in one.offers for one in candidates
         )
@@ -268,7 +270,7 @@ def _apart(package: str, other: str) -> str:
 
 
 def _requires(package_set: LinkedPackages) -> dict[str, frozenset[str]]:
-    """Package → all that it requires, and what these require; markers are not judged."""
+    """Package → all packages that it requires, directly or not; markers are ignored."""
     direct = {package: _direct(package_set.metadata(package)) for package in package_set.packages}
     found = {}
     for package, names in direct.items():
@@ -283,7 +285,7 @@ def _requires(package_set: LinkedPackages) -> dict[str, frozenset[str]]:
     return found
 
 
-def _direct(metadata: Metadata | None) -> tuple[str, ...]:
+def _direct(metadata: WheelMetadata | None) -> tuple[str, ...]:
     names = []
     for line in metadata.requires if metadata is not None else ():
         try:

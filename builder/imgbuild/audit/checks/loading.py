@@ -17,7 +17,7 @@ HIDING = frozenset(("handled", "absent", "typing", "unknown", "platform"))
 
 
 class Loading:
-    """Answers for the files of one package set; each package is followed when it is asked for."""
+    """The files on the main path of a package set; packages are followed on demand."""
 
     def __init__(self, code: ModuleSource, placed: LibraryMap, known: Libraries) -> None:
         self._code = code
@@ -27,7 +27,7 @@ class Loading:
         self._users: dict[tuple[str, str], list[tuple[str, ElfFacts]]] | None = None
 
     def on_main_path(self, package: str, facts: ElfFacts) -> bool:
-        """Whether whoever uses `package` needs this file."""
+        """Whether using `package` loads this file."""
         seen: set[tuple[str, str]] = set()
         todo = [(package, facts)]
         while todo:
@@ -53,7 +53,7 @@ class Loading:
         return self._users.get((package, facts.file), [])
 
     def _extensions(self, package: str) -> frozenset[str]:
-        """Files of the compiled modules that importing `package` brings."""
+        """Files of the compiled modules that importing `package` loads."""
         if package not in self._imported:
             self._imported[package] = frozenset(self._follow(package))
         return self._imported[package]
@@ -75,7 +75,7 @@ class Loading:
                         todo.append(found)
 
     def _imports(self, name: str) -> Iterable[str]:
-        """The modules that importing module `name` surely imports, or may."""
+        """The modules that importing module `name` certainly imports, or may import."""
         facts = self._code.module(name)
         if isinstance(facts, ModuleFacts):
             for statement in facts.imports:
@@ -84,7 +84,7 @@ class Loading:
 
 
 def hidden(guards: Iterable[Guard]) -> bool:
-    """Whether a statement may not run, or somebody catches what goes wrong in it."""
+    """Whether a statement may not run, or its exceptions are caught."""
     return any(guard.kind in HIDING for guard in guards)
 
 

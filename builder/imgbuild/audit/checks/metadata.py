@@ -27,7 +27,7 @@ CHECK = "metadata"
 class Need(msgspec.Struct, frozen=True):
     """A requirement that applies in a package set; `extra` is the extra of `package` with it.
 
-    `number` is its line in METADATA, 0 where that cannot be told.
+    `number` is its line in METADATA, 0 if unknown.
     """
 
     package: str
@@ -38,7 +38,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def check(package_set: PackageSet, constraints: Sequence[Constraint] = ()) -> list[Finding]:
-    """Everything that METADATA, file names and learned constraints say against this package set."""
+    """Violations of METADATA, file names and learned constraints."""
     tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
     found = [finding for need in needs(package_set) for finding in _of_need(package_set, need)]
     for package in package_set.packages:
@@ -98,7 +98,7 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
                 package_set,
                 need.package,
                 f"needs {need.line}, and {other} is not in this package set",
-                remedy=f"add {other} to the requirements of the target, or let uv resolve it anew",
+                remedy=f"add {other} to the requirements of the target, or resolve it again",
                 subject=need.line,
                 other=other,
                 spec=str(need.requirement.specifier),
@@ -124,7 +124,7 @@ def _of_python(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Fi
         fits = SpecifierSet(wanted).contains(
             Version(tags.markers["python_full_version"]), prereleases=True
         )
-    except InvalidSpecifier:  # some old files have one; pip passes over it too
+    except InvalidSpecifier:  # some old files have one; pip ignores it too
         return
     if not fits:
         yield _finding(
@@ -152,12 +152,12 @@ def _of_tags(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Find
 
 def _of_constraint(package_set: PackageSet, one: Constraint) -> Finding:
     version = package_set.version(one.other)
-    have = f"{one.other} is {version}" if version is not None else f"{one.other} is not there"
+    have = f"{one.other} is {version}" if version is not None else f"{one.other} is not installed"
     return _finding(
         package_set,
         one.package,
         f"needs {one.needs}, as its code shows, and {have}",
-        remedy="lock the target anew: imgbuild lock takes what was learned into account",
+        remedy="run `imgbuild lock` again: it applies learned constraints",
         subject=one.name or one.needs,
         other=one.other,
         spec=str(one.spec),

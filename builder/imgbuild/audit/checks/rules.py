@@ -23,8 +23,8 @@ FILE = "data/audit/rules.yaml"
 CHECK = "rules"
 
 
-class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a rule can be seen: `text` is a regular expression for one line of `file`.
+class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The evidence of a rule: `text` is a regular expression for one line of `file`.
 
     `file` is a path in the wheel of the rule's `package`, or of `of`.
     """
@@ -35,7 +35,7 @@ class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`package` in `versions` fails beside `other` in `clash`; `spec` is what of it would do."""
+    """`package` in `versions` fails with `other` in `clash`; `spec` are working versions."""
 
     id: str
     package: str
@@ -46,20 +46,20 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     why: str
     cure: str
     source: str
-    shown: Shown
+    shown: RuleEvidence
     severity: Severity = Severity.ERROR
     arch: tuple[Arch, ...] = ()
 
 
 @lru_cache(maxsize=1)
 def load() -> tuple[Rule, ...]:
-    """The rules of this release; their ids are unique."""
+    """The rules of this version of imgbuild; their ids are unique."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
     return msgspec.convert(yaml.safe_load(text), tuple[Rule, ...])
 
 
 def check(package_set: PackageSet, rules: Sequence[Rule] | None = None) -> list[Finding]:
-    """What `rules` (those of this release) say against this package set."""
+    """The findings of `rules` in this package set; the default are those of `load`."""
     found = (_judge(package_set, rule) for rule in (load() if rules is None else rules))
     return [finding for finding in found if finding is not None]
 
@@ -96,7 +96,7 @@ def _judge(package_set: PackageSet, rule: Rule) -> Finding | None:
 
 
 def shown_at(package_set: PackageSet, rule: Rule) -> int:
-    """The line of the wheel's file that shows what the rule says; 0 if none does."""
+    """The line of the wheel's file that matches the rule; 0 if there is none."""
     source = package_set.read(rule.shown.of or rule.package, rule.shown.file)
     pattern = re.compile(rule.shown.text.encode())
     for number, line in enumerate((source or b"").splitlines(), 1):

@@ -13,9 +13,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.audit.checks import support_files
-from imgbuild.audit.checks.findings import Place, ordered, place_of
+from imgbuild.audit.checks.findings import FindingPlace, ordered, place_of
 from imgbuild.audit.main_path.closure import Level, MainPath
-from imgbuild.audit.main_path.guards import State, evaluate
+from imgbuild.audit.main_path.guards import GuardState, evaluate
 from imgbuild.audit.main_path.policy import within
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.package_set import PackageSet
@@ -29,7 +29,7 @@ _CLAUSE = re.compile(r"(<=|>=|==|!=|<|>)([^,]+)")
 
 
 def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
-    """All windows that this package set lies outside of."""
+    """All windows that exclude a version in this package set."""
     found: list[Finding] = []
     for module in path.modules():
         facts = package_set.module(module)
@@ -40,7 +40,7 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
                 for one in _of_window(package_set, path, facts, window)
             ]
     for declared in support_files.declared(package_set):
-        place = Place(
+        place = FindingPlace(
             declared.package,
             package_set.version(declared.package) or "",
             declared.file,
@@ -61,12 +61,12 @@ def _of_window(
     if version is None:
         return
     states = [state(package_set, guard) for guard in window.guards]
-    if State.SKIPPED in states or states[-1] is not State.RUNS or _caught(window):
+    if GuardState.SKIPPED in states or states[-1] is not GuardState.RUNS or _caught(window):
         return
     here = scopes(facts)
     runner = here.runner(window.scope)
     how = path.reached(facts.module, runner)
-    sure = not {State.UNKNOWN, State.DATA} & set(states)
+    sure = not {GuardState.UNKNOWN, GuardState.DATA} & set(states)
     sure = sure and how is not None and how.level < Level.REMOTE
     if window.outcome == "warn" and not sure:
         return
@@ -81,14 +81,14 @@ def _of_window(
     spec = allowed(package_set, about)
     where = f"in {window.scope}" if window.scope else "when it is imported"
     verb = f"raises {window.name}" if window.outcome == "raise" else "warns"
-    text = f"{verb} {where} with {other} {version}" + (f": it wants {other}{spec}" if spec else "")
-    if not sure and State.DATA in states:
+    text = f"{verb} {where} with {other} {version}" + (f": it needs {other}{spec}" if spec else "")
+    if not sure and GuardState.DATA in states:
         text += " (in some cases)"
     yield _finding(package_set, place, other, text, spec, severity)
 
 
 def _caught(window: Window) -> bool:
-    """Whether somebody around it catches what it raises."""
+    """Whether the exception that it raises is caught."""
     if window.outcome == "warn":
         return False
     names = {window.name, "Exception", "BaseException", ""}
@@ -104,7 +104,7 @@ def _caught(window: Window) -> bool:
 
 
 def package_of(package_set: PackageSet, subject: str) -> tuple[str, str | None]:
-    """The package that a guard means by its name or by what it is imported as, and its version."""
+    """The package of a guard's subject, by its name or that of a module, and its version."""
     version = package_set.version(subject)
     if version is not None:
         return subject.replace("_", "-"), version
@@ -112,8 +112,8 @@ def package_of(package_set: PackageSet, subject: str) -> tuple[str, str | None]:
     return (owner or subject), (package_set.version(owner) if owner is not None else None)
 
 
-def state(package_set: PackageSet, guard: Guard) -> State:
-    """What `package_set` makes of a guard of a window."""
+def state(package_set: PackageSet, guard: Guard) -> GuardState:
+    """The state of a window's guard in `package_set`."""
     if guard.kind == "version":
         version = package_of(package_set, guard.subject)[1]
         compared = _COMPARED.fullmatch(guard.spec)
@@ -121,30 +121,30 @@ def state(package_set: PackageSet, guard: Guard) -> State:
             return _compared(package_set, version, compared[1], compared[2])
         if guard.spec.startswith("!") and not guard.spec.startswith("!="):
             if version is None:
-                return State.UNKNOWN
-            return State.SKIPPED if within(version, guard.spec[1:]) else State.RUNS
+                return GuardState.UNKNOWN
+            return GuardState.SKIPPED if within(version, guard.spec[1:]) else GuardState.RUNS
     if guard.kind in ("unknown", "data"):
         asked = re.fullmatch(
             r"_?(?:has|is|have)_(\w+?)(?:_available|_installed)?\(\)", guard.subject
         )
         if asked is not None and package_of(package_set, asked[1])[1] is not None:
-            return State.RUNS  # a predicate of the module itself, of a package that is there
+            return GuardState.RUNS  # a predicate of the module itself, about an installed package
     return evaluate(package_set, guard)
 
 
-def _compared(package_set: PackageSet, version: str | None, sign: str, subject: str) -> State:
+def _compared(package_set: PackageSet, version: str | None, sign: str, subject: str) -> GuardState:
     other = package_of(package_set, subject)[1]
     if version is None or other is None:
-        return State.UNKNOWN
+        return GuardState.UNKNOWN
     if sign.endswith("^="):
         same = version.startswith(Version(other).public)
     else:
         same = Version(version) == Version(other)
-    return State.RUNS if same != sign.startswith("!") else State.SKIPPED
+    return GuardState.RUNS if same != sign.startswith("!") else GuardState.SKIPPED
 
 
 def allowed(package_set: PackageSet, guard: Guard) -> str:
-    """The versions of its subject that a guard of a refusal leaves out; "" if no specifier can."""
+    """The versions that a guard of a refusal allows, as a specifier; "" if there is none."""
     compared = _COMPARED.fullmatch(guard.spec)
     if compared is not None:
         version = package_of(package_set, compared[2])[1]
@@ -156,7 +156,12 @@ def allowed(package_set: PackageSet, guard: Guard) -> str:
 
 
 def _finding(
-    package_set: PackageSet, place: Place, other: str, text: str, spec: str, severity: Severity
+    package_set: PackageSet,
+    place: FindingPlace,
+    other: str,
+    text: str,
+    spec: str,
+    severity: Severity,
 ) -> Finding:
     version = package_set.version(other) or ""
     message = f"{place.package} {place.version} {text}"

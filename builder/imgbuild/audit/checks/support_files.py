@@ -21,14 +21,14 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.values import normalize
 
 CHECKER, TABLE = "dependency_versions_check.py", "dependency_versions_table.py"
-OPTIONAL = ("tokenizers", "accelerate")  # checked only where they are installed
+OPTIONAL = ("tokenizers", "accelerate")  # checked only if they are installed
 _BUILT = re.compile(r"(?:^|[^a-z])torch(\d+\.\d+)")
 _LIBRARY = re.compile(r"(?:^|/)libbitsandbytes_cuda(\d+)\.so")
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a package says of another: `spec` is what of `other` would do."""
+    """A declaration of a package about another; `spec` are its supported versions of `other`."""
 
     package: str
     file: str
@@ -40,7 +40,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def declared(package_set: PackageSet) -> Iterator[Declared]:
-    """All that files of this package set declare, and that does not hold."""
+    """The declarations in files of this package set that do not hold."""
     for package in package_set.packages:
         for file in package_set.files(package):
             if file.endswith(f"/{CHECKER}"):
@@ -52,7 +52,7 @@ def declared(package_set: PackageSet) -> Iterator[Declared]:
 
 
 def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Declared]:
-    """`deps` of the table beside it, for the names that the checker lists."""
+    """`deps` of the table in the same folder, for the names that the checker lists."""
     table = f"{file.removesuffix(CHECKER)}{TABLE}"
     names = _literals(package_set.read(package, file)).get("pkgs_to_check_at_runtime", [])
     source = package_set.read(package, table)
@@ -68,14 +68,14 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Decl
         version = package_set.version(other)
         missing = version is None and not package_set.partial and name not in (*OPTIONAL, "python")
         if missing or (version is not None and not within(version, str(requirement.specifier))):
-            have = f"{other} is {version}" if version else f"{other} is not there"
+            have = f"{other} is {version}" if version else f"{other} is not installed"
             yield Declared(
                 package=package,
                 file=table,
                 line=_line(source, str(wanted[name])),
                 other=other,
                 spec=str(requirement.specifier),
-                text=f"checks when it is imported that there is {wanted[name]}, and {have}",
+                text=f"requires, when it is imported, {wanted[name]}, and {have}",
                 raises=True,
             )
 
@@ -102,7 +102,7 @@ def _line(source: bytes | None, text: str) -> int:
 
 
 def _of_build(package_set: PackageSet, package: str, file: str) -> Iterator[Declared]:
-    """The torch that a build's own note names, where METADATA does not allow another one."""
+    """The torch recorded by the build, unless METADATA allows another one."""
     version = package_set.version("torch")
     try:
         built = json.loads(package_set.read(package, file) or b"{}")["version"]["torch"]
@@ -154,7 +154,7 @@ def _of_name(package_set: PackageSet, package: str) -> Iterator[Declared]:
 
 
 def _of_bitsandbytes(package_set: PackageSet) -> Iterator[Declared]:
-    """Bitsandbytes takes the library that is named after torch's CUDA release."""
+    """Bitsandbytes loads the library that is named after torch's CUDA release."""
     runtime = next((name for name in package_set.packages if _RUNTIME.fullmatch(name)), None)
     found = {
         match[1] for file in package_set.files("bitsandbytes") if (match := _LIBRARY.search(file))

@@ -11,22 +11,22 @@ from collections.abc import Collection
 import msgspec
 
 from imgbuild.audit.main_path import policy
-from imgbuild.audit.main_path.policy import Entry, Policy
+from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.packages.package_set import PackageSet
 
-# Modules that wheels carry along at the top, and that nobody imports by that name.
+# Top-level modules in wheels that are not imported by that name.
 ASIDE = frozenset(("test", "tests", "testing", "docs", "examples", "benchmarks", "scripts"))
 WHY = "added to a published target, to be imported"
 
 
-def widened(package_set: PackageSet, added: Collection[str]) -> Policy:
-    """The policy of this release, in which what `added` packages do on import is followed."""
+def widened(package_set: PackageSet, added: Collection[str]) -> MainPathPolicy:
+    """The default policy with the modules of `added` packages as entry points."""
     rules = policy.load()
     roots = {
         module.partition(".")[0] for package in added for module in package_set.modules_of(package)
     }
     entries = tuple(
-        Entry(name=root, why=WHY)
+        MainPathEntry(name=root, why=WHY)
         for root in sorted(roots - ASIDE)
         if not root.startswith("_") and package_set.owner(root) in added
     )

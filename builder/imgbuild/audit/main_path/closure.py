@@ -14,34 +14,32 @@ import msgspec
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.guards import IMPORT, Course, judge
-from imgbuild.audit.main_path.policy import Entry, Policy
+from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.main_path.view import View
 from imgbuild.audit.names import search
 from imgbuild.audit.names.classes import ancestors
 from imgbuild.audit.names.scopes import MAKERS, Scopes, meaning, scopes
-from imgbuild.audit.names.search import Found
+from imgbuild.audit.names.search import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
 from imgbuild.values import normalize
 
 
 class Level(enum.IntEnum):
-    """How sure it is that a scope runs: the lower the surer."""
+    """How certain it is that a scope runs; lower is more certain."""
 
-    CERTAIN = 0  # no condition on the way but those that hold in this package set
-    LIKELY = 1  # a method of an object that is made
+    CERTAIN = 0  # all conditions on the way hold in this package set
+    LIKELY = 1  # a method of an object that is constructed
     POSSIBLE = 2  # it depends on data
-    REMOTE = 3  # a method that nothing seen calls, of an object that is made in some cases only
-    DOUBTFUL = (
-        4  # a condition on the package set is not understood, or somebody catches what goes wrong
-    )
+    REMOTE = 3  # a method without a known call, of an object that is constructed only in some cases
+    DOUBTFUL = 4  # a condition on the package set is not understood, or exceptions are caught
 
 
 Place = tuple[str, str]  # module and runner: "" for its top level, else a function's qualified name
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
-    """How the main path comes to a place: from which entry point, and from which place last."""
+    """How the main path reaches a place: its entry point, and the place before."""
 
     level: Level
     entry: str
@@ -49,7 +47,7 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MainPath:
-    """The places that the entry points reach, in a package set as it looks from within."""
+    """The places in the view of a package set that the entry points reach."""
 
     def __init__(
         self,
@@ -70,13 +68,13 @@ class MainPath:
         return View(package_set)
 
     def reached(self, module: str, runner: str) -> Reached | None:
-        """How the path comes to what `runner` runs in `module`; None for a corner."""
+        """How the path reaches what `runner` runs in `module`; None for a corner."""
         return self.places.get((module, runner))
 
     def calls(self, module: str, runner: str) -> bool:
-        """Whether something likely calls `runner` by its name, or users do.
+        """Whether code, or a user, likely calls `runner` by its name.
 
-        Other methods are reached because an object of their class is made: nobody need call them.
+        Other methods are reached only because an object of their class is constructed.
         """
         how = self.places.get((module, runner))
         return how is not None and (how.via is None or (module, runner) in self._called)
@@ -87,11 +85,13 @@ class MainPath:
 
 
 def main_path(
-    package_set: ImportablePackages, rules: Policy | None = None, corners: Iterable[str] = ()
+    package_set: ImportablePackages,
+    rules: MainPathPolicy | None = None,
+    corners: Iterable[str] = (),
 ) -> MainPath:
     """Follow the entry points of `rules` (the policy of this release) through `package_set`.
 
-    `corners` are modules that are checked although nothing may lead there: see `corners.survey`.
+    `corners` are modules that are checked although they may not be reached: `corners.survey`.
     """
     rules = rules or policy.load()
     view = View(package_set)
@@ -102,7 +102,7 @@ def main_path(
     return MainPath(walk.places, corners, view, walk.called)
 
 
-def _applies(package_set: ImportablePackages, entry: Entry) -> bool:
+def _applies(package_set: ImportablePackages, entry: MainPathEntry) -> bool:
     """Whether the entry's package is in the package set, with one of its versions."""
     package = package_set.owner(entry.name.partition(".")[0])
     version = package_set.version(package) if package is not None else None
@@ -115,10 +115,10 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__")
 
 
-class _Above:
-    """The bases of a class, which may call what it defines in their stead."""
+class _BaseClasses:
+    """The bases of a class, which may call the methods that it overrides."""
 
-    def __init__(self, bases: Iterable[Found]) -> None:
+    def __init__(self, bases: Iterable[LookupResult]) -> None:
         self._methods: set[str] = set()
         self._others: set[str] = set()
         self._unread = False
@@ -138,7 +138,7 @@ class _Above:
 
 
 class _Walk:
-    """One pass over a package set; places are taken up again when a surer way to them is found."""
+    """One pass over a package set; places are visited again if a more certain path is found."""
 
     def __init__(self, package_set: ImportablePackages, walked: frozenset[str]) -> None:
         self.package_set = package_set
@@ -147,10 +147,10 @@ class _Walk:
         self._walked = walked
         self._owned: dict[str, bool] = {}
         self._made: dict[Place, Level] = {}
-        self._looked: dict[tuple[str, str], Found] = {}
+        self._looked: dict[tuple[str, str], LookupResult] = {}
         self._queue: list[Place] = []
 
-    def enter(self, entry: Entry) -> None:
+    def enter(self, entry: MainPathEntry) -> None:
         """Follow one entry point to its end."""
         for name in (entry.name, *entry.also):
             self._enter(name, Reached(Level.CERTAIN, entry.name))
@@ -161,7 +161,7 @@ class _Walk:
                 self._run(place)
 
     def _prefetch(self, batch: list[Place]) -> None:
-        """Read what a batch needs at once: its modules, and those that they import."""
+        """Read the modules of a batch, and those that they import, at once."""
         modules = sorted({module for module, _ in batch})
         self.package_set.prefetch(modules)
         targets: set[str] = set()
@@ -208,8 +208,8 @@ class _Walk:
             self._owned[module] = owner is not None and normalize(owner) in self._walked
         return self._owned[module]
 
-    def _use(self, found: Found, how: Reached) -> None:
-        """Whatever was found is called, made or named."""
+    def _use(self, found: LookupResult, how: Reached) -> None:
+        """Follow a definition that is called, constructed or named."""
         if found.ambiguous:
             how = msgspec.structs.replace(how, level=Level.DOUBTFUL)
         for step in found.trace:
@@ -227,13 +227,12 @@ class _Walk:
                 self.called.add(place)
             self._mark(place, how)
 
-    def _make(self, found: Found, how: Reached) -> None:
-        """An object of a class is made: its methods, and those of its bases, may be called.
+    def _make(self, found: LookupResult, how: Reached) -> None:
+        """Follow the construction of an object: its methods, also inherited ones, may be called.
 
-        A private method is called by its own class, which is followed, unless it stands in for one
-        of a base. A public one of an object that is made in some cases only needs two things to
-        happen that nobody has seen: unless it is there for a base's sake, or Python's, it is remote
-        until a call by its name is found.
+        A private method is called by its own class, which is followed, unless it overrides one of a
+        base. A public method of an object that is constructed only in some cases is remote until a
+        call by its name is found, unless a base or Python itself may call it.
         """
         chain = ancestors(self.package_set, found)
         for at, one in enumerate(chain):
@@ -247,7 +246,7 @@ class _Walk:
             self._module(home.module, how)
             later = msgspec.structs.replace(how, level=max(how.level, Level.LIKELY))
             remote = msgspec.structs.replace(how, level=max(how.level, Level.REMOTE))
-            above = _Above(chain[at + 1 :])
+            above = _BaseClasses(chain[at + 1 :])
             for method in scopes(home).methods(definition.name):
                 name = method.rpartition(".")[2]
                 if name in MAKERS:
@@ -274,7 +273,7 @@ class _Walk:
         self._follow_decorators(facts, here, runner, how)
 
     def _beyond(self, course: Course, how: Reached, *errors: str) -> Reached:
-        """How sure what lies behind a guarded step is."""
+        """The level of what a guarded step leads to."""
         level = how.level
         if course.catches(*errors) or not course.clear:
             level = Level.DOUBTFUL
@@ -293,14 +292,14 @@ class _Walk:
         found = self._lookup(line.module, line.name)
         if isinstance(found.definition, ModuleFacts) and not found.ambiguous:
             self._module(found.definition.module, beyond)
-        # What is taken on first use may be a stand-in where something it needs is missing.
+        # What is imported on first use may be a dummy object if something it needs is missing.
         least = Level.DOUBTFUL if found.ambiguous else Level.POSSIBLE
         later = msgspec.structs.replace(beyond, level=max(beyond.level, least))
         for step in found.trace:
             self._module(step.partition(":")[0].lstrip("*"), later)
 
-    def _lookup(self, module: str, name: str) -> Found:
-        """`names.lookup`, remembered: the same names are imported in a thousand places."""
+    def _lookup(self, module: str, name: str) -> LookupResult:
+        """`names.lookup`, cached: the same names are imported in a thousand places."""
         if (module, name) not in self._looked:
             self._looked[module, name] = search.lookup(self.package_set, module, name)
         return self._looked[module, name]

@@ -10,20 +10,20 @@ import re
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import MainPath, main_path
-from imgbuild.audit.main_path.policy import Policy
+from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.packages.library import Book
 from imgbuild.audit.packages.package_set import PackageSet
 
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
-def survey(package_set: PackageSet, rules: Policy | None = None) -> MainPath:
-    """The main path of `package_set`, and the corners to look into beside it."""
+def survey(package_set: PackageSet, rules: MainPathPolicy | None = None) -> MainPath:
+    """The main path of `package_set`, with its corners."""
     rules = rules or policy.load()
     return main_path(package_set, rules, corners(package_set, rules))
 
 
-def corners(package_set: PackageSet, rules: Policy) -> list[str]:
+def corners(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
     """Modules of walked packages whose import lines mention other walked packages."""
     books = [
         package_set.books[package] for package in sorted(rules.walk) if package in package_set.books

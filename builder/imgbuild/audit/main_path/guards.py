@@ -21,8 +21,8 @@ from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import FIELDS, Guard, ModuleFacts
 
 
-class State(enum.Enum):
-    """What a package set makes of one guard."""
+class GuardState(enum.Enum):
+    """The state of one guard in a package set."""
 
     RUNS = "runs"
     SKIPPED = "skipped"
@@ -32,11 +32,11 @@ class State(enum.Enum):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """What a package set makes of all guards of a fact.
+    """Whether a fact applies in a package set, by all its guards.
 
     `certain`: no condition is left open. `clear`: none that depends on the package set is; what
     depends on data may well run. `caught`: names of exceptions that are caught; "" is all of them.
-    `asked`: expressions that hasattr asked for, so that reading them cannot fail.
+    `asked`: expressions that hasattr has tested, so that reading them cannot fail.
     """
 
     runs: bool
@@ -57,7 +57,7 @@ TYPE = ("TypeError",)
 VALUE = ("ValueError",)
 
 
-# How CPython compares `sys.version_info`, of which the last two items are "final" and 0.
+# `sys.version_info` as CPython compares it: its last two items are "final" and 0.
 _COMPARES: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -69,36 +69,36 @@ _COMPARES: dict[str, Callable[[Any, Any], bool]] = {
 _COMPARISON = re.compile(r"(<=|>=|==|!=|<|>)(\w+(?:\.\w+)*)")
 _PART = re.compile(r"\[(:?)(\d+)\]")
 
-# Kinds of guards that come to the same in every package set.
+# Kinds of guards that do not depend on the package set.
 _STATES = {
-    "handled": State.HANDLED,
-    "typing": State.SKIPPED,
-    "data": State.DATA,
-    "unknown": State.UNKNOWN,
+    "handled": GuardState.HANDLED,
+    "typing": GuardState.SKIPPED,
+    "data": GuardState.DATA,
+    "unknown": GuardState.UNKNOWN,
 }
 
 
 def judge(package_set: ImportablePackages, guards: Iterable[Guard]) -> Course:
-    """What `package_set` makes of `guards`, all of which must hold for the code to run."""
+    """Whether code under `guards`, all of which must hold, runs in `package_set`."""
     certain = clear = True
     caught: set[str] = set()
     asked: set[str] = set()
     for guard in guards:
         state = evaluate(package_set, guard)
-        if state is State.SKIPPED:
+        if state is GuardState.SKIPPED:
             return Course(runs=False)
-        if state in (State.UNKNOWN, State.DATA):
+        if state in (GuardState.UNKNOWN, GuardState.DATA):
             certain = False
-            clear = clear and state is State.DATA
-        elif state is State.HANDLED and guard.spec:
+            clear = clear and state is GuardState.DATA
+        elif state is GuardState.HANDLED and guard.spec:
             asked.add(guard.spec)
-        elif state is State.HANDLED:
+        elif state is GuardState.HANDLED:
             caught.update(re.split(r"[,\s|]+", guard.subject))
     return Course(True, certain, clear, frozenset(caught), frozenset(asked))
 
 
-def evaluate(package_set: ImportablePackages, guard: Guard) -> State:
-    """What `package_set` makes of one guard."""
+def evaluate(package_set: ImportablePackages, guard: Guard) -> GuardState:
+    """The state of one guard in `package_set`."""
     if guard.kind in _STATES:
         return _STATES[guard.kind]
     match guard.kind:
@@ -117,14 +117,14 @@ def evaluate(package_set: ImportablePackages, guard: Guard) -> State:
             return _held(None if present is None else not present)
 
 
-def _held(answer: bool | None) -> State:
+def _held(answer: bool | None) -> GuardState:
     if answer is None:
-        return State.UNKNOWN
-    return State.RUNS if answer else State.SKIPPED
+        return GuardState.UNKNOWN
+    return GuardState.RUNS if answer else GuardState.SKIPPED
 
 
-def _platform(package_set: ImportablePackages, guard: Guard) -> State:
-    """An image is Linux on one architecture with NVIDIA's GPUs; other words are not understood."""
+def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
+    """Images are Linux on one architecture with NVIDIA's GPUs; other subjects are unknown."""
     wanted = guard.subject.lower()
     here = {
         "linux",
@@ -135,7 +135,7 @@ def _platform(package_set: ImportablePackages, guard: Guard) -> State:
     others = {"win32", "windows", "nt", "darwin", "cygwin", "x86_64", "amd64", "aarch64", "arm64"}
     others |= {"hip", "hpu", "mps", "musa", "npu", "tpu", "xpu"}
     if wanted not in here | others:
-        return State.UNKNOWN
+        return GuardState.UNKNOWN
     matches = wanted in here or (wanted == "amd64" and "x86_64" in here)
     return _held(matches != guard.spec.startswith("!"))
 
@@ -186,7 +186,7 @@ def _takes(package_set: ImportablePackages, guard: Guard) -> bool | None:
 
 
 def _version(package_set: ImportablePackages, subject: str) -> str | None:
-    """The version of the package called `subject`, or of the one that brings that module."""
+    """The version of the package called `subject`, or of the one that has this module."""
     version = package_set.version(subject)
     if version is None:
         owner = package_set.owner(subject.replace("-", "_"))
@@ -207,7 +207,7 @@ def _within(version: str | None, spec: str) -> bool | None:
 
 @lru_cache(maxsize=1024)
 def _python(python: str, part: str, spec: str) -> bool | None:
-    """What CPython answers; None where that hangs on a micro release which nobody named."""
+    """The result of CPython's comparison; None if it depends on the micro release."""
     found, taken = _COMPARISON.fullmatch(spec), _PART.fullmatch(part)
     if found is None or (part and taken is None):
         return None

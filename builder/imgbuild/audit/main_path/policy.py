@@ -13,8 +13,8 @@ from packaging.version import InvalidVersion, Version
 FILE = "data/audit/entry_points.yaml"
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A place where people's programs begin: a module, a function, or a class that they construct.
+class MainPathEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A place where users' programs start: a module, a function, or a class that they construct.
 
     It applies where its package is installed with one of `versions`, and so are those in `beside`;
     a name that such a version does not have is skipped. `also` are objects that it loads by names
@@ -28,10 +28,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     also: tuple[str, ...] = ()
 
 
-class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NameRegistry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A `method` that refuses names which the `table` in one of `files` has already.
 
-    The keyword `allowed_by` makes it take them all the same.
+    The keyword `allowed_by` makes it accept them.
     """
 
     method: str
@@ -40,23 +40,23 @@ class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     allowed_by: str
 
 
-class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whose code is followed (`walk`), from where (`entries`), and who keeps lists of names."""
+class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Packages whose code is followed (`walk`), entry points, and registries of names."""
 
     walk: frozenset[str]
-    entries: tuple[Entry, ...]
-    registries: tuple[Registry, ...] = ()
+    entries: tuple[MainPathEntry, ...]
+    registries: tuple[NameRegistry, ...] = ()
 
 
 @lru_cache(maxsize=1)
-def load() -> Policy:
-    """The policy of this release."""
+def load() -> MainPathPolicy:
+    """The policy of this version of imgbuild."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), Policy)
+    return msgspec.convert(yaml.safe_load(text), MainPathPolicy)
 
 
 def within(version: str, spec: str) -> bool:
-    """Whether `version` is one of `spec`, pre-releases included."""
+    """Whether `version` matches `spec`, pre-releases included."""
     try:
         return SpecifierSet(spec).contains(Version(version), prereleases=True)
     except InvalidVersion:

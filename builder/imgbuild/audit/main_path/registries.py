@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from imgbuild.audit.main_path.policy import Policy
+from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.names.scopes import Meaning
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Call, Function
 
 
-def taken(package_set: ImportablePackages, rules: Policy, call: Call, what: Meaning) -> str | None:
-    """The name that `call` registers although its package has it; None if all is well."""
+def taken(
+    package_set: ImportablePackages, rules: MainPathPolicy, call: Call, what: Meaning
+) -> str | None:
+    """The name that `call` registers although its package already has; None if there is none."""
     home, definition = what.found.home, what.found.definition
     if not call.literals or home is None or not isinstance(definition, Function):
         return None
@@ -29,7 +31,7 @@ def taken(package_set: ImportablePackages, rules: Policy, call: Call, what: Mean
     return None
 
 
-def has(package_set: ImportablePackages, rules: Policy, package: str, name: str) -> bool:
+def has(package_set: ImportablePackages, rules: MainPathPolicy, package: str, name: str) -> bool:
     """Whether `package` has registered `name` itself, in a registry of its own."""
     sources = (
         (package_set.read(package, file), registry.table)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from imgbuild.audit.main_path.guards import State, evaluate
+from imgbuild.audit.main_path.guards import GuardState, evaluate
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Assigned, Class, Function, Import, ModuleFacts, Opaque
 
@@ -19,7 +19,7 @@ Bound = TypeVar("Bound", Import, Function, Class, Assigned)
 
 
 class View:
-    """What `package_set` looks like from within."""
+    """A package set without branches that are not taken."""
 
     def __init__(self, package_set: ImportablePackages) -> None:
         self._package_set = package_set
@@ -36,7 +36,7 @@ class View:
         return self._package_set is package_set
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
-        """What module `name` says here."""
+        """The facts of module `name` without branches that are not taken."""
         if name not in self._facts:
             facts = self._package_set.module(name)
             if isinstance(facts, ModuleFacts):
@@ -45,7 +45,7 @@ class View:
         return self._facts[name]
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file of all that `package` brings."""
+        """Module → file of all modules of `package`."""
         return self._package_set.modules_of(package)
 
     def read(self, package: str, path: str) -> bytes | None:
@@ -61,7 +61,7 @@ class View:
         return self._package_set.mentioning(package, word)
 
     def read_ahead(self, package: str) -> None:
-        """Read the modules below `package` at once, where they lie on this disk."""
+        """Read the modules below `package` at once, if they are local."""
         self._package_set.read_ahead(package)
 
     def _pruned(self, facts: ModuleFacts) -> ModuleFacts:
@@ -74,12 +74,12 @@ class View:
         )
 
     def _kept(self, bound: tuple[Bound, ...]) -> tuple[Bound, ...]:
-        """Those that are bound here. What is bound for type checkers tells types: it stays."""
+        """The facts whose guards may hold; bindings for type checkers are kept for their types."""
         return tuple(
             one
             for one in bound
             if not any(
-                guard.kind != "typing" and evaluate(self._package_set, guard) is State.SKIPPED
+                guard.kind != "typing" and evaluate(self._package_set, guard) is GuardState.SKIPPED
                 for guard in one.guards
             )
         )

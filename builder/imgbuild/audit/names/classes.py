@@ -9,10 +9,10 @@ from collections.abc import Iterable
 import msgspec
 
 from imgbuild.audit.names.lookup import index, lookup, only_typing, search_module
-from imgbuild.audit.names.model import Found, Modules, Searchable
+from imgbuild.audit.names.model import LookupResult, Modules, Searchable
 from imgbuild.audit.source.facts import Assigned, Class, Function, Import, ModuleFacts
 
-# Bases that add nothing to what a call takes, and only these attributes.
+# Bases that do not change the parameters of the constructor.
 _PLAIN = frozenset(
     [
         "object",
@@ -35,7 +35,7 @@ _OBJECT = frozenset((*dir(object), *dir(type), "__subclasses__")) | {
     "__annotations__",
 }
 _METACLASSES = frozenset(("", "type", "ABCMeta", "abc.ABCMeta"))
-# What instances of well-known bases have that cannot be read.
+# Attributes of well-known bases that cannot be read from source.
 _BASES: dict[str, Iterable[str]] = {
     "msgspec.Struct": ("__struct_fields__", "__struct_config__"),
     "typing.NamedTuple": [*dir(tuple), "_asdict", "_fields", "_replace", "_make"],
@@ -43,7 +43,7 @@ _BASES: dict[str, Iterable[str]] = {
     **{name: dir(Exception) for name in dir(builtins) if name.endswith(("Error", "Exception"))},
 }
 _DEPTH = 30
-# Class decorators that leave a class's names alone, by their last part.
+# Class decorators that keep a class's attributes, by their last part.
 _KEEPS = frozenset(
     [
         "dataclass",
@@ -80,8 +80,10 @@ def origin(facts: ModuleFacts, expression: str) -> str:
     return bare(expression)
 
 
-def resolve(modules: Modules, facts: ModuleFacts, expression: str, *, scope: str = "") -> Found:
-    """What a dotted expression written in this module, in this scope, stands for."""
+def resolve(
+    modules: Modules, facts: ModuleFacts, expression: str, *, scope: str = ""
+) -> LookupResult:
+    """The definition that a dotted expression in a scope of this module refers to."""
     first, *rest = bare(expression).split(".")
     found = _first(modules, facts, first, scope)
     for part in rest:
@@ -96,7 +98,7 @@ def bare(expression: str) -> str:
     return expression.partition("[")[0].strip()
 
 
-def member(modules: Modules, found: Found, name: str) -> Found:
+def member(modules: Modules, found: LookupResult, name: str) -> LookupResult:
     """An attribute of a module or class that was found; unknown for anything else."""
     definition = found.definition
     if isinstance(definition, Assigned):
@@ -105,41 +107,43 @@ def member(modules: Modules, found: Found, name: str) -> Found:
     if isinstance(definition, ModuleFacts):
         return lookup(modules, definition.module, name)
     if not isinstance(definition, Class):
-        return Found(state="unknown", trace=found.trace)
+        return LookupResult(state="unknown", trace=found.trace)
     chain = ancestors(modules, found)
     for one in chain:
         if one.definition is None:
-            return Found(state="unknown", trace=found.trace)
+            return LookupResult(state="unknown", trace=found.trace)
         here = _own_member(one, name)
         if here is not None:
             return here
     known = attributes(modules, found)
     absent = known is not None and name not in known
     if absent and not found.exact and found.home is not None and isinstance(modules, Searchable):
-        # A subclass may have it: of one that does, the name stands somewhere in the package.
+        # A subclass may have it: then the name occurs somewhere in the package.
         absent = not modules.mentioning(found.home.module.partition(".")[0], name)
-    return Found(state="absent" if absent else "unknown", trace=found.trace)
+    return LookupResult(state="absent" if absent else "unknown", trace=found.trace)
 
 
-def follow(modules: Modules, found: Found) -> Found:
-    """What an assigned name stands for, where it is another name: `X = module.Y`."""
+def follow(modules: Modules, found: LookupResult) -> LookupResult:
+    """The definition that an assigned name refers to: `X = module.Y`."""
     for _ in range(_DEPTH):
         definition = found.definition
         if not isinstance(definition, Assigned) or found.home is None:
             return found
         value = definition.value
         if not value or not value.replace(".", "").replace("_", "").isalnum():
-            return Found(state="unknown", trace=found.trace)
+            return LookupResult(state="unknown", trace=found.trace)
         if value.partition(".")[0] == definition.name:
-            return Found(state="unknown", trace=found.trace)
+            return LookupResult(state="unknown", trace=found.trace)
         found = resolve(modules, found.home, value)
-    return Found(state="unknown", trace=found.trace)
+    return LookupResult(state="unknown", trace=found.trace)
 
 
-def class_of(modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = "") -> Found:
-    """The class of a receiver as Call and Attribute write it; unknown if it cannot be told.
+def class_of(
+    modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = ""
+) -> LookupResult:
+    """The class of the `receiver` of a Call or Attribute, if known.
 
-    "X" is an instance of X or of a class derived from it; "X()" what calling X makes.
+    "X" is an instance of X or of a class derived from it; "X()" the result of calling X.
     """
     if not receiver.endswith("()"):
         return _instance(_as_class(modules, resolve(modules, facts, receiver, scope=scope)))
@@ -148,38 +152,38 @@ def class_of(modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str 
     definition = found.definition
     if isinstance(definition, Class):
         if found.ambiguous or metaclass(modules, found) is None:
-            return Found(state="unknown", trace=found.trace)
+            return LookupResult(state="unknown", trace=found.trace)
         return found
     if not isinstance(definition, Function) or found.ambiguous or found.home is None:
-        return Found(state="unknown", trace=found.trace)
+        return LookupResult(state="unknown", trace=found.trace)
     if definition.returns.strip("\"'") in ("Self", "typing.Self") and "." in callee:
         return _as_class(modules, resolve(modules, facts, callee.rpartition(".")[0], scope=scope))
     if not definition.returns or any("contextmanager" in text for text in definition.decorators):
-        return Found(state="unknown", trace=found.trace)
+        return LookupResult(state="unknown", trace=found.trace)
     return _instance(
         _as_class(modules, resolve(modules, found.home, definition.returns.strip("\"'")))
     )
 
 
-def _instance(found: Found) -> Found:
-    """The class as what an annotation promises: its subclasses keep the promise too.
+def _instance(found: LookupResult) -> LookupResult:
+    """The class in an annotation: the object may be of a subclass.
 
-    The Auto classes of transformers are written where what they make is meant.
+    An annotation with an Auto class of transformers means the class of the model that it loads.
     """
     name = getattr(found.definition, "name", "")
     if found.home is not None and re.match(r"Auto[A-Z]", name):
-        return Found(state="unknown", trace=found.trace)
+        return LookupResult(state="unknown", trace=found.trace)
     return msgspec.structs.replace(found, exact=False)
 
 
-def _as_class(modules: Modules, found: Found) -> Found:
+def _as_class(modules: Modules, found: LookupResult) -> LookupResult:
     found = follow(modules, found)
     if isinstance(found.definition, Class) and not found.ambiguous:
         return found
-    return Found(state="unknown", trace=found.trace)
+    return LookupResult(state="unknown", trace=found.trace)
 
 
-def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Found:
+def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> LookupResult:
     table = index(facts)
     innermost = scope
     while scope:
@@ -196,52 +200,52 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Found
                 return module_of(modules, line.module if whole else name)
         nested = table.members.get(f"{scope}.{name}")
         if nested:
-            return Found(state="defined", definition=nested[-1], home=facts)
+            return LookupResult(state="defined", definition=nested[-1], home=facts)
         scope = scope.rpartition(".")[0]
     found = search_module(modules, facts, name)
     if found.state != "absent":
         return found
-    # Only for type checkers, or a builtin: nothing is known of it.
+    # Only for type checkers, or a builtin: unknown.
     typed = [entry for entry in table.top.get(name, ()) if only_typing(entry.guards)]
     for entry in typed:
         module, other = getattr(entry, "module", ""), getattr(entry, "name", "")
         if module and other:
             return lookup(modules, module, other)
-    return Found(state="unknown")
+    return LookupResult(state="unknown")
 
 
-def module_of(modules: Modules, name: str) -> Found:
-    """A module by its name, as a Found."""
+def module_of(modules: Modules, name: str) -> LookupResult:
+    """A module by its name, as a LookupResult."""
     facts = modules.module(name)
     if isinstance(facts, ModuleFacts):
-        return Found(state="defined", definition=facts, home=facts)
-    return Found(state="absent" if facts is None else "unknown")
+        return LookupResult(state="defined", definition=facts, home=facts)
+    return LookupResult(state="absent" if facts is None else "unknown")
 
 
-def _own_member(found: Found, name: str) -> Found | None:
+def _own_member(found: LookupResult, name: str) -> LookupResult | None:
     """A member that the class itself defines."""
     definition, home = found.definition, found.home
     if not isinstance(definition, Class) or home is None:
         return None
     entries = index(home).members.get(f"{definition.name}.{name}")
     if entries:
-        return Found(state="defined", definition=entries[-1], home=home, owner=definition)
+        return LookupResult(state="defined", definition=entries[-1], home=home, owner=definition)
     if name in definition.attributes or name in definition.methods:
-        return Found(state="defined", home=home, owner=definition)
+        return LookupResult(state="defined", home=home, owner=definition)
     if any(field.name == name for field in definition.fields):
-        return Found(state="defined", home=home, owner=definition)
+        return LookupResult(state="defined", home=home, owner=definition)
     return None
 
 
-def ancestors(modules: Modules, found: Found, depth: int = 0) -> list[Found]:
-    """A class and those that it inherits from, in the order in which they are asked.
+def ancestors(modules: Modules, found: LookupResult, depth: int = 0) -> list[LookupResult]:
+    """A class and its bases in the order of lookup.
 
-    A base that cannot be read is a Found without a definition. The order is Python's for all that
-    does not inherit one class on several ways; a class met again counts at its last place.
+    A base that cannot be read is a LookupResult without a definition. A class that is inherited
+    several times has its last place, which is Python's order in all but rare cases.
     """
     definition, home = found.definition, found.home
     if not isinstance(definition, Class) or home is None or depth > _DEPTH:
-        return [Found(state="unknown")]
+        return [LookupResult(state="unknown")]
     order = [found]
     scope = definition.name.rpartition(".")[0]
     for base in definition.bases:
@@ -249,7 +253,7 @@ def ancestors(modules: Modules, found: Found, depth: int = 0) -> list[Found]:
             continue
         parent = _as_class(modules, resolve(modules, home, base, scope=scope))
         if parent.definition is None:
-            parent = Found(state="unknown", trace=(origin(home, base),))
+            parent = LookupResult(state="unknown", trace=(origin(home, base),))
         order.extend(ancestors(modules, parent, depth + 1) if parent.definition else [parent])
     seen: set[int] = set()
     kept = []
@@ -260,18 +264,18 @@ def ancestors(modules: Modules, found: Found, depth: int = 0) -> list[Found]:
     return kept[::-1]
 
 
-def metaclass(modules: Modules, found: Found) -> str | None:
-    """Empty if a class is made and called as usual; None if a metaclass may do otherwise."""
+def metaclass(modules: Modules, found: LookupResult) -> str | None:
+    """Empty for an ordinary metaclass; None for one that may change what a call does."""
     for one in ancestors(modules, found):
         if isinstance(one.definition, Class) and one.definition.metaclass not in _METACLASSES:
             return None
     return ""
 
 
-def attributes(modules: Modules, found: Found) -> frozenset[str] | None:
+def attributes(modules: Modules, found: LookupResult) -> frozenset[str] | None:
     """All names that an instance of a class has; None if there may be others.
 
-    Subclasses can have more: this answers for the class itself.
+    This is for the class itself; subclasses can have more.
     """
     if not isinstance(found.definition, Class) or found.ambiguous:
         return None

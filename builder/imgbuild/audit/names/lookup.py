@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from imgbuild.audit.names.model import Found, Modules, Opaque, Searchable
+from imgbuild.audit.names.model import LookupResult, Modules, Opaque, Searchable
 from imgbuild.audit.source.facts import Assigned, Class, Function, Guard, Import, ModuleFacts
 
-ABSENT = Found(state="absent")
-UNKNOWN = Found(state="unknown")
+ABSENT = LookupResult(state="absent")
+UNKNOWN = LookupResult(state="unknown")
 
-# What every module has.
+# Attributes of every module.
 _OF_MODULES = frozenset(
     [
         "__annotations__",
@@ -32,19 +32,19 @@ _OF_MODULES = frozenset(
     ]
 )
 _DEPTH = 40
-# A module that takes all names of more than this many others is searched by word first.
+# With more modules than this, only those that contain the word are searched.
 _FEW = 8
 
 Entry = Function | Class | Assigned | Import
 
 
-def lookup(modules: Modules, module: str, name: str) -> Found:
-    """What `from module import name` would bring."""
+def lookup(modules: Modules, module: str, name: str) -> LookupResult:
+    """The result of `from module import name`."""
     return _search(modules, module, name, ())
 
 
-class Index:
-    """The names of a module: what binds each of them at the top, and all members by their path."""
+class NameIndex:
+    """The definitions of a module by top-level name, and its members by qualified name."""
 
     def __init__(self, facts: ModuleFacts) -> None:
         """Sort the facts by name."""
@@ -72,8 +72,8 @@ class Index:
             entries.sort(key=lambda entry: entry.line)
 
 
-def index(facts: ModuleFacts) -> Index:
-    """The index of a module, remembered."""
+def index(facts: ModuleFacts) -> NameIndex:
+    """The index of a module, cached."""
     return _index(_Same(facts))
 
 
@@ -98,12 +98,12 @@ class _Same:
 
 
 @functools.lru_cache(maxsize=8192)
-def _index(same: _Same) -> Index:
-    return Index(same.facts)
+def _index(same: _Same) -> NameIndex:
+    return NameIndex(same.facts)
 
 
 def _repeats(function: Function) -> bool:
-    """Whether this is one more signature, setter or variant of a function that counts itself."""
+    """Whether this is an overload, setter or variant of another function of this name."""
     return any(
         decorator.split("(")[0].rsplit(".", 1)[-1]
         in ("overload", "setter", "deleter", "getter", "register")
@@ -111,31 +111,31 @@ def _repeats(function: Function) -> bool:
     )
 
 
-def _search(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> Found:
+def _search(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> LookupResult:
     step = f"{module}:{name}"
     facts = modules.module(module)
     if facts is None:
         return _missing(modules, module, (*path, step))
     if isinstance(facts, Opaque) or facts.broken or len(path) > _DEPTH:
-        return Found(state="unknown", trace=(*path, step))
+        return LookupResult(state="unknown", trace=(*path, step))
     if step in path:
-        return _submodule(modules, facts, name, path) or Found(state="unknown", trace=path)
+        return _submodule(modules, facts, name, path) or LookupResult(state="unknown", trace=path)
     return search_module(modules, facts, name, (*path, step))
 
 
 def search_module(
     modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...] = ()
-) -> Found:
-    """What a name at the top of this module is."""
+) -> LookupResult:
+    """The definition of a name at the top of this module."""
     entries = [entry for entry in index(facts).top.get(name, ()) if not only_typing(entry.guards)]
     if name in facts.deleted:
-        return Found(state="unknown", trace=path)
+        return LookupResult(state="unknown", trace=path)
     if entries:
         return _choose(modules, facts, entries, path)
     if _of_torch(facts.module, name):
-        return Found(state="unknown", trace=path)
+        return LookupResult(state="unknown", trace=path)
     if name in _OF_MODULES or (facts.package and name == "__path__"):
-        return Found(state="defined", home=facts, trace=path)
+        return LookupResult(state="defined", home=facts, trace=path)
     for found in (
         _lazy(modules, facts, name, path),
         _stars(modules, facts, name, path),
@@ -143,29 +143,29 @@ def search_module(
     ):
         if found is not None:
             return found
-    return Found(state="unknown" if facts.dynamic else "absent", trace=path)
+    return LookupResult(state="unknown" if facts.dynamic else "absent", trace=path)
 
 
 def _of_torch(module: str, name: str) -> bool:
-    """Whether torch's compiled part puts this name there: `torch.cuda.FloatTensor`."""
+    """Whether torch's compiled part adds this name: `torch.cuda.FloatTensor`."""
     return module.startswith("torch.") and name.endswith(("Tensor", "Storage"))
 
 
-def _missing(modules: Modules, module: str, path: tuple[str, ...]) -> Found:
-    """A module that is not there, unless a package above it makes it by hand."""
+def _missing(modules: Modules, module: str, path: tuple[str, ...]) -> LookupResult:
+    """The result for a module without a file: unknown if a parent may add it to sys.modules."""
     parent = module.rpartition(".")[0]
     while parent:
         facts = modules.module(parent)
         if isinstance(facts, Opaque):
-            return Found(state="unknown", trace=path)
+            return LookupResult(state="unknown", trace=path)
         if facts is not None and any(matches(module, entry) for entry in facts.registers):
-            return Found(state="unknown", trace=path)
+            return LookupResult(state="unknown", trace=path)
         parent = parent.rpartition(".")[0]
-    return Found(state="absent", trace=path)
+    return LookupResult(state="absent", trace=path)
 
 
 def matches(module: str, pattern: str) -> bool:
-    """Whether a registered name, in which "*" stands for anything, is this module or holds it."""
+    """Whether a registered name, in which "*" matches anything, is this module or a parent."""
     if "*" not in pattern:
         return module == pattern or module.startswith(pattern + ".")
     head, _, tail = pattern.partition("*")
@@ -174,8 +174,8 @@ def matches(module: str, pattern: str) -> bool:
 
 def _choose(
     modules: Modules, facts: ModuleFacts, entries: list[Entry], path: tuple[str, ...]
-) -> Found:
-    """The definition that holds among those that bind a name: the last that no guard conditions."""
+) -> LookupResult:
+    """The definition of a name that is bound several times: the last without guards."""
     last = max((i for i, entry in enumerate(entries) if not entry.guards), default=0)
     found = [_entry(modules, facts, entry, path) for entry in entries[last:]]
     there = [
@@ -184,12 +184,14 @@ def _choose(
         if one.state != "absent"
     ]
     if not there:
-        # The import itself fails, or is guarded against failing: not for us to say.
-        return Found(state="unknown", trace=path)
+        # The import itself fails, or its failure is handled.
+        return LookupResult(state="unknown", trace=path)
     first = next((one for _, one in there if one.definition is not None), there[0][1])
     remade = _remade(facts, entries[: last + 1])
     if remade is not None:
-        return Found(state="defined", definition=remade, home=facts, trace=path, ambiguous=True)
+        return LookupResult(
+            state="defined", definition=remade, home=facts, trace=path, ambiguous=True
+        )
     rivals = [
         one
         for entry, one in there
@@ -198,7 +200,7 @@ def _choose(
     ]
     if not rivals:
         return first
-    return Found(
+    return LookupResult(
         state=first.state,
         definition=first.definition,
         home=first.home,
@@ -209,7 +211,7 @@ def _choose(
 
 
 def _remade(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None:
-    """The class that is bound to its own name again, as what a call made of it: `X = f(X)`."""
+    """The class or function in `X = f(X)`, where the name is bound to a call's result."""
     last = entries[-1]
     if not isinstance(last, Assigned) or not last.value.endswith("()") or not facts.classes:
         return None
@@ -217,9 +219,11 @@ def _remade(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None
     return before if isinstance(before, (Function, Class)) else None
 
 
-def _entry(modules: Modules, facts: ModuleFacts, entry: Entry, path: tuple[str, ...]) -> Found:
+def _entry(
+    modules: Modules, facts: ModuleFacts, entry: Entry, path: tuple[str, ...]
+) -> LookupResult:
     if not isinstance(entry, Import):
-        return Found(state="defined", definition=entry, home=facts, trace=path)
+        return LookupResult(state="defined", definition=entry, home=facts, trace=path)
     if entry.name:
         return _search(modules, entry.module, entry.name, path)
     # `import a.b` binds a, `import a.b as c` binds a.b.
@@ -227,41 +231,43 @@ def _entry(modules: Modules, facts: ModuleFacts, entry: Entry, path: tuple[str, 
     return module_found(modules, entry.module if whole else entry.bound, path)
 
 
-def module_found(modules: Modules, module: str, path: tuple[str, ...] = ()) -> Found:
-    """A module as what a name stands for."""
+def module_found(modules: Modules, module: str, path: tuple[str, ...] = ()) -> LookupResult:
+    """The result for a name that refers to a module."""
     facts = modules.module(module)
     if facts is None:
         return _missing(modules, module, (*path, module))
     if isinstance(facts, Opaque):
-        return Found(state="unknown", trace=(*path, module))
-    return Found(state="defined", definition=facts, home=facts, trace=(*path, module))
+        return LookupResult(state="unknown", trace=(*path, module))
+    return LookupResult(state="defined", definition=facts, home=facts, trace=(*path, module))
 
 
-def _lazy(modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]) -> Found | None:
+def _lazy(
+    modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]
+) -> LookupResult | None:
     target = facts.lazy.get(name)
     if target == "":
-        return Found(state="defined", home=facts, trace=path)
+        return LookupResult(state="defined", home=facts, trace=path)
     if target is not None:
         module, _, other = target.partition(":")
         if not other and module.rpartition(".")[2] == name:
             found = module_found(modules, module, path)
         else:
             found = _search(modules, module, other or name, path)
-        return found if found.state != "absent" else Found(state="unknown", trace=path)
+        return found if found.state != "absent" else LookupResult(state="unknown", trace=path)
     if not facts.lazy_stars:
         return None
     for star in _likely(modules, facts, name):
         found = _exported(modules, star, name, path)
         if found.state != "absent":
             return found
-    # transformers answers to the names of its former fast classes with what took their place.
-    return Found(state="unknown", trace=path) if name.endswith("Fast") else None
+    # transformers has replacements for the names of its former fast classes.
+    return LookupResult(state="unknown", trace=path) if name.endswith("Fast") else None
 
 
 def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
-    """The modules whose names are taken on first use, those first that the name itself suggests.
+    """The modules that a name may be imported from on first use, the most likely first.
 
-    Where there are many, the rest is narrowed to those whose source has the word.
+    If there are many, only those whose source has the word.
     """
     stars = facts.lazy_stars
     if len(stars) > _FEW:
@@ -282,7 +288,9 @@ def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
     yield from stars
 
 
-def _stars(modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]) -> Found | None:
+def _stars(
+    modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]
+) -> LookupResult | None:
     doubt = None
     for star in index(facts).stars:
         if only_typing(star.guards):
@@ -295,8 +303,8 @@ def _stars(modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...
     return doubt
 
 
-def _exported(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> Found:
-    """What `from module import *` brings under this name; "a.b.*" means every module below."""
+def _exported(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> LookupResult:
+    """The name as `from module import *` binds it; "a.b.*" means every module below."""
     if module.endswith(".*"):
         return _below(modules, module[:-2], name, path)
     if f"*{module}:{name}" in path:
@@ -306,7 +314,7 @@ def _exported(modules: Modules, module: str, name: str, path: tuple[str, ...]) -
         return ABSENT
     path = (*path, f"*{module}:{name}")
     if isinstance(facts, Opaque) or facts.broken:
-        return Found(state="unknown", trace=path)
+        return LookupResult(state="unknown", trace=path)
     if facts.exports is not None:
         if name in facts.exports:
             return search_module(modules, facts, name, path)
@@ -318,9 +326,9 @@ def _exported(modules: Modules, module: str, name: str, path: tuple[str, ...]) -
     return ABSENT if isinstance(found.definition, ModuleFacts) else found
 
 
-def _below(modules: Modules, package: str, name: str, path: tuple[str, ...]) -> Found:
+def _below(modules: Modules, package: str, name: str, path: tuple[str, ...]) -> LookupResult:
     if not isinstance(modules, Searchable):
-        return Found(state="unknown", trace=path)
+        return LookupResult(state="unknown", trace=path)
     for module in modules.mentioning(package, name):
         facts = modules.module(module)
         if isinstance(facts, ModuleFacts) and name in (facts.exports or ()):
@@ -332,7 +340,7 @@ def _below(modules: Modules, package: str, name: str, path: tuple[str, ...]) -> 
 
 def _submodule(
     modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]
-) -> Found | None:
+) -> LookupResult | None:
     if not facts.package:
         return None
     found = module_found(modules, f"{facts.module}.{name}", path)

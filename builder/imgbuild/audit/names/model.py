@@ -11,7 +11,7 @@ from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts, 
 
 
 class Modules(Protocol):
-    """Where modules come from."""
+    """Modules by name."""
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """The module of this dotted name; None if there is none."""
@@ -19,30 +19,38 @@ class Modules(Protocol):
 
 @runtime_checkable
 class Searchable(Protocol):
-    """Modules that can also be searched for a word, which spares reading hundreds of them.
+    """Modules that can also be searched for a word, instead of reading hundreds of them.
 
-    Without it a name that transformers takes from one of its models on first use is looked for in
-    every model.
+    A name that transformers imports from one of its models on first use would otherwise be looked
+    up in every model.
     """
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
         """The modules below this package whose source holds the word."""
 
     def read_ahead(self, package: str) -> None:
-        """Read the modules below this package at once, if that is cheap: most will be asked for."""
+        """Read the modules below this package at once, if that is cheap."""
 
 
-__all__ = ["Definition", "Found", "Modules", "Opaque", "Searchable", "Signature", "State"]
+__all__ = [
+    "CallSignature",
+    "Definition",
+    "LookupResult",
+    "Modules",
+    "Opaque",
+    "Searchable",
+    "State",
+]
 
 State = Literal["defined", "absent", "unknown"]
 Definition = Function | Class | Assigned | ModuleFacts
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What a name turned out to be.
+class LookupResult(msgspec.Struct, frozen=True):
+    """The result of a lookup.
 
-    `definition` is None where the state is not "defined", and where something is there of which no
-    more is known (a compiled module, `__file__`). `home` is the module that holds the definition,
+    `definition` is None if the state is not "defined", and if nothing more is known of the name
+    (a compiled module, `__file__`). `home` is the module that holds the definition,
     `owner` the class that a member was found in (an ancestor too). `exact` is False for a class of
     which instances of subclasses may be meant. `trace` lists the modules that the search went
     through, "module:name". `ambiguous`: other conditions give another definition.
@@ -57,8 +65,8 @@ class Found(msgspec.Struct, frozen=True):
     exact: bool = True
 
 
-class Signature(msgspec.Struct, frozen=True):
-    """What a call may pass: parameters without self, and whether more is taken."""
+class CallSignature(msgspec.Struct, frozen=True):
+    """The parameters of a call, without self, and whether it takes others."""
 
     parameters: tuple[Parameter, ...] = ()
     varargs: bool = False

@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from imgbuild.audit.names import search
-from imgbuild.audit.names.search import Found, Modules
+from imgbuild.audit.names.search import LookupResult, Modules
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
 
 Fact = TypeVar("Fact", Import, Call, Attribute)
-NOTHING = Found(state="unknown")
-MAKERS = ("__init__", "__new__", "__post_init__")  # methods that making an object calls
+NOTHING = LookupResult(state="unknown")
+MAKERS = ("__init__", "__new__", "__post_init__")  # methods that constructing an object calls
 
 
 class Scopes:
@@ -38,7 +38,7 @@ class Scopes:
     def runner(self, scope: str) -> str:
         """The function whose call runs the statements of `scope`; "" if importing does.
 
-        A class body runs with what holds it, a function inside a function counts as called.
+        A class body runs with the scope around it; a nested function is assumed to be called.
         """
         name = ""
         for part in scope.split(".") if scope else ():
@@ -64,7 +64,7 @@ class Scopes:
         ]
 
     def is_method(self, runner: str) -> bool:
-        """Whether it is a function of a class, and not one that making an object calls."""
+        """Whether it is a function of a class that constructing an object does not call."""
         owner, _, name = runner.rpartition(".")
         return owner in self.classes and name not in MAKERS
 
@@ -100,7 +100,7 @@ class _Same:
 
 
 def scopes(facts: ModuleFacts) -> Scopes:
-    """The scopes of a module, remembered."""
+    """The scopes of a module, cached."""
     return _scopes(_Same(facts))
 
 
@@ -110,19 +110,19 @@ def _scopes(same: _Same) -> Scopes:
 
 
 class Meaning(msgspec.Struct, frozen=True):
-    """What a call or a read comes to: what was `found`, as `name` of the class or module `holder`.
+    """What a call or a read refers to: `found`, which is `name` of the class or module `holder`.
 
-    `path` is how the place that asks would import it ("vllm.SamplingParams"); "" if it cannot.
+    `path` is its import path from that place ("vllm.SamplingParams"); "" if there is none.
     """
 
-    found: Found = NOTHING
-    holder: Found | None = None
+    found: LookupResult = NOTHING
+    holder: LookupResult | None = None
     name: str = ""
     path: str = ""
 
 
 def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Meaning:
-    """What the callee of a call, or the expression of an attribute, stands for."""
+    """The definition that the callee of a call, or the expression of an attribute, refers to."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     first, _, rest = expression.partition(".")
     if first == "super()":
@@ -142,12 +142,14 @@ def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Mea
     return step
 
 
-# Package set → what its expressions were found to be. A package set's modules never change.
-_remembered: WeakKeyDictionary[Modules, dict[tuple[object, ...], Found]] = WeakKeyDictionary()
+# Package set → results of its expressions. The modules of a package set never change.
+_remembered: WeakKeyDictionary[Modules, dict[tuple[object, ...], LookupResult]] = (
+    WeakKeyDictionary()
+)
 
 
-def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Found:
-    """What the first part of an expression is; many expressions of a scope begin alike."""
+def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> LookupResult:
+    """The definition of the first part of an expression, cached."""
     memory = _remembered.setdefault(modules, {})
     key = (facts.module, name, scope)
     if key not in memory:
@@ -155,7 +157,7 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Found
     return memory[key]
 
 
-def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -> Found:
+def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -> LookupResult:
     """The class of a receiver."""
     memory = _remembered.setdefault(modules, {})
     key = (facts.module, receiver, scope, "class")
@@ -164,8 +166,8 @@ def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -
     return memory[key]
 
 
-def _member(modules: Modules, holder: Found, name: str) -> Meaning:
-    """One step from a class or module to what it has."""
+def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
+    """A member of a class or module."""
     if holder.state != "defined" or "." in name:
         return Meaning()
     found = search.member(modules, holder, name)
@@ -175,8 +177,8 @@ def _member(modules: Modules, holder: Found, name: str) -> Meaning:
     return Meaning(found=found, holder=holder, name=name, path=f"{prefix}.{name}")
 
 
-def _import_path(found: Found) -> str:
-    """The dotted path by which the asking module gets at what was found."""
+def _import_path(found: LookupResult) -> str:
+    """The dotted path by which a module imports a result."""
     if isinstance(found.definition, ModuleFacts):
         return found.definition.module
     if found.trace:
@@ -186,14 +188,16 @@ def _import_path(found: Found) -> str:
     return ""
 
 
-def _around(facts: ModuleFacts, scope: str) -> Found:
+def _around(facts: ModuleFacts, scope: str) -> LookupResult:
     """The class around `scope`."""
     around = scopes(facts).class_around(scope)
-    return NOTHING if around is None else Found(state="defined", definition=around, home=facts)
+    return (
+        NOTHING if around is None else LookupResult(state="defined", definition=around, home=facts)
+    )
 
 
-def _base(modules: Modules, facts: ModuleFacts, scope: str) -> Found:
-    """What super() is, unless several bases are mixed."""
+def _base(modules: Modules, facts: ModuleFacts, scope: str) -> LookupResult:
+    """The class that super() refers to, if the class has one base."""
     around = scopes(facts).class_around(scope)
     if around is None or len(around.bases) != 1:
         return NOTHING

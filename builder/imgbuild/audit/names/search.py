@@ -6,15 +6,15 @@ change it: a false alarm costs more than a missed error.
 
 from imgbuild.audit.names.classes import ancestors, attributes, class_of, follow, member, resolve
 from imgbuild.audit.names.lookup import lookup
-from imgbuild.audit.names.model import Found, Modules, Opaque, Searchable, Signature
+from imgbuild.audit.names.model import CallSignature, LookupResult, Modules, Opaque, Searchable
 from imgbuild.audit.names.signature import parameters, signature
 
 __all__ = [
-    "Found",
+    "CallSignature",
+    "LookupResult",
     "Modules",
     "Opaque",
     "Searchable",
-    "Signature",
     "ancestors",
     "attributes",
     "class_of",

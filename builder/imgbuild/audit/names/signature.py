@@ -16,10 +16,10 @@ from imgbuild.audit.names.classes import (
     resolve,
 )
 from imgbuild.audit.names.lookup import index
-from imgbuild.audit.names.model import Found, Modules, Signature
+from imgbuild.audit.names.model import CallSignature, LookupResult, Modules
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts, Parameter
 
-# Decorators that leave a function's parameters as they are, by their last part.
+# Decorators that keep a function's parameters, by their last part.
 _KEEPS = frozenset(
     [
         "staticmethod",
@@ -77,24 +77,23 @@ _CLASS_KEEPS = frozenset(
 )
 # A decorator of transformers that takes one more keyword, under the name that it used to have.
 _RENAMED = re.compile(r"deprecate_kwarg\(\s*[\"'](\w+)[\"']")
-# How deep keywords are followed that a function passes on.
+# How many callees deep `**kwargs` are followed.
 _DEPTH = 4
 
 
-def signature(modules: Modules, found: Found, *, bound: bool = True) -> Signature | None:
-    """The parameters of calling what was found; None if they cannot be told.
+def signature(modules: Modules, found: LookupResult, *, bound: bool = True) -> CallSignature | None:
+    """The parameters of a function, or of a class's constructor; None if unknown.
 
-    For a method `bound` says that it is called on an instance (or is a classmethod): self is left
-    out then. A class answers with what its construction takes. Keywords that a function passes on
-    as a whole are those of who gets them.
+    `bound` says that a method is called on an instance (or is a classmethod): self is left out
+    then. If a function passes on its `**kwargs`, the parameters of the callees are included.
     """
     return _signature(modules, found, bound=bound, depth=0)
 
 
-def parameters(modules: Modules, found: Found) -> frozenset[str] | None:
-    """The names that inspect.signature shows of what was found; None if they cannot be told.
+def parameters(modules: Modules, found: LookupResult) -> frozenset[str] | None:
+    """The names that inspect.signature returns for a definition; None if unknown.
 
-    It does not look at who gets the keywords that a function passes on.
+    Unlike `signature`, this does not include the parameters of callees that get `**kwargs`.
     """
     definition = follow(modules, found).definition
     if isinstance(definition, Function) and any("wraps" in one for one in definition.decorators):
@@ -103,7 +102,9 @@ def parameters(modules: Modules, found: Found) -> frozenset[str] | None:
     return None if own is None else frozenset(one.name for one in own.parameters)
 
 
-def _signature(modules: Modules, found: Found, *, bound: bool, depth: int) -> Signature | None:
+def _signature(
+    modules: Modules, found: LookupResult, *, bound: bool, depth: int
+) -> CallSignature | None:
     found = follow(modules, found)
     if found.state != "defined" or found.ambiguous:
         return None
@@ -116,7 +117,7 @@ def _signature(modules: Modules, found: Found, *, bound: bool, depth: int) -> Si
     return own and _widened(modules, found.home, definition, own, depth)
 
 
-def _of_function(function: Function, *, method: bool, bound: bool) -> Signature | None:
+def _of_function(function: Function, *, method: bool, bound: bool) -> CallSignature | None:
     names = [decorator_name(text) for text in function.decorators]
     renamed = [found[1] for text in function.decorators for found in _RENAMED.finditer(text)]
     if any(name not in _KEEPS for name in names if name != "deprecate_kwarg" or not renamed):
@@ -127,13 +128,13 @@ def _of_function(function: Function, *, method: bool, bound: bool) -> Signature 
             return None
         parameters = parameters[1:]
     parameters += tuple(Parameter(name, "keyword", default=True) for name in renamed)
-    return Signature(parameters=parameters, varargs=function.varargs, varkw=function.varkw)
+    return CallSignature(parameters=parameters, varargs=function.varargs, varkw=function.varkw)
 
 
 def _widened(
-    modules: Modules, home: ModuleFacts, function: Function, own: Signature, depth: int
-) -> Signature:
-    """A signature whose `**kwargs` are those of the callables that get them."""
+    modules: Modules, home: ModuleFacts, function: Function, own: CallSignature, depth: int
+) -> CallSignature:
+    """A signature with the parameters of the callees that get its `**kwargs`."""
     if not own.varkw or not function.forwards or depth >= _DEPTH:
         return own
     parameters = {parameter.name: parameter for parameter in own.parameters}
@@ -150,10 +151,10 @@ def _widened(
             if parameter.kind != "positional":
                 one = Parameter(parameter.name, "keyword", True, parameter.annotation)
                 parameters.setdefault(parameter.name, one)
-    return Signature(parameters=tuple(parameters.values()), varargs=own.varargs)
+    return CallSignature(parameters=tuple(parameters.values()), varargs=own.varargs)
 
 
-def _of_class(modules: Modules, found: Found, depth: int) -> Signature | None:
+def _of_class(modules: Modules, found: LookupResult, depth: int) -> CallSignature | None:
     if metaclass(modules, found) is None:
         return None
     for one in ancestors(modules, found):
@@ -172,18 +173,18 @@ def _of_class(modules: Modules, found: Found, depth: int) -> Signature | None:
             return own and _widened(modules, home, init, own, depth)
         if style == "dataclass":
             return _of_fields(modules, one)
-    return Signature()
+    return CallSignature()
 
 
 def _style(definition: Class, home: ModuleFacts) -> str | None:
-    """What makes the constructor: "dataclass", or "" for the class; None if it cannot be told."""
+    """What defines the constructor: "dataclass", or "" for the class; None if unknown."""
     style = ""
     for text in definition.decorators:
         callee, _, given = text.replace(" ", "").partition("(")
         name = origin(home, callee)
         last = decorator_name(text)
         if name.startswith("pydantic.") and "forbid" not in given:
-            return None  # it may ignore keywords that it does not know
+            return None  # it may ignore unknown keywords
         if last == "dataclass" or (last == "config" and name.startswith("vllm.")):
             style = style if "init=False" in given else "dataclass"
         elif last not in _CLASS_KEEPS and not last.startswith("register"):
@@ -191,15 +192,15 @@ def _style(definition: Class, home: ModuleFacts) -> str | None:
     return style
 
 
-def _of_fields(modules: Modules, found: Found) -> Signature | None:
-    """The parameters that @dataclass makes: the fields of its dataclass ancestors, then its own."""
+def _of_fields(modules: Modules, found: LookupResult) -> CallSignature | None:
+    """The parameters of a dataclass: the fields of its dataclass bases, then its own."""
     fields: dict[str, Parameter] = {}
     for one in reversed(ancestors(modules, found)):
         if not isinstance(one.definition, Class) or one.home is None:
             return None
         if _style(one.definition, one.home) == "dataclass":
             _add_fields(fields, one.definition)
-    return Signature(parameters=tuple(fields.values()))
+    return CallSignature(parameters=tuple(fields.values()))
 
 
 def _add_fields(fields: dict[str, Parameter], definition: Class) -> None:
@@ -215,8 +216,8 @@ def _add_fields(fields: dict[str, Parameter], definition: Class) -> None:
             fields.pop(field.name, None)
 
 
-def _of_base(modules: Modules, found: Found, base: str) -> Signature | None:
-    """The constructor that a well-known base makes of fields: structs and named tuples."""
+def _of_base(modules: Modules, found: LookupResult, base: str) -> CallSignature | None:
+    """The constructor that a well-known base generates from fields: structs, named tuples."""
     if base not in ("msgspec.Struct", "typing.NamedTuple", "typing_extensions.NamedTuple"):
         return None
     fields: dict[str, Parameter] = {}
@@ -226,4 +227,4 @@ def _of_base(modules: Modules, found: Found, base: str) -> Signature | None:
         chain = ancestors(modules, one)
         if any(other.definition is None and other.trace[:1] == (base,) for other in chain):
             _add_fields(fields, one.definition)
-    return Signature(parameters=tuple(fields.values()))
+    return CallSignature(parameters=tuple(fields.values()))

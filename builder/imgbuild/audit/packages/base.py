@@ -24,15 +24,15 @@ from imgbuild.oci.tar import Kind, Member
 
 FACT = "audit-deb"
 THREADS = 2
-# Folders that the dynamic linker searches, and the programs that export symbols to modules.
+# Folders that the dynamic linker searches, and programs that export symbols to modules.
 _LIBRARY = re.compile(r"(?:usr/)?lib(?:64)?/(?:[^/]+-linux-gnu/)?[^/]+\.so[^/]*")
 _INTERPRETER = re.compile(r"usr/bin/python3\.\d+")
 
 
 def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) -> list[ElfFacts]:
-    """The libraries of `debs`, whose files `locate` gives; IntegrityError for a damaged one.
+    """The libraries of `debs`; `locate` returns their files. IntegrityError for a damaged one.
 
-    A link counts as a library of its own name: `libmkl.so.2` may be one to another file.
+    A symbolic link counts as a library of its own name.
     """
 
     def _one(deb: Deb) -> tuple[ElfFacts, ...]:

@@ -22,13 +22,15 @@ from imgbuild.index.remote_wheel import Ranges, RemoteFile
 from imgbuild.oci.content import CHUNK, Checker, Files, Inflater
 from imgbuild.wheel.zipformat import DEFLATED, LOCAL, STORED, refuse
 
-GAP = 256 * 1024  # bytes between two members that are cheaper to read than to ask again
+GAP = (
+    256 * 1024
+)  # a gap of fewer bytes between two members is cheaper to read than a second request
 LONGEST = 4 << 20  # bytes in one request, so that threads share the work
 THREADS = 4
 LIMIT = 64 << 20  # bytes of a member that is read whole
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True):
+class WheelMember(msgspec.Struct, frozen=True, array_like=True):
     """A file of the zip: `start` is its local header, `end` where the next one starts."""
 
     start: int
@@ -39,43 +41,43 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     method: int
 
 
-class Content(Protocol):
+class WheelContent(Protocol):
     """A wheel whose members can be read."""
 
     label: str
     path: Path | None
 
-    def members(self) -> Mapping[str, Member]:
+    def members(self) -> Mapping[str, WheelMember]:
         """All files by their name in the zip."""
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The content of the members called `names`; those that are not there are left out."""
+        """The content of the members `names`, without those that do not exist."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of one member in pieces, checked as it is read."""
 
 
-def open_content(where: Path | str, label: str, http: Ranges | None = None) -> Content:
-    """The wheel at `where`, a file (Path) or an address (str); `label` names it in errors."""
+def open_content(where: Path | str, label: str, http: Ranges | None = None) -> WheelContent:
+    """The wheel at `where`, a file (Path) or a URL (str); `label` names it in errors."""
     if isinstance(where, Path):
         return LocalContent(where, label)
     if http is None:
         message = f"{label} is not on this machine and may not be fetched"
-        raise FetchFailed(message, hint="leave --offline out, or fetch it first")
+        raise FetchFailed(message, hint="run without --offline, or fetch it first")
     return RemoteContent(where, label, http)
 
 
 class LocalContent:
-    """A wheel on this disk."""
+    """A wheel in a file."""
 
     def __init__(self, path: Path, label: str) -> None:
         self.path: Path | None = path
         self.label = label
         self._path = path
-        self._members: dict[str, Member] | None = None
+        self._members: dict[str, WheelMember] | None = None
 
-    def members(self) -> Mapping[str, Member]:
-        """All files by their name in the zip; IntegrityError if it is none."""
+    def members(self) -> Mapping[str, WheelMember]:
+        """All files by their name in the zip; IntegrityError if it is not a zip file."""
         if self._members is None:
             try:
                 with self._path.open("rb") as file:
@@ -86,7 +88,7 @@ class LocalContent:
         return self._members
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The content of the members called `names`; those that are not there are left out."""
+        """The content of the members `names`, without those that do not exist."""
         members = self.members()
         return {name: b"".join(self.chunks(name)) for name in names if name in members}
 
@@ -106,24 +108,24 @@ class LocalContent:
 
 
 class RemoteContent:
-    """A wheel on a server. Threads may not share it; it uses some itself."""
+    """A wheel on a server. Not safe for threads; it uses some itself."""
 
     def __init__(self, url: str, label: str, http: Ranges) -> None:
         self.path: Path | None = None
         self.label = label
         self._url = url
         self._http = http
-        self._members: dict[str, Member] | None = None
+        self._members: dict[str, WheelMember] | None = None
 
-    def members(self) -> Mapping[str, Member]:
-        """All files by their name in the zip; FetchFailed, or IntegrityError if it is none."""
+    def members(self) -> Mapping[str, WheelMember]:
+        """All files by their name in the zip; FetchFailed, or IntegrityError if it is not one."""
         if self._members is None:
             file = RemoteFile(self._url, self._http)
             self._members = _directory(io.BufferedReader(file, 1 << 16), self.label)
         return self._members
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The content of the members called `names`; those that are not there are left out."""
+        """The content of the members `names`, without those that do not exist."""
         members = self.members()
         wanted = sorted(
             {name: members[name] for name in names if name in members}.items(),
@@ -139,7 +141,7 @@ class RemoteContent:
         """The content of one member, fetched whole."""
         yield self.read([name])[name]
 
-    def _group(self, group: Sequence[tuple[str, Member]]) -> list[tuple[str, bytes]]:
+    def _group(self, group: Sequence[tuple[str, WheelMember]]) -> list[tuple[str, bytes]]:
         start, end = group[0][1].start, group[-1][1].end
         data = memoryview(self._http.part(self._url, start, end - start))
         found = []
@@ -155,10 +157,10 @@ class RemoteContent:
 
 
 def coalesce(
-    wanted: Sequence[tuple[str, Member]], *, gap: int = GAP, longest: int = LONGEST
-) -> list[list[tuple[str, Member]]]:
-    """Members in the order of the file, cut into groups that one request each brings."""
-    groups: list[list[tuple[str, Member]]] = []
+    wanted: Sequence[tuple[str, WheelMember]], *, gap: int = GAP, longest: int = LONGEST
+) -> list[list[tuple[str, WheelMember]]]:
+    """Members in the order of the file, in groups for one request each."""
+    groups: list[list[tuple[str, WheelMember]]] = []
     for name, member in wanted:
         if groups:
             first, last = groups[-1][0][1], groups[-1][-1][1]
@@ -169,7 +171,7 @@ def coalesce(
     return groups
 
 
-def _directory(file: io.BufferedReader, label: str) -> dict[str, Member]:
+def _directory(file: io.BufferedReader, label: str) -> dict[str, WheelMember]:
     try:
         with zipfile.ZipFile(file) as archive:
             infos = [info for info in archive.infolist() if not info.is_dir()]
@@ -180,7 +182,7 @@ def _directory(file: io.BufferedReader, label: str) -> dict[str, Member]:
     infos.sort(key=lambda info: info.header_offset)
     ends = [*(info.header_offset for info in infos[1:]), end]
     return {
-        info.filename: Member(
+        info.filename: WheelMember(
             start=info.header_offset,
             end=stop,
             compressed=info.compress_size,
@@ -195,12 +197,12 @@ def _directory(file: io.BufferedReader, label: str) -> dict[str, Member]:
 def _header(head: bytes, label: str, name: str) -> int:
     """The length of the local header that starts with `head`."""
     if len(head) < LOCAL.size or head[:4] != b"PK\3\4":
-        refuse(label, name, "no local header stands where the directory says")
+        refuse(label, name, "there is no local header at the offset in the directory")
     *_, name_length, extra_length = LOCAL.unpack(head)
     return int(LOCAL.size + name_length + extra_length)
 
 
-def _inflated(data: Iterator[bytes], member: Member, where: str) -> Iterator[bytes]:
+def _inflated(data: Iterator[bytes], member: WheelMember, where: str) -> Iterator[bytes]:
     if member.method not in (STORED, DEFLATED):
         message = f"{where} is compressed by method {member.method}; only 0 and 8 are read"
         raise IntegrityError(message)

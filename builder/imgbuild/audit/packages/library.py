@@ -20,12 +20,12 @@ from typing import Self, TypeVar
 import msgspec
 from isal import isal_zlib
 
-from imgbuild.audit.packages.content import Content, open_content
+from imgbuild.audit.packages.content import WheelContent, open_content
 from imgbuild.audit.packages.reading import (
     Crew,
-    Index,
-    Metadata,
-    Request,
+    ReadRequest,
+    WheelIndex,
+    WheelMetadata,
     find_modules,
     read_index,
     readers,
@@ -44,9 +44,9 @@ REMOTE = "-remote"
 
 
 class Text(msgspec.Struct, frozen=True):
-    """The sources of many modules one after another, in which a word is found at once.
+    """The sources of many modules in one string, for a fast search.
 
-    `ends` are the places where each of `modules` ends in `source`.
+    `ends` are the offsets in `source` where each of `modules` ends.
     """
 
     modules: tuple[str, ...]
@@ -67,7 +67,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class Book:
-    """One wheel of the library. Read lazily; threads may not share it."""
+    """One wheel of the library, read lazily. Not safe for threads."""
 
     def __init__(self, wheel: Wheel, where: Path | str, library: Library) -> None:
         self.wheel = wheel
@@ -83,18 +83,18 @@ class Book:
 
     @property
     def local(self) -> bool:
-        """Whether the wheel lies on this disk: only then `elves` are read."""
+        """Whether the wheel is a local file; shared objects are read from local files only."""
         return isinstance(self.where, Path)
 
     @cached_property
-    def content(self) -> Content:
+    def content(self) -> WheelContent:
         """The wheel itself."""
         return open_content(self.where, self.wheel.file, self._library.http)
 
     @cached_property
-    def index(self) -> Index:
+    def index(self) -> WheelIndex:
         """Its files and METADATA."""
-        kept = self._fetch(INDEX, Index)
+        kept = self._fetch(INDEX, WheelIndex)
         if kept is None:
             kept = read_index(self.content)
             self._keep(INDEX, kept)
@@ -106,7 +106,7 @@ class Book:
         return self.index.files
 
     @property
-    def metadata(self) -> Metadata:
+    def metadata(self) -> WheelMetadata:
         """Its METADATA."""
         return self.index.metadata
 
@@ -116,7 +116,7 @@ class Book:
         return find_modules(self.files)
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """The content of small files, kept too; those that are not there are left out."""
+        """The content of small files, kept too, without those that do not exist."""
         found: dict[str, bytes] = {}
         missing: list[str] = []
         for path in paths:
@@ -157,13 +157,13 @@ class Book:
     # -- modules
 
     def module(self, name: str) -> ModuleFacts | None:
-        """What the source of module `name` says; None if it has none or is compiled."""
+        """The facts of module `name`; None if there is no source."""
         if name not in self._found:
             self._library.prefetch({self: [name]})
         return self._found.get(name)
 
     def lacking(self, names: Iterable[str]) -> dict[str, str]:
-        """Module → file of those of `names` that nobody has read yet."""
+        """Module → file of those of `names` that have not been read."""
         wanted = {
             name: self.modules[name]
             for name in names
@@ -179,12 +179,12 @@ class Book:
         return wanted
 
     def learn(self, found: Mapping[str, ModuleFacts]) -> None:
-        """Take what was read of modules; `save` keeps it."""
+        """Add facts of modules; `save` keeps them."""
         self._found.update(found)
         self._new.update(found)
 
     def save(self) -> None:
-        """Keep the modules that were read since the last time."""
+        """Keep the modules that were read since the last save."""
         if not self._new:
             return
         new = {
@@ -199,18 +199,18 @@ class Book:
     # -- shared objects
 
     def elves(self) -> tuple[ElfFacts, ...]:
-        """Its shared objects and programs; nothing for a wheel that is not on this disk."""
+        """Its shared objects and programs; none for a wheel on a server."""
         self._library.prefetch_elves([self])
         return self.kept_elves() or ()
 
     def kept_elves(self) -> tuple[ElfFacts, ...] | None:
-        """Its shared objects if they were read before."""
+        """Its shared objects if the store has them."""
         if self._elves is None:
             self._elves = self._fetch(ELVES, tuple[ElfFacts, ...])
         return self._elves
 
     def keep_elves(self, elves: tuple[ElfFacts, ...]) -> None:
-        """Keep what was read of its shared objects."""
+        """Keep the facts of its shared objects."""
         self._elves = elves
         self._keep(ELVES, elves)
 
@@ -229,7 +229,7 @@ class Book:
 
 
 class Library:
-    """Books by their wheel, and the store that remembers them. At its end it saves."""
+    """Books by their wheel, and the store that keeps them. It saves when it is closed."""
 
     def __init__(
         self, store: Store, http: Ranges | None = None, *, processes: int | None = None
@@ -252,7 +252,7 @@ class Library:
         self.save()
 
     def book(self, wheel: Wheel, where: Path | str) -> Book:
-        """The book of `wheel`, which lies at `where` (a file, or the address of one)."""
+        """The book of `wheel`, which is at `where` (a file, or a URL)."""
         key = (wheel.sha256, isinstance(where, Path))
         book = self._books.get(key)
         if book is None:
@@ -260,17 +260,17 @@ class Library:
         return book
 
     def prefetch(self, wanted: Mapping[Book, Iterable[str]]) -> None:
-        """Read modules of several books at once: in processes, few requests to a server."""
+        """Read modules of several books at once: in processes, and with few requests."""
         requests = {book: book.lacking(names) for book, names in wanted.items()}
         requests = {book: files for book, files in requests.items() if files}
         answers = self.crew.modules(
-            [Request(book.content, files, book.files) for book, files in requests.items()]
+            [ReadRequest(book.content, files, book.files) for book, files in requests.items()]
         )
         for book, found in zip(requests, answers, strict=True):
             book.learn(found)
 
     def prefetch_elves(self, books: Sequence[Book]) -> None:
-        """Read the shared objects of all local `books` of which they were not read yet."""
+        """Read the shared objects of all local `books` that have not been read."""
         unread = [book for book in books if book.local and book.kept_elves() is None]
         for book, elves in zip(
             unread, self.crew.elves([book.content for book in unread]), strict=True
@@ -278,7 +278,7 @@ class Library:
             book.keep_elves(elves)
 
     def save(self) -> None:
-        """Keep all modules that were read since the last time."""
+        """Keep all modules that were read since the last save."""
         for book in self._books.values():
             book.save()
 
@@ -289,7 +289,7 @@ def pack(value: object) -> bytes:
 
 
 def unpack(data: bytes, form: type[T]) -> T | None:
-    """What `pack` was given; None if `data` is something else."""
+    """The value given to `pack`; None if `data` is something else."""
     try:
         return msgspec.msgpack.decode(isal_zlib.decompress(data), type=form)
     except (BROKEN, msgspec.DecodeError):

@@ -45,7 +45,7 @@ class LibraryMap:
         self._own: dict[str, set[int]] = {}
 
     def providers(self, package: str, facts: ElfFacts, library: str) -> list[tuple[str, ElfFacts]]:
-        """Who in the wheels may answer for `library` when the file `facts` of `package` asks."""
+        """The files in wheels that may be loaded as `library` by the file `facts` of `package`."""
         folder = posixpath.dirname(installed(facts.file))
         for path in facts.runpath:
             if "ORIGIN" in path:
@@ -121,5 +121,5 @@ def _numbered(library: str) -> tuple[str, str]:
 
 
 def is_private(file: str) -> bool:
-    """Whether a library is a copy that its package keeps for itself."""
+    """Whether a library is a private copy of its package."""
     return _PRIVATE.search(file) is not None

@@ -9,21 +9,21 @@ from functools import cached_property
 from pathlib import Path
 
 from imgbuild.audit.packages.library import Book, Library
-from imgbuild.audit.packages.reading import Metadata, is_metadata
+from imgbuild.audit.packages.reading import WheelMetadata, is_metadata
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.values import Arch, normalize
 
-# Modules that left the standard library, and the first Python without them.
+# Modules removed from the standard library, by the first Python without them.
 _GONE = {
     (3, 12): "asynchat asyncore distutils imp smtpd",
     (3, 13): "aifc audioop cgi cgitb chunk crypt imghdr lib2to3 mailcap msilib nis nntplib "
     "ossaudiodev pipes sndhdr spwd sunau telnetlib uu xdrlib",
 }
-# What an `__init__` may hold that several packages ship alike, beside comments.
+# Besides comments, the lines of an `__init__` that several packages ship alike.
 _SHARED = (b"#", b"extend_path(", b"declare_namespace(")
-# How source puts modules into sys.modules: by an assignment, or in a way that names none of them;
-# and how it looks for its own in other folders.
+# How source assigns modules in sys.modules: by an assignment, or without naming them; and how it
+# adds folders to its path.
 _ASSIGNS = re.compile(rb"^\s*sys\.modules\[(.+?)\]\s*=(?!=)", re.MULTILINE)
 _LITERAL = re.compile(rb"""f?["']([\w.]+|\{__name__\}[\w.]+)["']|__name__ \+ ["']([\w.]+)["']""")
 _ANYHOW = re.compile(rb"sys\.modules\.(?:update|setdefault)\(|\bmeta_path\b")
@@ -33,7 +33,7 @@ _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\
 class PackageSet:
     """Packages that are installed together. It is a `Modules` for `names.lookup`.
 
-    `partial`: packages are left out on purpose, so that an absent one is unknown, not missing.
+    `partial`: packages are left out on purpose, so that an absent one is unknown.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PackageSet:
         book = self.books.get(normalize(package))
         return book.version if book is not None else None
 
-    def metadata(self, package: str) -> Metadata | None:
+    def metadata(self, package: str) -> WheelMetadata | None:
         """METADATA of `package`; None if it is not in the package set."""
         book = self.books.get(normalize(package))
         return book.metadata if book is not None else None
@@ -88,7 +88,7 @@ class PackageSet:
         return book.read([path]).get(path) if book is not None else None
 
     def elves(self) -> Iterator[tuple[str, ElfFacts]]:
-        """Every shared object and program of the wheels on this disk, with its package."""
+        """Every shared object and program of local wheels, with its package."""
         self._library.prefetch_elves([self.books[package] for package in self.packages])
         for package in self.packages:
             for facts in self.books[package].elves():
@@ -102,9 +102,9 @@ class PackageSet:
         return book.modules if book is not None else {}
 
     def owner(self, module: str) -> str | None:
-        """The package that brings `module` or the nearest parent of it; None if nobody does.
+        """The package that has `module` or its nearest parent; None if there is none.
 
-        A namespace that several packages share belongs to none of them.
+        A namespace that several packages share has no owner.
         """
         name = "" if self._is_stdlib(module) else module
         while name:
@@ -124,7 +124,7 @@ class PackageSet:
         return None if opaque is not None else False
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
-        """What module `name` says; Opaque if its names cannot be known, None if there is none."""
+        """The facts of a module; Opaque if its names are unknown, None if there is none."""
         if self._is_stdlib(name):
             return Opaque(name, "stdlib")
         owner = self._owners.get(name)
@@ -157,7 +157,7 @@ class PackageSet:
 
     @cached_property
     def _folders(self) -> dict[str, set[str]]:
-        """Folder without `__init__` that modules lie below → the packages that have it."""
+        """Folder without `__init__` that has modules → the packages that have it."""
         folders: dict[str, set[str]] = {}
         for package in self.packages:
             for module in self.books[package].modules:
@@ -178,10 +178,7 @@ class PackageSet:
         return self._mentions[key]
 
     def read_ahead(self, package: str) -> None:
-        """Read the modules below `package` at once, where they lie on this disk.
-
-        One by one they would be read by this process alone, the others of the crew idle.
-        """
+        """Read the modules below `package` at once, in several processes, if they are local."""
         owner = self._owners.get(package)
         if owner is None or package in self._ahead or not self.books[owner].local:
             return
@@ -203,7 +200,7 @@ class PackageSet:
         return frozenset(names)
 
     def _absent(self, name: str) -> Opaque | None:
-        """Opaque where a module that no wheel has may be there all the same."""
+        """Opaque if a module that no wheel has may exist, else None."""
         if name.partition(".")[0] == "distutils" and "setuptools" in self.books:
             return Opaque(name, "injected")
         parent = name.rpartition(".")[0]
@@ -222,12 +219,12 @@ class PackageSet:
         return None
 
     def _is_shared(self, module: str) -> bool:
-        """Whether packages that are not here may have modules below `module`, as with `nvidia`."""
+        """Whether absent packages may have modules below `module`, as with `nvidia`."""
         if module in self._folders:
             return True
         lines = self._source(module).splitlines() if "." not in module else [b"nested"]
         if self._owners[module] == normalize(module):
-            # `nvidia` is no package's own name; of a package called like this all is here.
+            # No package is called `nvidia`; a package of this name has all its modules here.
             return any(word in line for line in lines for word in _SHARED[1:])
         return all(not line.strip() or any(word in line for word in _SHARED) for line in lines)
 
@@ -244,10 +241,9 @@ class PackageSet:
 
 
 def may_inject(source: bytes, module: str, name: str) -> bool:
-    """Whether the source of `module` may make `name`, a module below it, without a file for it.
+    """Whether the source of `module` may create `name`, a module below it that has no file.
 
-    Where it puts modules into sys.modules under names that it computes, the parts of these stand
-    somewhere in its text.
+    If it assigns modules in sys.modules under computed names, their parts occur in its text.
     """
     if _FOLDERS.search(source):
         return True
@@ -284,7 +280,7 @@ def open_package_set(
 
 
 def wheels_of(resolution: Resolution) -> tuple[Wheel, ...]:
-    """All wheels of a resolution, those that are built from sdists among them."""
+    """All wheels of a resolution, including those built from sdists."""
     built = [
         Wheel(
             package=one.package,

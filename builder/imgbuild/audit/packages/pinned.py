@@ -25,7 +25,7 @@ _HASH = re.compile(r"\s--hash[= ]\S+")
 
 
 class Picked(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheels of a set, where each lies, and the packages that have none for the machine."""
+    """The wheels of a set, their URLs, and the packages without a wheel for the machine."""
 
     wheels: tuple[Wheel, ...]
     urls: dict[Sha256, str]
@@ -33,9 +33,9 @@ class Picked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pick(pins: Mapping[str, str], tags: Tags, indexes: Indexes, http: Ranges) -> Picked:
-    """The best wheel of each pin, sorted by package; FetchFailed if an index does not answer.
+    """The best wheel of each pin, sorted by package; FetchFailed for an index error.
 
-    A wheel that wants a newer glibc is taken where there is no other: the audit says so.
+    A wheel for a newer glibc is taken if there is no other; the audit reports it.
     """
     wheels: list[Wheel] = []
     urls: dict[Sha256, str] = {}
@@ -63,9 +63,9 @@ def _best(indexes: Indexes, package: str, version: Version, tags: Tags) -> Index
 
 
 def read_pins(text: str, name: str, tags: Tags) -> dict[str, str]:
-    """The pins of a requirements file, for the machine; InputError for a line that pins nothing.
+    """The pins of a requirements file, for the machine; InputError for a line without a pin.
 
-    Reads what pip and uv write: hashes, comments, markers and continued lines are understood.
+    Hashes, comments, markers and continued lines, as pip and uv write them, are understood.
     """
     pins: dict[str, str] = {}
     problems: list[Problem] = []
@@ -87,14 +87,14 @@ def read_pins(text: str, name: str, tags: Tags) -> dict[str, str]:
         if package:
             pins[package] = version
     if problems or not pins:
-        message = f"{name} is no file of pins"
+        message = f"{name} is not a list of pinned versions"
         hint = "write name==version, as `uv pip freeze` and `uv pip compile` do"
         raise InputError(message, problems=tuple(problems), hint=hint)
     return pins
 
 
 def _pin(statement: str, tags: Tags) -> tuple[str, str]:
-    """Package and version of one statement; empty if its marker leaves it out."""
+    """Package and version of one statement; empty if its marker does not match."""
     requirement = Requirement(statement)
     if requirement.marker is not None and not requirement.marker.evaluate(dict(tags.markers)):
         return "", ""
@@ -104,7 +104,7 @@ def _pin(statement: str, tags: Tags) -> tuple[str, str]:
         if one.operator in ("==", "===") and not one.version.endswith(".*")
     ]
     if len(exact) != 1:
-        message = f"{statement} is no exact version"
+        message = f"{statement} is not an exact version"
         raise ValueError(message)
     Version(exact[0])
     return normalize(requirement.name), exact[0]

@@ -9,23 +9,23 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from imgbuild.audit.names.model import Modules
-from imgbuild.audit.packages.reading import Metadata
+from imgbuild.audit.packages.reading import WheelMetadata
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.values import Arch
 
 
 class ModuleSource(Modules, Protocol):
-    """Where modules come from, and which there are."""
+    """Modules by name, and the modules of each package."""
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file of all that `package` brings."""
+        """Module → file of all modules of `package`."""
 
     def prefetch(self, modules: Iterable[str]) -> None:
         """Read many modules at once, which is faster than one by one."""
 
 
-class Packages(ModuleSource, Protocol):
-    """Packages beside each other, on one machine."""
+class InstalledPackages(ModuleSource, Protocol):
+    """InstalledPackages that are installed together on one machine."""
 
     @property
     def python(self) -> str:
@@ -43,14 +43,14 @@ class Packages(ModuleSource, Protocol):
         """The version of `package`; None if it is not in the package set."""
 
 
-class ImportablePackages(Packages, Protocol):
-    """What guards, the closure and the consumer's checks ask."""
+class ImportablePackages(InstalledPackages, Protocol):
+    """Package sets for guards, the main path and the checks of imports and calls."""
 
     def exists(self, module: str) -> bool | None:
         """Whether `module` can be imported, without reading it; None if that is not known."""
 
     def owner(self, module: str) -> str | None:
-        """The package that brings `module`; None if nobody does."""
+        """The package that has `module`; None if there is none."""
 
     def read(self, package: str, path: str) -> bytes | None:
         """The content of a small file of `package`; None if there is none."""
@@ -62,8 +62,8 @@ class ImportablePackages(Packages, Protocol):
         """Read the modules below a package at once, if that is cheap."""
 
 
-class LinkedPackages(Packages, Protocol):
-    """What the check of shared objects asks."""
+class LinkedPackages(InstalledPackages, Protocol):
+    """Package sets for the checks of shared objects."""
 
     @property
     def arch(self) -> Arch:
@@ -77,11 +77,11 @@ class LinkedPackages(Packages, Protocol):
     def packages(self) -> tuple[str, ...]:
         """The names of all packages."""
 
-    def metadata(self, package: str) -> Metadata | None:
+    def metadata(self, package: str) -> WheelMetadata | None:
         """METADATA of a package."""
 
     def elves(self) -> Iterable[tuple[str, ElfFacts]]:
         """Every shared object, with its package."""
 
     def files(self, package: str) -> Mapping[str, int]:
-        """Path in the wheel of a package → size, of files that were not read too."""
+        """Path in the wheel of a package → size."""

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.audit.packages.content import Content, LocalContent
+from imgbuild.audit.packages.content import LocalContent, WheelContent
 from imgbuild.audit.source.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
 from imgbuild.errors import IntegrityError
 from imgbuild.system.code_digest import code_digest
 
-WORTH = 4 << 20  # bytes of source from which on more processes are worth their start
-RUNNING = 256 << 10  # and from which on those that run already are worth their messages
+WORTH = 4 << 20  # bytes of source for which starting processes pays
+RUNNING = 256 << 10  # bytes of source for which sending them to running processes pays
 SHARE = 1 << 20  # bytes of source in one task, at most
 _NEVER_ELF = (".py", ".pyi", ".txt", ".json", ".h", ".hpp", ".cuh", ".cu", ".md", ".html", ".js")
 _SMALLEST_ELF = 64
@@ -31,15 +31,15 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
 def readers() -> str:
-    """The part of a key under which facts are kept that changes with the code that reads them."""
+    """The part of the key of kept facts that changes with the code that reads them."""
     return f"{FACTS_FORMAT} {code_digest(__name__)[:16]}"
 
 
-class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of METADATA that says with what a wheel can live.
+class WheelMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """The requirements in METADATA.
 
-    `lines` are the lines of `requires` in the file, `python_line` that of `requires_python`; 0 and
-    nothing where they cannot be told.
+    `lines` are the line numbers of `requires` in the file, `python_line` that of
+    `requires_python`; empty and 0 if unknown.
     """
 
     name: str
@@ -51,14 +51,14 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     python_line: int = 0
 
 
-class Index(msgspec.Struct, frozen=True, kw_only=True):
-    """What a wheel holds: the sizes of its files, and METADATA."""
+class WheelIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes of a wheel's files, and its METADATA."""
 
     files: dict[str, int]
-    metadata: Metadata
+    metadata: WheelMetadata
 
 
-def read_index(content: Content) -> Index:
+def read_index(content: WheelContent) -> WheelIndex:
     """The files and METADATA of a wheel; IntegrityError if it has not exactly one METADATA."""
     members = content.members()
     found = [name for name in members if is_metadata(name)]
@@ -66,7 +66,7 @@ def read_index(content: Content) -> Index:
         message = f"{content.label}: {len(found)} files .dist-info/METADATA in it, expected one"
         raise IntegrityError(message)
     text = content.read(found)[found[0]].decode("utf-8", "replace")
-    return Index(
+    return WheelIndex(
         files={name: member.size for name, member in sorted(members.items())},
         metadata=parse_metadata(text),
     )
@@ -77,13 +77,13 @@ def is_metadata(file: str) -> bool:
     return file.endswith(".dist-info/METADATA") and file.count("/") == 1
 
 
-def parse_metadata(text: str) -> Metadata:
+def parse_metadata(text: str) -> WheelMetadata:
     """METADATA from its text."""
     headers = HeaderParser().parsestr(text)
     requires = tuple(" ".join(line.split()) for line in headers.get_all("Requires-Dist", []))
     wanted = headers.get("Requires-Python", "").strip()
     lines = _lines_of(text, "Requires-Dist")
-    return Metadata(
+    return WheelMetadata(
         name=headers.get("Name", ""),
         version=headers.get("Version", ""),
         requires=requires,
@@ -105,8 +105,8 @@ def _lines_of(text: str, header: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def read_modules(content: Content, files: Mapping[str, str]) -> dict[str, ModuleFacts]:
-    """Module → what its source says, for `files` (module → file)."""
+def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, ModuleFacts]:
+    """Module → its facts, for `files` (module → file)."""
     from imgbuild.audit.source import module, windows
 
     sources = content.read(files.values())
@@ -114,12 +114,12 @@ def read_modules(content: Content, files: Mapping[str, str]) -> dict[str, Module
     for name, file in files.items():
         package = file.endswith("/__init__.py")
         facts = module.read_module(sources[file], name, file, package=package)
-        declared = windows.find(sources[file], name, package=package)
+        declared = windows.read_windows(sources[file], name, package=package)
         found[name] = msgspec.structs.replace(facts, windows=declared) if declared else facts
     return found
 
 
-def read_elves(content: Content) -> tuple[ElfFacts, ...]:
+def read_elves(content: WheelContent) -> tuple[ElfFacts, ...]:
     """All shared objects and programs of a wheel, in the order of their paths."""
     from imgbuild.audit.binaries.elf import read_elf
 
@@ -133,9 +133,9 @@ def read_elves(content: Content) -> tuple[ElfFacts, ...]:
 
 
 def find_modules(files: Iterable[str]) -> dict[str, str]:
-    """Module → file of all that Python can import out of a wheel with these files.
+    """Module → file of all modules that Python can import from a wheel with these files.
 
-    As in Python, a package wins over a compiled module of its name, and that over a source.
+    As in Python, a package precedes a compiled module of its name, and that a source.
     """
     found: dict[str, str] = {}
     for file in files:
@@ -150,12 +150,12 @@ def _rank(file: str) -> int:
 
 
 def installed(file: str) -> str:
-    """Where a member of a wheel lies below site-packages."""
+    """The path of a member of a wheel below site-packages."""
     return _DATA.sub("", file, count=1)
 
 
 def module_name(file: str) -> str | None:
-    """The module that the member `file` of a wheel becomes; None if it is none."""
+    """The module of the member `file` of a wheel; None if it is not a module."""
     path = installed(file)
     folder, _, base = path.rpartition("/")
     if path.endswith(".py"):
@@ -168,23 +168,23 @@ def module_name(file: str) -> str | None:
     return ".".join(parts) if all(part.isidentifier() for part in parts) else None
 
 
-class Request(msgspec.Struct, frozen=True):
-    """Modules that are wanted of one wheel: `files` is module → file, `sizes` file → bytes."""
+class ReadRequest(msgspec.Struct, frozen=True):
+    """Modules to read from one wheel: `files` is module → file, `sizes` file → bytes."""
 
-    content: Content
+    content: WheelContent
     files: Mapping[str, str]
     sizes: Mapping[str, int]
 
 
 class Crew:
-    """Processes that read; they start with the first large task and end with `close`."""
+    """Processes that read, started by the first large task and ended by `close`."""
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
         self._pool: ProcessPoolExecutor | None = None
 
-    def modules(self, requests: Sequence[Request]) -> list[dict[str, ModuleFacts]]:
-        """What `read_modules` gives for each of `requests`, in their order."""
+    def modules(self, requests: Sequence[ReadRequest]) -> list[dict[str, ModuleFacts]]:
+        """The result of `read_modules` for each of `requests`, in order."""
         local = [request for request in requests if request.content.path is not None]
         total = sum(request.sizes[file] for request in local for file in request.files.values())
         if self._processes < 2 or total < (WORTH if self._pool is None else RUNNING):
@@ -209,7 +209,7 @@ class Crew:
                 found[-1].update(msgspec.msgpack.decode(share.result(), type=_MODULES))
         return found
 
-    def elves(self, contents: Sequence[Content]) -> list[tuple[ElfFacts, ...]]:
+    def elves(self, contents: Sequence[WheelContent]) -> list[tuple[ElfFacts, ...]]:
         """The shared objects of each of `contents`, which are local; in their order."""
         if self._processes < 2 or len(contents) < 2:
             return [read_elves(content) for content in contents]
@@ -226,7 +226,7 @@ class Crew:
         ]
 
     def close(self) -> None:
-        """End the processes; what they still had to do is dropped."""
+        """End the processes; unfinished tasks are dropped."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
@@ -254,11 +254,11 @@ def _elves_task(path: Path, label: str) -> bytes:
     return msgspec.msgpack.encode(read_elves(LocalContent(path, label)))
 
 
-def _bytes(content: Content) -> int:
+def _bytes(content: WheelContent) -> int:
     return sum(member.size for member in content.members().values())
 
 
-def _shares(request: Request, most: int) -> list[dict[str, str]]:
+def _shares(request: ReadRequest, most: int) -> list[dict[str, str]]:
     shares: list[dict[str, str]] = [{}]
     size = 0
     for name, file in request.files.items():

@@ -24,7 +24,7 @@ def runtimes(facts: ElfFacts) -> frozenset[str]:
 
 
 def family(elves: Iterable[tuple[str, ElfFacts]]) -> str:
-    """The CUDA family of a package set, which is torch's: "13"; "" if it cannot be told."""
+    """The CUDA family of a package set, which is torch's: "13"; "" if unknown."""
     majors: set[str] = set()
     for owner, facts in elves:
         if owner == "torch" and not is_private(facts.file):
@@ -32,7 +32,7 @@ def family(elves: Iterable[tuple[str, ElfFacts]]) -> str:
     return majors.pop() if len(majors) == 1 else ""
 
 
-def passed_over(elves: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[str, str]]:
+def skipped_variants(elves: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[str, str]]:
     """Package and file of the variants that this package set does not load."""
     elves = tuple(elves)
     ours = family(elves)
@@ -46,7 +46,7 @@ def passed_over(elves: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[str, s
 
 
 def _groups(elves: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, list[ElfFacts]]]:
-    """The files of one package whose paths differ in the family alone."""
+    """The files of one package whose paths differ only in the family."""
     groups: dict[tuple[str, str], list[ElfFacts]] = {}
     for package, facts in elves:
         groups.setdefault((package, _TAG.sub("", facts.file)), []).append(facts)
@@ -54,7 +54,7 @@ def _groups(elves: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, list[E
 
 
 def _major(facts: ElfFacts) -> str:
-    """The family that a file is for: as its path says, else as it is linked; "" for any."""
+    """The family of a file: from its path, else from its libraries; "" for any."""
     tag = _TAG.search(facts.file)
     if tag is not None:
         return tag[1]

@@ -19,7 +19,7 @@ class Assignments:
         """For the module that `expressions` reads; `package` says that it is an `__init__`."""
         self.expressions = expressions
         self.conditions = expressions.conditions
-        self.known = expressions.known
+        self.names = expressions.names
         self.source = self.conditions.source
         module = self.module = self.conditions.module
         self.base = module if package else module.rpartition(".")[0]
@@ -31,8 +31,8 @@ class Assignments:
     def bind(
         self, name: str, kind: str, node: ast.stmt, value: str = "", held: NameValue = UNKNOWN
     ) -> None:
-        """A name bound by anything but a definition or an import."""
-        self.known.bind(name, held)
+        """Record a name that is bound by anything but a definition or an import."""
+        self.names.bind(name, held)
         scope = self.expressions.scope
         if scope.kind == "module":
             self.assigned.append(Assigned(name, node.lineno, value, self.expressions.guards))
@@ -42,7 +42,7 @@ class Assignments:
             scope.locals.bind(name, kind)
 
     def targets(self, target: ast.expr, node: ast.stmt) -> None:
-        """Names bound by unpacking, a loop or `with`: nothing is known of their types."""
+        """Record names that are bound by unpacking, a loop or `with`: their types are unknown."""
         if isinstance(target, ast.Name):
             self.bind(target.id, "", node)
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -61,7 +61,7 @@ class Assignments:
         scope = self.expressions.scope
         guards = self.expressions.guards
         self.imports.append(Import(line, module, name, bound, scope.name, guards))
-        self.known.bind(bound, value)
+        self.names.bind(bound, value)
         if scope.kind != "module":
             scope.imported.add(bound)
 
@@ -98,11 +98,11 @@ class Assignments:
     # Values
 
     def return_(self, node: ast.Return) -> None:
-        """A function of this name returns this value: conditions that call it ask for that."""
+        """`return value`: conditions that call the function depend on it."""
         if node.value is not None:
             self.expressions.visit(node.value)
             name = self.expressions.scope.name.rpartition(".")[2]
-            self.known.speaks(name, self.conditions.value(node.value))
+            self.names.add_answer(name, self.conditions.value(node.value))
 
     def expression(self, node: ast.Expr) -> None:
         """An expression by itself: `__all__.extend(…)` at the top of the module adds exports."""
@@ -116,7 +116,7 @@ class Assignments:
     def assign(self, node: ast.Assign) -> None:
         """`a = b = value`, `a.b = value`, `a, b = value`."""
         self.expressions.visit(node.value)
-        kind, held = self.expressions.kind(node.value), self.conditions.value(node.value)
+        kind, held = self.expressions.type_of(node.value), self.conditions.value(node.value)
         for target in node.targets:
             apart = self._apart(target, node.value)
             if isinstance(target, ast.Name):
@@ -131,21 +131,21 @@ class Assignments:
                 self.targets(target, node)
 
     def _apart(self, target: ast.expr, value: ast.expr) -> list[tuple[ast.Name, NameValue]] | None:
-        """`a, b = x, y`: names, and what each then holds; None where that cannot be told."""
+        """`a, b = x, y`: names and their values; None if unknown."""
         if not isinstance(target, ast.Tuple):
             return None
         names = [item for item in target.elts if isinstance(item, ast.Name)]
         if len(names) != len(target.elts):
             return None
-        values = self.conditions.each(value, len(names))
+        values = self.conditions.unpacked(value, len(names))
         return list(zip(names, values, strict=True)) if values is not None else None
 
     def _assign_attribute(self, target: ast.Attribute, kind: str, held: NameValue) -> None:
-        self.known.speaks(target.attr, held)
+        self.names.add_answer(target.attr, held)
         name = dotted(target)
         first, _, rest = name.partition(".")
         if rest and "." not in rest and self.expressions.is_self(first):
-            self.expressions.of_self(rest, kind)
+            self.expressions.self_attribute(rest, kind)
         else:
             self.expressions.visit(target)
 
@@ -165,7 +165,7 @@ class Assignments:
         scope = self.expressions.scope
         if scope.members is not None:
             if node.value is not None:
-                self.known.bind(target.id, held)
+                self.names.bind(target.id, held)
             scope.members.fields[target.id] = field_of(self.source, target.id, node)
             scope.members.assigned.bind(target.id, kind)
         elif scope.kind == "function" or node.value is not None:
@@ -201,7 +201,7 @@ class Assignments:
         """`del a`."""
         for target in node.targets:
             if isinstance(target, ast.Name):
-                self.known.bind(target.id)
+                self.names.bind(target.id)
                 if self.expressions.scope.kind == "module":
                     self.deleted.append(target.id)
             else:
@@ -209,9 +209,9 @@ class Assignments:
 
     def global_(self, node: ast.Global) -> None:
         """`global a`: the module has the name."""
-        self.known.declare(node.names)
+        self.names.declare(node.names)
         self.assigned.extend(Assigned(name, node.lineno) for name in node.names)
 
     def nonlocal_(self, node: ast.Nonlocal) -> None:
         """`nonlocal a`."""
-        self.known.declare(node.names)
+        self.names.declare(node.names)

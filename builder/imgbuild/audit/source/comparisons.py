@@ -1,6 +1,7 @@
-"""Comparisons: operators and their opposites; comparisons with the Python version and a platform.
+"""Comparisons with the Python version, a platform, or the parameters of a callable; operators.
 
-`main_path.guards` evaluates the guards as CPython would evaluate the comparison.
+`main_path.guards` evaluates the guards as CPython would evaluate the comparison. Code tests for a
+parameter (`"x" in inspect.signature(f).parameters`) where releases of another package differ.
 """
 
 from __future__ import annotations
@@ -8,17 +9,31 @@ from __future__ import annotations
 import ast
 import re
 
-from imgbuild.audit.source.facts import Guard
+from imgbuild.audit.source.facts import FIELDS, Guard
+from imgbuild.audit.source.name_values import NameValues
 from imgbuild.audit.source.text import dotted, string
 
+OPERATORS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
 OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 _SPEC = re.compile(r"(<=|>=|==|!=|<|>)(.+)")
 _NAMES = frozenset(("sys.version_info", "version_info"))
-_FIELDS = {"major": "[0]", "minor": "[1]", "micro": "[2]"}
+_ITEMS = {"major": "[0]", "minor": "[1]", "micro": "[2]"}
 MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
-# Accelerators that no image is for, and names that hold the kind of one.
+# Accelerators that images do not support, and names of variables with the kind of one.
 _DEVICES = frozenset(("hip", "hpu", "mps", "musa", "npu", "tpu", "xpu"))
 _DEVICE = re.compile(r"(?:.*[._])?(?:device|device_type|device\.type|accelerator)", re.IGNORECASE)
+# Functions that return a signature, its attributes, and functions that keep the names.
+_SIGNATURES = frozenset(("signature", "getfullargspec", "getargspec"))
+_TABLES = frozenset(("parameters", "args", "kwonlyargs", "kwonlydefaults"))
+_SAME = frozenset(("set", "list", "tuple", "dict", "frozenset", "sorted"))
+UNNAMED = "?"  # a callable that is not a dotted name
 
 
 def opposite(guards: tuple[Guard, ...], text: str) -> tuple[Guard, ...]:
@@ -46,8 +61,8 @@ def _opposite(guard: Guard, text: str) -> Guard:
     return Guard("unknown", f"not ({text})")
 
 
-def of_python(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
-    """The guard of one comparison; None where neither side is version_info or a literal."""
+def python_guard(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
+    """The guard of a comparison with sys.version_info; None for any other."""
     part = _part(left)
     if part is None:
         left, right, sign = right, left, MIRROR[sign]
@@ -60,14 +75,14 @@ def of_python(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
 
 
 def _part(node: ast.expr) -> str | None:
-    """Nothing for the whole version_info, "[0]" or "[:2]" for a part; None for anything else."""
+    """Empty for the whole version_info, "[0]" or "[:2]" for a part; None for anything else."""
     if isinstance(node, ast.Call):  # tuple(sys.version_info[:2])
         whole = dotted(node.func) == "tuple" and len(node.args) == 1 and not node.keywords
         return _part(node.args[0]) if whole else None
     if dotted(node) in _NAMES:
         return ""
     if isinstance(node, ast.Attribute) and dotted(node.value) in _NAMES:
-        return _FIELDS.get(node.attr)
+        return _ITEMS.get(node.attr)
     if isinstance(node, ast.Subscript) and dotted(node.value) in _NAMES:
         return _slice(node.slice)
     return None
@@ -95,8 +110,8 @@ def _items(nodes: list[ast.expr]) -> str:
     return ".".join(map(str, values)) if plain else ""
 
 
-def of_platform(left: ast.expr, sign: str | None, right: ast.expr) -> Guard | None:
-    """The guard of one comparison; None where it is with something else."""
+def platform_guard(left: ast.expr, sign: str | None, right: ast.expr) -> Guard | None:
+    """The guard of a comparison with the name of a platform or device; None for any other."""
     name = dotted(left.func if isinstance(left, ast.Call) else left)
     text = string(right)
     if text is None or sign not in ("==", "!="):
@@ -109,3 +124,78 @@ def of_platform(left: ast.expr, sign: str | None, right: ast.expr) -> Guard | No
         return None
     subject = {"windows": "win32", "nt": "win32", "posix": "linux"}.get(subject, subject)
     return Guard("platform", subject, spec)
+
+
+class Signatures:
+    """Reads expressions for the parameters of callables."""
+
+    def __init__(self, names: NameValues) -> None:
+        """With the values of names: `sig = inspect.signature(f)`, `params = sig.parameters`."""
+        self.names = names
+
+    def callable_of(self, node: ast.expr) -> str:
+        """The callable whose parameters an expression is; "" if it is something else.
+
+        For the fields of a dataclass this is "X.__dataclass_fields__".
+        """
+        if isinstance(node, ast.NamedExpr):
+            return self.callable_of(node.value)
+        if isinstance(node, ast.Name):
+            return self.names.value(node.id).parameters_of
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node)
+        if isinstance(node, (ast.SetComp, ast.ListComp, ast.GeneratorExp, ast.DictComp)):
+            return self._named(node)
+        return self._call(node) if isinstance(node, ast.Call) else ""
+
+    def _attribute(self, node: ast.Attribute) -> str:
+        if node.attr in _TABLES:
+            return self.callable_of(node.value)
+        name = dotted(node)
+        if name.endswith(FIELDS):
+            return name
+        return name.removesuffix(".__code__.co_varnames") if node.attr == "co_varnames" else ""
+
+    def _call(self, node: ast.Call) -> str:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("keys", "values", "copy"):
+            return "" if node.args else self.callable_of(node.func.value)
+        if len(node.args) != 1:
+            return ""
+        last = dotted(node.func).rpartition(".")[2]
+        if last in _SIGNATURES:
+            return dotted(node.args[0]) or UNNAMED
+        if last == "fields":
+            name = dotted(node.args[0])
+            return f"{name}{FIELDS}" if name else ""
+        return self.callable_of(node.args[0]) if last in _SAME else ""
+
+    def _named(self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp | ast.DictComp) -> str:
+        """`{field.name for field in fields(X)}`, `{name: p for name, p in parameters.items()}`."""
+        part = node.generators[0]
+        if len(node.generators) != 1 or part.ifs:
+            return ""
+        target, source = part.target, part.iter
+        call = source.func if isinstance(source, ast.Call) else source
+        if isinstance(call, ast.Attribute) and call.attr == "items":
+            source = call.value
+            target = target.elts[0] if isinstance(target, ast.Tuple) else node
+        variable = target.id if isinstance(target, ast.Name) else ""
+        name = dotted(node.key if isinstance(node, ast.DictComp) else node.elt)
+        return (
+            self.callable_of(source) if variable and name in (variable, f"{variable}.name") else ""
+        )
+
+    def parameter_test(self, test: ast.expr) -> tuple[str, str] | None:
+        """The callable and the parameter of `"x" in P`, `"x" not in P` and `P.get("x")`.
+
+        The parameter is "" if it is not a literal.
+        """
+        holder, name = "", None
+        if isinstance(test, ast.Compare):
+            if len(test.ops) == 1 and isinstance(test.ops[0], (ast.In, ast.NotIn)):
+                holder, name = self.callable_of(test.comparators[0]), test.left
+        elif isinstance(test, ast.Call) and isinstance(test.func, ast.Attribute) and test.args:
+            called = test.func
+            holder = self.callable_of(called.value) if called.attr == "get" else ""
+            name = test.args[0]
+        return (holder, string(name) or "") if holder else None

@@ -9,29 +9,33 @@ import ast
 import re
 from collections.abc import Callable
 
-from imgbuild.audit.source.comparisons import MIRROR, OPPOSITE, of_platform, of_python, opposite
+from imgbuild.audit.source.comparisons import (
+    MIRROR,
+    OPERATORS,
+    OPPOSITE,
+    Signatures,
+    opposite,
+    platform_guard,
+    python_guard,
+)
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.name_values import UNKNOWN, Branches, Guards, NameValue, NameValues
-from imgbuild.audit.source.signatures import Signatures
 from imgbuild.audit.source.text import SourceText, dotted, string
-from imgbuild.audit.source.versions import Versions, available, compared, of_part
+from imgbuild.audit.source.versions import (
+    Versions,
+    part_comparison,
+    predicate_module,
+    version_predicate,
+)
 
 DATA: Branches = ((), ())
 
-# Words in a condition that was not understood which say that it asks about the surroundings.
+# A condition with one of these words that is not understood depends on what is installed.
 _SURROUNDINGS = re.compile(
     r"avail|platform|version|hasattr|environ|getenv|envs\.|is_cuda|is_rocm|is_hip|is_xpu|is_npu"
     r"|is_cpu|is_tpu|is_hpu|sys\.|find_spec|import|_AVAIL|HAS_|VERSION"
 )
-_OPERATORS: dict[type[ast.cmpop], str] = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-}
-# Expressions that are read as conditions where a name is bound to them.
+# Expressions that are read as conditions when a name is bound to them.
 _CONDITIONS = (ast.BoolOp, ast.Call, ast.Compare, ast.IfExp, ast.Subscript, ast.UnaryOp)
 _FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
 _PACKAGE_PREDICATES = frozenset(
@@ -62,13 +66,13 @@ def _constant(value: object) -> NameValue:
         literal=value if isinstance(value, str) else "",
         truthy=() if value else None,
         falsy=None if value else (),
-        blank=value is None,
-        plain=True,
+        is_none=value is None,
+        is_literal=True,
     )
 
 
 def _empty(node: ast.expr) -> bool:
-    """Whether an expression is an empty list, tuple or dict, or makes one of the like."""
+    """Whether an expression is an empty collection: `[]`, `dict()`."""
     if isinstance(node, ast.Call):
         last = dotted(node.func) in ("dict", "frozenset", "list", "set", "tuple")
         return last and not node.args and not node.keywords
@@ -78,18 +82,18 @@ def _empty(node: ast.expr) -> bool:
 
 
 class Conditions:
-    """Reads conditions with what the module has bound so far."""
+    """Reads conditions, with the values of names at that place."""
 
-    def __init__(self, source: SourceText, module: str, known: NameValues) -> None:
+    def __init__(self, source: SourceText, module: str, names: NameValues) -> None:
         """For one module, by its dotted name."""
         self.source = source
         self.module = module
         self.scope = ""  # the qualified name of the function that is being read
-        self.known = known
-        self.versions = Versions(known)
-        # What makes something else of the guards of a condition.
+        self.names = names
+        self.versions = Versions(names)
+        # Changes the guards of each condition, if given.
         self.refine: Callable[[ast.expr, Branches], Branches] | None = None
-        self.signatures = Signatures(known)
+        self.signatures = Signatures(names)
 
     def read(self, test: ast.expr) -> Branches:
         """The guards of the branch where the test holds, and of the other."""
@@ -102,7 +106,7 @@ class Conditions:
             yes, no = self.read(test.operand)  # type: ignore[attr-defined]
             return no, yes
         if isinstance(test, ast.BoolOp):
-            return self._several(test)
+            return self._boolean(test)
         if isinstance(test, ast.NamedExpr):
             return self.read(test.value)
         if isinstance(test, ast.IfExp) and (found := self._chosen(test)) is not None:
@@ -119,20 +123,20 @@ class Conditions:
         if found is not None:
             return found
         text = self.source.short(test)
-        if _SURROUNDINGS.search(text) or self.versions.touched(test):
+        if _SURROUNDINGS.search(text) or self.versions.depends_on_version(test):
             return self._unknown(text)
         yes, no = self._unknown(text)
-        says = self.versions.spoken(test)
+        says = self.versions.answers(test)
         return yes if says[0] else (), no if says[1] else ()
 
     def _unknown(self, text: str) -> Branches:
         return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
 
     def value(self, node: ast.expr) -> NameValue:
-        """What a name holds that is bound to this expression."""
+        """The value of a name that is bound to this expression."""
         if isinstance(node, ast.Constant):
             return _constant(node.value)
-        if isinstance(node, ast.Name) and (held := self.known.held(node.id)) != UNKNOWN:
+        if isinstance(node, ast.Name) and (held := self.names.value(node.id)) != UNKNOWN:
             return held
         empty = _empty(node)
         package = self.versions.package(node)
@@ -148,19 +152,19 @@ class Conditions:
         held = NameValue(
             package=package,
             literal=literal,
-            holder=self.signatures.holder(node),
+            parameters_of=self.signatures.callable_of(node),
             truthy=None if empty else truthy,
             falsy=falsy,
-            plain=empty or bool(literal),
-            about=not (package or truthy or falsy) and self.versions.touched(node),
+            is_literal=empty or bool(literal),
+            derived=not (package or truthy or falsy) and self.versions.depends_on_version(node),
         )
         return UNKNOWN if held == UNKNOWN else held
 
     def _both(self, test: ast.expr, *guards: Guard) -> Branches:
         return guards, opposite(guards, self.source.short(test))
 
-    def _several(self, test: ast.BoolOp) -> Branches:
-        """`and` needs all; where one part is data, the other branch may run in any package set."""
+    def _boolean(self, test: ast.BoolOp) -> Branches:
+        """`and`, `or`: if one part depends on data, the other branch may always run."""
         parts = [self.read(value) for value in test.values]
         every = isinstance(test.op, ast.And)
         if not every:
@@ -189,20 +193,20 @@ class Conditions:
         last = name.rpartition(".")[2]
         if last == "TYPE_CHECKING":
             return (Guard("typing"),), ()
-        held = self.known.held(name)
-        if held.flag is not None:
-            return held.flag if all(held.flag) else self._half(test, *held.flag)
-        comparison = compared(last)
-        module = available(last) if isinstance(test, ast.Name) else ""
+        held = self.names.value(name)
+        if held.condition is not None:
+            return held.condition if all(held.condition) else self._half(test, *held.condition)
+        comparison = version_predicate(last)
+        module = predicate_module(last) if isinstance(test, ast.Name) else ""
         if comparison is not None and comparison[1] and comparison[2]:
             guard = Guard("version", comparison[0], comparison[1] + comparison[2])
         elif module:
             guard = Guard("present", module)
         else:
             return None
-        if self.known.own(name.partition(".")[0]):
-            return DATA if name == last and not held.about else None
-        return None if held.other else self._both(test, guard)
+        if self.names.is_local(name.partition(".")[0]):
+            return DATA if name == last and not held.derived else None
+        return None if held.unconditional else self._both(test, guard)
 
     def _half(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
         """A condition of which one branch is understood."""
@@ -212,10 +216,10 @@ class Conditions:
         unknown = self._unknown(text)
         return yes or unknown[0], no or unknown[1]
 
-    def each(self, node: ast.expr, count: int) -> list[NameValue] | None:
-        """What each of several names holds that an expression is unpacked into.
+    def unpacked(self, node: ast.expr, count: int) -> list[NameValue] | None:
+        """The values of `count` names that an expression is unpacked into; None if unknown.
 
-        `_is_package_available("x", return_version=True)` gives whether there is one, and which.
+        `_is_package_available("x", return_version=True)` returns a condition and a version.
         """
         if isinstance(node, ast.Tuple) and len(node.elts) == count:
             starred = any(isinstance(item, ast.Starred) for item in node.elts)
@@ -249,12 +253,12 @@ class Conditions:
 
     def _predicate(self, test: ast.Call, name: str, last: str) -> Branches | None:
         """`is_torch_greater_or_equal("2.6")`, `is_vllm_available()`."""
-        if name == last and self.known.own(name):
+        if name == last and self.names.is_local(name):
             return None
-        comparison = compared(last)
+        comparison = version_predicate(last)
         if comparison is not None and test.args:
             return self._comparison(test, comparison)
-        module = available(last)
+        module = predicate_module(last)
         if module and self._of_package(test, name):
             least = self._least(test)
             if least is None:
@@ -263,20 +267,20 @@ class Conditions:
         return None
 
     def _of_package(self, test: ast.Call, name: str) -> bool:
-        """Whether a predicate asks about a package: not `torch.cuda.is_available(…)`."""
+        """Whether a predicate is about a package, as `torch.cuda.is_available(…)` is not."""
         plain = all(string(argument) is not None for argument in test.args)
         return plain and "." not in name.replace("utils.", "").replace("import_utils.", "")
 
     def _least(self, test: ast.Call) -> str | None:
-        """The least version that a predicate is given: `is_vllm_available(min_version="0.10")`.
+        """The minimum version passed to a predicate: `is_vllm_available(min_version="0.10")`.
 
-        None where it is asked for versions in another way, or for one that cannot be told.
+        None if versions are passed in another way, or one of them is not a literal.
         """
         named = [item for item in test.keywords if item.arg is None or "version" in item.arg]
         given = [*test.args, *(item.value for item in named)]
         texts = [self.versions.literal(item) for item in given]
-        told = all(item.arg in ("version", "min_version") for item in named)
-        if not told or not all(texts[len(test.args) :]):
+        literal = all(item.arg in ("version", "min_version") for item in named)
+        if not literal or not all(texts[len(test.args) :]):
             return None
         return next(filter(None, texts), "")
 
@@ -290,7 +294,7 @@ class Conditions:
     def _package(self, test: ast.Call) -> Branches | None:
         text = string(test.args[0])
         if text is None and isinstance(test.args[0], ast.Name):
-            text = self.known.held(test.args[0].id).literal
+            text = self.names.value(test.args[0].id).literal
         found = re.fullmatch(r"([A-Za-z_][\w.-]*)\s*([<>=!~].*)?", text or "")
         if found is None:
             return None
@@ -320,7 +324,7 @@ class Conditions:
 
     def _parameter(self, test: ast.Compare | ast.Call) -> Branches | None:
         """`"x" in inspect.signature(f).parameters`."""
-        asked = self.signatures.asked(test)
+        asked = self.signatures.parameter_test(test)
         if asked is None:
             return None
         callee, name = asked
@@ -337,14 +341,14 @@ class Conditions:
             found = self._to_none(test) or self._platform(test)
         if found is not None:
             return found
-        if len(operands) == 2 and (sign := _OPERATORS.get(type(test.ops[0]))) is not None:
-            part = of_part(self.versions, operands[0], sign, operands[1])
+        if len(operands) == 2 and (sign := OPERATORS.get(type(test.ops[0]))) is not None:
+            part = part_comparison(self.versions, operands[0], sign, operands[1])
             if part is not None:
                 return self._both(test, Guard("version", *part))
         clauses = []
         subject = ""
         for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
-            sign = _OPERATORS.get(type(operator))
+            sign = OPERATORS.get(type(operator))
             if sign is None:
                 return None
             package, version = self.versions.package(left), self.versions.literal(right)
@@ -361,8 +365,8 @@ class Conditions:
         """sys.version_info, also in a chain: `(3, 9) <= sys.version_info < (3, 12)`."""
         guards = []
         for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
-            sign = _OPERATORS.get(type(operator))
-            guard = of_python(left, sign, right) if sign is not None else None
+            sign = OPERATORS.get(type(operator))
+            guard = python_guard(left, sign, right) if sign is not None else None
             if guard is None:
                 return None
             guards.append(guard)
@@ -376,11 +380,11 @@ class Conditions:
             return None
         if not isinstance(right, ast.Constant):
             return None
-        if type(right.value) not in (bool, type(None)):  # 1 == True, but it is no answer
-            yes, no = self.known.held(dotted(left)).flag or DATA
+        if type(right.value) not in (bool, type(None)):  # 1 == True, but 1 is not a condition
+            yes, no = self.names.value(dotted(left)).condition or DATA
             number = type(right.value) in (int, float)
             return self._unknown(self.source.short(test)) if number and yes != no else None
-        known = isinstance(left, ast.Call) or self.known.held(dotted(left)).flag is not None
+        known = isinstance(left, ast.Call) or self.names.value(dotted(left)).condition is not None
         yes, no = self.read(left) if known else DATA
         if not yes and not no:
             return None
@@ -388,5 +392,5 @@ class Conditions:
         return (yes, no) if same else (no, yes)
 
     def _platform(self, test: ast.Compare) -> Branches | None:
-        guard = of_platform(test.left, _OPERATORS.get(type(test.ops[0])), test.comparators[0])
+        guard = platform_guard(test.left, OPERATORS.get(type(test.ops[0])), test.comparators[0])
         return self._both(test, guard) if guard is not None else None

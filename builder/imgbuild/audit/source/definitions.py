@@ -13,9 +13,9 @@ from imgbuild.audit.source.text import SourceText, dotted, string, type_name
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _RETURN = re.compile(rb"\breturn\b\s*([\w.]*)(\(?)")
-# Methods of a dictionary that leave its keys alone.
+# Methods of a dictionary that keep its keys.
 _READING = frozenset(("get", "setdefault", "keys", "items", "values", "copy"))
-# What reads the statements of a body.
+# Reads the statements of a body.
 ReadBlock = Callable[[Sequence[ast.stmt]], None]
 
 
@@ -26,7 +26,7 @@ class Definitions:
         """For the module that `expressions` reads."""
         self.expressions = expressions
         self.conditions = expressions.conditions
-        self.known = expressions.known
+        self.names = expressions.names
         self.source = self.conditions.source
         self.functions: list[Function] = []
         self.classes: list[Class] = []
@@ -34,7 +34,7 @@ class Definitions:
     def function(self, node: FunctionNode, block: ReadBlock) -> None:
         """Record a function and read its body, where its parameters have the annotated types."""
         expressions, scope = self.expressions, self.expressions.scope
-        name = scope.inner(node.name)
+        name = scope.qualified(node.name)
         decorators = tuple(self.source.short(item) for item in node.decorator_list)
         for item in node.decorator_list:
             expressions.visit(item)
@@ -48,8 +48,10 @@ class Definitions:
             for annotation in (node.returns, *(item.annotation for item in (*everything, *extra))):
                 if annotation is not None:
                     expressions.visit(annotation)
-        self.functions.append(function_of(self.source, node, name, decorators, expressions.guards))
-        self.known.bind(node.name)
+        self.functions.append(
+            function_facts(self.source, node, name, decorators, expressions.guards)
+        )
+        self.names.bind(node.name)
         if scope.members is not None:
             scope.members.methods.append(node.name)
         elif scope.kind == "function":
@@ -64,13 +66,13 @@ class Definitions:
         for argument in extra:
             inner.locals.bind(argument.arg, "")
         names = [item.arg for item in (*everything, *extra)]
-        self.known.enter("function", node.body, node.lineno, names)
+        self.names.enter("function", node.body, node.lineno, names)
         expressions.scope = inner
         self.conditions.scope = inner.name
         block(node.body)
         expressions.scope = scope
         self.conditions.scope = scope.name if scope.kind == "function" else ""
-        self.known.leave()
+        self.names.leave()
 
     def class_(self, node: ast.ClassDef, block: ReadBlock) -> None:
         """Read the body of a class, then record the class with the members found in it."""
@@ -78,15 +80,15 @@ class Definitions:
         for item in (*node.decorator_list, *node.bases, *(item.value for item in node.keywords)):
             expressions.visit(item)
         members = ClassMembers()
-        scope = Scope(outer.inner(node.name), "class", outer, members)
+        scope = Scope(outer.qualified(node.name), "class", outer, members)
         if outer.kind == "function":
             outer.locals.bind(node.name, "")
         expressions.scope = scope
-        self.known.enter("class", node.body, node.lineno)
+        self.names.enter("class", node.body, node.lineno)
         block(node.body)
-        self.known.leave()
+        self.names.leave()
         expressions.scope = outer
-        self.known.bind(node.name)
+        self.names.bind(node.name)
         methods = tuple(dict.fromkeys(members.methods))
         self.classes.append(
             Class(
@@ -104,14 +106,14 @@ class Definitions:
         )
 
 
-def function_of(
+def function_facts(
     source: SourceText,
     node: FunctionNode,
     name: str,
     decorators: tuple[str, ...],
     guards: tuple[Guard, ...],
 ) -> Function:
-    """A function by its qualified name."""
+    """The fact of a function; `name` is qualified."""
     given = node.args
     plain = [*given.posonlyargs, *given.args]
     bare = len(plain) - len(given.defaults)
@@ -137,12 +139,12 @@ def function_of(
         decorators,
         returns,
         guards,
-        *passed_on(node),
+        *forwarded_keywords(node),
     )
 
 
 def _makes_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
-    """Self if all that a classmethod returns is what it made of cls."""
+    """Self if a classmethod returns only what `cls(…)` made, else empty."""
     text = source.span(node)
     found = _RETURN.findall(text)
     made = {cls + b"("}
@@ -158,7 +160,7 @@ def _parameter(source: SourceText, item: ast.arg, kind: str, *, default: bool) -
 
 
 def field_of(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
-    """An annotated name of a class; `field(…)` says whether it has a default."""
+    """The fact of an annotated name of a class."""
     default, init = node.value is not None, True
     if isinstance(node.value, ast.Call) and dotted(node.value.func).endswith("ield"):
         given = {item.arg: item.value for item in node.value.keywords}
@@ -176,7 +178,7 @@ def field_of(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
 
 
 def value_of(source: SourceText, node: ast.expr | None) -> str:
-    """What Assigned and Field say of a value."""
+    """The `value` of Assigned and Field."""
     if isinstance(node, ast.Call):
         name = dotted(node.func)
         return f"{name}()" if name else ""
@@ -186,10 +188,10 @@ def value_of(source: SourceText, node: ast.expr | None) -> str:
     return dotted(node) if node is not None else ""
 
 
-def passed_on(
+def forwarded_keywords(
     node: ast.FunctionDef | ast.AsyncFunctionDef,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """To whom the function passes `**kwargs`, and which keys it pops; nothing if in doubt."""
+    """The callees that get `**kwargs`, and the keys removed first; none if unclear."""
     if node.args.kwarg is None:
         return (), ()
     name = node.args.kwarg.arg
@@ -210,7 +212,7 @@ def passed_on(
 
 
 def _call(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> int:
-    """How many uses of the dictionary this call explains."""
+    """The number of uses of the dictionary in this call that are understood."""
     explained = 0
     for keyword in node.keywords:
         if keyword.arg is None and dotted(keyword.value) == name:

@@ -20,9 +20,10 @@ from imgbuild.audit.source.text import dotted, string
 
 
 class NameUse(msgspec.Struct, gc=False):
-    """A call or read that may become a fact: `root` must be bound at the top of the module.
+    """A call or read that becomes a fact if its first part turns out to be known.
 
-    Or else `types` and `key` say which name's type its receiver is.
+    Either `root` must be bound at the top of the module, or the name `key` must have a type in
+    `types`.
     """
 
     line: int
@@ -42,12 +43,12 @@ class Expressions:
     def __init__(self, conditions: Conditions) -> None:
         """For the module that `conditions` reads."""
         self.conditions = conditions
-        self.known = conditions.known
+        self.names = conditions.names
         self.scope = Scope("", "module", None)
         self.guards: Guards = ()
         self.lazy_annotations = False  # `from __future__ import annotations`
         self.records: list[NameUse] = []
-        # Attributes that the module itself assigns on other things: reading them proves nothing.
+        # Attributes that the module itself assigns: reading them does not require that they exist.
         self.stored: set[str] = set()
 
     def visit(self, node: ast.AST) -> None:
@@ -65,21 +66,21 @@ class Expressions:
             elif isinstance(value, ast.expr):
                 self.visit(value)
 
-    def under(self, guards: Guards, node: ast.AST) -> None:
+    def visit_under(self, guards: Guards, node: ast.AST) -> None:
         """Read an expression that runs only under more guards."""
         if not guards:
             self.visit(node)
             return
-        before, self.guards = self.guards, self.joined(guards)
+        before, self.guards = self.guards, self.with_guards(guards)
         self.visit(node)
         self.guards = before
 
-    def joined(self, guards: Guards) -> Guards:
+    def with_guards(self, guards: Guards) -> Guards:
         """The guards here and these, each once."""
         return self.guards + tuple(guard for guard in guards if guard not in self.guards)
 
-    def kind(self, node: ast.AST | None) -> str:
-        """The type of a value, as far as its expression tells."""
+    def type_of(self, node: ast.AST | None) -> str:
+        """The type of an expression's value; "" if unknown, "None" for None."""
         if isinstance(node, ast.Await):
             return ""
         if isinstance(node, ast.Call):
@@ -130,9 +131,9 @@ class Expressions:
         name = dotted(func)
         if name:
             if name == "isinstance" and node.args:
-                self._blur(node.args[0])
+                self._forget_type(node.args[0])
             elif name in ("setattr", "vars") and node.args:
-                self._changed(node.args[0])
+                self._given_attributes(node.args[0])
             elif name == "getattr" and len(node.args) == 2:
                 self._getattr(node)
             self._record(name, node, call=node)
@@ -152,7 +153,7 @@ class Expressions:
             self._record(f"{subject}.{name}", node)
 
     def _chained(self, func: ast.Attribute, inner: ast.Call, node: ast.Call) -> None:
-        """A method of what a call gives: `LLM(…).generate()`, `super().__init__()`."""
+        """A method of a call's result: `LLM(…).generate()`, `super().__init__()`."""
         made = dotted(inner.func)
         if made == "super":
             if self.scope.owner is not None and not inner.args:
@@ -177,24 +178,24 @@ class Expressions:
     def _store(self, node: ast.Attribute, name: str) -> None:
         first, _, rest = name.partition(".")
         if self.is_self(first) and "." not in rest:
-            self.of_self(rest, "")
+            self.self_attribute(rest, "")
             return
         self.stored.add(node.attr if self.local_types(first) is not None else name)
         if isinstance(node.value, ast.Attribute):
             self._record(dotted(node.value), node)
 
-    def of_self(self, name: str, kind: str) -> None:
-        """An attribute that a method assigns on self, of this type."""
+    def self_attribute(self, name: str, kind: str) -> None:
+        """Record an attribute that a method assigns on self, of this type."""
         owner = self.scope.owner
         if owner is not None:
             owner.assigned.bind(name, kind)
             owner.dynamic = owner.dynamic or name == "__dict__"
 
     def _record(self, name: str, node: ast.expr, call: ast.Call | None = None) -> None:
-        """Note a call or read, if its first part is imported, the module's own, or typed."""
+        """Add a reference if its first part is imported, bound by the module, or has a type."""
         first, *rest = name.split(".")
         if rest and self.is_self(first):
-            self._of_self(first, rest, node, call)
+            self._self_reference(first, rest, node, call)
             return
         types = self.local_types(first)
         if types is None:
@@ -208,7 +209,9 @@ class Expressions:
             name, call = f"{first}.{rest[0]}", None
         self._add(name, node, types=types, key=first, call=call)
 
-    def _of_self(self, first: str, rest: list[str], node: ast.expr, call: ast.Call | None) -> None:
+    def _self_reference(
+        self, first: str, rest: list[str], node: ast.expr, call: ast.Call | None
+    ) -> None:
         owner = self.scope.owner
         if owner is None:
             return
@@ -249,48 +252,48 @@ class Expressions:
             )
         )
 
-    def _blur(self, node: ast.expr) -> None:
-        """A name that is asked for its type has more than one."""
+    def _forget_type(self, node: ast.expr) -> None:
+        """`isinstance(name, …)`: the name has more than one type."""
         name = dotted(node)
         first, _, rest = name.partition(".")
         if rest and self.is_self(first):
             if self.scope.owner is not None:
                 self.scope.owner.assigned.bind(rest, "")
         elif (types := self.local_types(first)) is not None:
-            types.blur(first)
+            types.forget(first)
 
-    def _changed(self, node: ast.expr) -> None:
-        """`setattr(thing, …)` gives it attributes that nobody can list."""
+    def _given_attributes(self, node: ast.expr) -> None:
+        """`setattr(thing, …)` adds attributes of unknown names."""
         if isinstance(node, ast.Name):
             if self.is_self(node.id) and self.scope.owner is not None:
                 self.scope.owner.dynamic = True
             self.stored.add(f"{node.id}.*")
 
-    def _several(self, node: ast.BoolOp) -> None:
+    def _boolean(self, node: ast.BoolOp) -> None:
         """`a and b`: b is evaluated only where a holds; with `or` only where it does not."""
         before = self.guards
         for value in node.values:
             self.visit(value)
             yes, no = self.conditions.read(value)
-            self.guards = self.joined(yes if isinstance(node.op, ast.And) else no)
+            self.guards = self.with_guards(yes if isinstance(node.op, ast.And) else no)
         self.guards = before
 
-    def _either(self, node: ast.IfExp) -> None:
+    def _conditional(self, node: ast.IfExp) -> None:
         self.visit(node.test)
         yes, no = self.conditions.read(node.test)
-        self.under(yes, node.body)
-        self.under(no, node.orelse)
+        self.visit_under(yes, node.body)
+        self.visit_under(no, node.orelse)
 
     def _lambda(self, node: ast.Lambda) -> None:
         given = node.args
         arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
         names = [item.arg for item in arguments if item is not None]
-        self.known.enter("function", (), node.lineno, names)
-        self._hiding(names, node.body)
-        self.known.leave()
+        self.names.enter("function", (), node.lineno, names)
+        self._visit_with_names(names, node.body)
+        self.names.leave()
 
-    def _hiding(self, names: list[str], *nodes: ast.AST) -> None:
-        """Read expressions in which some names mean something else."""
+    def _visit_with_names(self, names: list[str], *nodes: ast.AST) -> None:
+        """Read expressions in which `names` are bound anew."""
         scope = Scope(self.scope.name, "function", self.scope)
         scope.instance = self.scope.instance if self.scope.kind == "function" else ""
         scope.owner = self.scope.owner
@@ -310,21 +313,21 @@ class Expressions:
             self.visit(part.iter)
             names.extend(item.id for item in ast.walk(part.target) if isinstance(item, ast.Name))
             inside.extend(part.ifs)
-        self.known.enter("inner", (), node.lineno, names)
+        self.names.enter("inner", (), node.lineno, names)
         guards: tuple[Guard, ...] = ()
         for test in inside:
             guards += self.conditions.read(test)[0]
-        before, self.guards = self.guards, self.joined(guards)
+        before, self.guards = self.guards, self.with_guards(guards)
         inside.extend((node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,))
-        self._hiding(names, *inside)
+        self._visit_with_names(names, *inside)
         self.guards = before
-        self.known.leave()
+        self.names.leave()
 
     def _named(self, node: ast.NamedExpr) -> None:
         self.visit(node.value)
-        self.known.bind_within(node.target.id, self.conditions.value(node.value))
+        self.names.bind_within(node.target.id, self.conditions.value(node.value))
         if self.scope.kind == "function":
-            self.scope.locals.bind(node.target.id, self.kind(node.value))
+            self.scope.locals.bind(node.target.id, self.type_of(node.value))
 
     def _nothing(self, node: ast.AST) -> None:
         """A node that holds no call or attribute."""
@@ -332,8 +335,8 @@ class Expressions:
     _visitors: ClassVar[dict[type[ast.AST], Callable[[Expressions, Any], None]]] = {
         ast.Call: _call,
         ast.Attribute: _attribute,
-        ast.BoolOp: _several,
-        ast.IfExp: _either,
+        ast.BoolOp: _boolean,
+        ast.IfExp: _conditional,
         ast.Lambda: _lambda,
         ast.ListComp: _comprehension,
         ast.SetComp: _comprehension,

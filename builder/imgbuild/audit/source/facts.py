@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 FACTS_FORMAT = 3
-# What stands behind a dataclass in a guard that asks for a field of it.
+# Follows the name of a dataclass in a guard on one of its fields.
 FIELDS = ".__dataclass_fields__"
 
 
@@ -33,12 +33,12 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data        ""                                  "": it depends on data, not on what is installed
     unknown     the condition's source text         "": about what is installed, not understood
 
-    The subject of `present` and `absent` is "module:name" where a name of it is meant, and a list
-    with commas where all of several are: a `try` that imports "a, b:c" has that list as what its
-    `except` branch is the absence of.
-    A `handled` AttributeError has as its spec the expression that hasattr asked for
-    ("vllm.envs.VLLM_USE_V1"); it holds for code that runs only where that is there.
-    The callable of `takes` is "X.__dataclass_fields__" where a field of the dataclass X is meant.
+    The subject of `present` and `absent` is "module:name" for a name in a module, and a list with
+    commas for several: in the `except` branch of a `try` that imports a and c from b, "a, b:c" is
+    absent.
+    The spec of a `handled` AttributeError is the expression that hasattr tests
+    ("vllm.envs.VLLM_USE_V1"); the code runs only if that exists.
+    The callable of `takes` is "X.__dataclass_fields__" for a field of the dataclass X.
     """
 
     kind: Literal[
@@ -58,10 +58,10 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Import(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One name that an import statement brings. Relative imports are made absolute.
+    """One name that an import statement binds. Relative imports are made absolute.
 
     `import a.b as c`: module "a.b", name "", bound "c"; `import a.b` binds "a". `import a.b as a`
-    is recorded as `from a import b as a`, which it is to Python. `from a import b as c`: module
+    is recorded as `from a import b as a`, which is equivalent. `from a import b as c`: module
     "a", name "b", bound "c". `from a import *`: name "*". `scope` is the qualified name of the
     function or class that holds the statement, "" at the top of the module.
     """
@@ -86,9 +86,9 @@ class Parameter(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A function or method: `name` is qualified within its module ("Class.method").
 
-    `returns` is the annotation; a classmethod without one, that returns what `cls(…)` made, has
-    "Self". `forwards` are the callees that it passes its `**kwargs` on to, if it uses them for
-    nothing else; `takes` the names that it takes out of them first.
+    `returns` is the annotation, "Self" for a classmethod without one that returns the result of
+    `cls(…)`. `forwards` are the callees that get its `**kwargs`, if they are not used otherwise;
+    `takes` the keys that it removes first.
     """
 
     name: str
@@ -139,8 +139,8 @@ class Class(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Assigned(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A module-level name bound by other means: an assignment, a loop, `with`, `global`.
 
-    `value` is the dotted expression on the right where it is one ("vllm.LLM", "Union[A, B]" too),
-    the called expression with "()" behind it where it is a call ("LazyModule()"), else "".
+    `value` is the expression on the right if it is dotted ("vllm.LLM", also "Union[A, B]"), the
+    called expression and "()" if it is a call ("LazyModule()"), else "".
     """
 
     name: str
@@ -153,12 +153,12 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A call. `callee` is dotted and as written in its scope: "SFTConfig", "self.llm.generate".
 
     `positional` counts plain positional arguments; `star` and `double_star` say that more are
-    unpacked. `receiver` is the type of what stands before the callee's last part, where the scope
-    tells it: the first part for a local name ("args.x" with args: AsyncEngineArgs), the first two
-    for an attribute of self ("self.llm.generate" with self.llm = LLM(…)). As written there: a type
-    ("AsyncEngineArgs"), or with "()" behind it what calling the expression makes
+    unpacked. `receiver` is the type of the callee without its last part, if it is known in
+    the scope: that of a local name ("args.x" with args: AsyncEngineArgs), or of an attribute of
+    self ("self.llm.generate" with self.llm = LLM(…)). It is written as there: a type
+    ("AsyncEngineArgs"), or an expression whose call makes the object, followed by "()"
     ("AsyncEngineArgs.from_cli_args()", "LLM()"); `names.class_of` finds the class of either.
-    A call of what super() gives is written "super().__init__". `literals` are the leading
+    A method of super() is written "super().__init__". `literals` are the leading
     positional arguments that are strings.
     """
 
@@ -177,8 +177,8 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A read of `expression` (dotted, as written) that is not the callee of a recorded Call.
 
-    Only where the first part is an imported name, or a local one whose type the scope tells
-    (`receiver`, as in Call). Reads through getattr with a default, and under hasattr, are left out.
+    Only if the first part is an imported name, or a local one of known type (`receiver`, as in
+    Call). Reads through getattr with a default, and under hasattr, are left out.
     """
 
     line: int
@@ -191,8 +191,8 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Window(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A place that refuses or warns for some versions of another package.
 
-    `name` is the exception or the function that warns. It runs where all `guards` hold; a guard's
-    spec may be "!" and what a specifier leaves out, or compare with another package's version:
+    `name` is the exception or the function that warns. It runs if all `guards` hold; a guard's
+    spec may be "!" and a specifier (its complement), or compare with another package's version:
     "==@other", "!=@other", "^=@other" (starts with) and "!^=@other".
     """
 
@@ -204,21 +204,19 @@ class Window(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A Python module, as its source tells.
+    """The facts of a Python module.
 
-    `exports` is `__all__` where it is a literal (or sum of literals), else None. `lazy` maps a name
-    to the module that it is taken from on first use (`_import_structure` of transformers and trl,
-    vLLM's MODULE_ATTRS, PEP 562 tables): "LLM" → "vllm.entrypoints.llm"; for a submodule that is
-    itself exported, its own name; "module:other" where it has another name there; "" where the
-    name is there and nothing says from where. `lazy_stars` are
-    modules all of whose exports are taken on first use (transformers derives its table from the
-    `__all__` of the files beside it); "a.b.*" means every module below a.b.
-    `registers` are names that the module puts into `sys.modules` by hand (again with a "*" for the
-    part that is computed). `deleted` are module-level names that a `del` takes away. `dynamic` if
-    names appear in ways that were not understood (`__getattr__` without a readable table,
-    `globals().update`, `sys.modules[__name__] = …`).
-    `broken` holds the message of a syntax error; everything else is empty then. `windows` are read
-    by `windows`, the rest by `syntax`.
+    `exports` is `__all__` if it is a literal (or sum of literals), else None. `lazy` maps a name
+    to the module that it is imported from on first use (`_import_structure` of transformers and
+    trl, vLLM's MODULE_ATTRS, PEP 562 tables): "LLM" → "vllm.entrypoints.llm"; for a submodule that
+    is itself exported, its own name; "module:other" if it has another name there; "" if the module
+    is unknown. `lazy_stars` are modules all of whose exports are imported on first use
+    (transformers derives its table from the `__all__` of the files in the folder); "a.b.*" means
+    every module below a.b. `registers` are names that the module assigns in `sys.modules` (with
+    "*" for computed parts). `deleted` are module-level names that `del` removes. `dynamic` says
+    that names are bound in ways that were not understood (`__getattr__` without a readable table,
+    `globals().update`, `sys.modules[__name__] = …`). `broken` is the message of a syntax error;
+    everything else is empty then. `windows` are read by `windows`, the rest by `module`.
     """
 
     module: str
@@ -241,7 +239,7 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class Opaque(msgspec.Struct, frozen=True):
-    """A module that is there and whose names are not known: anything may be in it.
+    """A module that exists and whose names are unknown.
 
     `why` is "compiled", "namespace", "stdlib", "injected" (a module that its package puts into
     sys.modules) or "unknown" (of a package that a partial package set leaves out).

@@ -21,7 +21,7 @@ _SIGNS = (
     b"vars()",
     b"modules[",
 )
-# A function that keeps the module's dictionary at hand puts names into it.
+# A function that stores the module's dictionary adds names to it.
 _INTO_GLOBALS = re.compile(
     rb"=\s*globals\(\)\s*$|^\s+globals\(\)\[[^\"'\]]+\]\s*=[^=]", re.MULTILINE
 )
@@ -30,7 +30,7 @@ _PUTS = ("update", "setdefault", "__setitem__")
 
 
 class LazyNames:
-    """The names that appear, and whether others may: the fields of these names in ModuleFacts."""
+    """The fields `lazy`, `lazy_stars`, `registers` and `dynamic` of ModuleFacts."""
 
     def __init__(self, tree: ast.Module, source: bytes, assignments: Assignments) -> None:
         """For a module whose assignments have been read."""
@@ -110,13 +110,13 @@ class LazyNames:
                 self.lazy.setdefault(name, "")
 
     def _register(self, name: ast.expr) -> None:
-        """A module that is put into sys.modules by hand, "*" for what is computed of its name."""
+        """A module that is put into sys.modules, with "*" for computed parts of its name."""
         text = pattern(name, self.assignments.module)
         if text is not None and text.strip("*."):
             self.registers.append(text)
 
     def _lazy_module(self, call: ast.Call) -> None:
-        """`sys.modules[__name__] = _LazyModule(…)`: its table, and what type checkers are told."""
+        """`sys.modules[__name__] = _LazyModule(…)`: its table, and imports for type checkers."""
         table = self.tables.get(_TABLE)
         if isinstance(table, ast.Dict):
             self._structure(_entries(table))
@@ -129,7 +129,7 @@ class LazyNames:
                 other = "" if line.name == line.bound else f":{line.name}"
                 self.lazy[line.bound] = line.module + other
         if any(line.bound == "define_import_structure" for line in self.assignments.imports):
-            # The table is made of the files in this folder; the package asks for its models only.
+            # The table is computed from the files in this folder, the package's from its models.
             folder = self.assignments.module
             if any(line.bound == "_LegacyModuleAliasFinder" for line in self.assignments.imports):
                 self.registers.append(f"{folder}.models.*_fast")  # served by a finder, on demand
@@ -141,10 +141,10 @@ class LazyNames:
             self.dynamic = True
 
     def _structure(self, entries: dict[str, list[str] | None]) -> None:
-        """`_import_structure`: submodule to the names that are taken from it."""
+        """`_import_structure`: submodule → the names that it has."""
         for key, names in entries.items():
             if not key or names is None:
-                # What stands in for a package that is absent may be computed: nobody can use it.
+                # Dummy objects for an absent package may be computed: they cannot be used.
                 self.dynamic |= "dummy" not in key
                 continue
             module = f"{self.assignments.base}.{key}" if self.assignments.base else key
@@ -205,7 +205,7 @@ class LazyNames:
             self.dynamic = True
 
     def _getattr(self, node: FunctionNode) -> None:
-        """A module's `__getattr__`: the names that it answers to, if it says which they are."""
+        """A module's `__getattr__`: the names that it returns values for."""
         name = node.args.args[0].arg if node.args.args else "name"
         understood = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
         for statement in node.body:
@@ -213,7 +213,7 @@ class LazyNames:
         self.dynamic |= not understood
 
     def _answers(self, statement: ast.stmt, name: str) -> bool:
-        """Whether a statement answers to none but names that were read from it."""
+        """Whether all names that a statement returns values for have been read from it."""
         if isinstance(statement, ast.If):
             known = self._test(statement, name)
             rest = all(self._answers(one, name) for one in statement.orelse)
@@ -228,7 +228,7 @@ class LazyNames:
         return True
 
     def _test(self, statement: ast.If, name: str) -> bool:
-        """`if name == "X"`, `if name in TABLE`: the names go into the table of lazy ones."""
+        """`if name == "X"`, `if name in TABLE`: the names are lazy."""
         test = statement.test
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test = test.operand
@@ -247,7 +247,7 @@ class LazyNames:
         return self._names(statement, right)
 
     def _names(self, statement: ast.If, right: ast.expr) -> bool:
-        """Note the names that the name asked for is compared with."""
+        """Record the names that the requested name is compared with."""
         names = one_or_more(right)
         if names is not None:
             for item in names:
@@ -266,7 +266,7 @@ class LazyNames:
         return False
 
     def _taken(self, body: list[ast.stmt], name: str) -> str:
-        """Where a branch for one name takes it from: the import in it, if it is of that name."""
+        """The module that a branch for one name imports it from; "" if unknown."""
         for statement in body:
             if isinstance(statement, ast.ImportFrom):
                 for alias in statement.names:
@@ -276,7 +276,7 @@ class LazyNames:
         return ""
 
     def _looked_up(self, statement: ast.stmt) -> bool:
-        """Whether a table is asked for the name, in any way."""
+        """Whether a statement uses a table, in any way; its names are recorded."""
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and node.id in self.tables:
                 self._table(self.tables[node.id])
@@ -299,7 +299,7 @@ class LazyNames:
                 self.lazy[text] = self._target(value, text) or self._typed(text)
 
     def _typed(self, name: str) -> str:
-        """Where type checkers are told that a name comes from."""
+        """The module that a name is imported from for type checkers; "" if it is not."""
         for line in self.assignments.imports:
             if (
                 line.bound == name
@@ -369,7 +369,7 @@ def _itself(node: ast.expr) -> bool:
 
 
 def pattern(node: ast.expr, module: str) -> str | None:
-    """The text of a string expression, with "*" for what is computed; None if it is no string."""
+    """A string expression with "*" for computed parts; None if it is not a string."""
     text = string(node)
     if text is not None:
         return text

@@ -19,12 +19,12 @@ from imgbuild.audit.source.text import BUILTINS, SourceText, string
 
 
 def read_module(source: bytes, module: str, file: str, *, package: bool) -> ModuleFacts:
-    """The facts of one module; a syntax error is a fact too (`broken`). Pure.
+    """The facts of one module; `broken` has the message if it cannot be parsed.
 
     `module` is the dotted name, `file` the path in the wheel, `package` says that it is an
     `__init__`.
     """
-    # A tree has no cycles, and looking for them costs a third of the time.
+    # A tree has no cycles, and the search for them takes a third of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -78,7 +78,7 @@ def _bound(statements: Statements) -> set[str]:
 
 
 def _settle(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
-    """The records that turned out to be facts: their root is bound, their receiver has a type."""
+    """The references that are facts: their root is bound, or their receiver has a type."""
     imports, stored = statements.assignments.imports, statements.expressions.stored
     bound = _bound(statements)
     scoped = {line.bound for line in imports if line.scope}
@@ -100,7 +100,7 @@ def _settle(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, 
 
 
 def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
-    """The receiver of a record; None if the record is to be dropped."""
+    """The receiver of a reference; None if the reference is not a fact."""
     if record.types is None:
         root = record.root
         known = not root or root in bound or (stars and root not in BUILTINS)
@@ -113,7 +113,7 @@ def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
 
 
 def _proves(record: NameUse, stored: set[str], imported: set[str]) -> bool:
-    """Whether a read says that an attribute must be there: the module may put it there itself."""
+    """Whether a read requires that an attribute exists: the module may assign it itself."""
     expression = record.expression
     first, _, _ = expression.partition(".")
     if record.types is not None:
@@ -146,7 +146,7 @@ def _call(record: NameUse, node: ast.Call, receiver: str) -> Call:
 
 
 def _completed(one: Class, stored: set[str]) -> Class:
-    """A class with what the module assigns on it from outside: `Class.name = …`."""
+    """A class with the attributes that the module assigns to it: `Class.name = …`."""
     prefix = f"{one.name}."
     extra = tuple(name.removeprefix(prefix) for name in stored if name.startswith(prefix))
     if not extra:

@@ -19,7 +19,7 @@ from imgbuild.audit.source.scopes import BindingSite, binding_sites
 Guards = tuple[Guard, ...]
 Branches = tuple[Guards, Guards]
 
-# Guards that say what must be installed for a branch to run; others do not outlive the branch.
+# Guards on what must be installed for a branch to run; only these are kept after the branch.
 _LASTING = frozenset(("version", "present", "absent", "python", "platform", "takes"))
 _DECLARED = re.compile(
     rb"\b(?:global|nonlocal)[ \t\\\r\n]+([^\s,\\;#]+(?:[ \t\\\r\n]*,[^,;#\n]+)*)"
@@ -27,39 +27,40 @@ _DECLARED = re.compile(
 
 
 class NameValue(msgspec.Struct, frozen=True):
-    """What a name holds. Of a name about which nothing is known all fields are as below.
+    """The value of a name. If it is unknown, all fields have their defaults.
 
-    `truthy` and `falsy` are what must hold where the value counts as true, and as false; None if it
-    never does. `blank` is None, of which the rest says nothing; `plain` any literal. `about` says
-    that it was made of a version in a way that is not understood: conditions on it are unknown.
+    `truthy` and `falsy` are the guards that hold where the value is true, and where it is false;
+    None if it never is. `is_none` says that it is None, `is_literal` that it is any literal.
+    `derived` says that it was computed from a version in a way that is not understood: conditions
+    on it are unknown.
     """
 
     package: str = ""  # the version of this package
     literal: str = ""  # this version, or any string
     module: str = ""  # this module
-    holder: str = ""  # the parameters of this callable
+    parameters_of: str = ""  # the parameters of this callable
     truthy: Guards | None = ()
     falsy: Guards | None = ()
-    blank: bool = False
-    plain: bool = False
-    about: bool = False
+    is_none: bool = False
+    is_literal: bool = False
+    derived: bool = False
 
     @property
-    def sides(self) -> tuple[bool, bool]:
-        """Whether its being true, and its being false, say anything of what is installed."""
-        if self.about or self.package:
+    def informative(self) -> tuple[bool, bool]:
+        """Whether a true value, and whether a false value, depends on what is installed."""
+        if self.derived or self.package:
             return True, True
-        return _speaks(self.truthy), _speaks(self.falsy)
+        return _is_informative(self.truthy), _is_informative(self.falsy)
 
     @property
-    def other(self) -> bool:
-        """Whether it is known to be no answer to a question, whatever the name is."""
-        constant = self.plain and (self.truthy is None or self.falsy is None)
-        return constant or bool(self.literal or self.module or self.holder)
+    def unconditional(self) -> bool:
+        """Whether the value is known not to be a condition, whatever the name suggests."""
+        constant = self.is_literal and (self.truthy is None or self.falsy is None)
+        return constant or bool(self.literal or self.module or self.parameters_of)
 
     @property
-    def flag(self) -> Branches | None:
-        """What the name stands for as a condition; None if for nothing."""
+    def condition(self) -> Branches | None:
+        """The guards of the name as a condition; None if it has none."""
         return (self.truthy or (), self.falsy or ()) if self.truthy or self.falsy else None
 
 
@@ -68,18 +69,26 @@ State = dict[str, NameValue]
 
 
 class FlowPath(msgspec.Struct, frozen=True):
-    """One way through a statement: what names hold at its end, and under which guards it runs."""
+    """One way through a statement: the values of names at its end, and the guards it runs under."""
 
     state: State
     guards: Guards = ()
-    fallback: bool = False  # it runs only where the first path fails
+    fallback: bool = False  # it runs only if the first path fails
 
 
 class Frame:
     """The names of one scope that is being read."""
 
     __slots__ = (
-        "_sites", "body", "declared", "expressions", "given", "held", "kind", "line", "parent"
+        "_sites",
+        "body",
+        "declared",
+        "expressions",
+        "kind",
+        "line",
+        "parameters",
+        "parent",
+        "values"
     )  # fmt: skip
 
     def __init__(
@@ -92,7 +101,7 @@ class Frame:
         *,
         expressions: bool = True,
     ) -> None:
-        """A scope whose `names` are bound from its start; "inner" is that of a comprehension.
+        """A scope whose `names` are bound from its start; "inner" is a comprehension.
 
         `expressions` says that those of this module may bind names (`:=`).
         """
@@ -101,8 +110,8 @@ class Frame:
         self.body = body
         self.expressions = expressions
         self.line = line
-        self.given = frozenset(names)
-        self.held: State = dict.fromkeys(self.given, UNKNOWN)
+        self.parameters = frozenset(names)
+        self.values: State = dict.fromkeys(self.parameters, UNKNOWN)
         self.declared: set[str] = set()
         self._sites: dict[str, list[BindingSite]] | None = None
 
@@ -114,7 +123,7 @@ class Frame:
 
 
 class NameValues:
-    """What names hold, scope by scope."""
+    """The values of names, scope by scope."""
 
     def __init__(self, body: Sequence[ast.AST] = (), source: bytes = b"") -> None:
         """For a module of these statements and this text."""
@@ -126,10 +135,9 @@ class NameValues:
             for found in _DECLARED.findall(source)
             for name in found.split(b",")
         }
-        # Attributes that hold and functions that give what says something of what is installed, by
-        # their last names, as whose they are is not told: whether what they are being true says it,
-        # and being false.
-        self.speaking: dict[str, tuple[bool, bool]] = {}
+        # Attributes and functions whose values depend on what is installed, by their last names as
+        # their owners are not known: whether a true value does, and whether a false one does.
+        self.answers: dict[str, tuple[bool, bool]] = {}
 
     # Scopes
 
@@ -144,50 +152,50 @@ class NameValues:
         self.frame = Frame(kind, self.frame, body, line, names, expressions=self._expressions)
 
     def leave(self) -> None:
-        """End a scope: what was said in it says nothing outside."""
+        """End a scope: its values are not visible outside."""
         self.frame = self.frame.parent or self.frame
 
     def declare(self, names: Collection[str]) -> None:
         """`global` or `nonlocal`: the names are bound here, and elsewhere."""
         self.frame.declared.update(names)
-        self.frame.held.update(dict.fromkeys(names, UNKNOWN))
+        self.frame.values.update(dict.fromkeys(names, UNKNOWN))
 
     # Names
 
     def bind(self, name: str, held: NameValue = UNKNOWN) -> None:
-        """A name is bound anew; what it held before is forgotten."""
-        self.frame.held[name] = held
+        """Bind a name to a new value."""
+        self.frame.values[name] = held
         if self.frame.kind == "class":
-            self.speaks(name, held)
+            self.add_answer(name, held)
 
-    def speaks(self, name: str, held: NameValue) -> None:
-        """An attribute is assigned, or a function of this name returns, what is held."""
-        if held.plain and held.flag is None:
+    def add_answer(self, name: str, held: NameValue) -> None:
+        """Record the value of an attribute, or the result of a function, of this name."""
+        if held.is_literal and held.condition is None:
             return
-        yes, no = held.sides
-        before = self.speaking.get(name, (True, True))
-        self.speaking[name] = (yes and before[0], no and before[1])
+        yes, no = held.informative
+        before = self.answers.get(name, (True, True))
+        self.answers[name] = (yes and before[0], no and before[1])
 
     def bind_within(self, name: str, held: NameValue) -> None:
-        """A name is bound inside an expression, which may not run: what it held may stay."""
+        """Bind a name inside an expression that may not run: it may keep its value."""
         frame = self.frame
         while frame.kind == "inner" and frame.parent is not None:
             frame = frame.parent
-        before = frame.held.get(name)
-        frame.held[name] = held if before is None else _either(held, before)
+        before = frame.values.get(name)
+        frame.values[name] = held if before is None else _merged(held, before)
 
-    def held(self, name: str) -> NameValue:
-        """What a name holds at this place."""
+    def value(self, name: str) -> NameValue:
+        """The value of a name at this place."""
         frame: Frame | None = self.frame
         passed: list[Frame] = []
         line = 0  # that of the outermost function between here and the name, which runs later
         while frame is not None:
             visible = frame.kind != "class" or frame is self.frame
-            found = frame.held.get(name) if visible else None
+            found = frame.values.get(name) if visible else None
             if found is not None:
                 if found is UNKNOWN or any(one.sites(name) for one in passed):
                     return UNKNOWN
-                return found if self._sure(name, found, frame, line) else UNKNOWN
+                return found if self._is_only_binding(name, found, frame, line) else UNKNOWN
             if frame.kind == "function":
                 line = frame.line
             if frame.kind != "class":
@@ -195,23 +203,23 @@ class NameValues:
             frame = frame.parent
         return UNKNOWN
 
-    def own(self, name: str) -> bool:
-        """Whether a name is a parameter or a local of a value of its own, whatever it is called.
+    def is_local(self, name: str) -> bool:
+        """Whether a name is a parameter or a local variable, so that its meaning is not its name's.
 
-        What is imported or defined, and what the module binds, is taken by its name.
+        The names of imports, definitions and module variables are taken to mean what they say.
         """
         frame = self.frame
         while frame.parent is not None:
-            if name in frame.given:
+            if name in frame.parameters:
                 return True
             places = frame.sites(name) if frame.kind != "class" or frame is self.frame else []
             if places:
-                return not all(site.given for site in places)
+                return not all(site.definition for site in places)
             frame = frame.parent
         return False
 
-    def _sure(self, name: str, found: NameValue, frame: Frame, line: int) -> bool:
-        """Whether no other binding of a name in its scope has a say in what it holds here."""
+    def _is_only_binding(self, name: str, found: NameValue, frame: Frame, line: int) -> bool:
+        """Whether no other binding of a name in its scope can give it its value here."""
         if name in self.elsewhere and (line or name not in frame.declared):
             return False
         return not line or all(
@@ -219,19 +227,19 @@ class NameValues:
             for site in frame.sites(name)
         )
 
-    # Ways through statements
+    # Paths through statements
 
     def state(self) -> State:
-        """What the names of this scope hold, to come back to."""
-        return dict(self.frame.held)
+        """A copy of the values of this scope, for `restore`."""
+        return dict(self.frame.values)
 
-    def turn(self, state: State) -> State:
-        """Go on with another state; what the names held until here."""
-        before, self.frame.held = self.frame.held, dict(state)
+    def restore(self, state: State) -> State:
+        """Continue with the values of `state`; returns the current ones."""
+        before, self.frame.values = self.frame.values, dict(state)
         return before
 
     def join(self, *paths: FlowPath) -> None:
-        """Go on where any of these paths may have led here; nothing changes if there is none."""
+        """Continue after any of these paths; nothing changes if there is none."""
         if not paths:
             return
         state = dict(paths[0].state)
@@ -239,51 +247,51 @@ class NameValues:
             found = [path.state.get(name) for path in paths]
             if any(one is not found[0] for one in found):
                 state[name] = self._joined(name, paths)
-        self.frame.held = state
+        self.frame.values = state
         if self.frame.kind == "class":
             for name, held in state.items():
-                self.speaks(name, held)
+                self.add_answer(name, held)
 
     def _joined(self, name: str, paths: Sequence[FlowPath]) -> NameValue:
         bound = [(path, path.state[name]) for path in paths if name in path.state]
         if len(bound) < len(paths) and self.frame.kind == "class":
             return UNKNOWN  # where the class does not bind it, the name is that of the module
         first, held = bound[0]
-        if len(bound) == 1:  # the other ways do not bind it, so that nothing reads it there
+        if len(bound) == 1:  # the other paths do not bind it, so nothing reads it there
             return held
         conditions = {one for _, one in bound if one.truthy and one.falsy}
         whole = held if held in conditions else None
-        held = _under(held, first.guards)
+        held = _with_guards(held, first.guards)
         for path, other in bound[1:]:
-            more = _under(other, path.guards)
-            if held.plain and _without(other.package, first.guards):
-                held = _either(more, held, fallback=True)
+            more = _with_guards(other, path.guards)
+            if held.is_literal and _runs_without(other.package, first.guards):
+                held = _merged(more, held, fallback=True)
             else:
-                fallback = path.fallback or _without(held.package, path.guards)
-                held = _either(held, more, fallback=fallback)
-            if not (path.fallback and other.plain):
+                fallback = path.fallback or _runs_without(held.package, path.guards)
+                held = _merged(held, more, fallback=fallback)
+            if not (path.fallback and other.is_literal):
                 whole = None
         if whole is not None:
             return msgspec.structs.replace(held, truthy=whole.truthy, falsy=whole.falsy)
-        if conditions and held.flag is None:
+        if conditions and held.condition is None:
             no = Guard("unknown", f"not ({name})")
             return msgspec.structs.replace(held, truthy=(Guard("unknown", name),), falsy=(no,))
         return held
 
-    def repeated(self, body: Sequence[ast.AST]) -> None:
-        """At the start of a loop names may hold what its end left in them."""
-        for name in self._others(body):
-            self.frame.held[name] = UNKNOWN
+    def enter_loop(self, body: Sequence[ast.AST]) -> None:
+        """Start a loop: names may have values from the end of its body."""
+        for name in self._rebound(body):
+            self.frame.values[name] = UNKNOWN
 
-    def interrupted(self, body: Sequence[ast.AST], before: State) -> None:
-        """After a loop or a `try`, which may end anywhere within its body."""
-        for name, count in self._others(body).items():
-            if count > 1 or self.frame.held[name] == before.get(name):
-                self.frame.held[name] = UNKNOWN
+    def after_interruption(self, body: Sequence[ast.AST], before: State) -> None:
+        """End a loop or a `try`, which may be left anywhere within its body."""
+        for name, count in self._rebound(body).items():
+            if count > 1 or self.frame.values[name] == before.get(name):
+                self.frame.values[name] = UNKNOWN
 
-    def _others(self, body: Sequence[ast.AST]) -> dict[str, int]:
-        """The names of which something is known, and how often statements bind them to more."""
-        known = {name: one for name, one in self.frame.held.items() if one is not UNKNOWN}
+    def _rebound(self, body: Sequence[ast.AST]) -> dict[str, int]:
+        """The names with known values that `body` binds again, and how often."""
+        known = {name: one for name, one in self.frame.values.items() if one is not UNKNOWN}
         if not known:
             return {}
         bound = binding_sites(body, expressions=self._expressions)
@@ -294,60 +302,60 @@ class NameValues:
         }
 
 
-def _speaks(guards: Guards | None) -> bool:
+def _is_informative(guards: Guards | None) -> bool:
     return guards is None or any(guard.kind in _LASTING for guard in guards)
 
 
-def _under(held: NameValue, guards: Guards) -> NameValue:
-    """What is held on a path that runs only under guards: its being true says that they hold."""
+def _with_guards(held: NameValue, guards: Guards) -> NameValue:
+    """A value assigned on a path that runs only under guards: if it is true, they hold."""
     lasting = tuple(guard for guard in guards if guard.kind in _LASTING)
     if not lasting:
         return held
     return msgspec.structs.replace(
-        held, truthy=_and(held.truthy, lasting), falsy=_and(held.falsy, lasting)
+        held, truthy=_all_of(held.truthy, lasting), falsy=_all_of(held.falsy, lasting)
     )
 
 
-def _and(guards: Guards | None, more: Guards) -> Guards | None:
+def _all_of(guards: Guards | None, more: Guards) -> Guards | None:
     return None if guards is None else tuple(dict.fromkeys(guards + more))
 
 
-def _or(one: Guards | None, other: Guards | None) -> Guards | None:
-    """What holds in either case."""
+def _common(one: Guards | None, other: Guards | None) -> Guards | None:
+    """The guards that hold in either case."""
     if one is None or other is None:
         return other if one is None else one
     return tuple(guard for guard in one if guard in other)
 
 
-def _either(one: NameValue, other: NameValue, *, fallback: bool = False) -> NameValue:
-    """What a name holds that holds one or the other; a literal in the place of what failed is none.
+def _merged(one: NameValue, other: NameValue, *, fallback: bool = False) -> NameValue:
+    """The value of a name that has one value or the other.
 
-    None says nothing of the rest: what reads a version out of it fails.
+    A literal on a `fallback` path is ignored, and so is None: reading a version from it fails.
     """
-    if other.blank or (fallback and other.plain):
+    if other.is_none or (fallback and other.is_literal):
         main = one
-    elif one.blank:
+    elif one.is_none:
         main = other
     else:
         main = NameValue(
-            package=_same(one.package, other.package),
-            literal=_same(one.literal, other.literal),
-            module=_same(one.module, other.module),
-            holder=_same(one.holder, other.holder),
-            about=one.package != other.package,
+            package=_same_or_empty(one.package, other.package),
+            literal=_same_or_empty(one.literal, other.literal),
+            module=_same_or_empty(one.module, other.module),
+            parameters_of=_same_or_empty(one.parameters_of, other.parameters_of),
+            derived=one.package != other.package,
         )
-    truthy, falsy = _or(one.truthy, other.truthy), _or(one.falsy, other.falsy)
+    truthy, falsy = _common(one.truthy, other.truthy), _common(one.falsy, other.falsy)
     return msgspec.structs.replace(
         main,
         truthy=truthy,
         falsy=falsy,
-        blank=one.blank and other.blank,
-        plain=one.plain and other.plain,
-        about=main.about or one.about or other.about,
+        is_none=one.is_none and other.is_none,
+        is_literal=one.is_literal and other.is_literal,
+        derived=main.derived or one.derived or other.derived,
     )
 
 
-def _without(package: str, guards: Guards) -> bool:
+def _runs_without(package: str, guards: Guards) -> bool:
     """Whether a path runs only where a package is absent."""
     return any(
         guard.kind == "absent" and package == guard.subject.partition(".")[0].partition(":")[0]
@@ -355,5 +363,5 @@ def _without(package: str, guards: Guards) -> bool:
     )
 
 
-def _same(one: str, other: str) -> str:
+def _same_or_empty(one: str, other: str) -> str:
     return one if one == other else ""

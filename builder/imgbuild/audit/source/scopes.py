@@ -13,12 +13,12 @@ import msgspec
 
 from imgbuild.audit.source.facts import Field
 
-# A local name of which nothing is known, or of which different things were said.
+# The type of a local name that is unknown or ambiguous.
 UNTYPED = ""
 NONE = "None"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
-# The fields in which a node binds names of its scope, where no expression of the module binds any.
+# The fields of a node that bind names in its scope, in a module without `:=`.
 _BINDING: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Assign: ("targets",),
     ast.AnnAssign: ("target",),
@@ -51,7 +51,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class LocalTypes:
-    """Types of names, each kept only while all that binds the name agrees."""
+    """Types of names; a name that is bound to values of different types has none."""
 
     __slots__ = ("names",)
 
@@ -60,9 +60,9 @@ class LocalTypes:
         self.names: dict[str, str] = {}
 
     def bind(self, name: str, kind: str) -> None:
-        """A binding of a name, to an expression of this type ("" if it cannot be told).
+        """Bind a name to an expression of this type, "" if unknown.
 
-        None is what a name holds until it gets its value, and says nothing.
+        None does not count: it is often a placeholder until the value is assigned.
         """
         known = self.names.get(name)
         if known is None or known == NONE:
@@ -72,8 +72,8 @@ class LocalTypes:
         elif known not in (kind, kind.removesuffix("()")):
             self.names[name] = known.removesuffix("()") if known == f"{kind}()" else UNTYPED
 
-    def blur(self, name: str) -> None:
-        """Forget the type of a name: it is asked for with isinstance, or bound by other means."""
+    def forget(self, name: str) -> None:
+        """Forget the type of a name, which may be of several."""
         if name in self.names:
             self.names[name] = UNTYPED
 
@@ -113,25 +113,25 @@ class Scope:
         self.members = members
         self.owner: ClassMembers | None = parent.owner if parent and kind == "function" else members
 
-    def inner(self, name: str) -> str:
+    def qualified(self, name: str) -> str:
         """The qualified name of something defined here."""
         return f"{self.name}.{name}" if self.name else name
 
 
 class BindingSite(msgspec.Struct, frozen=True):
-    """A binding: its line, the module if it imports one; `given` is an import or a definition."""
+    """A binding. `module` is the imported module; `definition`: it is an import or a definition."""
 
     line: int
     module: str = ""
-    given: bool = False
+    definition: bool = False
 
 
 def binding_sites(
     body: Sequence[ast.AST], *, expressions: bool = True
 ) -> dict[str, list[BindingSite]]:
-    """The bindings among statements, without those of names that are declared to be others'.
+    """Name → bindings among statements, without names that are declared global or nonlocal.
 
-    `expressions=False` passes over expressions, for a module without `:=`: most of a tree.
+    `expressions=False` skips expressions, which are most of a tree, for a module without `:=`.
     """
     inside = _inside if expressions else _binding
     found: dict[str, list[BindingSite]] = {}
@@ -150,8 +150,8 @@ def binding_sites(
         else:
             name = _name(node)
             if name:
-                given = isinstance(node, (*_FUNCTIONS, ast.ClassDef))
-                site = BindingSite(getattr(node, "lineno", 0), given=given)
+                definition = isinstance(node, (*_FUNCTIONS, ast.ClassDef))
+                site = BindingSite(getattr(node, "lineno", 0), definition=definition)
                 found.setdefault(name, []).append(site)
             left.extend(inside(node))
     for name in declared:
@@ -169,9 +169,9 @@ def _imported(node: ast.Import | ast.ImportFrom) -> Iterable[tuple[str, BindingS
     for alias in node.names:
         if isinstance(node, ast.Import):
             name, module = module_of(alias)
-            yield name, BindingSite(node.lineno, module, given=True)
+            yield name, BindingSite(node.lineno, module, definition=True)
         else:
-            yield alias.asname or alias.name, BindingSite(node.lineno, given=True)
+            yield alias.asname or alias.name, BindingSite(node.lineno, definition=True)
 
 
 def _name(node: ast.AST) -> str:
@@ -182,7 +182,7 @@ def _name(node: ast.AST) -> str:
 
 
 def _binding(node: ast.AST) -> Iterable[ast.AST]:
-    """The parts of a node that belong to the same scope and are no mere expressions."""
+    """The parts of a node that belong to the same scope, without expressions."""
     parts: list[ast.AST] = []
     for field in _BINDING.get(type(node), ()):
         value = getattr(node, field, None)

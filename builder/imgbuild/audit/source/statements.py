@@ -1,6 +1,6 @@
-"""Statements: what reads each kind of them, and the guards under which those inside others run.
+"""Statements: the reader of each kind, and the guards under which nested statements run.
 
-After a statement with branches, a name holds what any of the ways through it may have left there.
+After a statement with branches, a name has any of the values that the paths through it assign.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Statements:
     def __init__(self, conditions: Conditions, *, package: bool) -> None:
         """For the module that `conditions` reads; `package` says that it is an `__init__`."""
         self.conditions = conditions
-        self.known = conditions.known
+        self.names = conditions.names
         self.expressions = Expressions(conditions)
         self.assignments = Assignments(self.expressions, package=package)
         self.definitions = Definitions(self.expressions)
@@ -35,11 +35,11 @@ class Statements:
         self.watchers: dict[type[ast.stmt], Callable[[Any], None]] = {}
 
     def block(self, statements: Sequence[ast.stmt], guards: Guards = ()) -> None:
-        """Read statements one after another; what an early exit rules out holds for the rest."""
+        """Read statements in order; after an early exit, the rest has the opposite guards."""
         expressions = self.expressions
         before = expressions.guards
         if guards:
-            expressions.guards = expressions.joined(guards)
+            expressions.guards = expressions.with_guards(guards)
         for statement in statements:
             kind = type(statement)
             if kind in self.watchers:
@@ -48,28 +48,28 @@ class Statements:
             if reader is None:
                 expressions.visit(statement)
             elif left := reader(self, statement):
-                expressions.guards = expressions.joined(left)
+                expressions.guards = expressions.with_guards(left)
         expressions.guards = before
 
     def _if(self, node: ast.If) -> Guards | None:
         self.expressions.visit(node.test)
         yes, no = self.conditions.read(node.test)
         data = () if typing_only(yes + no) else (Guard("data"),)
-        before = self.known.state()
+        before = self.names.state()
         self.block(node.body, yes or data)
-        held = self.known.turn(before)
+        held = self.names.restore(before)
         self.block(node.orelse, no or data)
-        other = self.known.state()
+        other = self.names.state()
         if typing_only(yes):
-            self.known.turn({**held, **other})
+            self.names.restore({**held, **other})
         elif typing_only(no):
-            self.known.turn({**other, **held})
+            self.names.restore({**other, **held})
         else:
             ways = ((node.body, FlowPath(held, yes)), (node.orelse, FlowPath(other, no)))
-            self.known.join(*(path for body, path in ways if not leaves(body)))
-        if leaves(node.body):
+            self.names.join(*(path for body, path in ways if not never_continues(body)))
+        if never_continues(node.body):
             return no
-        return yes if node.orelse and leaves(node.orelse) else None
+        return yes if node.orelse and never_continues(node.orelse) else None
 
     def _assert(self, node: ast.Assert) -> Guards | None:
         self.expressions.visit(node.test)
@@ -77,40 +77,40 @@ class Statements:
 
     def _try(self, node: Try) -> None:
         tried = read_try(node, self.conditions, self.assignments.absolute)
-        before = self.known.state()
+        before = self.names.state()
         self.block(node.body, tried.body)
-        done = self.known.state()
-        self.known.join(FlowPath(done), FlowPath(before, fallback=True))
-        self.known.interrupted(node.body, before)
-        failed = self.known.state()
+        done = self.names.state()
+        self.names.join(FlowPath(done), FlowPath(before, fallback=True))
+        self.names.after_interruption(node.body, before)
+        failed = self.names.state()
         paths = self._handlers(node, tried, failed)
-        self.known.turn(done)
+        self.names.restore(done)
         self.block(node.orelse, tried.orelse)
-        if not leaves(node.body) and not leaves(node.orelse):
-            paths.insert(0, FlowPath(self.known.state(), tried.orelse))
-        self.known.join(*paths)
+        if not never_continues(node.body) and not never_continues(node.orelse):
+            paths.insert(0, FlowPath(self.names.state(), tried.orelse))
+        self.names.join(*paths)
         self.block(node.finalbody)
         for name, (truthy, falsy) in tried.flags.items():
-            held = self.known.state().get(name, UNKNOWN)
-            self.known.bind(name, msgspec.structs.replace(held, truthy=truthy, falsy=falsy))
+            held = self.names.state().get(name, UNKNOWN)
+            self.names.bind(name, msgspec.structs.replace(held, truthy=truthy, falsy=falsy))
 
     def _handlers(self, node: Try, tried: TryGuards, failed: State) -> list[FlowPath]:
-        """Read what follows `except`; the ways that lead on from there."""
+        """Read the handlers; returns the paths that continue after them."""
         paths = []
         scope = self.expressions.scope
         for handler, guards in zip(node.handlers, tried.handlers, strict=True):
-            self.known.turn(failed)
+            self.names.restore(failed)
             if handler.type is not None:
                 self.expressions.visit(handler.type)
             if handler.name:
-                self.known.bind(handler.name)
+                self.names.bind(handler.name)
                 if scope.kind == "function":
                     scope.locals.bind(handler.name, "")
             self.block(handler.body, guards)
             if handler.name:  # Python deletes it
-                self.known.bind(handler.name)
-            if not leaves(handler.body):
-                paths.append(FlowPath(self.known.state(), guards, fallback=True))
+                self.names.bind(handler.name)
+            if not never_continues(handler.body):
+                paths.append(FlowPath(self.names.state(), guards, fallback=True))
         return paths
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
@@ -123,39 +123,39 @@ class Statements:
             if isinstance(call, ast.Call) and dotted(call.func).endswith("suppress"):
                 names = [dotted(argument).rpartition(".")[2] for argument in call.args]
                 guards += (Guard("handled", ", ".join(names)),)
-        before = self.known.state()
+        before = self.names.state()
         self.block(node.body, guards)
         if guards:
-            self.known.join(FlowPath(self.known.state()), FlowPath(before, fallback=True))
+            self.names.join(FlowPath(self.names.state()), FlowPath(before, fallback=True))
 
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         self.expressions.visit(node.iter)
-        before = self.known.state()
-        self.known.repeated(node.body)
+        before = self.names.state()
+        self.names.enter_loop(node.body)
         self.assignments.targets(node.target, node)
         self.block(node.body)
-        self._after(node.body, before)
+        self._after_loop(node.body, before)
         self.block(node.orelse)
 
     def _while(self, node: ast.While) -> None:
-        before = self.known.state()
-        self.known.repeated((node.test, *node.body))
+        before = self.names.state()
+        self.names.enter_loop((node.test, *node.body))
         self.expressions.visit(node.test)
         self.block(node.body, self.conditions.read(node.test)[0])
-        self._after(node.body, before)
+        self._after_loop(node.body, before)
         self.block(node.orelse)
 
-    def _after(self, body: Sequence[ast.stmt], before: State) -> None:
-        """Names hold what they held before a loop, or what it left in them."""
-        self.known.join(FlowPath(self.known.state()), FlowPath(before))
-        self.known.interrupted(body, before)
+    def _after_loop(self, body: Sequence[ast.stmt], before: State) -> None:
+        """Names have their values from before the loop, or from its end."""
+        self.names.join(FlowPath(self.names.state()), FlowPath(before))
+        self.names.after_interruption(body, before)
 
     def _match(self, node: ast.Match) -> None:
         self.expressions.visit(node.subject)
-        before = self.known.state()
+        before = self.names.state()
         paths = [FlowPath(before)]
         for case in node.cases:
-            self.known.turn(before)
+            self.names.restore(before)
             for part in ast.walk(case.pattern):
                 for value in _pattern_values(part):
                     self.expressions.visit(value)
@@ -168,9 +168,9 @@ class Statements:
                 guards = self.conditions.read(case.guard)[0]
             data = (Guard("data"),) if case.guard is not None else ()
             self.block(case.body, guards or data)
-            if not leaves(case.body):
-                paths.append(FlowPath(self.known.state(), guards))
-        self.known.join(*paths)
+            if not never_continues(case.body):
+                paths.append(FlowPath(self.names.state(), guards))
+        self.names.join(*paths)
 
     def _function(self, node: FunctionNode) -> None:
         self.definitions.function(node, self.block)
@@ -178,7 +178,7 @@ class Statements:
     def _class(self, node: ast.ClassDef) -> None:
         self.definitions.class_(node, self.block)
 
-    # What reads each kind of statement; the guards that it returns hold for those that follow.
+    # The reader of each kind of statement; it returns guards of the statements that follow.
     _readers: ClassVar[dict[type[ast.stmt], Callable[[Statements, Any], Guards | None]]] = {
         ast.Import: lambda self, node: self.assignments.import_(node),
         ast.ImportFrom: lambda self, node: self.assignments.import_from(node),
@@ -207,7 +207,7 @@ class Statements:
 
 
 def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
-    """The expressions of a part of a pattern that a subject is compared with."""
+    """The expressions in a part of a pattern, with which the subject is compared."""
     if isinstance(part, ast.MatchValue):
         return (part.value,)
     if isinstance(part, ast.MatchClass):
@@ -216,12 +216,12 @@ def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
 
 
 def typing_only(guards: Guards) -> bool:
-    """Whether a condition asks whether a type checker is reading: one branch always runs then."""
+    """Whether a condition is on TYPE_CHECKING, so that one branch always runs."""
     return any(guard.kind == "typing" for guard in guards)
 
 
-def leaves(block: Sequence[ast.stmt]) -> bool:
-    """Whether a block never goes on to what follows it."""
+def never_continues(block: Sequence[ast.stmt]) -> bool:
+    """Whether a block never continues with the statement after it."""
     if not block:
         return False
     last = block[-1]
@@ -229,4 +229,4 @@ def leaves(block: Sequence[ast.stmt]) -> bool:
         return True
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
         return dotted(last.value.func) in ("sys.exit", "exit", "quit", "os._exit", "pytest.skip")
-    return isinstance(last, ast.If) and leaves(last.body) and leaves(last.orelse)
+    return isinstance(last, ast.If) and never_continues(last.body) and never_continues(last.orelse)

@@ -7,7 +7,7 @@ import builtins
 
 BUILTINS = frozenset(dir(builtins))
 
-# Annotations that say nothing of a receiver: builtins, typing's own words, containers.
+# Annotations that do not name the class of a receiver: builtins, typing's names, containers.
 _NO_TYPES = BUILTINS | frozenset(
     [
         "Any",
@@ -108,7 +108,7 @@ def _only(nodes: list[ast.expr]) -> str:
 
 
 class SourceText:
-    """The text of a module, from which the text of a node is cut: cheaper than writing it anew."""
+    """The source of a module, to cut the text of a node from: faster than ast.unparse."""
 
     def __init__(self, source: bytes) -> None:
         """Split into lines as the parser counts them."""
@@ -130,7 +130,7 @@ class SourceText:
         return cut.decode("utf-8", "replace")
 
     def short(self, node: ast.expr) -> str:
-        """The node's source, cut where it grows too long to show."""
+        """The node's source, shortened to 160 characters."""
         text = self.text(node)
         return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 

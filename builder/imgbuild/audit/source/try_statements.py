@@ -16,15 +16,15 @@ from imgbuild.audit.source.text import dotted
 Try = ast.Try | ast.TryStar
 Absolute = Callable[[ast.ImportFrom], str]
 
-# Exceptions that a missing package or name raises; those that an import raises as anything else
-# may; those whose handling hides what we look for.
+# Exceptions of a missing package or name; those that any code may raise, imports too; all whose
+# handlers hide a finding.
 _OF_IMPORTS = frozenset(("ImportError", "ModuleNotFoundError", "PackageNotFoundError"))
 _OF_ANYTHING = frozenset(("Exception", "BaseException", "OSError", "RuntimeError"))
 _HIDING = _OF_IMPORTS | _OF_ANYTHING | {"AttributeError", "TypeError", "NameError"}
 
 
 class TryGuards(msgspec.Struct, frozen=True):
-    """The guards of each branch of a `try`, and the names that tell which one ran."""
+    """The guards of each branch of a `try`, and of names that record which one ran."""
 
     body: Guards
     handlers: tuple[Guards, ...]
@@ -33,7 +33,7 @@ class TryGuards(msgspec.Struct, frozen=True):
 
 
 def read_try(node: Try, conditions: Conditions, absolute: Absolute) -> TryGuards:
-    """What guards the branches of a `try`; `absolute` names the module of a `from` import."""
+    """The guards of a `try`; `absolute` returns the module of a `from` import."""
     caught = [_caught(handler) for handler in node.handlers]
     raised = _raised(node, conditions)
     if raised is not None:
@@ -75,26 +75,26 @@ def _caught(handler: ast.ExceptHandler) -> list[str]:
 
 
 def _of_absence(names: list[str], *, more: bool) -> bool:
-    """Whether a handler of these runs only where what is asked for is absent.
+    """Whether a handler of these exceptions runs only if a package or name is absent.
 
-    `more` says that the body does more than ask.
+    `more` says that the body does more than import and read versions.
     """
     wide = bool(_OF_ANYTHING & set(names))
     return not (wide and more) and bool((_OF_IMPORTS | _OF_ANYTHING) & set(names))
 
 
 def _asks(body: list[ast.stmt], conditions: Conditions) -> bool:
-    """Whether statements only import and ask for versions, beside what cannot fail."""
-    before = conditions.known.state()
+    """Whether statements only import, read versions, or cannot fail."""
+    before = conditions.names.state()
     asks = all(_asking(statement, conditions) for statement in body)
-    conditions.known.turn(before)
+    conditions.names.restore(before)
     return asks
 
 
 def _asking(statement: ast.stmt, conditions: Conditions) -> bool:
     if isinstance(statement, ast.Import):
         for bound, module in map(module_of, statement.names):
-            conditions.known.bind(bound, NameValue(module=module))
+            conditions.names.bind(bound, NameValue(module=module))
     if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
         return isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass))
     value = statement.value
@@ -112,7 +112,7 @@ def _raises(block: list[ast.stmt]) -> bool:
 
 
 def _raised(node: Try, conditions: Conditions) -> Branches | None:
-    """`try: if not is_torch_available(): raise X` with `except X`: an `if` in other words."""
+    """`try: if not is_torch_available(): raise X` with `except X`, which is an `if`."""
     first = node.body[0]
     if len(node.body) != 1 or not isinstance(first, ast.If) or first.orelse:
         return None
@@ -123,7 +123,7 @@ def _raised(node: Try, conditions: Conditions) -> Branches | None:
 
 
 def _subjects(body: list[ast.stmt], conditions: Conditions, absolute: Absolute) -> list[str]:
-    """What must be there for the body to succeed: modules, and names as "module:name"."""
+    """The modules, and names as "module:name", that the body needs to succeed."""
     found: list[str] = []
     for statement in body:
         if isinstance(statement, ast.Import):
@@ -142,7 +142,7 @@ def _subjects(body: list[ast.stmt], conditions: Conditions, absolute: Absolute) 
 
 
 def _flags(node: Try, present: Guards, missing: Guards) -> dict[str, Branches]:
-    """Names that differ between success and failure: a flag, or a module that became None."""
+    """Names whose value depends on success: a flag, or a module that becomes None."""
     succeeded = {name: True for name, value in _constants([*node.body, *node.orelse]) if value}
     for statement in node.body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -163,7 +163,7 @@ def _flags(node: Try, present: Guards, missing: Guards) -> dict[str, Branches]:
 
 
 def _flaglike(node: Try, name: str) -> bool:
-    """Whether a name is set to True in a `try` that fails silently: False stood before it."""
+    """Whether a `try` sets a name to a constant, as a flag that was False before."""
     return any(
         isinstance(statement, ast.Assign)
         and isinstance(statement.value, ast.Constant)

@@ -17,8 +17,8 @@ from imgbuild.audit.source.comparisons import MIRROR
 from imgbuild.audit.source.name_values import NameValues
 from imgbuild.audit.source.text import dotted, string
 
-# Words in predicates (`is_WORD_available`) that are packages, and the module each stands for where
-# it has another name. A word that is not here is nothing that we know: a device, a feature.
+# Words in predicates (`is_WORD_available`) that are packages, with the name of the module if it
+# differs. Any other word is not known to be a package: it may be a device or a feature.
 _WORDS = """
 accelerate aiohttp airllm apex auto_awq=awq auto_gptq auto_round awq av bitblas bitsandbytes
 bnb=bitsandbytes boto3 clearml codecarbon comet=comet_ml comet_ml compressed_tensors cv2 dask
@@ -66,10 +66,10 @@ _OPERATORS = {
 }
 _VERSION_NAME = re.compile(r"_*(?:get_)?(?P<word>\w+?)_version", re.IGNORECASE)
 _LOOKS_LIKE = re.compile(r"v?\d+(\.\d+)*[\w.+-]*$")
-# Functions that turn text into a version that compares, and those that ask for a package's version.
+# Functions that parse a version, and those that return a package's version.
 _PARSERS = frozenset(("Version", "parse", "parse_version", "LooseVersion", "StrictVersion", "str"))
 _MAKERS = _PARSERS - {"str"}
-# What turns a part of a version into numbers, and methods that give the version again.
+# Functions that convert a part of a version, and methods that return the version itself.
 _CONVERTERS = frozenset(("bool", "float", "int", "list", "map", "tuple"))
 _SAME = frozenset(("lstrip", "removeprefix", "removesuffix", "replace", "rstrip", "strip"))
 _ASKERS = frozenset(
@@ -91,7 +91,7 @@ _OF_VERSIONS = frozenset(("release", "base_version", "public", "version", "__ver
 _SINGLE = ("number", "text")
 
 
-def available(name: str) -> str:
+def predicate_module(name: str) -> str:
     """The module of a predicate by its name: `is_vllm_available`, `_trl_available`, `HAS_RAY`."""
     found = _AVAILABLE.fullmatch(name)
     if found is None:
@@ -100,8 +100,8 @@ def available(name: str) -> str:
     return PACKAGES.get(word, "")
 
 
-def compared(name: str) -> tuple[str, str, str] | None:
-    """Module, operator and version of `is_torch_greater_or_equal_than_2_6`, as far as named."""
+def version_predicate(name: str) -> tuple[str, str, str] | None:
+    """Module, operator and version in a name: `is_torch_greater_or_equal_than_2_6`."""
     found = _GREATER.fullmatch(name)
     if found is None:
         return None
@@ -113,16 +113,16 @@ def compared(name: str) -> tuple[str, str, str] | None:
 
 
 class Versions:
-    """What the names of a module have to do with versions."""
+    """Reads expressions for versions of packages."""
 
-    def __init__(self, known: NameValues) -> None:
-        """With what the names hold."""
-        self.known = known
+    def __init__(self, names: NameValues) -> None:
+        """With the values of names at the current place."""
+        self.names = names
 
     def package(self, node: ast.AST) -> str:
-        """The package whose version an expression is; "" if it is none."""
+        """The package whose version an expression is; "" if it is not a version."""
         if isinstance(node, ast.Name):
-            return self.known.held(node.id).package or self._named(node.id)
+            return self.names.value(node.id).package or self._named(node.id)
         if isinstance(node, ast.Subscript):
             return self._first(node)
         if isinstance(node, ast.Attribute):
@@ -134,12 +134,12 @@ class Versions:
     def _named(self, name: str) -> str:
         found = _VERSION_NAME.fullmatch(name)
         package = PACKAGES.get(found["word"].lower(), "") if found is not None else ""
-        if not package or self.known.own(name) or self.known.held(name).other:
+        if not package or self.names.is_local(name) or self.names.value(name).unconditional:
             return ""
         return package
 
     def _first(self, node: ast.Subscript) -> str:
-        """`….split("+")[0]`: a version without what is local; any other part is not the whole."""
+        """`….split("+")[0]`: a version without its local part."""
         zero = isinstance(node.slice, ast.Constant) and node.slice.value == 0
         call = node.value
         if not zero or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -151,7 +151,7 @@ class Versions:
         name = dotted(node)
         if node.attr in ("__version__", "VERSION", "version") and name:
             first = name.partition(".")[0]
-            module = self.known.held(first).module
+            module = self.names.value(first).module
             if module and node.attr != "version":
                 return module.partition(".")[0]
         if node.attr in _OF_VERSIONS:
@@ -166,33 +166,33 @@ class Versions:
         if not callee:
             return ""
         if not node.args:
-            return self._named(last) if callee != last or not self.known.own(last) else ""
+            return self._named(last) if callee != last or not self.names.is_local(last) else ""
         if last in _ASKERS:
             text = string(node.args[0])
             if text is None and isinstance(node.args[0], ast.Name):
-                text = self.known.held(node.args[0].id).literal
+                text = self.names.value(node.args[0].id).literal
             if text and not _LOOKS_LIKE.match(text):
                 return text.replace("-", "_")
         return self.package(node.args[0]) if last in _PARSERS else ""
 
-    def touched(self, node: ast.AST) -> bool:
-        """Whether a value was made of a version, or of an answer that hangs on one."""
+    def depends_on_version(self, node: ast.AST) -> bool:
+        """Whether a value was computed from a version, or from a condition on one."""
         if isinstance(node, ast.Name):
-            return self.known.held(node.id).about or bool(self.package(node))
-        if self.package(node) or all(self.spoken(node)):
+            return self.names.value(node.id).derived or bool(self.package(node))
+        if self.package(node) or all(self.answers(node)):
             return True
         if isinstance(node, ast.Attribute):
-            return self.touched(node.value)
+            return self.depends_on_version(node.value)
         if isinstance(node, ast.Call):
             return self._made(node)
         if isinstance(node, ast.Compare):
             return any(map(self._version, (node.left, *node.comparators)))
         if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
-            return self.touched(node.generators[0].iter)
-        return any(map(self.touched, _operands(node)))
+            return self.depends_on_version(node.generators[0].iter)
+        return any(map(self.depends_on_version, _operands(node)))
 
-    def spoken(self, node: ast.AST) -> tuple[bool, bool]:
-        """Whether an attribute or a call of this module's own says something, true and false."""
+    def answers(self, node: ast.AST) -> tuple[bool, bool]:
+        """Whether an attribute or function of this module is informative if true, and if false."""
         last = ""
         if isinstance(node, ast.Attribute):
             last = node.attr
@@ -200,25 +200,25 @@ class Versions:
             callee = dotted(node.func)
             last = callee.rpartition(".")[2]
             last = last if callee in (last, f"self.{last}", f"cls.{last}") else ""
-        return self.known.speaking.get(last, (False, False))
+        return self.names.answers.get(last, (False, False))
 
     def _made(self, node: ast.Call) -> bool:
         callee = dotted(node.func)
         if callee.rpartition(".")[2] in _PARSERS or callee in _CONVERTERS:
-            return any(map(self.touched, node.args))
-        return isinstance(node.func, ast.Attribute) and self.touched(node.func.value)
+            return any(map(self.depends_on_version, node.args))
+        return isinstance(node.func, ast.Attribute) and self.depends_on_version(node.func.value)
 
     def _version(self, node: ast.expr) -> bool:
-        """Whether an operand is a version: of a package, or one that is spelled out."""
+        """Whether an operand is a version: of a package, or a literal."""
         if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in _MAKERS:
-            return bool(self.literal(node)) or self.touched(node)
-        return self.touched(node)
+            return bool(self.literal(node)) or self.depends_on_version(node)
+        return self.depends_on_version(node)
 
     def literal(self, node: ast.AST) -> str:
-        """The version that an expression spells out; "" if it does not."""
+        """The version that an expression is a literal of; "" if it is not one."""
         text = string(node)
         if text is None and isinstance(node, ast.Name):
-            text = self.known.held(node.id).literal or None
+            text = self.names.value(node.id).literal or None
         if text is not None:
             return text.removeprefix("v") if _LOOKS_LIKE.match(text) else ""
         if isinstance(node, ast.Attribute) and node.attr in _OF_VERSIONS:
@@ -230,7 +230,7 @@ class Versions:
 
 
 def _operands(node: ast.AST) -> Sequence[ast.expr]:
-    """The parts of an expression whose value is that of one of them, or made of it."""
+    """The parts of an expression that its value may come from."""
     if isinstance(node, ast.BoolOp):
         return node.values
     if isinstance(node, ast.IfExp):
@@ -243,7 +243,7 @@ def _operands(node: ast.AST) -> Sequence[ast.expr]:
 
 
 def numbers(node: ast.AST) -> str:
-    """The version that a tuple of numbers spells: (3, 11) is 3.11."""
+    """The version of a tuple of numbers: (3, 11) is 3.11; "" for anything else."""
     if not isinstance(node, ast.Tuple) or not node.elts:
         return ""
     parts = []
@@ -255,14 +255,14 @@ def numbers(node: ast.AST) -> str:
 
 
 class VersionPart(msgspec.Struct, frozen=True):
-    """The first numbers of a package's version: how many, and as what they are compared."""
+    """The first `count` numbers of a package's version, and their type in a comparison."""
 
     package: str
     count: int
     form: Literal["number", "numbers", "text", "texts"]
 
 
-def of_part(
+def part_comparison(
     versions: Versions, left: ast.expr, sign: str, right: ast.expr
 ) -> tuple[str, str] | None:
     """The package and the specifier of one comparison; None if neither side is a part."""
@@ -280,7 +280,7 @@ def of_part(
 
 
 def _spec(sign: str, items: list[int]) -> str:
-    """What the whole version fits where its first numbers compare so with as many others."""
+    """The specifier of versions whose first numbers compare so with `items`."""
     text = ".".join(map(str, items))
     if sign in ("==", "!="):
         return f"{sign}{text}.*"
@@ -342,7 +342,7 @@ def _converted(versions: Versions, callee: str, given: list[ast.expr]) -> Versio
 
 
 def _each_as_int(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
-    """What `int(x) for x in …` goes through; None for any other comprehension."""
+    """The iterable of `int(x) for x in …`; None for any other comprehension."""
     each, made = node.generators[0], node.elt
     if len(node.generators) != 1 or each.ifs or not isinstance(made, ast.Call):
         return None
@@ -352,7 +352,7 @@ def _each_as_int(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
 
 
 def _items(part: VersionPart, node: ast.expr) -> list[int]:
-    """The numbers that a part is compared with; nothing if they are no literals of its form."""
+    """The numbers that a part is compared with; none unless they are literals of its form."""
     if part.form in _SINGLE:
         nodes = [node]
     else:

@@ -18,7 +18,7 @@ from imgbuild.audit.source.name_values import Branches, Guards, NameValues
 from imgbuild.audit.source.statements import Statements
 from imgbuild.audit.source.text import SourceText, dotted, string
 
-# A module without these words declares no window: most are not walked at all.
+# A module without these words has no window: most need not be parsed.
 _COMPARES = re.compile(rb"__version__|[Vv]ersion\(|version\.parse|require_version")
 _REFUSES = re.compile(rb"\braise\b|\bassert\b|\.warn|require_version")
 _WARNERS = frozenset(("warn", "warning", "warning_once", "warn_once", "warning_advice"))
@@ -30,8 +30,8 @@ _UNSET = re.compile(r"not \(.*\bos\.(?:getenv|environ)\b.*\)|.*\bos\.(?:getenv|e
 Outcome = Literal["raise", "warn"]
 
 
-def find(source: bytes, module: str, *, package: bool) -> tuple[Window, ...]:
-    """The windows that `source` declares; none for what cannot be parsed."""
+def read_windows(source: bytes, module: str, *, package: bool) -> tuple[Window, ...]:
+    """The windows that `source` declares; none if it cannot be parsed."""
     if _COMPARES.search(source) is None or _REFUSES.search(source) is None:
         return ()
     try:
@@ -46,9 +46,9 @@ def find(source: bytes, module: str, *, package: bool) -> tuple[Window, ...]:
 class _WindowReader:
     """Records the statements that raise or warn, with the guards under which they run.
 
-    Of these guards nothing is left out: data is one of them, and so is the outside of a range. A
-    spec that starts with "!" is what a specifier leaves out; "==@other", "!=@other" and
-    "^=@other", "!^=@other" compare with the version of another package (equal, starts with).
+    The guards are complete: conditions on data and the outside of a range are included. A spec
+    that starts with "!" is the complement of a specifier; "==@other", "!=@other", "^=@other" and
+    "!^=@other" compare with the version of another package (equal, starts with).
     """
 
     def __init__(self, source: bytes, tree: ast.Module, module: str, *, package: bool) -> None:
@@ -100,7 +100,7 @@ class _WindowReader:
 
     def _assert(self, node: ast.Assert) -> None:
         failed = self.conditions.read(node.test)[1]
-        guards = self.expressions.joined(failed)
+        guards = self.expressions.with_guards(failed)
         self._window(node.lineno, "raise", "AssertionError", guards)
 
     def _expression(self, node: ast.Expr) -> None:
@@ -113,16 +113,16 @@ class _WindowReader:
                 self._require(call)
 
     def _require(self, call: ast.Call) -> None:
-        """`require_version("numpy>=2")` raises for anything else, and where numpy is absent."""
+        """`require_version("numpy>=2")` raises for other versions and if numpy is absent."""
         try:
             wanted = Requirement(string(call.args[0]) or "")
         except InvalidRequirement:
             return
         guard = Guard("version", wanted.name.replace("-", "_"), f"!{wanted.specifier}")
-        self._window(call.lineno, "raise", "ImportError", self.expressions.joined((guard,)))
+        self._window(call.lineno, "raise", "ImportError", self.expressions.with_guards((guard,)))
 
     def _window(self, line: int, outcome: Outcome, name: str, guards: Guards) -> None:
-        """Keep what the version of another package decides, and nothing behind that."""
+        """Record a window if its last guard is on the version of another package."""
         kept = tuple(one for one in guards if not _UNSET.fullmatch(one.subject))
         own = self.conditions.module.partition(".")[0]
         if kept and kept[-1].kind == "version" and kept[-1].subject != own:
@@ -130,9 +130,9 @@ class _WindowReader:
 
 
 def _complement(guards: Guards, other: Guards) -> Guards:
-    """`guards`, or what is known of them when only the other branch is understood.
+    """`guards`, or the complement of `other` if only the other branch is understood.
 
-    That is the outside of a range where `other` holds clauses about one package, or data.
+    There is a complement if `other` is a version range of one package, or data.
     """
     if len(guards) != 1 or guards[0].kind != "unknown" or not other:
         return guards

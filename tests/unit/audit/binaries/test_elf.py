@@ -195,7 +195,7 @@ def test_a_library_without_gpu_code_has_none() -> None:
         (0x5A055A, 7, "sm_90"),
     ],
 )
-def test_a_file_of_machine_code_tells_its_architecture(flags: int, abi: int, arch: str) -> None:
+def test_the_architecture_of_a_file_of_machine_code(flags: int, abi: int, arch: str) -> None:
     head = b"\x7fELF\x02\x01\x01" + bytes([0x41, abi]) + bytes(7)
     data = head + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 0, flags, 64, 0, 0, 0, 0, 0)
     facts = read_elf(opened(data), "kernel.cubin")

@@ -6,7 +6,7 @@ import pytest
 
 from imgbuild.audit.checks import calls
 from imgbuild.audit.main_path.closure import main_path
-from imgbuild.audit.main_path.policy import Entry, Policy, Registry
+from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy, NameRegistry
 from imgbuild.report import Relation, Severity
 from tests.support.source_modules import SourceModules, rules
 
@@ -50,7 +50,7 @@ Mine()
 """
 
 
-def check(user: str, policy: Policy | None = None):
+def check(user: str, policy: MainPathPolicy | None = None):
     package_set = SourceModules({"user 1.0": {"user/__init__.py": user}, "lib 2.0": LIB})
     policy = policy or rules("user")
     return calls.check(package_set, main_path(package_set, policy), policy)
@@ -150,15 +150,15 @@ AUTO = {
     ],
 )
 def test_a_name_that_is_registered_already(call, found):
-    registry = Registry(
+    registry = NameRegistry(
         method="lib.auto.AutoConfig.register",
         files=("lib/elsewhere.py", "lib/auto.py"),
         table="TABLE",
         allowed_by="exist_ok",
     )
-    policy = Policy(
+    policy = MainPathPolicy(
         walk=frozenset(("user", "lib")),
-        entries=(Entry(name="user", why="a test"),),
+        entries=(MainPathEntry(name="user", why="a test"),),
         registries=(registry,),
     )
     user = f"from lib import AutoConfig\nNAME = 'x'\n{call}\n"
@@ -234,6 +234,6 @@ main()
         ),
     ],
 )
-def test_what_stands_behind_a_question_for_a_parameter(test, found):
+def test_code_behind_a_test_for_a_parameter(test, found):
     findings = check(ASKED.format(test=test))
     assert sorted((one.evidence.subject, one.severity) for one in findings) == sorted(found)

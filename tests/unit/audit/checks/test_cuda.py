@@ -142,7 +142,7 @@ def test_the_metapackage_says_what_is_of_its_release() -> None:
     )
     findings = cudas.check(package_set, "13.0")
     assert subjects(findings) == [("nvidia-cublas", "nvidia-cublas 13.2.0.9")]
-    assert findings[0].remedy == "hold nvidia-cublas to CUDA 13.0: nvidia-cublas==13.1.0.*"
+    assert findings[0].remedy == "constrain nvidia-cublas to CUDA 13.0: nvidia-cublas==13.1.0.*"
 
 
 # -- GPUs

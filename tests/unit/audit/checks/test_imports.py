@@ -37,7 +37,7 @@ def test_a_module_that_is_gone():
     assert one.evidence.subject == "lib.tools"
 
 
-def test_a_package_that_nobody_brings():
+def test_a_package_that_is_not_installed():
     (one,) = check("import setuptools\n")
     assert one.evidence.relation is Relation.PACKAGE
     assert one.evidence.subject == "setuptools"

@@ -63,7 +63,7 @@ def test_symbols_of_the_base_the_interpreter_and_the_driver_are_there(symbol: st
 
 
 @pytest.mark.parametrize("symbol", ["PyNew_OfTomorrow", "cublasOfTomorrow", "custom_op"])
-def test_a_symbol_of_nobody_is_found_only_where_all_is_seen(symbol: str) -> None:
+def test_an_undefined_symbol_is_reported_only_for_a_complete_package_set(symbol: str) -> None:
     assert relation(only(kernels(symbol)))[0] is Relation.SYMBOL
     assert found(kernels(symbol), base=False) == []
 
@@ -98,7 +98,7 @@ def linked(name: str, **facts: object) -> SharedObjects:
     return SharedObjects({"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=(name,), **facts)]})
 
 
-def test_a_library_of_nobody_is_an_error() -> None:
+def test_a_library_that_no_package_has_is_an_error() -> None:
     finding = only(linked("libcudart.so.13"))
     assert finding.severity is Severity.ERROR
     assert relation(finding) == (Relation.LIBRARY, "", "libcudart.so.13", "vllm/_C.abi3.so")
@@ -182,7 +182,7 @@ def test_what_a_package_requires_may_bring_its_libraries() -> None:
 def test_all_that_a_file_lacks_is_one_finding() -> None:
     asks = module("a/_a.abi3.so", needed=("libx.so.1", "liby.so.1"), undefined=("x_start",))
     finding = only(SharedObjects({"a 1": [asks]}))
-    assert "libx.so.1, which nothing in the image brings; liby.so.1 too" in finding.message
+    assert "libx.so.1, which nothing in the image provides; liby.so.1 too" in finding.message
 
 
 # -- versions
@@ -274,12 +274,12 @@ def test_what_a_module_links_to_counts_as_the_module_does() -> None:
     }
 
 
-def test_one_of_several_choices_is_passed_over() -> None:
+def test_one_of_several_choices_is_skipped() -> None:
     files = [library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
     assert found(SharedObjects({"torch-c-dlpack-ext 1": files})) == []
 
 
-def test_modules_for_another_python_and_another_machine_are_passed_over() -> None:
+def test_modules_for_another_python_and_another_machine_are_skipped() -> None:
     files = [
         module("vllm/_C.cpython-313-x86_64-linux-gnu.so", **LACKS),
         module("vllm/_C.abi3.so", machine="arm64", **LACKS),

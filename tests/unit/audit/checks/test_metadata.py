@@ -73,7 +73,7 @@ def test_another_python(tmp_path):
     assert finding.where == "a 1 a-1.dist-info/METADATA:4"
 
 
-def test_a_specifier_that_is_none_is_passed_over(tmp_path):
+def test_a_specifier_that_is_none_is_skipped(tmp_path):
     assert found(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.6.*"]}) == []
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from imgbuild.audit.checks import rules
-from imgbuild.audit.checks.rules import Rule, Shown
+from imgbuild.audit.checks.rules import Rule, RuleEvidence
 from imgbuild.report import Relation, Severity
 from imgbuild.values import Arch
 from tests.support import audited
@@ -18,7 +18,7 @@ RULE = Rule(
     why="it fails",
     cure="choose b>=2",
     source="tried",
-    shown=Shown(file="a/x.h", text="TARGET 2"),
+    shown=RuleEvidence(file="a/x.h", text="TARGET 2"),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from imgbuild.audit.main_path import policy as policies
 from imgbuild.audit.main_path.closure import Level, main_path
-from imgbuild.audit.main_path.policy import Entry, Policy
+from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from tests.support.source_modules import SourceModules, rules
 
 
@@ -120,24 +120,24 @@ def test_lazy_names_load_their_module_when_they_are_used():
     assert level(walk(files, "lib.user"), "lib.deep") is Level.POSSIBLE
 
 
-def test_entries_that_do_not_fit_are_passed_over():
+def test_entry_points_of_other_versions_are_skipped():
     files = {"lib/__init__.py": "", "lib/core.py": ""}
     package_set = SourceModules({"lib 2.0": files})
     named = (
-        Entry(name="lib.core", why="too new", versions=">=3"),
-        Entry(name="lib.gone.Engine", why="of another version"),
-        Entry(name="other.Engine", why="of a package that is not there"),
+        MainPathEntry(name="lib.core", why="too new", versions=">=3"),
+        MainPathEntry(name="lib.gone.Engine", why="of another version"),
+        MainPathEntry(name="other.Engine", why="of a package that is not there"),
     )
-    path = main_path(package_set, Policy(walk=frozenset(("lib",)), entries=named))
+    path = main_path(package_set, MainPathPolicy(walk=frozenset(("lib",)), entries=named))
     assert "lib.core" not in path.modules()
     assert "other" not in path.modules()
 
 
 def test_also_goes_with_its_entry():
     files = {"lib/__init__.py": "", "lib/plugin.py": "class Worker:\n    def run(self): ...\n"}
-    named = (Entry(name="lib", why="the package", also=("lib.plugin.Worker",)),)
+    named = (MainPathEntry(name="lib", why="the package", also=("lib.plugin.Worker",)),)
     path = main_path(
-        SourceModules({"lib 2.0": files}), Policy(walk=frozenset(("lib",)), entries=named)
+        SourceModules({"lib 2.0": files}), MainPathPolicy(walk=frozenset(("lib",)), entries=named)
     )
     assert level(path, "lib.plugin", "Worker.run") is Level.LIKELY
 
@@ -195,7 +195,7 @@ def test_a_private_method_is_reached_by_its_callers_or_for_its_base():
     assert level(path, "lib", "Mine._helper") is None
 
 
-def test_what_nobody_calls_of_an_object_that_is_made_in_some_cases_is_remote():
+def test_a_method_without_a_call_of_an_object_made_in_some_cases_is_remote():
     files = {
         "lib/__init__.py": """
             from other import Unseen

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from imgbuild.audit.main_path.guards import ATTRIBUTE, IMPORT, MISSING, State, evaluate, judge
+from imgbuild.audit.main_path.guards import ATTRIBUTE, IMPORT, MISSING, GuardState, evaluate, judge
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.module import read_module
 from tests.support.source_modules import SourceModules
@@ -19,7 +19,12 @@ WORLD = SourceModules(
         "flash-attn 2.8.3+cu12": {"flash_attn/__init__.py": ""},
     }
 )
-RUNS, SKIPPED, UNKNOWN, HANDLED = State.RUNS, State.SKIPPED, State.UNKNOWN, State.HANDLED
+RUNS, SKIPPED, UNKNOWN, HANDLED = (
+    GuardState.RUNS,
+    GuardState.SKIPPED,
+    GuardState.UNKNOWN,
+    GuardState.HANDLED,
+)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def facts(name: str) -> ModuleFacts:
     return found
 
 
-def resolved(expression: str, module: str = "user", scope: str = "") -> search.Found:
+def resolved(expression: str, module: str = "user", scope: str = "") -> search.LookupResult:
     return search.resolve(WORLD, facts(module), expression, scope=scope)
 
 

@@ -94,7 +94,7 @@ WORLD = SourceModules(
 )
 
 
-def signature(name: str, *, bound: bool = True) -> search.Signature | None:
+def signature(name: str, *, bound: bool = True) -> search.CallSignature | None:
     first, _, member = name.partition(".")
     found = search.lookup(WORLD, "pkg", first)
     if member:

@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from imgbuild.audit.packages.content import GAP, LONGEST, Member, coalesce, open_content
+from imgbuild.audit.packages.content import GAP, LONGEST, WheelMember, coalesce, open_content
 from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, IntegrityError
 from tests.support import wheels
@@ -57,7 +57,7 @@ def test_what_lies_between_is_not_fetched(tmp_path):
 
 
 def member(start, end):
-    return Member(start, end, end - start, end - start, 0, 0)
+    return WheelMember(start, end, end - start, end - start, 0, 0)
 
 
 def test_neighbours_share_a_request_up_to_a_gap_and_a_length():

@@ -28,7 +28,7 @@ def demo(tmp_path):
     return audited.wheel(tmp_path, "demo", "1.0", FILES, metadata="Requires-Dist: numpy>=1\n")
 
 
-def test_a_book_tells_files_metadata_and_modules(store, demo):
+def test_a_book_has_files_metadata_and_modules(store, demo):
     book = Library(store).book(*demo)
     assert book.files["demo/b.py"] == 6
     assert book.metadata.requires == ("numpy>=1",)

@@ -30,7 +30,7 @@ def test_packages_by_any_spelling_and_by_what_is_imported(package_set):
     assert package_set.owner("os.path") is None
 
 
-def test_modules_and_what_stands_for_them(package_set):
+def test_modules_and_opaque_modules(package_set):
     facts = package_set.module("yaml")
     assert isinstance(facts, ModuleFacts)
     assert facts.file == "yaml/__init__.py"

@@ -36,11 +36,11 @@ def test_what_pip_and_uv_write_is_read() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("trl>=0.18", "trl>=0.18 is no exact version"),
-        ("trl==0.18.*", "is no exact version"),
-        ("trl", "is no exact version"),
+        ("trl>=0.18", "trl>=0.18 is not an exact version"),
+        ("trl==0.18.*", "is not an exact version"),
+        ("trl", "is not an exact version"),
         ("./trl.whl", "Expected"),
-        ("trl @ https://example.invalid/trl.whl", "is no exact version"),
+        ("trl @ https://example.invalid/trl.whl", "is not an exact version"),
     ],
 )
 def test_a_line_that_pins_nothing_is_named(line: str, words: str) -> None:
@@ -52,7 +52,7 @@ def test_a_line_that_pins_nothing_is_named(line: str, words: str) -> None:
 
 
 def test_a_file_without_pins_is_refused() -> None:
-    with pytest.raises(InputError, match="no file of pins"):
+    with pytest.raises(InputError, match="is not a list of pinned versions"):
         read_pins("# nothing\n", "pins.txt", MACHINE)
 
 

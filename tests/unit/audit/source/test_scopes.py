@@ -81,7 +81,7 @@ OWN = [path.read_text(encoding="utf-8") for path in sorted(SOURCE.glob("audit/**
 def lines(found: object) -> object:
     """Places by name, whatever their order."""
     assert isinstance(found, dict)
-    return {name: sorted((s.line, s.module, s.given) for s in found[name]) for name in found}
+    return {name: sorted((s.line, s.module, s.definition) for s in found[name]) for name in found}
 
 
 def bodies(source: str) -> list[list[ast.stmt]]:

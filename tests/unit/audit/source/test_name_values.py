@@ -253,7 +253,7 @@ def test_ways_that_meet(first, second, expected):
         "if not found:\n    w = '0.0'\nelse:\n    w = version('vllm')\n",
     ],
 )
-def test_what_stands_for_the_version_of_a_package_that_is_absent_says_nothing(source):
+def test_a_replacement_for_the_version_of_an_absent_package_is_ignored(source):
     asked = 'if Version(w) < Version("0.8"):\n    import marked\n'
     assert guards(source + asked) == (OLD,)
     assert not kinds(source.replace("found", "x") + asked)
