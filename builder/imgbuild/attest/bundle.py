@@ -19,7 +19,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.attest.sbom import packages
-from imgbuild.attest.sbom.packages import Packages
+from imgbuild.attest.sbom.packages import SbomPackages
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.http import credentials
@@ -32,7 +32,7 @@ from imgbuild.matrix.model import DebianBase, Flashinfer, Index, Layers, Matrix,
 from imgbuild.plan import seal
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
-from imgbuild.registry.artifacts import Part
+from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.values import Sha256, sha256
 
 ARTIFACT_TYPE = "application/vnd.imgbuild.lock.v1+json"
@@ -58,7 +58,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
     lock: Lock
     sealed: Seal
-    packages: Packages
+    packages: SbomPackages
     sources: Sources
     data: dict[str, bytes]
 
@@ -90,10 +90,10 @@ def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
     return Carried(lock=lock, sealed=sealed, packages=known, sources=sources, data=data)
 
 
-def parts(carried: Carried) -> dict[str, Part]:
+def parts(carried: Carried) -> dict[str, ArtifactFile]:
     """The files of the artifact by name."""
     return {
-        name: Part(data=data, media_type=OCTETS if name.startswith(FILES) else JSON)
+        name: ArtifactFile(data=data, media_type=OCTETS if name.startswith(FILES) else JSON)
         for name, data in carried.data.items()
     }
 
@@ -116,7 +116,9 @@ def read(data: Mapping[str, bytes], place: str) -> Carried:
     _refuse_name(lock, file)
     sealed = seal.decode_seal(data[SEAL], lock, file=f"{place}/{SEAL}", hint=OTHER)
     files = _added(lock, data, place)
-    known = packages.read(data[PACKAGES], f"{place}/{PACKAGES}") if PACKAGES in data else Packages()
+    known = (
+        packages.read(data[PACKAGES], f"{place}/{PACKAGES}") if PACKAGES in data else SbomPackages()
+    )
     sources = Sources(default_index=published.default_index(lock))
     if SOURCES in data:
         sources = codec.decode(data[SOURCES], Sources, file=f"{place}/{SOURCES}", hint=OTHER)

@@ -60,12 +60,12 @@ def nightly(
     from imgbuild import codec
     from imgbuild.ci import nightly as nights
     from imgbuild.ci import report as reports
-    from imgbuild.ci.choosing import Asked
+    from imgbuild.ci.choosing import JobQuery
 
     way = _ci_options.way(how, no_push=False)
     chosen = _ci_options.chosen(
         [*(names or []), *(target or [])], how.matrix, how.gate or [],
-        Asked(arches=way.arches, labels=False),
+        JobQuery(arches=way.arches, labels=False),
         None if all_published else way.registry, how.plain_http or [], everything=everything,
     )  # fmt: skip
     for one in chosen.passed:

@@ -212,7 +212,7 @@ def _script(
     return jobs.script(
         chosen.lock,
         sealed.digest,
-        jobs.Job(job.value),
+        jobs.ScriptKind(job.value),
         asked,
         _slurm_runtime.container(found, sealed, runtime, check=job is Kind.CHECK, submit=submit),
         environment=environment,
@@ -233,7 +233,7 @@ def single_name(found: Project, name: str) -> str:
 def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) -> None:
     """Print the script, or submit it and print the result."""
     from imgbuild.slurm import commands
-    from imgbuild.slurm.jobs import Job as Jobs
+    from imgbuild.slurm.jobs import ScriptKind as Jobs
 
     result = Made(target=made.target, name=made.name, script=text, place=output)
     if not submit:

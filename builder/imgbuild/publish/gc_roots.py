@@ -1,7 +1,4 @@
-"""What of a registry the locks and seals of a project name, now and in its last revisions.
-
-Comes in: a project and a number of revisions. Goes out: `gc.Named`.
-"""
+"""What the locks and seals of a project name, now and in its recent revisions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tags: put last, and only on images of which every part lies in the repository.
-
-Comes in: a reference, or a document that was just put. Goes out: a `Tag` for each name.
-"""
+"""Tags images, and only those of which every part is in the repository."""
 
 from __future__ import annotations
 

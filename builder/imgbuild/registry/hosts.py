@@ -1,7 +1,4 @@
-"""Where a registry's host is asked: itself, its mirrors, with which certificates.
-
-Comes in: a host, and the folders in which people describe hosts. Goes out: endpoints in the order
-in which they are asked.
+"""The endpoints of a registry host: the host itself and its mirrors, with their certificates.
 
 `HOST/hosts.toml` is read in containerd's form, in ~/.config/imgbuild/certs.d and
 /etc/containerd/certs.d; `HOST/*.crt` (authorities), `*.cert` with `*.key` (this client's own) in

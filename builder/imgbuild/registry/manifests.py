@@ -1,7 +1,7 @@
-"""Manifests and indexes in a registry: found, read, put and deleted.
+"""Manifests and indexes in a registry: find, read, put and delete.
 
-Comes in: references and documents. Goes out: documents that are what their digest names. A digest
-that a registry tells is believed only where the bytes are not read, and never against one's own.
+A digest that a registry tells is believed only where the bytes are not read, and never against
+one's own.
 """
 
 from __future__ import annotations

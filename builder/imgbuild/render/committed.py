@@ -1,8 +1,4 @@
-"""What is rendered beside a lock and committed with it, and whether it is current.
-
-Comes in: a project, its matrix, locks with their seals. Goes out: `images/TARGET/Dockerfile` with
-the files that it copies.
-"""
+"""The rendered files that are committed beside a lock, and whether they are current."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a Dockerfile builds from, as folders: the base as a layout, wheels under their own names.
+"""The build contexts of a Dockerfile: the base as a layout, and a folder of wheels.
 
-Comes in: a lock and the cache. Goes out: the named contexts `base` and `wheels`. Files are hard
-links to the cache, or copies on another disk; what another lock left there is removed. A folder of
-wheels is held while somebody fills it or builds from it, so that others wait.
+Files are hard links to the cache, or copies on another disk; what another lock left there is
+removed. A folder of wheels is held while somebody fills it or builds from it, so that others wait.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Members of a layer as steps of a shell: folders, links, and files that lie beside a Dockerfile.
-
-Comes in: the members of the layers that come from no package, for each architecture. Goes out: the
-same as a `Tree`, and the texts that it copies.
-"""
+"""Members of a layer as shell steps: folders, links, and files beside the Dockerfile."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from imgbuild.values import Arch
 COMMON = "files"  # the folder beside a Dockerfile that holds the files of all architectures
 
 
-class Folder(msgspec.Struct, frozen=True, kw_only=True):
+class TreeFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Folders of one mode and owner."""
 
     paths: tuple[str, ...]
@@ -33,7 +29,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
         return shlex.join(("install", "-d", "-m", self.mode, *owner, *self.paths))
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
     """A symbolic link and what it holds."""
 
     path: str
@@ -59,9 +55,9 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 class Tree(msgspec.Struct, frozen=True, kw_only=True):
     """What a layer adds, in the order in which a shell makes it."""
 
-    folders: tuple[Folder, ...]
+    folders: tuple[TreeFolder, ...]
     parents: tuple[str, ...]
-    links: tuple[Link, ...]
+    links: tuple[TreeLink, ...]
     files: tuple[File, ...]
 
     def steps(
@@ -90,7 +86,7 @@ def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
             key = (f"{member.mode:04o}", member.uid, member.gid)
             folders.setdefault(key, []).append("/" + member.path)
     links = tuple(
-        Link(path="/" + member.path, target=member.target)
+        TreeLink(path="/" + member.path, target=member.target)
         for member in first
         if member.kind is Kind.LINK
     )
@@ -108,7 +104,7 @@ def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
     )
     return Tree(
         folders=tuple(
-            Folder(paths=tuple(paths), mode=mode, uid=uid, gid=gid)
+            TreeFolder(paths=tuple(paths), mode=mode, uid=uid, gid=gid)
             for (mode, uid, gid), paths in folders.items()
         ),
         parents=tuple(sorted(parent for parent in parents if not _below(made, parent))),

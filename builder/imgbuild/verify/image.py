@@ -1,8 +1,4 @@
-"""Whether the documents and layers of an image are those that its lock seals.
-
-Comes in: where the image lies, its lock and seal. Goes out: a check for the whole, for each
-manifest, configuration and list of layers, and one for the layers' own bytes.
-"""
+"""Checks that the documents and layers of an image are those that its lock seals."""
 
 from __future__ import annotations
 
