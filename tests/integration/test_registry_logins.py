@@ -87,7 +87,7 @@ def test_a_program_may_answer_with_an_identity_token(tmp_path):
     [
         ("echo credentials not found in native keychain; exit 1", ""),
         ("echo no session of my-secret >&2; exit 1", "gives no login for h:1"),
-        ("echo my-secret", "answers for h:1 what is no login"),
+        ("echo my-secret", "returned an invalid login for h:1"),
         ("echo '{}'", ""),
     ],
 )

@@ -38,7 +38,7 @@ class SkippedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The targets that have jobs, and those that are passed over."""
+    """The targets that have jobs, and those that are skipped."""
 
     targets: tuple[TargetJobs, ...]
     passed: tuple[SkippedTarget, ...] = ()
@@ -108,7 +108,7 @@ def choose(
             except InputError as error:
                 if len(selected) == 1:
                     raise
-                reporter.warn(f"{item.name} is passed over: {error.message}; {error.hint}")
+                reporter.warn(f"{item.name} is skipped: {error.message}; {error.hint}")
                 passed.append(_passed(item, digest, "impossible", error.message))
     return JobPlan(targets=tuple(found), passed=tuple(passed))
 

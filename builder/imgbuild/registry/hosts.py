@@ -165,7 +165,7 @@ def _endpoint(
 ) -> Endpoint:
     unknown = [word for word in settings.capabilities if word not in CAPABILITIES]
     if unknown:
-        message = f"{file}: {unknown[0]!r} is no capability"
+        message = f"{file}: {unknown[0]!r} is not a capability"
         raise InputError(message, hint=f"known are {', '.join(CAPABILITIES)}")
     headers = {
         name: value if isinstance(value, str) else ", ".join(value)

@@ -140,7 +140,7 @@ def _ask(helper: str, name: str, path: Path, reporter: Reporter) -> RegistryLogi
     try:
         answer = msgspec.json.decode(result.stdout.encode(), type=_Answer)
     except msgspec.DecodeError:
-        reporter.warn(f"docker-credential-{helper} answers for {name} what is no login")
+        reporter.warn(f"docker-credential-{helper} returned an invalid login for {name}")
         return RegistryLogin()
     if answer.username == TOKEN_USER:
         return RegistryLogin(identity=answer.secret)

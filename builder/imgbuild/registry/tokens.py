@@ -118,7 +118,7 @@ def answer(
     try:
         granted = msgspec.json.decode(body, type=Answer)
     except (msgspec.DecodeError, UnicodeDecodeError):  # their own words may quote the token
-        message = f"the token server {origin(realm)} answers what is no token"
+        message = f"the token server {origin(realm)} returned no token"
         raise FetchFailed(message, hint="ask the registry's owner") from None
     token = granted.token or granted.access_token
     life = min(granted.expires_in or 0, _LONGEST)

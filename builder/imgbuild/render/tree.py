@@ -131,7 +131,7 @@ def _texts(members: Mapping[Arch, Sequence[Member]], path: str) -> set[bytes]:
 
 def _content(member: Member) -> bytes:
     if not isinstance(member.content, bytes):
-        message = f"{member.path} is no text of imgbuild's own"
+        message = f"{member.path} is not a text file of imgbuild"
         raise TypeError(message)
     return member.content
 

@@ -211,7 +211,7 @@ def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str,
     pairs = [word.partition("=") for word in words]
     wrong = [name for name, _, _ in pairs if not re.fullmatch(VARIABLE, name, re.ASCII)]
     if wrong:
-        message = f"--env {wrong[0]!r} is no name of a variable"
+        message = f"--env {wrong[0]!r} is not a variable name"
         raise InputError(message, hint="write --env NAME=VALUE, or --env NAME to pass it on")
     wrong = [name for name, _, _ in pairs if re.fullmatch(READ_ONLY, name)]
     if wrong:

@@ -17,7 +17,7 @@ from imgbuild.values import Arch, Digest, Sha256
 from imgbuild.verify.checks import Failed, Lacking, Unchecked
 
 NO_KEY = (
-    "no --key: whoever can write to the registry can have made what lies there"
+    "no --key: anyone who can write to the registry could have put it there"
     " (signatures without a key: cosign verify --certificate-identity …)"
 )
 NONE = "none is attached"
@@ -173,7 +173,7 @@ def _json(data: bytes) -> object:
 def _fault(word: Word, lock: Sha256, builder: str | None) -> str:
     basis = provenance.basis(word.payload)
     if basis is None:
-        return f"{word.place} is no provenance of the build type {provenance.BUILD_TYPE}"
+        return f"{word.place} is not provenance of the build type {provenance.BUILD_TYPE}"
     if basis.lock != lock:
         return f"{word.place} names the lock {basis.lock}; this one is {lock}"
     if builder is not None and basis.builder != builder:

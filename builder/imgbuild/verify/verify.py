@@ -24,7 +24,7 @@ from imgbuild.verify.claims import Word
 from imgbuild.verify.expected_lock import ExpectedLock
 
 LAYOUT = "a layout holds none; verify the image in a registry"
-NO_LOCK = "there is no lock to hold it against"
+NO_LOCK = "there is no lock to compare it with"
 
 Rebuild = Callable[[ExpectedLock, Sequence[Arch]], str]
 

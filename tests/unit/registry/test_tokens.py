@@ -250,7 +250,7 @@ def test_a_token_server_that_is_busy_is_asked_again(registry, tmp_path):
 def test_a_token_server_that_answers_nonsense(registry, tmp_path):
     log_in(tmp_path, registry.host)
     registry.faults.append(Fault("GET /token", times=9, status=200, body=b"<html>hello</html>"))
-    with pytest.raises(FetchFailed, match=f"http://{registry.host}:?.* answers what is no token"):
+    with pytest.raises(FetchFailed, match=f"http://{registry.host}:?.* returned no token"):
         client().upload(registry.repository("me/x"), BLOB)
 
 

@@ -49,7 +49,7 @@ def test_without_a_lock_what_a_key_asks_for_fails(world):
     assert found["lock"] == (
         "none is attached; name one with --target or --lock; --key asks for this check"
     )
-    assert found["provenance"].endswith("no lock to hold it against; --key asks for this check")
+    assert found["provenance"].endswith("no lock to compare it with; --key asks for this check")
 
 
 def test_without_a_lock_what_other_options_ask_for_fails(world):
