@@ -67,6 +67,10 @@ HEAVY = (
     "uv",
 )
 
+# Classes that may extend one of their own folder, beside protocols and values: typer's group of all
+# verbs, an error of a more general one, a stored value with more fields.
+EXTENDING = ("Program", "_Distrusted", "ImageRun")
+
 # Public class names that several modules define. No name is added; each that goes is taken out.
 SHARED_NAMES = (
     "Arch",
@@ -76,7 +80,6 @@ SHARED_NAMES = (
     "Blob",
     "Check",
     "Chosen",
-    "Claim",
     "Content",
     "Definition",
     "Difference",
@@ -91,7 +94,6 @@ SHARED_NAMES = (
     "Job",
     "Kernels",
     "Kind",
-    "Known",
     "Link",
     "Manifest",
     "Member",
@@ -101,7 +103,6 @@ SHARED_NAMES = (
     "Page",
     "Part",
     "Picture",
-    "Place",
     "Policy",
     "Request",
     "Row",

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from tests.layers import CALLERS, IMPORTERS, LEVELS, ROOT_MODULES, SHARED_NAMES
+from tests.layers import CALLERS, EXTENDING, IMPORTERS, LEVELS, ROOT_MODULES, SHARED_NAMES
 from tests.support.source_code import ROOT, calls, imports, modules, own_imports
 
 KNOWN = modules()
@@ -89,6 +89,22 @@ def test_calls_that_few_modules_may_make(banned):
     assert not wrong, f"only {CALLERS[banned]} may call {banned}()"
 
 
+def test_classes_inherit_from_no_class_of_their_folder():
+    """But protocols and values (msgspec): a file can be read alone."""
+    wrong = []
+    for name, tree in KNOWN.items():
+        own = {other: KNOWN[other] for other in own_imports(name, KNOWN)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name not in EXTENDING:
+                for base in map(ast.unparse, node.bases):
+                    source = next(
+                        (o for o in own if _folder(o) == _folder(name) and _defines(o, base)), ""
+                    )
+                    if source:
+                        wrong.append(f"{name}: {node.name}({base}), which {source} defines")
+    assert not wrong
+
+
 def test_class_names_are_unique():
     """A public class has a name of its own in the package, but for a few terms of other formats."""
     found = Counter(
@@ -104,6 +120,16 @@ def _matches(name: str, pattern: str) -> bool:
     package = pattern.removesuffix(".*")
     return name == pattern or (
         pattern != package and (name == package or fnmatch.fnmatchcase(name, pattern))
+    )
+
+
+def _defines(module: str, name: str) -> bool:
+    """Whether a module defines a class of this name that is neither a protocol nor a value."""
+    return any(
+        isinstance(node, ast.ClassDef)
+        and node.name == name.rpartition(".")[2]
+        and not {"Protocol", "msgspec.Struct"} & set(map(ast.unparse, node.bases))
+        for node in KNOWN[module].body
     )
 
 

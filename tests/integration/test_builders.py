@@ -126,11 +126,11 @@ def test_compare_tells_a_difference_and_its_status(project, tmp_path):
     needs.buildx()
     project.run("build", TARGET)
     pair = [str(project.folder / "build" / TARGET), str(built(project, "docker"))]
-    done = project.run("diff", *pair, status=1)
+    done = project.run("diff", "--files", *pair, status=1)
     assert "/opt/venv/bin/acall: content: " in done.stderr
     accept = tmp_path / "accept.yaml"
     accept.write_text("- {path: '**', field: '**', reason: for this test}\n")
-    assert " equal " in project.run("diff", *pair, "--accept", str(accept)).stdout
+    assert " equal " in project.run("diff", "--files", *pair, "--accept", str(accept)).stdout
 
 
 def test_a_second_build_without_what_was_kept_gives_the_same_digest(project):
@@ -391,7 +391,7 @@ def test_commands_by_hand(project, podman, tmp_path):
     by_hand = {"docker": project.folder / f"build/{TARGET}.oci.tar", "podman": saved}
     for builder, archive in by_hand.items():
         pair = [str(archive), str(built(project, builder))]
-        assert " equal " in project.run("diff", *pair, "--accept", str(accept)).stdout
+        assert " equal " in project.run("diff", "--files", *pair, "--accept", str(accept)).stdout
     digest = archived(by_hand["docker"])
     by_hand["docker"].unlink()
     subprocess.run([docker, "buildx", "bake", TARGET], cwd=project.folder, check=True)

@@ -278,7 +278,7 @@ def test_verbs_that_show_know_an_extension(user: Project) -> None:
     assert row["pins"] == {"thewheel": "1.0", "torch": "2.6.0"}
     rows = user.run("show", "--layers", OWN).stdout
     assert "added-debs" in rows
-    assert "1 files" in rows
+    assert "1 file" in rows
     report = json.loads(user.run("audit", OWN, "--json").stdout)
     assert report
     assert Arch.X86_64 in Arch

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild.ci.settings import FILE, CiRunner, CiSettings, without_gpu
+from imgbuild.ci.settings import FILE, CiSettings, Runner, without_gpu
 from imgbuild.errors import InputError
 from imgbuild.plan.seal import Seal
 from imgbuild.smoke.run import GPU_TIERS, Tier
@@ -220,7 +220,7 @@ def labelled(found: TargetJobs, settings: CiSettings) -> TargetJobs:
     )
 
 
-def _runner(job: CiJob, settings: CiSettings) -> CiRunner:
+def _runner(job: CiJob, settings: CiSettings) -> Runner:
     fitting = [
         runner
         for runner in settings.runners

@@ -23,7 +23,7 @@ DEFAULTS = "data/ci.yaml"
 TIERS: tuple[Tier, ...] = ("static", "cpu", "gpu", "multi-gpu")
 
 
-class CiRunner(Strict, frozen=True):
+class Runner(Strict, frozen=True):
     """A kind of machine, by the labels that it has in the CI."""
 
     labels: Annotated[
@@ -39,7 +39,7 @@ class CiSettings(Strict, frozen=True):
 
     version: Literal[1]
     gate: Annotated[tuple[Tier, ...], msgspec.Meta(min_length=1)]
-    runners: tuple[CiRunner, ...]
+    runners: tuple[Runner, ...]
     sif: bool
     budget: dict[str, Annotated[int, msgspec.Meta(ge=1)]]
 
@@ -75,7 +75,7 @@ class CiFile(Strict, frozen=True):
     version: Form
     gate: Annotated[tuple[Tier, ...] | None, msgspec.Meta(description="smoke tiers to pass")] = None
     runners: Annotated[
-        tuple[CiRunner, ...] | None, msgspec.Meta(description="the machines that there are")
+        tuple[Runner, ...] | None, msgspec.Meta(description="the machines that there are")
     ] = None
     sif: Annotated[bool | None, msgspec.Meta(description="a SIF beside each image")] = None
     budget: Annotated[

@@ -1,13 +1,14 @@
 """Manifests and indexes in a registry: find, read, put and delete.
 
-A digest that a registry tells is believed only where the bytes are not read, and never against
-one's own.
+A digest that a registry states is relied on only if the bytes are not read.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -18,12 +19,14 @@ from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
 from imgbuild.registry.reference import Reference, Repository
-from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling, pushing
+from imgbuild.registry.transport import PLAIN, RegistryHttp, RegistryRefused, pulling, pushing
 from imgbuild.values import DIGEST_PATTERN, Digest, digest_of
 
 if TYPE_CHECKING:
     from imgbuild.http.session import Response
 
+T = TypeVar("T")
+BLOB_UNKNOWN = "MANIFEST_BLOB_UNKNOWN"  # the distribution specification's code
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 TYPES = (documents.INDEX, documents.MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST)
@@ -146,7 +149,7 @@ def put(
         scopes=(pushing(repository.name),),
         patience=300.0,
     )
-    told, subject = http.ask(repository.host, hosts.PUSH, request, _read)
+    told, subject = _accepted(lambda: http.ask(repository.host, hosts.PUSH, request, _read))
     if not told:
         found = resolve(http, named, hosts.PUSH)
         told = found.digest if found is not None else "nothing"
@@ -155,6 +158,21 @@ def put(
         hint = "do not use this tag: put it again, or ask the registry's owner"
         raise IntegrityError(message, hint=hint)
     return digest, bool(subject)
+
+
+def _accepted(ask: Callable[[], T]) -> T:
+    """The answer of `ask`, which is repeated while a registry does not find blobs that it has.
+
+    While two clients mount the same blob, docker-registry's link to it is empty for a moment.
+    """
+    for seconds in (0.2, 0.8):
+        try:
+            return ask()
+        except RegistryRefused as refused:
+            if BLOB_UNKNOWN not in refused.codes:
+                raise
+            time.sleep(seconds)
+    return ask()
 
 
 def delete(http: RegistryHttp, reference: Reference, kind: str) -> bool:

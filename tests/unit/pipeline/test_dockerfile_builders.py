@@ -38,7 +38,7 @@ class Player:
             raise ToolMissing(message)
         return self.version if builder is None else f"{builder} of {self.version}"
 
-    def _build(self, order: Order, out: Path) -> None:
+    def _build(self, order: Order, out: Path, **_: object) -> None:
         assert (order.context / "Dockerfile").is_file()
         assert layout.read(order.base).digest == order.digest
         shutil.copytree(order.base, out)

@@ -197,6 +197,13 @@ def test_a_manifest_before_its_blobs_is_refused_in_the_registrys_words(client, r
     assert registry.tags == {}
 
 
+def test_a_manifest_is_put_again_when_a_blob_is_not_found_for_a_moment(client, registry):
+    body = b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN"}]}'
+    registry.faults.append(Fault("PUT .*/manifests/", times=2, status=400, body=body))
+    push(client, registry)
+    assert [one.method for one in registry.requests].count("PUT") >= 3
+
+
 # -- lists
 
 

@@ -19,8 +19,8 @@ from imgbuild.audit.main_path.guards import State, evaluate
 from imgbuild.audit.main_path.policy import within
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.source.comparisons import OPPOSITE
 from imgbuild.audit.source.facts import Guard, ModuleFacts, Window
-from imgbuild.audit.source.opposites import OPPOSITE
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
 CHECK = "support"

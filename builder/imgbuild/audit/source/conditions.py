@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 
+from imgbuild.audit.source.comparisons import MIRROR, OPPOSITE, of_platform, of_python, opposite
 from imgbuild.audit.source.facts import Guard
-from imgbuild.audit.source.known import OPAQUE, Branches, Guards, Held, Known
-from imgbuild.audit.source.opposites import OPPOSITE, opposite
-from imgbuild.audit.source.platform_tests import of_platform
-from imgbuild.audit.source.python_tests import MIRROR, of_python
+from imgbuild.audit.source.name_values import UNKNOWN, Branches, Guards, NameValue, NameValues
 from imgbuild.audit.source.signatures import Signatures
-from imgbuild.audit.source.text import Source, dotted, string
-from imgbuild.audit.source.version_parts import of_part
-from imgbuild.audit.source.versions import Versions, available, compared
+from imgbuild.audit.source.text import SourceText, dotted, string
+from imgbuild.audit.source.versions import Versions, available, compared, of_part
 
 DATA: Branches = ((), ())
 
@@ -60,8 +58,8 @@ _PACKAGE_PREDICATES = frozenset(
 )
 
 
-def _constant(value: object) -> Held:
-    return Held(
+def _constant(value: object) -> NameValue:
+    return NameValue(
         literal=value if isinstance(value, str) else "",
         truthy=() if value else None,
         falsy=None if value else (),
@@ -83,17 +81,23 @@ def _empty(node: ast.expr) -> bool:
 class Conditions:
     """Reads conditions with what the module has bound so far."""
 
-    def __init__(self, source: Source, module: str, known: Known) -> None:
+    def __init__(self, source: SourceText, module: str, known: NameValues) -> None:
         """For one module, by its dotted name."""
         self.source = source
         self.module = module
         self.scope = ""  # the qualified name of the function that is being read
         self.known = known
         self.versions = Versions(known)
+        # What makes something else of the guards of a condition.
+        self.refine: Callable[[ast.expr, Branches], Branches] | None = None
         self.signatures = Signatures(known)
 
     def read(self, test: ast.expr) -> Branches:
         """The guards of the branch where the test holds, and of the other."""
+        found = self._read(test)
+        return found if self.refine is None else self.refine(test, found)
+
+    def _read(self, test: ast.expr) -> Branches:
         kind = type(test)
         if kind is ast.UnaryOp and isinstance(test.op, ast.Not):  # type: ignore[attr-defined]
             yes, no = self.read(test.operand)  # type: ignore[attr-defined]
@@ -125,11 +129,11 @@ class Conditions:
     def _unknown(self, text: str) -> Branches:
         return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
 
-    def value(self, node: ast.expr) -> Held:
+    def value(self, node: ast.expr) -> NameValue:
         """What a name holds that is bound to this expression."""
         if isinstance(node, ast.Constant):
             return _constant(node.value)
-        if isinstance(node, ast.Name) and (held := self.known.held(node.id)) != OPAQUE:
+        if isinstance(node, ast.Name) and (held := self.known.held(node.id)) != UNKNOWN:
             return held
         empty = _empty(node)
         package = self.versions.package(node)
@@ -142,7 +146,7 @@ class Conditions:
             yes, no = DATA if package else self.read(node)
             if any(guard.kind != "unknown" for guard in (*yes, *no)):
                 truthy, falsy = yes, no
-        held = Held(
+        held = NameValue(
             package=package,
             literal=literal,
             holder=self.signatures.holder(node),
@@ -151,7 +155,7 @@ class Conditions:
             plain=empty or bool(literal),
             about=not (package or truthy or falsy) and self.versions.touched(node),
         )
-        return OPAQUE if held == OPAQUE else held
+        return UNKNOWN if held == UNKNOWN else held
 
     def _both(self, test: ast.expr, *guards: Guard) -> Branches:
         return guards, opposite(guards, self.source.short(test))
@@ -209,7 +213,7 @@ class Conditions:
         unknown = self._unknown(text)
         return yes or unknown[0], no or unknown[1]
 
-    def each(self, node: ast.expr, count: int) -> list[Held] | None:
+    def each(self, node: ast.expr, count: int) -> list[NameValue] | None:
         """What each of several names holds that an expression is unpacked into.
 
         `_is_package_available("x", return_version=True)` gives whether there is one, and which.
@@ -223,7 +227,7 @@ class Conditions:
         package = string(node.args[0]) or ""
         if dotted(node.func).rpartition(".")[2] not in _PACKAGE_PREDICATES or not yes:
             return None
-        return [Held(truthy=yes, falsy=no), Held(package=package.replace("-", "_"))]
+        return [NameValue(truthy=yes, falsy=no), NameValue(package=package.replace("-", "_"))]
 
     def _first_of(self, test: ast.Subscript) -> Branches | None:
         zero = isinstance(test.slice, ast.Constant) and test.slice.value == 0

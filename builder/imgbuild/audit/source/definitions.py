@@ -1,23 +1,111 @@
-"""Functions and the fields of classes, as their definitions say.
-
-Comes in: a definition. Goes out: the fact.
-"""
+"""Definitions: functions with their parameters, classes with their members."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Sequence
 
-from imgbuild.audit.source.facts import Field, Function, Guard, Parameter
-from imgbuild.audit.source.passing import passed_on
-from imgbuild.audit.source.text import Source, dotted
+from imgbuild.audit.source.expressions import Expressions
+from imgbuild.audit.source.facts import Class, Field, Function, Guard, Parameter
+from imgbuild.audit.source.scopes import ClassMembers, Scope
+from imgbuild.audit.source.text import SourceText, dotted, string, type_name
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _RETURN = re.compile(rb"\breturn\b\s*([\w.]*)(\(?)")
+# Methods of a dictionary that leave its keys alone.
+_READING = frozenset(("get", "setdefault", "keys", "items", "values", "copy"))
+# What reads the statements of a body.
+ReadBlock = Callable[[Sequence[ast.stmt]], None]
+
+
+class Definitions:
+    """Reads the definitions of functions and classes."""
+
+    def __init__(self, expressions: Expressions) -> None:
+        """For the module that `expressions` reads."""
+        self.expressions = expressions
+        self.conditions = expressions.conditions
+        self.known = expressions.known
+        self.source = self.conditions.source
+        self.functions: list[Function] = []
+        self.classes: list[Class] = []
+
+    def function(self, node: FunctionNode, block: ReadBlock) -> None:
+        """Record a function and read its body, where its parameters have the annotated types."""
+        expressions, scope = self.expressions, self.expressions.scope
+        name = scope.inner(node.name)
+        decorators = tuple(self.source.short(item) for item in node.decorator_list)
+        for item in node.decorator_list:
+            expressions.visit(item)
+        given = node.args
+        everything = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+        extra = [item for item in (given.vararg, given.kwarg) if item is not None]
+        for default in (*given.defaults, *given.kw_defaults):
+            if default is not None:
+                expressions.visit(default)
+        if not expressions.lazy_annotations:
+            for annotation in (node.returns, *(item.annotation for item in (*everything, *extra))):
+                if annotation is not None:
+                    expressions.visit(annotation)
+        self.functions.append(function_of(self.source, node, name, decorators, expressions.guards))
+        self.known.bind(node.name)
+        if scope.members is not None:
+            scope.members.methods.append(node.name)
+        elif scope.kind == "function":
+            scope.locals.bind(node.name, "")
+        inner = Scope(name, "function", scope)
+        if scope.members is not None and "staticmethod" not in decorators:
+            first = next(iter([*given.posonlyargs, *given.args]), None)
+            inner.instance = first.arg if first is not None else ""
+            inner.instance = "" if "classmethod" in decorators else inner.instance
+        for argument in everything:
+            inner.locals.bind(argument.arg, type_name(argument.annotation))
+        for argument in extra:
+            inner.locals.bind(argument.arg, "")
+        names = [item.arg for item in (*everything, *extra)]
+        self.known.enter("function", node.body, node.lineno, names)
+        expressions.scope = inner
+        self.conditions.scope = inner.name
+        block(node.body)
+        expressions.scope = scope
+        self.conditions.scope = scope.name if scope.kind == "function" else ""
+        self.known.leave()
+
+    def class_(self, node: ast.ClassDef, block: ReadBlock) -> None:
+        """Read the body of a class, then record the class with the members found in it."""
+        expressions, outer = self.expressions, self.expressions.scope
+        for item in (*node.decorator_list, *node.bases, *(item.value for item in node.keywords)):
+            expressions.visit(item)
+        members = ClassMembers()
+        scope = Scope(outer.inner(node.name), "class", outer, members)
+        if outer.kind == "function":
+            outer.locals.bind(node.name, "")
+        expressions.scope = scope
+        self.known.enter("class", node.body, node.lineno)
+        block(node.body)
+        self.known.leave()
+        expressions.scope = outer
+        self.known.bind(node.name)
+        methods = tuple(dict.fromkeys(members.methods))
+        self.classes.append(
+            Class(
+                scope.name,
+                node.lineno,
+                tuple(self.source.short(item) for item in node.bases),
+                tuple(self.source.short(item) for item in node.decorator_list),
+                next((dotted(i.value) or "?" for i in node.keywords if i.arg == "metaclass"), ""),
+                tuple(members.fields.values()),
+                methods,
+                tuple(name for name in members.assigned.names if name not in members.fields),
+                members.dynamic or "__getattr__" in methods or "__getattribute__" in methods,
+                expressions.guards,
+            )
+        )
 
 
 def function_of(
-    source: Source,
+    source: SourceText,
     node: FunctionNode,
     name: str,
     decorators: tuple[str, ...],
@@ -53,7 +141,7 @@ def function_of(
     )
 
 
-def _makes_self(source: Source, node: FunctionNode, cls: bytes) -> str:
+def _makes_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
     """Self if all that a classmethod returns is what it made of cls."""
     text = source.span(node)
     found = _RETURN.findall(text)
@@ -64,12 +152,12 @@ def _makes_self(source: Source, node: FunctionNode, cls: bytes) -> str:
     return "Self" if found and all(name + call in made for name, call in found) else ""
 
 
-def _parameter(source: Source, item: ast.arg, kind: str, *, default: bool) -> Parameter:
+def _parameter(source: SourceText, item: ast.arg, kind: str, *, default: bool) -> Parameter:
     annotation = source.short(item.annotation) if item.annotation is not None else ""
     return Parameter(item.arg, kind, default, annotation)  # type: ignore[arg-type]
 
 
-def field_of(source: Source, name: str, node: ast.AnnAssign) -> Field:
+def field_of(source: SourceText, name: str, node: ast.AnnAssign) -> Field:
     """An annotated name of a class; `field(…)` says whether it has a default."""
     default, init = node.value is not None, True
     if isinstance(node.value, ast.Call) and dotted(node.value.func).endswith("ield"):
@@ -87,7 +175,7 @@ def field_of(source: Source, name: str, node: ast.AnnAssign) -> Field:
     )
 
 
-def value_of(source: Source, node: ast.expr | None) -> str:
+def value_of(source: SourceText, node: ast.expr | None) -> str:
     """What Assigned and Field say of a value."""
     if isinstance(node, ast.Call):
         name = dotted(node.func)
@@ -96,3 +184,56 @@ def value_of(source: Source, node: ast.expr | None) -> str:
         text = source.short(node)
         return text if text[0].isalpha() and "(" not in text and "…" not in text else ""
     return dotted(node) if node is not None else ""
+
+
+def passed_on(
+    node: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """To whom the function passes `**kwargs`, and which keys it pops; nothing if in doubt."""
+    if node.args.kwarg is None:
+        return (), ()
+    name = node.args.kwarg.arg
+    receivers: list[str] = []
+    taken: list[str] = []
+    uses = understood = 0
+    for statement in node.body:
+        for inner in ast.walk(statement):
+            if isinstance(inner, ast.Name) and inner.id == name:
+                uses += 1
+            elif isinstance(inner, ast.Call):
+                understood += _call(inner, name, receivers, taken)
+            elif isinstance(inner, (ast.Subscript, ast.Compare)):
+                understood += _key(inner, name, taken)
+    if uses != understood or not receivers or "" in receivers:
+        return (), ()
+    return tuple(dict.fromkeys(receivers)), tuple(dict.fromkeys(taken))
+
+
+def _call(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> int:
+    """How many uses of the dictionary this call explains."""
+    explained = 0
+    for keyword in node.keywords:
+        if keyword.arg is None and dotted(keyword.value) == name:
+            receivers.append(dotted(node.func))
+            explained += 1
+    if isinstance(node.func, ast.Attribute) and dotted(node.func.value) == name:
+        key = string(node.args[0]) if node.args else None
+        if node.func.attr == "pop" and key is not None:
+            taken.append(key)
+            explained += 1
+        elif node.func.attr in _READING:
+            explained += 1
+    return explained
+
+
+def _key(node: ast.Subscript | ast.Compare, name: str, taken: list[str]) -> int:
+    """`kwargs["x"]` and `"x" in kwargs`."""
+    if isinstance(node, ast.Compare):
+        asked = len(node.comparators) == 1 and dotted(node.comparators[0]) == name
+        return int(asked and string(node.left) is not None)
+    key = string(node.slice)
+    if dotted(node.value) != name or key is None:
+        return 0
+    if isinstance(node.ctx, ast.Del):
+        taken.append(key)
+    return 1

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import msgspec
 
 from imgbuild.audit.source.conditions import Conditions
 from imgbuild.audit.source.facts import Guard
-from imgbuild.audit.source.function_scopes import NONE, Scope, Types
-from imgbuild.audit.source.known import Guards, Known
-from imgbuild.audit.source.text import Source, dotted, string
+from imgbuild.audit.source.name_values import Guards
+from imgbuild.audit.source.scopes import NONE, LocalTypes, Scope
+from imgbuild.audit.source.text import dotted, string
 
 
-class Record(msgspec.Struct, gc=False):
+class NameUse(msgspec.Struct, gc=False):
     """A call or read that may become a fact: `root` must be bound at the top of the module.
 
     Or else `types` and `key` say which name's type its receiver is.
@@ -29,45 +30,31 @@ class Record(msgspec.Struct, gc=False):
     scope: str
     guards: Guards
     root: str = ""
-    types: Types | None = None
+    types: LocalTypes | None = None
     key: str = ""
     receiver: str = ""
     call: ast.Call | None = None
 
 
 class Expressions:
-    """Reads expressions; `Walker` adds the statements."""
+    """Reads the expressions of a module, within the scope and the guards that statements set."""
 
-    def __init__(self, source: Source, tree: ast.Module, module: str) -> None:
-        """For one module, by its dotted name."""
-        self.source = source
-        self.known = Known(tree.body, source.whole)
-        self.conditions = Conditions(source, module, self.known)
+    def __init__(self, conditions: Conditions) -> None:
+        """For the module that `conditions` reads."""
+        self.conditions = conditions
+        self.known = conditions.known
         self.scope = Scope("", "module", None)
         self.guards: Guards = ()
-        self.records: list[Record] = []
+        self.lazy_annotations = False  # `from __future__ import annotations`
+        self.records: list[NameUse] = []
         # Attributes that the module itself assigns on other things: reading them proves nothing.
         self.stored: set[str] = set()
-        self._visitors: dict[type[ast.AST], Callable[..., None]] = {
-            ast.Call: self._call,
-            ast.Attribute: self._attribute,
-            ast.BoolOp: self._several,
-            ast.IfExp: self._either,
-            ast.Lambda: self._lambda,
-            ast.ListComp: self._comprehension,
-            ast.SetComp: self._comprehension,
-            ast.GeneratorExp: self._comprehension,
-            ast.DictComp: self._comprehension,
-            ast.NamedExpr: self._named,
-            ast.Constant: _nothing,
-            ast.Name: _nothing,
-        }
 
     def visit(self, node: ast.AST) -> None:
         """Read an expression."""
         visitor = self._visitors.get(type(node))
         if visitor is not None:
-            visitor(node)
+            visitor(self, node)
             return
         for name in node._fields:
             value = getattr(node, name)
@@ -98,16 +85,16 @@ class Expressions:
         if isinstance(node, ast.Call):
             name = dotted(node.func)
             first = name.partition(".")[0]
-            known = first and self._local(first) is None and not self._is_self(first)
+            known = first and self.local_types(first) is None and not self.is_self(first)
             return f"{name}()" if known and first not in ("super", "cls") else ""
         if isinstance(node, ast.Name):
-            types = self._local(node.id)
+            types = self.local_types(node.id)
             return types.names.get(node.id, "") if types else ""
         if isinstance(node, ast.Constant) and node.value is None:
             return NONE
         return ""
 
-    def _local(self, name: str) -> Types | None:
+    def local_types(self, name: str) -> LocalTypes | None:
         """The types of the function in which a name is bound, None if it is the module's."""
         scope: Scope | None = self.scope
         inside = True
@@ -129,7 +116,8 @@ class Expressions:
             scope = scope.parent
         return False
 
-    def _is_self(self, name: str) -> bool:
+    def is_self(self, name: str) -> bool:
+        """Whether a name is the first parameter of the method that is being read."""
         scope: Scope | None = self.scope
         while scope is not None and scope.kind == "function":
             if scope.instance:
@@ -172,7 +160,7 @@ class Expressions:
         else:
             self.visit(inner)
             first = made.partition(".")[0]
-            if first and self._local(first) is None and not self._is_self(first):
+            if first and self.local_types(first) is None and not self.is_self(first):
                 root = "" if self._imported_here(first) else first
                 receiver = f"{made}()"
                 self._add(f"{made}().{func.attr}", node, root=root, receiver=receiver, call=node)
@@ -188,10 +176,10 @@ class Expressions:
 
     def _store(self, node: ast.Attribute, name: str) -> None:
         first, _, rest = name.partition(".")
-        if self._is_self(first) and "." not in rest:
+        if self.is_self(first) and "." not in rest:
             self.of_self(rest, "")
             return
-        self.stored.add(node.attr if self._local(first) is not None else name)
+        self.stored.add(node.attr if self.local_types(first) is not None else name)
         if isinstance(node.value, ast.Attribute):
             self._record(dotted(node.value), node)
 
@@ -205,10 +193,10 @@ class Expressions:
     def _record(self, name: str, node: ast.expr, call: ast.Call | None = None) -> None:
         """Note a call or read, if its first part is imported, the module's own, or typed."""
         first, *rest = name.split(".")
-        if rest and self._is_self(first):
+        if rest and self.is_self(first):
             self._of_self(first, rest, node, call)
             return
-        types = self._local(first)
+        types = self.local_types(first)
         if types is None:
             if rest or call is not None:
                 root = "" if self._imported_here(first) else first
@@ -242,16 +230,16 @@ class Expressions:
         node: ast.expr,
         *,
         root: str = "",
-        types: Types | None = None,
+        types: LocalTypes | None = None,
         key: str = "",
         receiver: str = "",
         call: ast.Call | None = None,
     ) -> None:
         self.records.append(
-            Record(
+            NameUse(
                 node.lineno,
                 expression,
-                self._where(),
+                self.scope.name,
                 self.guards,
                 root,
                 types,
@@ -261,23 +249,20 @@ class Expressions:
             )
         )
 
-    def _where(self) -> str:
-        return self.scope.name
-
     def _blur(self, node: ast.expr) -> None:
         """A name that is asked for its type has more than one."""
         name = dotted(node)
         first, _, rest = name.partition(".")
-        if rest and self._is_self(first):
+        if rest and self.is_self(first):
             if self.scope.owner is not None:
                 self.scope.owner.assigned.bind(rest, "")
-        elif (types := self._local(first)) is not None:
+        elif (types := self.local_types(first)) is not None:
             types.blur(first)
 
     def _changed(self, node: ast.expr) -> None:
         """`setattr(thing, …)` gives it attributes that nobody can list."""
         if isinstance(node, ast.Name):
-            if self._is_self(node.id) and self.scope.owner is not None:
+            if self.is_self(node.id) and self.scope.owner is not None:
                 self.scope.owner.dynamic = True
             self.stored.add(f"{node.id}.*")
 
@@ -341,6 +326,20 @@ class Expressions:
         if self.scope.kind == "function":
             self.scope.locals.bind(node.target.id, self.kind(node.value))
 
+    def _nothing(self, node: ast.AST) -> None:
+        """A node that holds no call or attribute."""
 
-def _nothing(_node: ast.AST) -> None:
-    pass
+    _visitors: ClassVar[dict[type[ast.AST], Callable[[Expressions, Any], None]]] = {
+        ast.Call: _call,
+        ast.Attribute: _attribute,
+        ast.BoolOp: _several,
+        ast.IfExp: _either,
+        ast.Lambda: _lambda,
+        ast.ListComp: _comprehension,
+        ast.SetComp: _comprehension,
+        ast.GeneratorExp: _comprehension,
+        ast.DictComp: _comprehension,
+        ast.NamedExpr: _named,
+        ast.Constant: _nothing,
+        ast.Name: _nothing,
+    }

@@ -12,13 +12,14 @@ import warnings
 
 import msgspec
 
-from imgbuild.audit.source.expressions import Record
+from imgbuild.audit.source.conditions import Conditions
+from imgbuild.audit.source.expressions import NameUse
 from imgbuild.audit.source.facts import Attribute, Call, Class, ModuleFacts
-from imgbuild.audit.source.function_scopes import NONE
-from imgbuild.audit.source.getattr_names import Appearing
-from imgbuild.audit.source.lazy import appearing
-from imgbuild.audit.source.text import BUILTINS, Source, string
-from imgbuild.audit.source.walk import Walker
+from imgbuild.audit.source.lazy_names import LazyNames
+from imgbuild.audit.source.name_values import NameValues
+from imgbuild.audit.source.scopes import NONE
+from imgbuild.audit.source.statements import Statements
+from imgbuild.audit.source.text import BUILTINS, SourceText, string
 
 
 def read_module(source: bytes, module: str, file: str, *, package: bool) -> ModuleFacts:
@@ -44,71 +45,65 @@ def _read(source: bytes, module: str, file: str, *, package: bool) -> ModuleFact
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = ast.parse(source)
-    walker = Walker(Source(source), tree, module, package=package)
-    try:
-        return _facts(walker, tree, source, module, file, package=package)
-    finally:
-        vars(walker).clear()  # it holds itself by its methods, and the tree should go at once
-
-
-def _facts(
-    walker: Walker, tree: ast.Module, source: bytes, module: str, file: str, *, package: bool
-) -> ModuleFacts:
-    walker.block(tree.body)
-    more = appearing(tree, source, walker) or Appearing()
-    bound = _bound(walker)
-    stars = any(line.name == "*" for line in walker.imports)
-    calls, attributes = _settle(walker, bound, stars=stars)
+    names = NameValues(tree.body, source)
+    statements = Statements(Conditions(SourceText(source), module, names), package=package)
+    statements.block(tree.body)
+    assignments, definitions = statements.assignments, statements.definitions
+    stored = statements.expressions.stored
+    more = LazyNames(tree, source, assignments)
+    calls, attributes = _settle(statements)
     return ModuleFacts(
         module=module,
         file=file,
         package=package,
-        imports=tuple(walker.imports),
-        functions=tuple(walker.functions),
-        classes=tuple(_completed(one, walker.stored) for one in walker.classes),
-        assigned=tuple(walker.assigned),
+        imports=tuple(assignments.imports),
+        functions=tuple(definitions.functions),
+        classes=tuple(_completed(one, stored) for one in definitions.classes),
+        assigned=tuple(assignments.assigned),
         calls=calls,
         attributes=attributes,
-        exports=None if walker.exports is None else tuple(walker.exports),
+        exports=None if assignments.exports is None else tuple(assignments.exports),
         lazy=more.lazy,
         lazy_stars=tuple(dict.fromkeys(more.stars)),
         registers=tuple(dict.fromkeys(more.registers)),
-        deleted=tuple(walker.deleted),
+        deleted=tuple(assignments.deleted),
         dynamic=more.dynamic,
     )
 
 
-def _bound(walker: Walker) -> set[str]:
-    """The names that something at the top of the module binds, or imports anywhere."""
-    names = {line.bound for line in walker.imports if not line.scope}
-    names.update(one.name for one in walker.functions if "." not in one.name)
-    names.update(one.name for one in walker.classes if "." not in one.name)
-    names.update(one.name for one in walker.assigned)
+def _bound(statements: Statements) -> set[str]:
+    """The names that something at the top of the module binds."""
+    assignments, definitions = statements.assignments, statements.definitions
+    names = {line.bound for line in assignments.imports if not line.scope}
+    names.update(one.name for one in definitions.functions if "." not in one.name)
+    names.update(one.name for one in definitions.classes if "." not in one.name)
+    names.update(one.name for one in assignments.assigned)
     return names
 
 
-def _settle(
-    walker: Walker, bound: set[str], *, stars: bool
-) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
+def _settle(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
     """The records that turned out to be facts: their root is bound, their receiver has a type."""
-    scoped = {line.bound for line in walker.imports if line.scope}
+    imports, stored = statements.assignments.imports, statements.expressions.stored
+    bound = _bound(statements)
+    scoped = {line.bound for line in imports if line.scope}
+    stars = any(line.name == "*" for line in imports)
     calls: list[Call] = []
     attributes: list[Attribute] = []
-    imported = {line.bound for line in walker.imports}
-    for record in walker.records:
+    imported = {line.bound for line in imports}
+    for record in statements.expressions.records:
         receiver = _receiver(record, bound | scoped if record.types else bound, stars=stars)
         if receiver is None:
             continue
         if record.call is not None:
             calls.append(_call(record, record.call, receiver))
-        elif _proves(record, walker.stored, imported):
+        elif _proves(record, stored, imported):
             attributes.append(
                 Attribute(record.line, record.expression, receiver, record.scope, record.guards)
             )
     return tuple(calls), tuple(attributes)
 
 
-def _receiver(record: Record, bound: set[str], *, stars: bool) -> str | None:
+def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
     """The receiver of a record; None if the record is to be dropped."""
     if record.types is None:
         root = record.root
@@ -121,7 +116,7 @@ def _receiver(record: Record, bound: set[str], *, stars: bool) -> str | None:
     return kind if root in bound or (stars and root not in BUILTINS) else None
 
 
-def _proves(record: Record, stored: set[str], imported: set[str]) -> bool:
+def _proves(record: NameUse, stored: set[str], imported: set[str]) -> bool:
     """Whether a read says that an attribute must be there: the module may put it there itself."""
     expression = record.expression
     first, _, _ = expression.partition(".")
@@ -132,7 +127,7 @@ def _proves(record: Record, stored: set[str], imported: set[str]) -> bool:
     return expression not in stored and f"{first}.*" not in stored
 
 
-def _call(record: Record, node: ast.Call, receiver: str) -> Call:
+def _call(record: NameUse, node: ast.Call, receiver: str) -> Call:
     plain = [item for item in node.args if type(item) is not ast.Starred]
     literals: list[str] = []
     for item in node.args:

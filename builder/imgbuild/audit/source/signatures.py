@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 
 from imgbuild.audit.source.facts import FIELDS
-from imgbuild.audit.source.known import Known
+from imgbuild.audit.source.name_values import NameValues
 from imgbuild.audit.source.text import dotted, string
 
 # Functions that give a signature, what it is then asked for, and what leaves the names as they are.
@@ -22,7 +22,7 @@ UNNAMED = "?"  # a callable that is no dotted name
 class Signatures:
     """What the names of a module have to do with parameters."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: NameValues) -> None:
         """With what the names hold: `sig = inspect.signature(f)`, `params = sig.parameters`."""
         self.known = known
 

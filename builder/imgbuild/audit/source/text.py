@@ -73,6 +73,12 @@ def strings(node: ast.AST | None) -> list[str] | None:
     return None
 
 
+def one_or_more(node: ast.AST) -> list[str] | None:
+    """As `strings`, and a single string literal as a list of it."""
+    one = string(node)
+    return strings(node) if one is None else [one]
+
+
 def type_name(node: ast.AST | None) -> str:
     """The class that an annotation names, "" if it is none or several: `Optional[X]` is X."""
     if node is None:
@@ -101,7 +107,7 @@ def _only(nodes: list[ast.expr]) -> str:
     return type_name(rest[0]) if len(rest) == 1 else ""
 
 
-class Source:
+class SourceText:
     """The text of a module, from which the text of a node is cut: cheaper than writing it anew."""
 
     def __init__(self, source: bytes) -> None:

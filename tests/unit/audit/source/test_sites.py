@@ -10,7 +10,7 @@ import pytest
 
 import imgbuild
 from imgbuild.audit.source.module import read_module
-from imgbuild.audit.source.sites import sites
+from imgbuild.audit.source.scopes import binding_sites
 
 SOURCE = Path(imgbuild.__file__).parent
 FORMS = """
@@ -92,7 +92,7 @@ def bodies(source: str) -> list[list[ast.stmt]]:
 
 def test_every_form_binds():
     [body, *_] = bodies(FORMS)
-    names = {name for name in sites(body) if name.islower()}
+    names = {name for name in binding_sites(body) if name.islower()}
     expected = "a b f g h i j k l m n o p q r s t u v w x y z aa ab ac ad ae af ag ah ai aj ak al"
     more = "am an ao ap au ba bb be bh bj bl"
     assert names == {*expected.split(), *more.split()}
@@ -101,12 +101,12 @@ def test_every_form_binds():
 @pytest.mark.parametrize("source", [FORMS + NEWER, *(text for text in OWN if ":=" not in text)])
 def test_expressions_bind_nothing_without_a_walrus(source: str):
     for body in bodies(source):
-        assert lines(sites(body, expressions=False)) == lines(sites(body))
+        assert lines(binding_sites(body, expressions=False)) == lines(binding_sites(body))
 
 
 def test_a_walrus_in_an_expression_is_seen():
     [body] = bodies("print([x for y in z if (found := y)])")
-    assert list(sites(body)) == ["found"]
+    assert list(binding_sites(body)) == ["found"]
     source = b"import vllm\ndef f():\n    use(vllm := 3)\n    return vllm.gone\n"
     facts = read_module(source, "m", "m.py", package=False)
     assert facts.attributes == ()

@@ -1,19 +1,49 @@
-"""Comparisons with the version of Python itself: `sys.version_info >= (3, 11)` and its relatives.
+"""Comparisons: operators and their opposites; comparisons with the Python version and a platform.
 
-Comes in: a comparison. Goes out: its guard, which says what of version_info is compared with what.
-`guards` makes the comparison as CPython would.
+`main_path.guards` evaluates the guards as CPython would evaluate the comparison.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 
 from imgbuild.audit.source.facts import Guard
-from imgbuild.audit.source.text import dotted
+from imgbuild.audit.source.text import dotted, string
 
+OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
+_SPEC = re.compile(r"(<=|>=|==|!=|<|>)(.+)")
 _NAMES = frozenset(("sys.version_info", "version_info"))
 _FIELDS = {"major": "[0]", "minor": "[1]", "micro": "[2]"}
 MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+# Accelerators that no image is for, and names that hold the kind of one.
+_DEVICES = frozenset(("hip", "hpu", "mps", "musa", "npu", "tpu", "xpu"))
+_DEVICE = re.compile(r"(?:.*[._])?(?:device|device_type|device\.type|accelerator)", re.IGNORECASE)
+
+
+def opposite(guards: tuple[Guard, ...], text: str) -> tuple[Guard, ...]:
+    """The guards of the branch that runs where these do not all hold."""
+    if not guards:
+        return ()
+    if len(guards) == 1:
+        return (_opposite(guards[0], text),)
+    return (Guard("unknown", f"not ({text})"),)
+
+
+def _opposite(guard: Guard, text: str) -> Guard:
+    kind, subject, spec = guard.kind, guard.subject, guard.spec
+    found = _SPEC.fullmatch(spec)
+    if kind in ("version", "python") and found is not None and "," not in spec:
+        return Guard(kind, subject, OPPOSITE[found[1]] + found[2])
+    if kind == "present":
+        return Guard("absent", subject, spec)
+    if kind == "absent":
+        return Guard("present", subject, spec)
+    if kind == "platform":
+        return Guard("platform", subject, "" if spec else "!")
+    if kind == "takes":
+        return Guard("takes", subject, spec[1:] if spec.startswith("!") else f"!{spec}")
+    return Guard("unknown", f"not ({text})")
 
 
 def of_python(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
@@ -63,3 +93,19 @@ def _items(nodes: list[ast.expr]) -> str:
     values = [node.value if isinstance(node, ast.Constant) else None for node in nodes]
     plain = all(type(one) is int or (isinstance(one, str) and one.isalpha()) for one in values)
     return ".".join(map(str, values)) if plain else ""
+
+
+def of_platform(left: ast.expr, sign: str | None, right: ast.expr) -> Guard | None:
+    """The guard of one comparison; None where it is with something else."""
+    name = dotted(left.func if isinstance(left, ast.Call) else left)
+    text = string(right)
+    if text is None or sign not in ("==", "!="):
+        return None
+    spec = "" if sign == "==" else "!"
+    if text in _DEVICES and _DEVICE.fullmatch(name):
+        return Guard("platform", text, spec)
+    subject = {"sys.platform": text, "platform.system": text.lower(), "os.name": text}.get(name)
+    if subject is None:
+        return None
+    subject = {"windows": "win32", "nt": "win32", "posix": "linux"}.get(subject, subject)
+    return Guard("platform", subject, spec)

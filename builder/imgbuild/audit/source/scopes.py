@@ -1,7 +1,6 @@
-"""Where a scope binds its names.
+"""Scopes: the places that bind names in one, the types of its names, the members of a class.
 
-Comes in: the statements of a module, a function or a part of one. Goes out: name → the places that
-bind it there. What functions and classes within bind is theirs.
+A name that is bound to values of different types has no type.
 """
 
 from __future__ import annotations
@@ -12,6 +11,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from imgbuild.audit.source.facts import Field
+
+# A local name of which nothing is known, or of which different things were said.
+UNTYPED = ""
+NONE = "None"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 # The fields in which a node binds names of its scope, where no expression of the module binds any.
@@ -46,7 +50,75 @@ if sys.version_info >= (3, 12):
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-class Site(msgspec.Struct, frozen=True):
+class LocalTypes:
+    """Types of names, each kept only while all that binds the name agrees."""
+
+    __slots__ = ("names",)
+
+    def __init__(self) -> None:
+        """No name yet."""
+        self.names: dict[str, str] = {}
+
+    def bind(self, name: str, kind: str) -> None:
+        """A binding of a name, to an expression of this type ("" if it cannot be told).
+
+        None is what a name holds until it gets its value, and says nothing.
+        """
+        known = self.names.get(name)
+        if known is None or known == NONE:
+            self.names[name] = kind
+        elif kind == NONE:
+            return
+        elif known not in (kind, kind.removesuffix("()")):
+            self.names[name] = known.removesuffix("()") if known == f"{kind}()" else UNTYPED
+
+    def blur(self, name: str) -> None:
+        """Forget the type of a name: it is asked for with isinstance, or bound by other means."""
+        if name in self.names:
+            self.names[name] = UNTYPED
+
+
+class ClassMembers:
+    """The members of a class that is being read, those that its methods assign on self included."""
+
+    __slots__ = ("assigned", "dynamic", "fields", "methods")
+
+    def __init__(self) -> None:
+        """No member yet."""
+        self.assigned = LocalTypes()
+        self.dynamic = False
+        self.fields: dict[str, Field] = {}
+        self.methods: list[str] = []
+
+
+class Scope:
+    """A function, class or module that is being read."""
+
+    __slots__ = (
+        "imported", "instance", "kind", "locals", "members", "name", "owner", "parent"
+    )  # fmt: skip
+
+    def __init__(
+        self, name: str, kind: str, parent: Scope | None, members: ClassMembers | None = None
+    ) -> None:
+        """A scope by its qualified name; `kind` is "module", "class" or "function"."""
+        self.name = name
+        self.kind = kind
+        self.parent = parent
+        self.locals = LocalTypes()
+        self.imported: set[str] = set()
+        # In a method: the name of its first parameter.
+        self.instance = ""
+        # A class's members; for a function, `owner` are those of the class around it.
+        self.members = members
+        self.owner: ClassMembers | None = parent.owner if parent and kind == "function" else members
+
+    def inner(self, name: str) -> str:
+        """The qualified name of something defined here."""
+        return f"{self.name}.{name}" if self.name else name
+
+
+class BindingSite(msgspec.Struct, frozen=True):
     """A binding: its line, the module if it imports one; `given` is an import or a definition."""
 
     line: int
@@ -54,20 +126,22 @@ class Site(msgspec.Struct, frozen=True):
     given: bool = False
 
 
-def sites(body: Sequence[ast.AST], *, expressions: bool = True) -> dict[str, list[Site]]:
+def binding_sites(
+    body: Sequence[ast.AST], *, expressions: bool = True
+) -> dict[str, list[BindingSite]]:
     """The bindings among statements, without those of names that are declared to be others'.
 
     `expressions=False` passes over expressions, for a module without `:=`: most of a tree.
     """
     inside = _inside if expressions else _binding
-    found: dict[str, list[Site]] = {}
+    found: dict[str, list[BindingSite]] = {}
     declared: set[str] = set()
     left: list[ast.AST] = list(body)
     while left:
         node = left.pop()
         if isinstance(node, ast.Name):
             if type(node.ctx) is not ast.Load:
-                found.setdefault(node.id, []).append(Site(node.lineno))
+                found.setdefault(node.id, []).append(BindingSite(node.lineno))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name, site in _imported(node):
                 found.setdefault(name, []).append(site)
@@ -77,7 +151,7 @@ def sites(body: Sequence[ast.AST], *, expressions: bool = True) -> dict[str, lis
             name = _name(node)
             if name:
                 given = isinstance(node, (*_FUNCTIONS, ast.ClassDef))
-                site = Site(getattr(node, "lineno", 0), given=given)
+                site = BindingSite(getattr(node, "lineno", 0), given=given)
                 found.setdefault(name, []).append(site)
             left.extend(inside(node))
     for name in declared:
@@ -91,13 +165,13 @@ def module_of(alias: ast.alias) -> tuple[str, str]:
     return alias.asname or first, alias.name if alias.asname else first
 
 
-def _imported(node: ast.Import | ast.ImportFrom) -> Iterable[tuple[str, Site]]:
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterable[tuple[str, BindingSite]]:
     for alias in node.names:
         if isinstance(node, ast.Import):
             name, module = module_of(alias)
-            yield name, Site(node.lineno, module, given=True)
+            yield name, BindingSite(node.lineno, module, given=True)
         else:
-            yield alias.asname or alias.name, Site(node.lineno, given=True)
+            yield alias.asname or alias.name, BindingSite(node.lineno, given=True)
 
 
 def _name(node: ast.AST) -> str:

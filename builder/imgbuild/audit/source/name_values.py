@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from imgbuild.audit.source.facts import Guard
-from imgbuild.audit.source.sites import Site, sites
+from imgbuild.audit.source.scopes import BindingSite, binding_sites
 
 Guards = tuple[Guard, ...]
 Branches = tuple[Guards, Guards]
@@ -27,7 +27,7 @@ _DECLARED = re.compile(
 )
 
 
-class Held(msgspec.Struct, frozen=True):
+class NameValue(msgspec.Struct, frozen=True):
     """What a name holds. Of a name about which nothing is known all fields are as below.
 
     `truthy` and `falsy` are what must hold where the value counts as true, and as false; None if it
@@ -64,11 +64,11 @@ class Held(msgspec.Struct, frozen=True):
         return (self.truthy or (), self.falsy or ()) if self.truthy or self.falsy else None
 
 
-OPAQUE = Held()
-State = dict[str, Held]
+UNKNOWN = NameValue()
+State = dict[str, NameValue]
 
 
-class Path(msgspec.Struct, frozen=True):
+class FlowPath(msgspec.Struct, frozen=True):
     """One way through a statement: what names hold at its end, and under which guards it runs."""
 
     state: State
@@ -103,18 +103,18 @@ class Frame:
         self.expressions = expressions
         self.line = line
         self.given = frozenset(names)
-        self.held: State = dict.fromkeys(self.given, OPAQUE)
+        self.held: State = dict.fromkeys(self.given, UNKNOWN)
         self.declared: set[str] = set()
-        self._sites: dict[str, list[Site]] | None = None
+        self._sites: dict[str, list[BindingSite]] | None = None
 
-    def sites(self, name: str) -> list[Site]:
+    def sites(self, name: str) -> list[BindingSite]:
         """The places in this scope that bind a name."""
         if self._sites is None:
-            self._sites = sites(self.body, expressions=self.expressions)
+            self._sites = binding_sites(self.body, expressions=self.expressions)
         return self._sites.get(name, [])
 
 
-class Known:
+class NameValues:
     """What names hold, scope by scope."""
 
     def __init__(self, body: Sequence[ast.AST] = (), source: bytes = b"") -> None:
@@ -151,17 +151,17 @@ class Known:
     def declare(self, names: Collection[str]) -> None:
         """`global` or `nonlocal`: the names are bound here, and elsewhere."""
         self.frame.declared.update(names)
-        self.frame.held.update(dict.fromkeys(names, OPAQUE))
+        self.frame.held.update(dict.fromkeys(names, UNKNOWN))
 
     # Names
 
-    def bind(self, name: str, held: Held = OPAQUE) -> None:
+    def bind(self, name: str, held: NameValue = UNKNOWN) -> None:
         """A name is bound anew; what it held before is forgotten."""
         self.frame.held[name] = held
         if self.frame.kind == "class":
             self.speaks(name, held)
 
-    def speaks(self, name: str, held: Held) -> None:
+    def speaks(self, name: str, held: NameValue) -> None:
         """An attribute is assigned, or a function of this name returns, what is held."""
         if held.plain and held.flag is None:
             return
@@ -169,7 +169,7 @@ class Known:
         before = self.speaking.get(name, (True, True))
         self.speaking[name] = (yes and before[0], no and before[1])
 
-    def bind_within(self, name: str, held: Held) -> None:
+    def bind_within(self, name: str, held: NameValue) -> None:
         """A name is bound inside an expression, which may not run: what it held may stay."""
         frame = self.frame
         while frame.kind == "inner" and frame.parent is not None:
@@ -177,7 +177,7 @@ class Known:
         before = frame.held.get(name)
         frame.held[name] = held if before is None else _either(held, before)
 
-    def held(self, name: str) -> Held:
+    def held(self, name: str) -> NameValue:
         """What a name holds at this place."""
         frame: Frame | None = self.frame
         passed: list[Frame] = []
@@ -186,15 +186,15 @@ class Known:
             visible = frame.kind != "class" or frame is self.frame
             found = frame.held.get(name) if visible else None
             if found is not None:
-                if found is OPAQUE or any(one.sites(name) for one in passed):
-                    return OPAQUE
-                return found if self._sure(name, found, frame, line) else OPAQUE
+                if found is UNKNOWN or any(one.sites(name) for one in passed):
+                    return UNKNOWN
+                return found if self._sure(name, found, frame, line) else UNKNOWN
             if frame.kind == "function":
                 line = frame.line
             if frame.kind != "class":
                 passed.append(frame)
             frame = frame.parent
-        return OPAQUE
+        return UNKNOWN
 
     def own(self, name: str) -> bool:
         """Whether a name is a parameter or a local of a value of its own, whatever it is called.
@@ -211,7 +211,7 @@ class Known:
             frame = frame.parent
         return False
 
-    def _sure(self, name: str, found: Held, frame: Frame, line: int) -> bool:
+    def _sure(self, name: str, found: NameValue, frame: Frame, line: int) -> bool:
         """Whether no other binding of a name in its scope has a say in what it holds here."""
         if name in self.elsewhere and (line or name not in frame.declared):
             return False
@@ -231,7 +231,7 @@ class Known:
         before, self.frame.held = self.frame.held, dict(state)
         return before
 
-    def join(self, *paths: Path) -> None:
+    def join(self, *paths: FlowPath) -> None:
         """Go on where any of these paths may have led here; nothing changes if there is none."""
         if not paths:
             return
@@ -245,10 +245,10 @@ class Known:
             for name, held in state.items():
                 self.speaks(name, held)
 
-    def _joined(self, name: str, paths: Sequence[Path]) -> Held:
+    def _joined(self, name: str, paths: Sequence[FlowPath]) -> NameValue:
         bound = [(path, path.state[name]) for path in paths if name in path.state]
         if len(bound) < len(paths) and self.frame.kind == "class":
-            return OPAQUE  # where the class does not bind it, the name is that of the module
+            return UNKNOWN  # where the class does not bind it, the name is that of the module
         first, held = bound[0]
         if len(bound) == 1:  # the other ways do not bind it, so that nothing reads it there
             return held
@@ -274,20 +274,20 @@ class Known:
     def repeated(self, body: Sequence[ast.AST]) -> None:
         """At the start of a loop names may hold what its end left in them."""
         for name in self._others(body):
-            self.frame.held[name] = OPAQUE
+            self.frame.held[name] = UNKNOWN
 
     def interrupted(self, body: Sequence[ast.AST], before: State) -> None:
         """After a loop or a `try`, which may end anywhere within its body."""
         for name, count in self._others(body).items():
             if count > 1 or self.frame.held[name] == before.get(name):
-                self.frame.held[name] = OPAQUE
+                self.frame.held[name] = UNKNOWN
 
     def _others(self, body: Sequence[ast.AST]) -> dict[str, int]:
         """The names of which something is known, and how often statements bind them to more."""
-        known = {name: one for name, one in self.frame.held.items() if one is not OPAQUE}
+        known = {name: one for name, one in self.frame.held.items() if one is not UNKNOWN}
         if not known:
             return {}
-        bound = sites(body, expressions=self._expressions)
+        bound = binding_sites(body, expressions=self._expressions)
         return {
             name: len(bound[name])
             for name, held in known.items()
@@ -299,7 +299,7 @@ def _speaks(guards: Guards | None) -> bool:
     return guards is None or any(guard.kind in _LASTING for guard in guards)
 
 
-def _under(held: Held, guards: Guards) -> Held:
+def _under(held: NameValue, guards: Guards) -> NameValue:
     """What is held on a path that runs only under guards: its being true says that they hold."""
     lasting = tuple(guard for guard in guards if guard.kind in _LASTING)
     if not lasting:
@@ -320,7 +320,7 @@ def _or(one: Guards | None, other: Guards | None) -> Guards | None:
     return tuple(guard for guard in one if guard in other)
 
 
-def _either(one: Held, other: Held, *, fallback: bool = False) -> Held:
+def _either(one: NameValue, other: NameValue, *, fallback: bool = False) -> NameValue:
     """What a name holds that holds one or the other; a literal in the place of what failed is none.
 
     None says nothing of the rest: what reads a version out of it fails.
@@ -330,7 +330,7 @@ def _either(one: Held, other: Held, *, fallback: bool = False) -> Held:
     elif one.blank:
         main = other
     else:
-        main = Held(
+        main = NameValue(
             package=_same(one.package, other.package),
             literal=_same(one.literal, other.literal),
             module=_same(one.module, other.module),

@@ -6,17 +6,18 @@ Comes in: a `try`. Goes out: the guards of its branches, and what its names then
 from __future__ import annotations
 
 import ast
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
 from imgbuild.audit.source.conditions import Conditions
 from imgbuild.audit.source.facts import Guard
-from imgbuild.audit.source.known import Branches, Guards, Held
-from imgbuild.audit.source.sites import module_of
+from imgbuild.audit.source.name_values import Branches, Guards, NameValue
+from imgbuild.audit.source.scopes import module_of
 from imgbuild.audit.source.text import dotted
 
 Try = ast.Try | ast.TryStar
+Absolute = Callable[[ast.ImportFrom], str]
 
 # Exceptions that a missing package or name raises; those that an import raises as anything else
 # may; those whose handling hides what we look for.
@@ -25,17 +26,7 @@ _OF_ANYTHING = frozenset(("Exception", "BaseException", "OSError", "RuntimeError
 _HIDING = _OF_IMPORTS | _OF_ANYTHING | {"AttributeError", "TypeError", "NameError"}
 
 
-class Place(Protocol):
-    """Where a `try` stands: what is known there, and how relative imports are resolved."""
-
-    conditions: Conditions
-    guards: Guards
-
-    def absolute(self, node: ast.ImportFrom) -> str:
-        """The module that a `from` import names, relative ones made absolute."""
-
-
-class Tried(msgspec.Struct, frozen=True):
+class TryGuards(msgspec.Struct, frozen=True):
     """The guards of each branch of a `try`, and the names that tell which one ran."""
 
     body: Guards
@@ -44,14 +35,14 @@ class Tried(msgspec.Struct, frozen=True):
     flags: dict[str, Branches]
 
 
-def read_try(node: Try, walker: Place) -> Tried:
-    """What guards the branches of a `try`."""
+def read_try(node: Try, conditions: Conditions, absolute: Absolute) -> TryGuards:
+    """What guards the branches of a `try`; `absolute` names the module of a `from` import."""
     caught = [_caught(handler) for handler in node.handlers]
-    raised = _raised(node, walker)
+    raised = _raised(node, conditions)
     if raised is not None:
         yes, no = raised
-        return Tried(body=(), handlers=tuple(yes for _ in caught), orelse=no, flags={})
-    subjects = _subjects(node.body, walker)
+        return TryGuards(body=(), handlers=tuple(yes for _ in caught), orelse=no, flags={})
+    subjects = _subjects(node.body, conditions, absolute)
     hidden = sorted(
         {
             name
@@ -63,7 +54,7 @@ def read_try(node: Try, walker: Place) -> Tried:
     )
     present = tuple(Guard("present", subject) for subject in subjects)
     absent = (Guard("absent", ", ".join(subjects)),) if subjects else ()
-    more = not _asks(node.body, walker.conditions)
+    more = not _asks(node.body, conditions)
     handlers = tuple(
         absent if absent and _of_absence(names, more=more) else (Guard("unknown", _except(names)),)
         for names in caught
@@ -71,7 +62,7 @@ def read_try(node: Try, walker: Place) -> Tried:
     imports = [names for names in caught if (_OF_IMPORTS | _OF_ANYTHING) & set(names)]
     sure = all(_of_absence(names, more=more) for names in imports)
     failed = absent if sure or not imports else (Guard("unknown", _except(imports[-1])),)
-    return Tried(
+    return TryGuards(
         body=(Guard("handled", ", ".join(hidden)),) if hidden else (),
         handlers=handlers,
         orelse=present,
@@ -106,7 +97,7 @@ def _asks(body: list[ast.stmt], conditions: Conditions) -> bool:
 def _asking(statement: ast.stmt, conditions: Conditions) -> bool:
     if isinstance(statement, ast.Import):
         for bound, module in map(module_of, statement.names):
-            conditions.known.bind(bound, Held(module=module))
+            conditions.known.bind(bound, NameValue(module=module))
     if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
         return isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass))
     value = statement.value
@@ -123,31 +114,31 @@ def _raises(block: list[ast.stmt]) -> bool:
     return isinstance(block[-1], ast.Raise)
 
 
-def _raised(node: Try, walker: Place) -> Branches | None:
+def _raised(node: Try, conditions: Conditions) -> Branches | None:
     """`try: if not is_torch_available(): raise X` with `except X`: an `if` in other words."""
     first = node.body[0]
     if len(node.body) != 1 or not isinstance(first, ast.If) or first.orelse:
         return None
     if not _raises(first.body):
         return None
-    yes, no = walker.conditions.read(first.test)
+    yes, no = conditions.read(first.test)
     return (yes, no) if yes or no else None
 
 
-def _subjects(body: list[ast.stmt], walker: Place) -> list[str]:
+def _subjects(body: list[ast.stmt], conditions: Conditions, absolute: Absolute) -> list[str]:
     """What must be there for the body to succeed: modules, and names as "module:name"."""
     found: list[str] = []
     for statement in body:
         if isinstance(statement, ast.Import):
             found.extend(alias.name for alias in statement.names)
         elif isinstance(statement, ast.ImportFrom):
-            module = walker.absolute(statement)
+            module = absolute(statement)
             found.extend(
                 module if alias.name == "*" else f"{module}:{alias.name}"
                 for alias in statement.names
             )
         elif isinstance(statement, (ast.Assign, ast.Expr)):
-            package = walker.conditions.versions.package(statement.value)
+            package = conditions.versions.package(statement.value)
             if package:
                 found.append(package)
     return list(dict.fromkeys(found))

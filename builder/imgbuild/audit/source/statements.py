@@ -1,46 +1,58 @@
-"""Branches: `if`, `try`, loops and the like, and what guards what is in them.
+"""Statements: what reads each kind of them, and the guards under which those inside others run.
 
-Comes in: statements that hold others. Goes out: the guards under which those run, and what names
-hold after any of the ways through.
+After a statement with branches, a name holds what any of the ways through it may have left there.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
-from imgbuild.audit.source.bindings import Bindings
+from imgbuild.audit.source.assignments import Assignments
+from imgbuild.audit.source.conditions import Conditions
+from imgbuild.audit.source.definitions import Definitions, FunctionNode
+from imgbuild.audit.source.expressions import Expressions
 from imgbuild.audit.source.facts import Guard
-from imgbuild.audit.source.known import OPAQUE, Guards, Path, State
+from imgbuild.audit.source.name_values import UNKNOWN, FlowPath, Guards, State
 from imgbuild.audit.source.text import dotted
-from imgbuild.audit.source.tries import Tried, Try, read_try
+from imgbuild.audit.source.try_statements import Try, TryGuards, read_try
 
 
-class Branches(Bindings):
-    """Reads the statements that hold others."""
+class Statements:
+    """Reads the statements of a module, in their order, each once."""
 
-    # What reads each kind of statement; it gives what then holds for the statements that follow.
-    _statements: dict[type[ast.AST], Callable[..., Guards | None]]
+    def __init__(self, conditions: Conditions, *, package: bool) -> None:
+        """For the module that `conditions` reads; `package` says that it is an `__init__`."""
+        self.conditions = conditions
+        self.known = conditions.known
+        self.expressions = Expressions(conditions)
+        self.assignments = Assignments(self.expressions, package=package)
+        self.definitions = Definitions(self.expressions)
+        # Called with each statement of its kind before it is read.
+        self.watchers: dict[type[ast.stmt], Callable[[Any], None]] = {}
 
     def block(self, statements: Sequence[ast.stmt], guards: Guards = ()) -> None:
         """Read statements one after another; what an early exit rules out holds for the rest."""
-        before = self.guards
+        expressions = self.expressions
+        before = expressions.guards
         if guards:
-            self.guards = self.joined(guards)
+            expressions.guards = expressions.joined(guards)
         for statement in statements:
-            handler = self._statements.get(type(statement))
-            if handler is None:
-                self.visit(statement)
-                continue
-            left = handler(statement)
-            if left:
-                self.guards = self.joined(left)
-        self.guards = before
+            kind = type(statement)
+            if kind in self.watchers:
+                self.watchers[kind](statement)
+            reader = self._readers.get(kind)
+            if reader is None:
+                expressions.visit(statement)
+            elif left := reader(self, statement):
+                expressions.guards = expressions.joined(left)
+        expressions.guards = before
 
     def _if(self, node: ast.If) -> Guards | None:
-        self.visit(node.test)
+        self.expressions.visit(node.test)
         yes, no = self.conditions.read(node.test)
         data = () if typing_only(yes + no) else (Guard("data"),)
         before = self.known.state()
@@ -53,59 +65,60 @@ class Branches(Bindings):
         elif typing_only(no):
             self.known.turn({**other, **held})
         else:
-            ways = ((node.body, Path(held, yes)), (node.orelse, Path(other, no)))
+            ways = ((node.body, FlowPath(held, yes)), (node.orelse, FlowPath(other, no)))
             self.known.join(*(path for body, path in ways if not leaves(body)))
         if leaves(node.body):
             return no
         return yes if node.orelse and leaves(node.orelse) else None
 
     def _assert(self, node: ast.Assert) -> Guards | None:
-        self.visit(node.test)
+        self.expressions.visit(node.test)
         return self.conditions.read(node.test)[0]
 
     def _try(self, node: Try) -> None:
-        tried = read_try(node, self)
+        tried = read_try(node, self.conditions, self.assignments.absolute)
         before = self.known.state()
         self.block(node.body, tried.body)
         done = self.known.state()
-        self.known.join(Path(done), Path(before, fallback=True))
+        self.known.join(FlowPath(done), FlowPath(before, fallback=True))
         self.known.interrupted(node.body, before)
         failed = self.known.state()
         paths = self._handlers(node, tried, failed)
         self.known.turn(done)
         self.block(node.orelse, tried.orelse)
         if not leaves(node.body) and not leaves(node.orelse):
-            paths.insert(0, Path(self.known.state(), tried.orelse))
+            paths.insert(0, FlowPath(self.known.state(), tried.orelse))
         self.known.join(*paths)
         self.block(node.finalbody)
         for name, (truthy, falsy) in tried.flags.items():
-            held = self.known.state().get(name, OPAQUE)
+            held = self.known.state().get(name, UNKNOWN)
             self.known.bind(name, msgspec.structs.replace(held, truthy=truthy, falsy=falsy))
 
-    def _handlers(self, node: Try, tried: Tried, failed: State) -> list[Path]:
+    def _handlers(self, node: Try, tried: TryGuards, failed: State) -> list[FlowPath]:
         """Read what follows `except`; the ways that lead on from there."""
         paths = []
+        scope = self.expressions.scope
         for handler, guards in zip(node.handlers, tried.handlers, strict=True):
             self.known.turn(failed)
             if handler.type is not None:
-                self.visit(handler.type)
+                self.expressions.visit(handler.type)
             if handler.name:
                 self.known.bind(handler.name)
-                if self.scope.kind == "function":
-                    self.scope.locals.bind(handler.name, "")
+                if scope.kind == "function":
+                    scope.locals.bind(handler.name, "")
             self.block(handler.body, guards)
             if handler.name:  # Python deletes it
                 self.known.bind(handler.name)
             if not leaves(handler.body):
-                paths.append(Path(self.known.state(), guards, fallback=True))
+                paths.append(FlowPath(self.known.state(), guards, fallback=True))
         return paths
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
         guards: Guards = ()
         for item in node.items:
-            self.visit(item.context_expr)
+            self.expressions.visit(item.context_expr)
             if item.optional_vars is not None:
-                self._targets(item.optional_vars, node)
+                self.assignments.targets(item.optional_vars, node)
             call = item.context_expr
             if isinstance(call, ast.Call) and dotted(call.func).endswith("suppress"):
                 names = [dotted(argument).rpartition(".")[2] for argument in call.args]
@@ -113,13 +126,13 @@ class Branches(Bindings):
         before = self.known.state()
         self.block(node.body, guards)
         if guards:
-            self.known.join(Path(self.known.state()), Path(before, fallback=True))
+            self.known.join(FlowPath(self.known.state()), FlowPath(before, fallback=True))
 
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
-        self.visit(node.iter)
+        self.expressions.visit(node.iter)
         before = self.known.state()
         self.known.repeated(node.body)
-        self._targets(node.target, node)
+        self.assignments.targets(node.target, node)
         self.block(node.body)
         self._after(node.body, before)
         self.block(node.orelse)
@@ -127,40 +140,73 @@ class Branches(Bindings):
     def _while(self, node: ast.While) -> None:
         before = self.known.state()
         self.known.repeated((node.test, *node.body))
-        self.visit(node.test)
+        self.expressions.visit(node.test)
         self.block(node.body, self.conditions.read(node.test)[0])
         self._after(node.body, before)
         self.block(node.orelse)
 
     def _after(self, body: Sequence[ast.stmt], before: State) -> None:
         """Names hold what they held before a loop, or what it left in them."""
-        self.known.join(Path(self.known.state()), Path(before))
+        self.known.join(FlowPath(self.known.state()), FlowPath(before))
         self.known.interrupted(body, before)
 
     def _match(self, node: ast.Match) -> None:
-        self.visit(node.subject)
+        self.expressions.visit(node.subject)
         before = self.known.state()
-        paths = [Path(before)]
+        paths = [FlowPath(before)]
         for case in node.cases:
             self.known.turn(before)
             for part in ast.walk(case.pattern):
-                for value in _compared(part):
-                    self.visit(value)
+                for value in _pattern_values(part):
+                    self.expressions.visit(value)
                 name = getattr(part, "name", None) or getattr(part, "rest", None)
                 if isinstance(name, str):
-                    self._bind(name, "", node)
+                    self.assignments.bind(name, "", node)
             guards: Guards = ()
             if case.guard is not None:
-                self.visit(case.guard)
+                self.expressions.visit(case.guard)
                 guards = self.conditions.read(case.guard)[0]
             data = (Guard("data"),) if case.guard is not None else ()
             self.block(case.body, guards or data)
             if not leaves(case.body):
-                paths.append(Path(self.known.state(), guards))
+                paths.append(FlowPath(self.known.state(), guards))
         self.known.join(*paths)
 
+    def _function(self, node: FunctionNode) -> None:
+        self.definitions.function(node, self.block)
 
-def _compared(part: ast.AST) -> Sequence[ast.expr]:
+    def _class(self, node: ast.ClassDef) -> None:
+        self.definitions.class_(node, self.block)
+
+    # What reads each kind of statement; the guards that it returns hold for those that follow.
+    _readers: ClassVar[dict[type[ast.stmt], Callable[[Statements, Any], Guards | None]]] = {
+        ast.Import: lambda self, node: self.assignments.import_(node),
+        ast.ImportFrom: lambda self, node: self.assignments.import_from(node),
+        ast.Assign: lambda self, node: self.assignments.assign(node),
+        ast.AnnAssign: lambda self, node: self.assignments.annotated(node),
+        ast.AugAssign: lambda self, node: self.assignments.augmented(node),
+        ast.Delete: lambda self, node: self.assignments.delete(node),
+        ast.Global: lambda self, node: self.assignments.global_(node),
+        ast.Nonlocal: lambda self, node: self.assignments.nonlocal_(node),
+        ast.Expr: lambda self, node: self.assignments.expression(node),
+        ast.Return: lambda self, node: self.assignments.return_(node),
+        ast.FunctionDef: _function,
+        ast.AsyncFunctionDef: _function,
+        ast.ClassDef: _class,
+        ast.If: _if,
+        ast.Try: _try,
+        ast.TryStar: _try,
+        ast.With: _with,
+        ast.AsyncWith: _with,
+        ast.For: _for,
+        ast.AsyncFor: _for,
+        ast.While: _while,
+        ast.Match: _match,
+        ast.Assert: _assert,
+    }
+
+
+def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
     """The expressions of a part of a pattern that a subject is compared with."""
     if isinstance(part, ast.MatchValue):
         return (part.value,)

@@ -1,0 +1,397 @@
+"""Names that a module has without binding them: lazy tables, `__getattr__`, sys.modules."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from imgbuild.audit.source.assignments import Assignments
+from imgbuild.audit.source.definitions import FunctionNode
+from imgbuild.audit.source.text import dotted, one_or_more, string, strings
+
+# Without any of these words a module's names are what it binds.
+_SIGNS = (
+    b"__getattr__",
+    b"sys.modules",
+    b"globals()",
+    b"lazy",
+    b"Lazy",
+    b"exec(",
+    b"vars()",
+    b"modules[",
+)
+# A function that keeps the module's dictionary at hand puts names into it.
+_INTO_GLOBALS = re.compile(
+    rb"=\s*globals\(\)\s*$|^\s+globals\(\)\[[^\"'\]]+\]\s*=[^=]", re.MULTILINE
+)
+_TABLE = "_import_structure"
+_PUTS = ("update", "setdefault", "__setitem__")
+
+
+class LazyNames:
+    """The names that appear, and whether others may: the fields of these names in ModuleFacts."""
+
+    def __init__(self, tree: ast.Module, source: bytes, assignments: Assignments) -> None:
+        """For a module whose assignments have been read."""
+        self.assignments = assignments
+        self.lazy: dict[str, str] = {}
+        self.stars: list[str] = []
+        self.registers: list[str] = []
+        self.dynamic = False
+        self.tables: dict[str, ast.expr] = {}
+        if any(sign in source for sign in _SIGNS):
+            self.dynamic = _INTO_GLOBALS.search(source) is not None
+            statements = list(_top(tree.body))
+            self.tables = _tables(statements)
+            self._read(statements)
+
+    def _read(self, statements: list[ast.stmt]) -> None:
+        """Read the statements that run when the module is imported."""
+        for statement in statements:
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                if statement.name == "__getattr__":
+                    self._getattr(statement)
+                continue
+            if isinstance(statement, ast.Assign):
+                self._assignment(statement)
+            if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Subscript):
+                self._item(statement.target, statement.value)
+            if isinstance(statement, ast.For):
+                self._aliases(statement)
+            for call in _calls(statement):
+                self._called(call)
+
+    def _aliases(self, loop: ast.For) -> None:
+        """`for alias in ALIASES: _import_structure.setdefault(alias, set())`.
+
+        The keys of the literal table are old names of submodules, served on demand.
+        """
+        table = self.tables.get(dotted(loop.iter))
+        if not isinstance(table, ast.Dict) or not isinstance(loop.target, ast.Name):
+            return
+        wanted = f"{_TABLE}.setdefault({loop.target.id}, set())"
+        if not any(ast.unparse(statement) == wanted for statement in loop.body):
+            return
+        for key in filter(None, map(string, filter(None, table.keys))):
+            self.lazy.setdefault(key, f"{self.assignments.base}.{key}")
+            self.registers.append(f"{self.assignments.base}.{key}")
+
+    def _assignment(self, statement: ast.Assign) -> None:
+        for target in statement.targets:
+            if isinstance(target, ast.Tuple):
+                self._attached(target, statement.value)
+            elif isinstance(target, ast.Name) and target.id == "__getattr__":
+                self.dynamic = True
+            elif isinstance(target, ast.Subscript):
+                self._item(target, statement.value)
+            elif isinstance(target, ast.Attribute) and _itself(target.value):
+                self.dynamic = True  # sys.modules[__name__].__class__ = …
+
+    def _item(self, target: ast.Subscript, value: ast.expr) -> None:
+        holder = dotted(target.value)
+        if holder in ("sys.modules", "modules"):
+            if dotted(target.slice) != "__name__":
+                self._register(target.slice)
+            elif isinstance(value, ast.Call) and "lazy" in dotted(value.func).lower():
+                self._lazy_module(value)
+            else:
+                self.dynamic = True
+        elif holder == _TABLE:
+            self._structure({string(target.slice) or "": strings(value)})
+        elif isinstance(target.value, ast.Call) and dotted(target.value.func) in (
+            "globals",
+            "vars",
+        ):
+            name = string(target.slice)
+            if name is None:
+                self.dynamic = True
+            else:
+                self.lazy.setdefault(name, "")
+
+    def _register(self, name: ast.expr) -> None:
+        """A module that is put into sys.modules by hand, "*" for what is computed of its name."""
+        text = pattern(name, self.assignments.module)
+        if text is not None and text.strip("*."):
+            self.registers.append(text)
+
+    def _lazy_module(self, call: ast.Call) -> None:
+        """`sys.modules[__name__] = _LazyModule(…)`: its table, and what type checkers are told."""
+        table = self.tables.get(_TABLE)
+        if isinstance(table, ast.Dict):
+            self._structure(_entries(table))
+        for line in self.assignments.imports:
+            if line.scope or not any(guard.kind == "typing" for guard in line.guards):
+                continue
+            if line.name == "*":
+                self.stars.append(line.module)
+            elif line.name and ("dummy" not in line.module or line.bound not in self.lazy):
+                other = "" if line.name == line.bound else f":{line.name}"
+                self.lazy[line.bound] = line.module + other
+        if any(line.bound == "define_import_structure" for line in self.assignments.imports):
+            # The table is made of the files in this folder; the package asks for its models only.
+            folder = self.assignments.module
+            if any(line.bound == "_LegacyModuleAliasFinder" for line in self.assignments.imports):
+                self.registers.append(f"{folder}.models.*_fast")  # served by a finder, on demand
+            if "." not in folder:
+                folder = f"{folder}.models"
+                self.stars.append(folder)
+            self.stars.append(f"{folder}.*")
+        elif not table and not self.lazy and not self.stars:
+            self.dynamic = True
+
+    def _structure(self, entries: dict[str, list[str] | None]) -> None:
+        """`_import_structure`: submodule to the names that are taken from it."""
+        for key, names in entries.items():
+            if not key or names is None:
+                # What stands in for a package that is absent may be computed: nobody can use it.
+                self.dynamic |= "dummy" not in key
+                continue
+            module = f"{self.assignments.base}.{key}" if self.assignments.base else key
+            first = key.partition(".")[0]
+            self.lazy.setdefault(first, f"{self.assignments.base}.{first}")
+            for name in names:
+                if "dummy" not in key or name not in self.lazy:
+                    known = self.lazy.get(name, "")
+                    if not known or "dummy" in known or known.endswith(f".{name}"):
+                        self.lazy[name] = module
+
+    def _called(self, call: ast.Call) -> None:
+        name = dotted(call.func)
+        if any(_itself(argument) for argument in call.args):
+            self.dynamic = True  # install_config_module(sys.modules[__name__])
+        if name in ("exec", "setattr") and call.args:
+            self.dynamic |= name == "exec" or _itself(call.args[0])
+        elif name == f"{_TABLE}.setdefault" and len(call.args) == 2:
+            key, names = call.args
+            if ast.unparse(names) != "set()":  # no name is taken from the submodule
+                self._structure({string(key) or "": strings(names)})
+        elif name == f"{_TABLE}.update":
+            self.dynamic = True
+        elif isinstance(call.func, ast.Attribute):
+            self._method_called(call, call.func, name)
+        elif name:
+            for argument in call.args[:1]:
+                text = pattern(argument, self.assignments.module) if "alias" in name else None
+                if text is not None and text.startswith(self.assignments.module + "."):
+                    self.registers.append(text)
+
+    def _method_called(self, call: ast.Call, func: ast.Attribute, name: str) -> None:
+        owner = func.value
+        if isinstance(owner, ast.Call):
+            self.dynamic |= dotted(owner.func) in ("globals", "vars") and func.attr in _PUTS
+        elif isinstance(owner, ast.Subscript) and dotted(owner.value) == _TABLE and call.args:
+            self._structure({string(owner.slice) or "": one_or_more(call.args[0])})
+        elif name in ("sys.modules.setdefault", "sys.modules.update") and call.args:
+            self._register(call.args[0])
+
+    def _attached(self, target: ast.Tuple, value: ast.expr) -> None:
+        """`__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, …)`."""
+        if not any(dotted(item) == "__getattr__" for item in target.elts):
+            return
+        if not isinstance(value, ast.Call) or not dotted(value.func).endswith("attach"):
+            self.dynamic = True
+            return
+        given = {item.arg: item.value for item in value.keywords}
+        given.update(zip(("submodules", "submod_attrs"), value.args[1:], strict=False))
+        submodules, attributes = given.get("submodules"), given.get("submod_attrs")
+        for name in strings(submodules) or () if submodules is not None else ():
+            self.lazy[name] = f"{self.assignments.base}.{name}"
+        if isinstance(attributes, ast.Name):
+            attributes = self.tables.get(attributes.id, attributes)
+        if isinstance(attributes, ast.Dict):
+            self._structure(_entries(attributes))
+        elif attributes is not None:
+            self.dynamic = True
+
+    def _getattr(self, node: FunctionNode) -> None:
+        """A module's `__getattr__`: the names that it answers to, if it says which they are."""
+        name = node.args.args[0].arg if node.args.args else "name"
+        understood = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+        for statement in node.body:
+            understood &= self._answers(statement, name)
+        self.dynamic |= not understood
+
+    def _answers(self, statement: ast.stmt, name: str) -> bool:
+        """Whether a statement answers to none but names that were read from it."""
+        if isinstance(statement, ast.If):
+            known = self._test(statement, name)
+            rest = all(self._answers(one, name) for one in statement.orelse)
+            return known and rest
+        if isinstance(statement, ast.Try):
+            inner = [*statement.body, *statement.orelse, *statement.finalbody]
+            return all(self._answers(one, name) for one in inner)
+        if isinstance(statement, ast.Return):
+            return self._looked_up(statement)
+        if isinstance(statement, ast.Assign):
+            self._looked_up(statement)
+        return True
+
+    def _test(self, statement: ast.If, name: str) -> bool:
+        """`if name == "X"`, `if name in TABLE`: the names go into the table of lazy ones."""
+        test = statement.test
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test = test.operand
+        if isinstance(test, ast.Call) and dotted(test.func) == f"{name}.startswith":
+            return bool(statement.body) and isinstance(statement.body[-1], ast.Raise)
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+            test = next((one for one in test.values if isinstance(one, ast.Compare)), test)
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            return isinstance(statement.body[-1], ast.Raise)
+        left, right = test.left, test.comparators[0]
+        if dotted(right) == name:
+            left, right = right, left
+        if dotted(left) != name:
+            known = self._looked_up(statement)
+            return known or isinstance(statement.body[-1], ast.Raise)
+        return self._names(statement, right)
+
+    def _names(self, statement: ast.If, right: ast.expr) -> bool:
+        """Note the names that the name asked for is compared with."""
+        names = one_or_more(right)
+        if names is not None:
+            for item in names:
+                self.lazy[item] = self._taken(statement.body, item)
+            return True
+        holder = dotted(right)
+        if isinstance(right, ast.Call) and dotted(right.func) == "globals":
+            return True
+        if holder in self.tables:
+            self._table(self.tables[holder])
+            return True
+        if holder == "__all__":
+            for item in self.assignments.exports or ():
+                self.lazy.setdefault(item, "")
+            return self.assignments.exports is not None
+        return False
+
+    def _taken(self, body: list[ast.stmt], name: str) -> str:
+        """Where a branch for one name takes it from: the import in it, if it is of that name."""
+        for statement in body:
+            if isinstance(statement, ast.ImportFrom):
+                for alias in statement.names:
+                    if (alias.asname or alias.name) == name:
+                        other = "" if alias.name == name else f":{alias.name}"
+                        return self.assignments.absolute(statement) + other
+        return ""
+
+    def _looked_up(self, statement: ast.stmt) -> bool:
+        """Whether a table is asked for the name, in any way."""
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and node.id in self.tables:
+                self._table(self.tables[node.id])
+                return True
+        return False
+
+    def _table(self, table: ast.expr) -> None:
+        if not isinstance(table, ast.Dict):
+            names = strings(table)
+            if names is None:
+                self.dynamic = True
+            for name in names or ():
+                self.lazy.setdefault(name, "")
+            return
+        for key, value in zip(table.keys, table.values, strict=True):
+            text = string(key)
+            if text is None:
+                self.dynamic = True
+            else:
+                self.lazy[text] = self._target(value, text) or self._typed(text)
+
+    def _typed(self, name: str) -> str:
+        """Where type checkers are told that a name comes from."""
+        for line in self.assignments.imports:
+            if (
+                line.bound == name
+                and line.name
+                and line.guards
+                and line.guards[-1].kind == "typing"
+            ):
+                return line.module if line.name == name else f"{line.module}:{line.name}"
+        return ""
+
+    def _target(self, value: ast.expr, name: str) -> str:
+        """Module and name of a table's value: ".outputs:X", "pkg.mod", (".mod", "X")."""
+        text = string(value) or ":".join((strings(value) or [])[:2])
+        module, _, other = text.partition(":")
+        if module.startswith("."):
+            level = len(module) - len(module.lstrip("."))
+            parts = self.assignments.base.split(".")
+            module = ".".join([*parts[: len(parts) - level + 1], module.lstrip(".")]).rstrip(".")
+        if not module.replace(".", "").replace("_", "").isalnum():
+            return ""
+        return module if other in ("", name) else f"{module}:{other}"
+
+
+def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when the module is imported, also those inside branches."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            inner = getattr(statement, name, ())
+            for item in inner if isinstance(inner, list) else ():
+                if isinstance(item, ast.ExceptHandler):
+                    yield from _top(item.body)
+                else:
+                    yield from _top([item])
+
+
+def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
+    """The calls of a statement itself, not of the statements inside it."""
+    for name in ("value", "test", "iter"):
+        part = getattr(statement, name, None)
+        if isinstance(part, ast.AST):
+            yield from (node for node in ast.walk(part) if isinstance(node, ast.Call))
+
+
+def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
+    """Literal dictionaries and lists at the top of the module."""
+    found: dict[str, ast.expr] = {}
+    for statement in statements:
+        target: ast.expr | None = None
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+        elif isinstance(statement, ast.AnnAssign):
+            target = statement.target
+        value = getattr(statement, "value", None)
+        if isinstance(target, ast.Name) and isinstance(
+            value, (ast.Dict, ast.List, ast.Tuple, ast.Set, ast.Call, ast.DictComp)
+        ):
+            found.setdefault(target.id, value)
+    return found
+
+
+def _itself(node: ast.expr) -> bool:
+    """Whether this is `sys.modules[__name__]`."""
+    return isinstance(node, ast.Subscript) and dotted(node.slice) == "__name__"
+
+
+def pattern(node: ast.expr, module: str) -> str | None:
+    """The text of a string expression, with "*" for what is computed; None if it is no string."""
+    text = string(node)
+    if text is not None:
+        return text
+    if isinstance(node, ast.JoinedStr):
+        parts = [
+            string(part) if isinstance(part, ast.Constant) else _formatted(part, module)
+            for part in node.values
+        ]
+        return "".join(part or "*" for part in parts)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = pattern(node.left, module), pattern(node.right, module)
+        return None if left is None and right is None else (left or "*") + (right or "*")
+    return module if dotted(node) == "__name__" else None
+
+
+def _formatted(part: ast.expr, module: str) -> str:
+    name = dotted(part.value) if isinstance(part, ast.FormattedValue) else ""
+    return module if name in ("__name__", "__package__") else "*"
+
+
+def _entries(table: ast.Dict) -> dict[str, list[str] | None]:
+    return {
+        string(key) or "": strings(value)
+        for key, value in zip(table.keys, table.values, strict=True)
+    }
