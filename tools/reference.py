@@ -152,7 +152,7 @@ def flags(option: Any) -> str:
 def ci_schema() -> dict[str, Any]:
     """The JSON Schema of ci.yaml, its top level at the top."""
     (root,), found = msgspec.json.schema_components(
-        (settings.Given,), ref_template="#/$defs/{name}"
+        (settings.CiFile,), ref_template="#/$defs/{name}"
     )
     top = found.pop(root["$ref"].rsplit("/", 1)[1])
     return {**top, "$defs": found}

@@ -267,10 +267,12 @@ def test_a_sif_of_the_pushed_image_is_that_of_the_target(shop, tmp_path):
     assert lock in (tmp_path / "pulled.sif").read_bytes()
 
 
-def listed_first(subject: Descriptor) -> dict[str, artifacts.Part]:
+def listed_first(subject: Descriptor) -> dict[str, artifacts.ArtifactFile]:
     """A lock that is none, made so that it is looked at before the right one."""
     for number in range(1 << 16):
-        part = artifacts.Part(data=f"{{}}{' ' * number}".encode(), media_type="application/json")
+        part = artifacts.ArtifactFile(
+            data=f"{{}}{' ' * number}".encode(), media_type="application/json"
+        )
         files = {"lock.json": part}
         if sha256(artifacts.manifest(subject, LOCK, files)).startswith("000"):
             return files

@@ -12,11 +12,11 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.ci import nightly, results, running
-from imgbuild.ci.jobs import Job
+from imgbuild.ci.jobs import CiJob
 from imgbuild.ci.results import JobResult
-from imgbuild.ci.running import Way
+from imgbuild.ci.running import RunContext
 from imgbuild.slurm import array
-from imgbuild.slurm.array import Order, Task
+from imgbuild.slurm.array import JobArray, Task
 from tests.support import ci_jobs_sample, needs, slurm_project
 from tests.support.inprocess_project import TARGET, Command, make
 
@@ -28,9 +28,9 @@ BARE = "--gpus-per-node=0"  # the Slurm of the tests has no GPUs
 class Night:
     """A job that needs a GPU, of an image that is built, and how it is done."""
 
-    way: Way
-    job: Job
-    known: dict[str, Job]
+    way: RunContext
+    job: CiJob
+    known: dict[str, CiJob]
 
     def queue(self) -> list[str]:
         """Numbers of the arrays of this job that are queued or run."""
@@ -55,7 +55,7 @@ class Night:
     def logs(self) -> list[str]:
         """The job numbers of all arrays that were submitted."""
         found = nightly.orders(self.way).glob(f"*/{array.ORDER}")
-        return sorted(codec.read(path, Order).job for path in found)
+        return sorted(codec.read(path, JobArray).job for path in found)
 
     def through(self, *options: str) -> JobResult:
         """Do the job."""

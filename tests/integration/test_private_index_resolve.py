@@ -14,7 +14,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
 from imgbuild.lock.lock import make_lock
 from imgbuild.lock.resolution import Resolution
-from imgbuild.matrix.model import Index, Wanted
+from imgbuild.matrix.model import PackageIndex, Wanted
 from imgbuild.solve import uv
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
@@ -158,7 +158,7 @@ def test_a_wrong_password_is_told_without_it(private, default, tmp_path, monkeyp
 
 def assigned(url, *, flat=False, **indexes):
     matrix = samples.matrix(indexes=indexes)
-    own = Index(url=url, upload_times="none", flat=flat)
+    own = PackageIndex(url=url, upload_times="none", flat=flat)
     return msgspec.structs.replace(matrix, indexes={**matrix.indexes, "own": own})
 
 

@@ -22,7 +22,7 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.oci import documents, layout
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import uploads
-from imgbuild.registry.client import Client, NotFound, Outcome, bytes_source, file_source
+from imgbuild.registry.client import Client, NotFound, UploadOutcome, bytes_source, file_source
 from imgbuild.registry.reference import Reference, Repository, parse
 from imgbuild.values import Arch
 from tests.support import breaking_line, docker_registry, images, memory_registry, needs
@@ -150,10 +150,10 @@ def test_push_in_one_piece_and_in_chunks(repository, chunk):
     blob = bytes_source(random.Random(chunk).randbytes(5_500_000))
     counted: list[int] = []
     outcome = Client(chunk=chunk).upload(repository, blob, advance=counted.append)
-    assert (outcome, sum(counted)) == (Outcome.UPLOADED, blob.size)
+    assert (outcome, sum(counted)) == (UploadOutcome.UPLOADED, blob.size)
     found = Descriptor(media_type="x", digest=blob.digest, size=blob.size)
     assert Client().blob(repository, found) == blob.open(0).read()
-    assert Client().upload(repository, blob) is Outcome.PRESENT
+    assert Client().upload(repository, blob) is UploadOutcome.PRESENT
 
 
 def test_a_blob_is_mounted(client, repository):
@@ -163,7 +163,7 @@ def test_a_blob_is_mounted(client, repository):
     counted: list[int] = []
     outcome = client.upload(repository, blob, mounts=[other], advance=counted.append)
     # crane keeps all blobs in one place: they are present everywhere.
-    assert outcome in (Outcome.MOUNTED, Outcome.PRESENT)
+    assert outcome in (UploadOutcome.MOUNTED, UploadOutcome.PRESENT)
     assert sum(counted) == blob.size
     assert client.has(repository, blob.digest) == blob.size
 
@@ -197,7 +197,7 @@ def test_a_manifest_without_its_blobs_is_refused(client, repository):
 
 
 def test_other_bytes_are_refused(client, repository):
-    wrong = uploads.Source(f"sha256:{'1' * 64}", EMPTY.size, EMPTY.open)
+    wrong = uploads.BlobSource(f"sha256:{'1' * 64}", EMPTY.size, EMPTY.open)
     with pytest.raises(IntegrityError, match=f"{wrong.digest} .*DIGEST_INVALID"):
         client.upload(repository, wrong)
     assert client.has(repository, wrong.digest) is None
@@ -212,7 +212,11 @@ def test_a_line_that_breaks(repository, monkeypatch, cuts):
         counted: list[int] = []
         far = Repository(line.host, repository.name)
         outcome = Client(first_wait=0.01).upload(far, blob, advance=counted.append)
-        assert (outcome, sum(counted), line.broken) == (Outcome.UPLOADED, blob.size, len(cuts))
+        assert (outcome, sum(counted), line.broken) == (
+            UploadOutcome.UPLOADED,
+            blob.size,
+            len(cuts),
+        )
     assert Client().has(repository, blob.digest) == blob.size
     found = Descriptor(media_type="x", digest=blob.digest, size=blob.size)
     assert Client().blob(repository, found) == blob.open(0).read()

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from imgbuild.errors import FetchFailed
 from imgbuild.registry import logins
-from imgbuild.registry.client import Client, Outcome, bytes_source
-from imgbuild.registry.logins import Found
+from imgbuild.registry.client import Client, UploadOutcome, bytes_source
+from imgbuild.registry.logins import RegistryLogin
 from imgbuild.registry.reference import Repository
 from imgbuild.system.console import console
 from tests.support import docker_registry, memory_registry
@@ -71,8 +71,8 @@ def test_the_program_for_a_host_comes_before_that_for_all(tmp_path):
     configure(tmp_path, credsStore="all", credHelpers={"h:1": "one"})
     program(tmp_path, "all", answer("me", "of all"))
     program(tmp_path, "one", answer("me", "of one"))
-    assert logins.find("h:1") == Found(("me", "of one"))
-    assert logins.find("docker.io") == Found(("me", "of all"))
+    assert logins.find("h:1") == RegistryLogin(("me", "of one"))
+    assert logins.find("docker.io") == RegistryLogin(("me", "of all"))
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked == ["get h:1", "get https://index.docker.io/v1/"]
 
@@ -80,7 +80,7 @@ def test_the_program_for_a_host_comes_before_that_for_all(tmp_path):
 def test_a_program_may_answer_with_an_identity_token(tmp_path):
     configure(tmp_path, credsStore="all")
     program(tmp_path, "all", answer("<token>", "identity"))
-    assert logins.find("h:1") == Found(identity="identity")
+    assert logins.find("h:1") == RegistryLogin(identity="identity")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_program_may_answer_with_an_identity_token(tmp_path):
     [
         ("echo credentials not found in native keychain; exit 1", ""),
         ("echo no session of my-secret >&2; exit 1", "gives no login for h:1"),
-        ("echo my-secret", "answers for h:1 what is no login"),
+        ("echo my-secret", "returned an invalid login for h:1"),
         ("echo '{}'", ""),
     ],
 )
@@ -96,7 +96,7 @@ def test_a_program_without_an_answer(tmp_path, capsys, script, told):
     auth = base64.b64encode(":".join(LOGIN).encode()).decode()
     configure(tmp_path, credsStore="all", auths={"h:1": {"auth": auth}})
     program(tmp_path, "all", script)
-    assert logins.find("h:1", console) == Found(LOGIN)
+    assert logins.find("h:1", console) == RegistryLogin(LOGIN)
     said = " ".join(capsys.readouterr().err.split())
     assert told in said
     assert "my-secret" not in said
@@ -141,7 +141,7 @@ def test_tls_a_login_and_the_program_that_keeps_it(tmp_path, capfd):
         )
         configure(tmp_path, credHelpers={repository.host: "one"})
         program(tmp_path, "one", answer(*LOGIN))
-        assert Client().upload(repository, BLOB) is Outcome.UPLOADED
+        assert Client().upload(repository, BLOB) is UploadOutcome.UPLOADED
         assert Client().has(repository, BLOB.digest) == BLOB.size
         (tmp_path / "config/imgbuild/certs.d" / repository.host / "own.crt").unlink()
         (tmp_path / "config/imgbuild/certs.d" / repository.host / "hosts.toml").write_text(
@@ -243,7 +243,7 @@ def push_mount_and_delete(folder: Path, host: str) -> None:
     configure(folder, auths={host: {"auth": auth}})
     client = Client()
     x, y = Repository(host, "me/x"), Repository(host, "me/y")
-    assert client.upload(x, BLOB) is Outcome.UPLOADED
-    assert client.upload(y, BLOB, mounts=[x]) is Outcome.MOUNTED
+    assert client.upload(x, BLOB) is UploadOutcome.UPLOADED
+    assert client.upload(y, BLOB, mounts=[x]) is UploadOutcome.MOUNTED
     assert client.delete_blob(y, BLOB.digest)
     assert list(client.repositories(host)) in ([], ["me/x"], ["me/x", "me/y"])

@@ -16,7 +16,7 @@ from uv import find_uv_bin
 
 from imgbuild.assemble import skeleton
 from imgbuild.matrix.model import User
-from imgbuild.oci.tar import Kind
+from imgbuild.oci.tar import MemberKind
 from imgbuild.plan.plan import FilesRecipe, VenvRecipe
 from imgbuild.render import tree
 from imgbuild.values import Arch
@@ -257,9 +257,9 @@ def test_steps_of_a_shell_make_the_members(tmp_path):
     subprocess.run(["/bin/sh", "-euc", "umask 022; " + " && ".join(steps)], check=True)
     for member in mine[Arch.X86_64]:
         path = Path("/" + member.path)
-        if member.kind is Kind.LINK:
+        if member.kind is MemberKind.LINK:
             assert str(path.readlink()) == member.target
-        elif member.kind is Kind.FOLDER:
+        elif member.kind is MemberKind.FOLDER:
             assert path.stat().st_mode & 0o7777 == member.mode
         else:
             assert (path.read_bytes(), path.stat().st_mode & 0o777) == (member.content, member.mode)

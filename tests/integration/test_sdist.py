@@ -16,7 +16,7 @@ from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
 from imgbuild.lock.lock import make_lock
 from imgbuild.lock.resolution import BuiltWheel, Resolution, Wheel
 from imgbuild.matrix.load import load
-from imgbuild.matrix.model import Index, Sdist, Wanted
+from imgbuild.matrix.model import PackageIndex, Sdist, Wanted
 from imgbuild.pipeline.audit_lock import audit_lock
 from imgbuild.report import Severity
 from imgbuild.solve.build_root import host_root
@@ -82,7 +82,7 @@ def world(site, **changes):
     matrix = samples.matrix(
         pins={"demo": "1.0"}, indexes={"demo": "own"}, requires={"pip": Wanted(reason=REASON)}
     )
-    own = Index(url=site.url("simple"), upload_times="none")
+    own = PackageIndex(url=site.url("simple"), upload_times="none")
     return msgspec.structs.replace(
         matrix,
         indexes={**matrix.indexes, "own": own},

@@ -46,10 +46,10 @@ def test_variables_reach_the_image_and_nothing_else(image, tmp_path, export):
     (tmp_path / "talk").write_text("echo hello\n")
     (tmp_path / "scratch").mkdir()
     made = jobs.script(
-        samples.lock(samples.wheel("ray", "2.47.1")), "sha256:0", jobs.Job.SINGLE,
+        samples.lock(samples.wheel("ray", "2.47.1")), "sha256:0", jobs.ScriptKind.SINGLE,
         jobs.Allocation(more=(f"--export={export}",) if export else ()),
         jobs.Container(image=str(image)), command=("/bin/busybox", "env"),
-        environment=tuple(jobs.Variable(*each) for each in TAKEN.items()),
+        environment=tuple(jobs.EnvVariable(*each) for each in TAKEN.items()),
         scratch=str(tmp_path / "scratch"), passed=("TOKEN",),
     )  # fmt: skip
     path = tmp_path / "job.sh"

@@ -182,7 +182,7 @@ def test_verl_is_told_of_the_nodes_and_joins_their_ray(
     image = Container(image=str(project.folder / "build" / f"{TARGET}.sif"))
     command = ("python", str(tmp_path / "main.py"), "data.train_files=a b")
     made = jobs.script(
-        msgspec.structs.replace(locked, arch=verl.arch), "sha256:0", jobs.Job.VERL,
+        msgspec.structs.replace(locked, arch=verl.arch), "sha256:0", jobs.ScriptKind.VERL,
         jobs.Allocation(nodes=2, gpus=1, cpus=1), image, command=command,
     )  # fmt: skip
     path = tmp_path / "job.sh"

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from imgbuild.ci import jobs, results, settings
-from imgbuild.ci.jobs import Job, Jobs
+from imgbuild.ci.jobs import CiJob, TargetJobs
 from imgbuild.ci.results import StepResult
-from imgbuild.ci.running import Way
-from imgbuild.ci.settings import Settings
+from imgbuild.ci.running import RunContext
+from imgbuild.ci.settings import CiSettings
 from imgbuild.project import Project
 from imgbuild.values import Arch
 from tests.support import inprocess_project, registry_project
@@ -54,28 +54,28 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     yield from registry_project.place(tmp_path, monkeypatch)
 
 
-def told(world: World, text: str = "") -> Settings:
+def told(world: World, text: str = "") -> CiSettings:
     """The settings of the project, with `text` in its ci.yaml."""
     if text:
         (world.folder / "ci.yaml").write_text(f"version: 1\n{text}")
     return settings.read(Project(matrix=world.matrix))
 
 
-def way(world: World, text: str = "", **more: object) -> Way:
+def way(world: World, text: str = "", **more: object) -> RunContext:
     """The values with which jobs of the project run."""
     fixed = {"registry": "registry.example/rl", "date": DAY, "results": world.folder / "build/ci"}
     project = Project(matrix=world.matrix)
-    return Way(project=project, settings=told(world, text), **{**fixed, **more})  # type: ignore[arg-type]
+    return RunContext(project=project, settings=told(world, text), **{**fixed, **more})  # type: ignore[arg-type]
 
 
-def of(world: World, text: str = RUNNERS, *, again: bool = False, gate: str = "") -> Jobs:
+def of(world: World, text: str = RUNNERS, *, again: bool = False, gate: str = "") -> TargetJobs:
     """The jobs of the target with one architecture."""
     found = told(world, text + gate)
     made = jobs.jobs(TARGET, (Arch.X86_64,), world.seal, found, again=again)
     return jobs.labelled(made, found)
 
 
-def passed(folder: Path, job: Job, *steps: str, **other: object) -> None:
+def passed(folder: Path, job: CiJob, *steps: str, **other: object) -> None:
     """Write results of passed steps; of all steps, if none is named."""
     for step in steps or job.steps:
         result = StepResult(

@@ -8,7 +8,7 @@ from pathlib import Path
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import layout
 from imgbuild.oci.layer import LayerRecord, write_layer
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan import documents
 from imgbuild.plan.plan import Layer, Plan, RuntimeConfig, VenvRecipe
 from imgbuild.values import Arch
@@ -60,7 +60,9 @@ def layer(folder: Path, members: Iterable[Member]) -> MADE:
 def shell_layer(folder: Path) -> MADE:
     """A static shell with its commands, for an image of a few hundred kilobytes that runs."""
     program = Path(needs.tool("busybox", "busybox-static")).read_bytes()
-    links = [Member(path=f"bin/{name}", kind=Kind.LINK, target="busybox") for name in COMMANDS]
+    links = [
+        Member(path=f"bin/{name}", kind=MemberKind.LINK, target="busybox") for name in COMMANDS
+    ]
     busybox = Member(path="bin/busybox", mode=0o755, size=len(program), content=program, pack=True)
     return layer(folder, [busybox, *links, text("etc/passwd", "root:x:0:0::/:/bin/sh\n")])
 

@@ -14,7 +14,7 @@ from imgbuild.cache.store import Store
 from imgbuild.matrix.load import load
 from imgbuild.pipeline import targets
 from imgbuild.publish import push
-from imgbuild.publish.push import Pushed, Work
+from imgbuild.publish.push import PushContext, Pushed
 from imgbuild.publish.push_plan import PushPlan, push_plan
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, Repository
@@ -42,10 +42,10 @@ class Place:
         """Where pushes go."""
         return self.registry.repository(NAME)
 
-    def work(self, *mounts: str, tag: bool = True, attach: bool = False) -> Work:
+    def work(self, *mounts: str, tag: bool = True, attach: bool = False) -> PushContext:
         """The settings of a push, with short waits."""
         session = targets.open_session(self.world.matrix, targets.Options(offline=True))
-        return Work(
+        return PushContext(
             client=Client(first_wait=0.001, attempts=3, origin=True),
             repository=self.repository,
             mounts=tuple(self.registry.repository(name) for name in mounts),

@@ -16,9 +16,9 @@ from imgbuild.matrix.model import (
     DebianBase,
     Flashinfer,
     Image,
-    Index,
     Layers,
     Matrix,
+    PackageIndex,
     Target,
     User,
     Variable,
@@ -45,7 +45,7 @@ def matrix(**changes: object) -> Matrix:
     }
     return Matrix(
         version=1,
-        indexes={"pypi": Index()},
+        indexes={"pypi": PackageIndex()},
         default_index="pypi",
         bases={
             "debian-12": DebianBase(

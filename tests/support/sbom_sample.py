@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imgbuild.attest.sbom.packages import Package, Packages
+from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.lock.lock import Lock, make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.oci.layer import LayerRecord
@@ -54,7 +54,7 @@ def seal(of: Lock) -> Seal:
     return seals.seal(of, known)
 
 
-def packages(of: Lock) -> Packages:
+def packages(of: Lock) -> SbomPackages:
     """The metadata of the files of `of`."""
     said = {
         "torch": Package(
@@ -81,7 +81,7 @@ def packages(of: Lock) -> Packages:
         items: tuple[Wheel | Deb, ...] = (*resolved.wheels, *tools, *resolved.debs)
         found |= {item.sha256: said[item.package] for item in items if item.package in said}
         found |= {built.wheel.sha256: said[built.package] for built in resolved.built}
-    return Packages(packages=found)
+    return SbomPackages(packages=found)
 
 
 def _file(name: str) -> LockedFile:

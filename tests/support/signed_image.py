@@ -21,19 +21,19 @@ from imgbuild.plan.seal import Seal
 from imgbuild.publish import push
 from imgbuild.publish.push_plan import PushPlan
 from imgbuild.registry import artifacts as attach
-from imgbuild.registry.artifacts import Part
+from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
-from imgbuild.verify.checks import Outcome
-from imgbuild.verify.expected_lock import Known
-from imgbuild.verify.verify import Wanted, verify
+from imgbuild.verify.checks import CheckOutcome
+from imgbuild.verify.expected_lock import ExpectedLock
+from imgbuild.verify.verify import VerifyOptions, verify
 from tests.support import memory_registry, registry_project
 from tests.support.memory_registry import named
 from tests.support.registry_project import BOTH, NAME, Place
 
-Found = dict[str, tuple[Outcome, str]]
+Found = dict[str, tuple[CheckOutcome, str]]
 # What a key asks for and no lock lets be checked.
 OF_A_LOCK = frozenset({"provenance", "SBOM CycloneDX", "SBOM SPDX"})
 
@@ -87,9 +87,9 @@ class World:
         """Every check with its outcome."""
         wanted.setdefault("key", self.key.public)
         place = InRegistry(Client(first_wait=0.001, attempts=2), self.place.reference(BOTH))
-        found = verify(place, Wanted(**wanted))
+        found = verify(place, VerifyOptions(**wanted))
         outcomes = [one.outcome for one in found.checks]
-        assert found.ok is (Outcome.PASSED in outcomes and Outcome.FAILED not in outcomes)
+        assert found.ok is (CheckOutcome.PASSED in outcomes and CheckOutcome.FAILED not in outcomes)
         return {
             " ".join(filter(None, (one.name, one.arch))): (one.outcome, one.detail)
             for one in found.checks
@@ -100,14 +100,14 @@ class World:
         return {
             name: (how, text)
             for name, (how, text) in self.checks(**wanted).items()
-            if how is Outcome.FAILED
-            or (how is Outcome.UNCHECKED and name not in ("layer bytes", "rebuild"))
+            if how is CheckOutcome.FAILED
+            or (how is CheckOutcome.UNCHECKED and name not in ("layer bytes", "rebuild"))
         }
 
     def failed(self, **wanted: Any) -> dict[str, str]:
         """The checks that failed, and why."""
         found = self.verify(**wanted)
-        return {name: text for name, (how, text) in found.items() if how is Outcome.FAILED}
+        return {name: text for name, (how, text) in found.items() if how is CheckOutcome.FAILED}
 
     def artifacts(self, subject: Descriptor, kind: str) -> list[attach.Attached]:
         return attach.find(self.client, self.repository, subject.digest, kind)
@@ -133,7 +133,7 @@ class World:
     def replace(self, subject: Descriptor, kind: str, files: Mapping[str, bytes]) -> None:
         """Replace the files of an artifact, as its writer would."""
         self.remove(kind, subject)
-        parts = {name: Part(data=data, media_type=kind) for name, data in files.items()}
+        parts = {name: ArtifactFile(data=data, media_type=kind) for name, data in files.items()}
         attach.attach(self.client, self.repository, subject, kind, parts)
 
     def unsign(self, *subjects: Descriptor, kinds: tuple[str, ...]) -> None:
@@ -146,7 +146,7 @@ class World:
                     self.client.delete(self.repository, one.digest)
 
 
-def own(world: World) -> Known:
+def own(world: World) -> ExpectedLock:
     """The lock of the project that pushed."""
     return expected_lock.of_project(world.place.work().project, BOTH)
 

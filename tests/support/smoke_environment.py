@@ -17,7 +17,7 @@ from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import layout
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan import documents
 from imgbuild.plan.plan import FilesRecipe, Layer, Plan, RuntimeConfig, VenvRecipe
 from imgbuild.values import Arch, sha256
@@ -179,9 +179,12 @@ def _base() -> list[Member]:
     members["/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"] = loader
     return [
         *(_file(path, source) for path, source in members.items()),
-        *(Member(path=path, kind=Kind.LINK, mode=0o777, target=to) for path, to in links.items()),
+        *(
+            Member(path=path, kind=MemberKind.LINK, mode=0o777, target=to)
+            for path, to in links.items()
+        ),
         _file("etc/ld.so.cache", Path("/etc/ld.so.cache")),
-        Member(path="tmp", kind=Kind.FOLDER, mode=0o1777),
+        Member(path="tmp", kind=MemberKind.FOLDER, mode=0o1777),
     ]
 
 

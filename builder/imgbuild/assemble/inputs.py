@@ -19,7 +19,7 @@ from imgbuild.lock import extension
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.model import Matrix
-from imgbuild.oci.tar import Kind
+from imgbuild.oci.tar import MemberKind
 from imgbuild.plan.plan import Layer, RegistryRecipe, VenvRecipe, WheelsRecipe
 from imgbuild.registry import base_image
 from imgbuild.values import Sha256, sha256
@@ -148,7 +148,9 @@ class Inputs:
                     tables[wheel.package] = self._table(lock, layer, recipe, wheel)
             elif isinstance(recipe, VenvRecipe):
                 own = tuple(
-                    item for item in skeleton.venv_members(recipe) if item.kind is not Kind.FOLDER
+                    item
+                    for item in skeleton.venv_members(recipe)
+                    if item.kind is not MemberKind.FOLDER
                 )
                 tables["(the environment itself)"] = conflicts.table(own, recipe.prefix.strip("/"))
         return tables

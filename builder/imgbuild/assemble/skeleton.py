@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan.plan import AddedFilesRecipe, FilesRecipe, VenvRecipe
 from imgbuild.system import files
 
@@ -43,7 +43,13 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
         for name, mode in (("entrypoint", 0o755), ("environment.sh", 0o644))
     ]
     members.append(
-        Member(path=user.home.strip("/"), kind=Kind.FOLDER, mode=0o755, uid=user.uid, gid=user.gid)
+        Member(
+            path=user.home.strip("/"),
+            kind=MemberKind.FOLDER,
+            mode=0o755,
+            uid=user.uid,
+            gid=user.gid,
+        )
     )
     # Any user id may come: Kubernetes and Apptainer choose their own.
     members.extend(_folder(path.strip("/"), mode=0o1777) for path in (recipe.workdir, recipe.cache))
@@ -69,7 +75,7 @@ def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tu
     placed = [member.path for member in members]
     folders = {
         path.strip("/"): Member(
-            path=path.strip("/"), kind=Kind.FOLDER, mode=int(each.mode, 8), uid=each.uid,
+            path=path.strip("/"), kind=MemberKind.FOLDER, mode=int(each.mode, 8), uid=each.uid,
             gid=each.gid,
         )
         for path, each in recipe.folders.items()
@@ -77,7 +83,8 @@ def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tu
     folders |= {  # above the base, so that theirs is the last word
         member.path: member
         for member in files_members(recipe.below)
-        if member.kind is Kind.FOLDER and any(path.startswith(f"{member.path}/") for path in placed)
+        if member.kind is MemberKind.FOLDER
+        and any(path.startswith(f"{member.path}/") for path in placed)
     }
     return (*folders.values(), *members)
 
@@ -102,8 +109,8 @@ def _file(path: str, text: str | bytes, *, mode: int = 0o644) -> Member:
 
 
 def _link(path: str, target: str) -> Member:
-    return Member(path=path, kind=Kind.LINK, mode=0o777, target=target)
+    return Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
 
 
 def _folder(path: str, *, mode: int = 0o755) -> Member:
-    return Member(path=path, kind=Kind.FOLDER, mode=mode)
+    return Member(path=path, kind=MemberKind.FOLDER, mode=mode)

@@ -20,7 +20,7 @@ from imgbuild.plan import seal
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.registry import artifacts as attach
-from imgbuild.registry.artifacts import Part
+from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Arch, digest_of
@@ -29,12 +29,12 @@ PREDICATE = "in-toto.io/predicate-type"  # where others look for the kind of a s
 TARGET = "dev.imgbuild.target"
 
 
-class Due(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact to be: what it refers to, its type and its files."""
 
     subject: Descriptor
     artifact_type: str
-    files: dict[str, Part]
+    files: dict[str, ArtifactFile]
     annotations: dict[str, str] = {}
 
 
@@ -63,7 +63,7 @@ def attach_all(
         )
 
 
-def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[Due]:
+def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[PlannedArtifact]:
     """Everything that is attached to the image of `own` on `arches`: a pure function."""
     lock, sealed = own.lock, own.sealed
     found = subjects(lock, sealed, arches)
@@ -74,13 +74,15 @@ def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[
         for media_type, files in sboms(own, arch).items():
             named = {**about, "dev.imgbuild.arch": str(arch)}
             due.append(
-                Due(subject=subject, artifact_type=media_type, files=files, annotations=named)
+                PlannedArtifact(
+                    subject=subject, artifact_type=media_type, files=files, annotations=named
+                )
             )
     kind = {PREDICATE: provenance.PREDICATE_TYPE}
-    said = Part(data=statement, media_type=provenance.MEDIA_TYPE, annotations=kind)
+    said = ArtifactFile(data=statement, media_type=provenance.MEDIA_TYPE, annotations=kind)
     for subject in found:
         due.append(
-            Due(
+            PlannedArtifact(
                 subject=subject,
                 artifact_type=provenance.MEDIA_TYPE,
                 files={"provenance.json": said},
@@ -88,7 +90,7 @@ def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[
             )
         )
         due.append(
-            Due(
+            PlannedArtifact(
                 subject=subject,
                 artifact_type=bundle.ARTIFACT_TYPE,
                 files=bundle.parts(own),
@@ -98,7 +100,7 @@ def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[
     return due
 
 
-def sboms(own: Carried, arch: Arch) -> Mapping[str, dict[str, Part]]:
+def sboms(own: Carried, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
     """The SBOMs on `arch`, by media type."""
     made = document.sbom(own.lock, own.sealed, arch, own.packages)
     documents = {
@@ -106,7 +108,7 @@ def sboms(own: Carried, arch: Arch) -> Mapping[str, dict[str, Part]]:
         spdx.MEDIA_TYPE: ("sbom.spdx.json", spdx.document(made)),
     }
     return {
-        media_type: {name: Part(data=data, media_type=media_type)}
+        media_type: {name: ArtifactFile(data=data, media_type=media_type)}
         for media_type, (name, data) in documents.items()
     }
 

@@ -19,7 +19,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.attest.sbom import packages
-from imgbuild.attest.sbom.packages import Packages
+from imgbuild.attest.sbom.packages import SbomPackages
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.http import credentials
@@ -28,11 +28,20 @@ from imgbuild.lock import extension, published
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix import load as matrices
-from imgbuild.matrix.model import DebianBase, Flashinfer, Index, Layers, Matrix, Name, Sdist, Target
+from imgbuild.matrix.model import (
+    DebianBase,
+    Flashinfer,
+    Layers,
+    Matrix,
+    Name,
+    PackageIndex,
+    Sdist,
+    Target,
+)
 from imgbuild.plan import seal
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
-from imgbuild.registry.artifacts import Part
+from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.values import Sha256, sha256
 
 ARTIFACT_TYPE = "application/vnd.imgbuild.lock.v1+json"
@@ -49,7 +58,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     default_index: str
-    indexes: dict[str, Index] = {}
+    indexes: dict[str, PackageIndex] = {}
     mirrors: tuple[str, ...] = ()
 
 
@@ -58,7 +67,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
     lock: Lock
     sealed: Seal
-    packages: Packages
+    packages: SbomPackages
     sources: Sources
     data: dict[str, bytes]
 
@@ -90,10 +99,10 @@ def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
     return Carried(lock=lock, sealed=sealed, packages=known, sources=sources, data=data)
 
 
-def parts(carried: Carried) -> dict[str, Part]:
+def parts(carried: Carried) -> dict[str, ArtifactFile]:
     """The files of the artifact by name."""
     return {
-        name: Part(data=data, media_type=OCTETS if name.startswith(FILES) else JSON)
+        name: ArtifactFile(data=data, media_type=OCTETS if name.startswith(FILES) else JSON)
         for name, data in carried.data.items()
     }
 
@@ -116,7 +125,9 @@ def read(data: Mapping[str, bytes], place: str) -> Carried:
     _refuse_name(lock, file)
     sealed = seal.decode_seal(data[SEAL], lock, file=f"{place}/{SEAL}", hint=OTHER)
     files = _added(lock, data, place)
-    known = packages.read(data[PACKAGES], f"{place}/{PACKAGES}") if PACKAGES in data else Packages()
+    known = (
+        packages.read(data[PACKAGES], f"{place}/{PACKAGES}") if PACKAGES in data else SbomPackages()
+    )
     sources = Sources(default_index=published.default_index(lock))
     if SOURCES in data:
         sources = codec.decode(data[SOURCES], Sources, file=f"{place}/{SOURCES}", hint=OTHER)
@@ -163,7 +174,7 @@ def matrix(carried: Carried, folder: Path) -> Matrix:
     )
     made = Matrix(
         version=1,
-        indexes={sources.default_index: Index(), **sources.indexes},
+        indexes={sources.default_index: PackageIndex(), **sources.indexes},
         default_index=sources.default_index,
         bases={lock.base.name: published.base_of(lock, sources.mirrors)},
         image=published.image_of(lock),
@@ -185,7 +196,7 @@ def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
     )
 
 
-def _portable(index: Index, root: Path) -> Index:
+def _portable(index: PackageIndex, root: Path) -> PackageIndex:
     """`index` as whoever can pull may read it.
 
     A folder of wheels is relative to where the matrix lies, as that names it. No address holds a

@@ -19,7 +19,7 @@ import imgbuild
 from imgbuild import codec
 from imgbuild.attest.sbom import document, purl
 from imgbuild.attest.sbom.document import ComponentKind, Sbom
-from imgbuild.attest.sbom.packages import Packages
+from imgbuild.attest.sbom.packages import SbomPackages
 from imgbuild.errors import ToolMissing
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
@@ -180,7 +180,7 @@ def _inputs(lock: Lock, sealed: Seal, arches: Sequence[Arch]) -> Iterator[dict[s
     """Every file that went in, once, by purl and sha256."""
     seen: set[Sha256] = set()
     for arch in arches:
-        found: Sbom = document.sbom(lock, sealed, arch, Packages())
+        found: Sbom = document.sbom(lock, sealed, arch, SbomPackages())
         for part in found.components:
             given = part.id not in found.made and part.kind not in (
                 ComponentKind.LAYER,

@@ -1,8 +1,4 @@
-"""Which targets a CI has work with, and which it can leave alone because their digest says so.
-
-Input: targets, a git revision, a registry. Output: `Chosen`: the jobs of each target that has
-any, and why the others have none.
-"""
+"""Chooses the targets that need CI jobs: those whose digest changed or is not published."""
 
 from __future__ import annotations
 
@@ -14,8 +10,8 @@ import msgspec
 from imgbuild import codec
 from imgbuild.ci import jobs as works
 from imgbuild.ci import standing
-from imgbuild.ci.jobs import Jobs
-from imgbuild.ci.settings import Settings
+from imgbuild.ci.jobs import TargetJobs
+from imgbuild.ci.settings import CiSettings
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.http.client import Refused
 from imgbuild.matrix.select import Selected
@@ -32,7 +28,7 @@ Without = Literal["unchanged", "published", "impossible"]
 ASKING = 8  # questions to the registry at once
 
 
-class Passed(msgspec.Struct, frozen=True, kw_only=True):
+class SkippedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target without jobs, and why; an impossible one should have some, and cannot."""
 
     target: str
@@ -41,14 +37,14 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The targets that have jobs, and those that are skipped."""
 
-    targets: tuple[Jobs, ...]
-    passed: tuple[Passed, ...] = ()
+    targets: tuple[TargetJobs, ...]
+    passed: tuple[SkippedTarget, ...] = ()
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
+class TaggedImage(msgspec.Struct, frozen=True, kw_only=True):
     """What a repository has of a target: the digest that its tag names, and SIFs beside it.
 
     `sifs`: by architecture the manifest that each SIF says that it was made of.
@@ -58,7 +54,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     sifs: dict[Arch, Digest] = {}
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the choice.
 
     `revision`: only targets whose digest is another one than there. `arches`: those to be proven,
@@ -75,11 +71,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def choose(
     project: Project,
     selected: Sequence[Selected],
-    settings: Settings,
-    asked: Asked,
-    published: Mapping[str, Published],
+    settings: CiSettings,
+    asked: JobQuery,
+    published: Mapping[str, TaggedImage],
     reporter: Reporter = SILENT,
-) -> Chosen:
+) -> JobPlan:
     """The jobs of the `selected` targets; `published` says what the registry has.
 
     A published target that lacks a SIF has the jobs that make it, where ci.yaml asks for one. A
@@ -87,8 +83,8 @@ def choose(
     then that is an InputError.
     """
     before = revisions.digests_at(project, asked.revision) if asked.revision else {}
-    found: list[Jobs] = []
-    passed: list[Passed] = []
+    found: list[TargetJobs] = []
+    passed: list[SkippedTarget] = []
     part, parts = asked.shard
     for item in list(selected)[part - 1 :: parts]:
         sealed = read_seal(project, item.name)
@@ -114,7 +110,7 @@ def choose(
                     raise
                 reporter.warn(f"{item.name} is skipped: {error.message}; {error.hint}")
                 passed.append(_passed(item, digest, "impossible", error.message))
-    return Chosen(targets=tuple(found), passed=tuple(passed))
+    return JobPlan(targets=tuple(found), passed=tuple(passed))
 
 
 def _passed(
@@ -122,12 +118,12 @@ def _passed(
     digest: str,
     outcome: Without,
     reason: str,
-) -> Passed:
-    return Passed(target=item.name, digest=digest, outcome=outcome, reason=reason)
+) -> SkippedTarget:
+    return SkippedTarget(target=item.name, digest=digest, outcome=outcome, reason=reason)
 
 
 def _lacking(
-    item: Selected, sealed: Seal, settings: Settings, asked: Asked, there: Published
+    item: Selected, sealed: Seal, settings: CiSettings, asked: JobQuery, there: TaggedImage
 ) -> tuple[Arch, ...]:
     """The architectures of a published target whose SIF is asked for and is not there."""
     if not settings.sif:
@@ -144,10 +140,10 @@ def _lacking(
 def _sifs(
     item: Selected,
     sealed: Seal | None,
-    settings: Settings,
-    asked: Asked,
+    settings: CiSettings,
+    asked: JobQuery,
     arches: Sequence[Arch],
-) -> Jobs:
+) -> TargetJobs:
     """The jobs that make the SIFs of a published target for `arches`."""
     told = bare(settings)
     every = of_target(item, sealed, told, msgspec.structs.replace(asked, labels=False))
@@ -155,7 +151,7 @@ def _sifs(
     return works.labelled(made, settings) if asked.labels else made
 
 
-def bare(settings: Settings) -> Settings:
+def bare(settings: CiSettings) -> CiSettings:
     """`settings` for the SIF of a published target: it is not tested again, so no GPU is needed."""
     return msgspec.structs.replace(settings, gate=("static",))
 
@@ -165,7 +161,9 @@ def is_sif(place: str) -> bool:
     return place.endswith(f"-{works.SIF}")
 
 
-def of_target(item: Selected, sealed: Seal | None, settings: Settings, asked: Asked) -> Jobs:
+def of_target(
+    item: Selected, sealed: Seal | None, settings: CiSettings, asked: JobQuery
+) -> TargetJobs:
     """The jobs of one target; InputError if a machine for one is not named."""
     arches = tuple(arch for arch in item.arches if not asked.arches or arch in asked.arches)
     made = works.jobs(item.name, arches, sealed, settings, again=asked.again)
@@ -186,7 +184,7 @@ def read_seal(project: Project, target: str) -> Seal | None:
 
 def published(
     client: Client, repository: Repository, selected: Sequence[Selected], *, sifs: bool = False
-) -> dict[str, Published]:
+) -> dict[str, TaggedImage]:
     """What `repository` has of each target; a target without a tag is absent.
 
     `sifs`: also which SIFs lie there. The target's own tag is the last that a job puts, after its
@@ -195,7 +193,7 @@ def published(
     """
     refused: list[Refused] = []
 
-    def _ask(item: Selected, _: Stop) -> Published | None:
+    def _ask(item: Selected, _: Stop) -> TaggedImage | None:
         try:
             found = client.resolve(Reference(repository.host, repository.name, tag=item.name))
         except Refused as error:
@@ -212,7 +210,7 @@ def published(
             if sifs
         }
         there = {arch: digest for arch, digest in made.items() if digest}
-        return Published(digest=found.digest, sifs=there)
+        return TaggedImage(digest=found.digest, sifs=there)
 
     answers = each(list(selected), _ask, threads=ASKING)
     if refused:

@@ -1,7 +1,4 @@
-"""From targets to the jobs that prove and publish their images: pure values.
-
-Input: a target's architectures and seal, the settings. Output: its `Jobs`, each with its
-steps, the machine that it wants and the jobs whose results it rests on.
+"""The CI jobs of a target: their steps, machines and dependencies. Pure functions.
 
     TARGET@x86_64, TARGET@arm64    check → audit → size → build → smoke (→ push, by digest)
     TARGET@x86_64-gpu, …           gate → pull → smoke
@@ -19,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild.ci.settings import FILE, Runner, Settings, without_gpu
+from imgbuild.ci.settings import FILE, CiSettings, Runner, without_gpu
 from imgbuild.errors import InputError
 from imgbuild.plan.seal import Seal
 from imgbuild.smoke.run import GPU_TIERS, Tier
@@ -35,7 +32,7 @@ ROOM = 2.0  # GB beside the image: the checkout, an environment, logs
 SMALL = 1  # GB that a job without an image fills
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class CiJob(msgspec.Struct, frozen=True, kw_only=True):
     """What one machine does for one target. `digest` is the seal's, "" where there is none.
 
     `runner` are labels, none where the machine is not asked for; `disk` is in GB. `needs` are the
@@ -56,19 +53,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     registry: str = ""
 
 
-class Jobs(msgspec.Struct, frozen=True, kw_only=True):
+class TargetJobs(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs of one target, in the order in which they can be done; `again` prove nothing new."""
 
     target: str
     digest: str
-    image: tuple[Job, ...]
-    again: tuple[Job, ...] = ()
-    gpu: tuple[Job, ...] = ()
-    publish: tuple[Job, ...]
-    sif: tuple[Job, ...] = ()
+    image: tuple[CiJob, ...]
+    again: tuple[CiJob, ...] = ()
+    gpu: tuple[CiJob, ...] = ()
+    publish: tuple[CiJob, ...]
+    sif: tuple[CiJob, ...] = ()
 
     @property
-    def all(self) -> tuple[Job, ...]:
+    def all(self) -> tuple[CiJob, ...]:
         """All jobs; each stands after those that it needs."""
         return (*self.image, *self.again, *self.gpu, *self.publish, *self.sif)
 
@@ -78,15 +75,15 @@ class _Maker(msgspec.Struct, frozen=True):
 
     target: str
     sealed: Seal | None
-    settings: Settings
+    settings: CiSettings
 
     @property
     def digest(self) -> str:
         return self.sealed.digest if self.sealed is not None else ""
 
-    def job(self, place: str, arch: Arch, steps: tuple[Step, ...]) -> Job:
+    def job(self, place: str, arch: Arch, steps: tuple[Step, ...]) -> CiJob:
         """A job that holds the image; without tiers, needs, GPUs."""
-        return Job(
+        return CiJob(
             id=f"{self.target}@{place}",
             target=self.target,
             digest=self.digest,
@@ -95,7 +92,7 @@ class _Maker(msgspec.Struct, frozen=True):
             disk=_disk(self.sealed, arch),
         )
 
-    def image(self, arches: Sequence[Arch]) -> tuple[Job, ...]:
+    def image(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
         """For each architecture all that needs no GPU; the first also pushes."""
         tiers = without_gpu(self.settings.gate)
         smoke: tuple[Step, ...] = ("smoke",) if tiers else ()
@@ -108,13 +105,13 @@ class _Maker(msgspec.Struct, frozen=True):
             for arch in arches
         )
 
-    def again(self, arches: Sequence[Arch]) -> tuple[Job, ...]:
+    def again(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
         """Builds on machines of the other architectures, where there are any."""
         there = {runner.arch for runner in self.settings.runners}
         others = (arch for arch in Arch if arch in there and arch not in arches)
         return tuple(self.job(f"{arch}-{AGAIN}", arch, ("check", "build")) for arch in others)
 
-    def gpu(self, arches: Sequence[Arch], pushed: Job) -> tuple[Job, ...]:
+    def gpu(self, arches: Sequence[Arch], pushed: CiJob) -> tuple[CiJob, ...]:
         """For each tier that needs GPUs, the architectures on which a machine has some."""
         return tuple(
             msgspec.structs.replace(
@@ -128,7 +125,7 @@ class _Maker(msgspec.Struct, frozen=True):
             for arch in _gpu_arches(self.target, tier, arches, self.settings)
         )
 
-    def sif(self, arches: Sequence[Arch], publish: Job) -> tuple[Job, ...]:
+    def sif(self, arches: Sequence[Arch], publish: CiJob) -> tuple[CiJob, ...]:
         """A SIF for each architecture, if they are asked for."""
         return tuple(
             msgspec.structs.replace(
@@ -142,10 +139,10 @@ def jobs(
     target: str,
     arches: Sequence[Arch],
     sealed: Seal | None,
-    settings: Settings,
+    settings: CiSettings,
     *,
     again: bool = False,
-) -> Jobs:
+) -> TargetJobs:
     """The jobs of `target`, proven on `arches`; with `again`, built on a second kind of machine.
 
     InputError if a tier needs a GPU and no machine with one is named.
@@ -158,7 +155,7 @@ def jobs(
         disk=SMALL,
         needs=tuple(job.id for job in (*image, *gpu)),
     )
-    return Jobs(
+    return TargetJobs(
         target=target,
         digest=maker.digest,
         image=image,
@@ -169,13 +166,13 @@ def jobs(
     )
 
 
-def only_sifs(found: Jobs, arches: Sequence[Arch]) -> Jobs:
+def only_sifs(found: TargetJobs, arches: Sequence[Arch]) -> TargetJobs:
     """Of the jobs of a target that is published those that make its SIFs for `arches`.
 
     They rest on its tag in the registry alone.
     """
     left = (job for job in found.sif if job.arch in arches)
-    return Jobs(
+    return TargetJobs(
         target=found.target,
         digest=found.digest,
         image=(),
@@ -185,7 +182,7 @@ def only_sifs(found: Jobs, arches: Sequence[Arch]) -> Jobs:
 
 
 def _gpu_arches(
-    target: str, tier: Tier, arches: Sequence[Arch], settings: Settings
+    target: str, tier: Tier, arches: Sequence[Arch], settings: CiSettings
 ) -> tuple[Arch, ...]:
     found = tuple(arch for arch in arches if arch in settings.gpu_arches(GPU_TIERS[tier]))
     if not found:
@@ -205,10 +202,10 @@ def _disk(sealed: Seal | None, arch: Arch) -> int:
     return math.ceil((2 * moved + unpacked) / 1e9 + ROOM)
 
 
-def labelled(found: Jobs, settings: Settings) -> Jobs:
+def labelled(found: TargetJobs, settings: CiSettings) -> TargetJobs:
     """`found` with the labels of the machines that are to do them; InputError where none fits."""
 
-    def _with(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+    def _with(jobs: tuple[CiJob, ...]) -> tuple[CiJob, ...]:
         return tuple(
             msgspec.structs.replace(job, runner=_runner(job, settings).labels) for job in jobs
         )
@@ -223,7 +220,7 @@ def labelled(found: Jobs, settings: Settings) -> Jobs:
     )
 
 
-def _runner(job: Job, settings: Settings) -> Runner:
+def _runner(job: CiJob, settings: CiSettings) -> Runner:
     fitting = [
         runner
         for runner in settings.runners

@@ -1,9 +1,9 @@
-"""A night without a CI: the jobs of several targets, one after another, on machines of one's own.
+"""Runs the CI jobs of several targets, one after another, on this machine and through Slurm.
 
     image jobs → GPU jobs → publish → SIFs, for each target; here, or what needs a GPU through Slurm
 
-Input: targets with their jobs, a `Way`. Output: what became of each. A target that fails does
-not stop the others, and a night that is stopped goes on where it was: results are on disk.
+A target that fails does not stop the others, and a night that is stopped goes on where it was:
+results are on disk.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.ci import report, results, running
-from imgbuild.ci.choosing import Chosen
-from imgbuild.ci.jobs import Job, Jobs
-from imgbuild.ci.report import Overview, Verdict
+from imgbuild.ci.choosing import JobPlan
+from imgbuild.ci.jobs import CiJob, TargetJobs
+from imgbuild.ci.report import Overview, TargetOutcome
 from imgbuild.ci.results import JobResult, StepResult
-from imgbuild.ci.running import Way
+from imgbuild.ci.running import RunContext
 from imgbuild.errors import ImgbuildError, Interrupted
 from imgbuild.slurm import array
-from imgbuild.slurm.array import Ended, Task
+from imgbuild.slurm.array import Task, TaskEnd
 from imgbuild.values import Arch
 
 VERB = "ci-run"  # of the arrays that run GPU jobs
@@ -42,7 +42,7 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
     drop: bool = False
 
 
-def night(way: Way, chosen: Chosen, machines: Machines) -> Overview:
+def night(way: RunContext, chosen: JobPlan, machines: Machines) -> Overview:
     """Do the jobs of all targets of `chosen` that are not done yet: what became of each."""
     raised: dict[str, ImgbuildError] = {}
     for number, own in enumerate(chosen.targets, start=1):
@@ -69,7 +69,7 @@ def _drop(folder: Path) -> None:
         folder.with_name(f"{folder.name}.sif").unlink(missing_ok=True)
 
 
-def _judged(one: Verdict, error: ImgbuildError | None) -> Verdict:
+def _judged(one: TargetOutcome, error: ImgbuildError | None) -> TargetOutcome:
     if error is None or one.outcome == "failed":
         return one
     return msgspec.structs.replace(
@@ -81,7 +81,7 @@ def _judged(one: Verdict, error: ImgbuildError | None) -> Verdict:
     )
 
 
-def _target(way: Way, own: Jobs, machines: Machines) -> None:
+def _target(way: RunContext, own: TargetJobs, machines: Machines) -> None:
     """The jobs of one target; those that cannot be done here must have been done elsewhere."""
     known = running.known(way, own)
     here = Arch.parse(platform.machine())
@@ -100,7 +100,9 @@ def _target(way: Way, own: Jobs, machines: Machines) -> None:
             return
 
 
-def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[str]) -> JobResult:
+def _through_slurm(
+    way: RunContext, job: CiJob, known: dict[str, CiJob], options: Sequence[str]
+) -> JobResult:
     """Run `job` on a node of Slurm that sees the same folders, and wait for its end.
 
     A task that an earlier run left in the queue is waited for first, and counts if it has results.
@@ -135,7 +137,7 @@ def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[
     return done
 
 
-def _lost(way: Way, done: JobResult, end: Ended) -> StepResult:
+def _lost(way: RunContext, done: JobResult, end: TaskEnd) -> StepResult:
     """The result of a Slurm task that ended without one.
 
     Its node failed, its time was over, or it was cancelled before it ran.
@@ -160,12 +162,12 @@ def _lost(way: Way, done: JobResult, end: Ended) -> StepResult:
     )
 
 
-def orders(way: Way) -> Path:
+def orders(way: RunContext) -> Path:
     """The folder of the arrays that were submitted for these results."""
     return way.results.resolve() / "slurm"
 
 
-def run_command(way: Way) -> tuple[str, ...]:
+def run_command(way: RunContext) -> tuple[str, ...]:
     """The command line that runs a job on another machine as it would run here, without its id."""
     words = [sys.executable, "-m", "imgbuild", "ci", "run"]
     words += ["--matrix", str(way.project.matrix), "--results", str(way.results.resolve())]

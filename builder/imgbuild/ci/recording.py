@@ -1,8 +1,4 @@
-"""The smoke tests of a night, put into the ledgers of their targets.
-
-Input: a folder of results, the jobs that there were. Output: `images/TARGET/smoke.json`, as
-`imgbuild smoke --import` writes it, with each tier that a job has run.
-"""
+"""Adds the smoke tests that CI jobs ran to the test records of their targets."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from pathlib import Path
 
 from imgbuild.cache.store import Store
 from imgbuild.ci import results
-from imgbuild.ci.jobs import Jobs
+from imgbuild.ci.jobs import TargetJobs
 from imgbuild.errors import InputError, LockStale
 from imgbuild.project import Project
 from imgbuild.smoke import proofs, reports
@@ -22,7 +18,7 @@ from imgbuild.system.reporter import SILENT, Reporter
 def record(
     project: Project,
     folder: Path,
-    targets: Iterable[Jobs],
+    targets: Iterable[TargetJobs],
     store: Store,
     reporter: Reporter = SILENT,
 ) -> tuple[Recorded, ...]:

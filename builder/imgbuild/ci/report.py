@@ -1,8 +1,4 @@
-"""What became of each target, from the results on disk: for people, and for issues.
-
-Input: jobs and a folder of results. Output: a `Verdict` for each target, as a table, as
-Markdown, and as the text of an issue for each that failed.
-"""
+"""Reports the outcome of each target from the results of its jobs, for people and for issues."""
 
 from __future__ import annotations
 
@@ -12,16 +8,16 @@ from typing import Literal
 import msgspec
 
 from imgbuild.ci import results
-from imgbuild.ci.choosing import Chosen
-from imgbuild.ci.jobs import Job, Jobs
-from imgbuild.ci.results import Begun, JobResult
+from imgbuild.ci.choosing import JobPlan
+from imgbuild.ci.jobs import CiJob, TargetJobs
+from imgbuild.ci.results import JobResult, StartedJob
 
 Word = Literal["published", "proven", "failed", "unfinished", "unchanged", "impossible"]
 HEAD = ("target", "outcome", "job", "step", "minutes", "first error")
 MARKS: dict[Word, str] = {"failed": "❌", "impossible": "⚠️", "unfinished": "⏳"}
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one target. `error` is the first real one; `log` is where it stands.
 
     `repeat` is the line that does its job again: of an unfinished one, the first that is not done.
@@ -52,25 +48,25 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """All targets of a night."""
 
-    targets: tuple[Verdict, ...]
+    targets: tuple[TargetOutcome, ...]
 
     @property
-    def bad(self) -> tuple[Verdict, ...]:
+    def bad(self) -> tuple[TargetOutcome, ...]:
         """Those that somebody has to look at."""
         return tuple(one for one in self.targets if one.bad)
 
-    def wrong(self, *, strict: bool) -> tuple[Verdict, ...]:
+    def wrong(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
         """As `bad`; with `strict` also those for which there is no machine."""
         return tuple(
             one for one in self.targets if one.bad or (strict and one.outcome == "impossible")
         )
 
 
-def overview(folder: Path, chosen: Chosen, *, published: bool = False) -> Overview:
+def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overview:
     """What the results in `folder` say of `chosen`; with `published`, all of it was to be."""
     done = [verdict(folder, own, published=published) for own in chosen.targets]
     passed = [
-        Verdict(
+        TargetOutcome(
             target=one.target,
             digest=one.digest,
             outcome=one.outcome,
@@ -81,7 +77,7 @@ def overview(folder: Path, chosen: Chosen, *, published: bool = False) -> Overvi
     return Overview(targets=tuple(sorted((*done, *passed), key=lambda one: one.target)))
 
 
-def verdict(folder: Path, own: Jobs, *, published: bool = False) -> Verdict:
+def verdict(folder: Path, own: TargetJobs, *, published: bool = False) -> TargetOutcome:
     """What became of one target; `published`: without its tags and SIFs it is unfinished."""
     jobs = [results.begun(folder, job) for job in own.all]
     found = [results.read_job(folder, job) for job in jobs]
@@ -90,7 +86,7 @@ def verdict(folder: Path, own: Jobs, *, published: bool = False) -> Verdict:
     # A job that waits in vain for another one is not the first that failed.
     real = [one for one in found if one.failed and not _waits(one, waited)]
     seconds = round(sum(one.seconds for one in found), 3)
-    made = Verdict(target=own.target, digest=own.digest, outcome="published", seconds=seconds)
+    made = TargetOutcome(target=own.target, digest=own.digest, outcome="published", seconds=seconds)
     if real:
         return _failed(folder, made, real[0])
     unfinished = [one for one in found if not one.passed]
@@ -109,9 +105,9 @@ def verdict(folder: Path, own: Jobs, *, published: bool = False) -> Verdict:
     )
 
 
-def _line(job: Job) -> str:
+def _line(job: CiJob) -> str:
     """What does `job`: as it was begun; one that never was only where no registry is needed."""
-    if isinstance(job, Begun) and job.repeat:
+    if isinstance(job, StartedJob) and job.repeat:
         return job.repeat
     return "" if "gate" in job.steps else f"imgbuild ci run {job.id} --no-push"
 
@@ -120,7 +116,7 @@ def _waits(one: JobResult, waited: set[str]) -> bool:
     return one.failed is not None and one.job.id in waited and one.failed.step == "gate"
 
 
-def _failed(folder: Path, made: Verdict, one: JobResult) -> Verdict:
+def _failed(folder: Path, made: TargetOutcome, one: JobResult) -> TargetOutcome:
     step = one.failed
     if step is None:
         return made
@@ -163,7 +159,7 @@ def markdown(found: Overview) -> str:
     return "\n".join((*lines, ""))
 
 
-def issue(one: Verdict) -> str:
+def issue(one: TargetOutcome) -> str:
     """The text of the issue about a target that is not published."""
     digest = one.digest or "none: it is not sealed"
     lines = [f"`{one.target}` is {one.outcome}; its digest is `{digest}`.", ""]

@@ -20,7 +20,7 @@ import msgspec
 
 import imgbuild
 from imgbuild import codec
-from imgbuild.ci.jobs import Job, Step
+from imgbuild.ci.jobs import CiJob, Step
 from imgbuild.errors import InputError
 from imgbuild.smoke.run import Tier
 
@@ -34,7 +34,7 @@ HINT = re.compile(r"^\s*hint: (.+)")
 LONGEST = 2000  # letters of an error that are kept in a result; the log has all of it
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class FirstError(msgspec.Struct, frozen=True, kw_only=True):
     """The first real error of a step, and what to do about it."""
 
     error: str
@@ -65,7 +65,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     repeat: str = ""
 
 
-class Begun(Job, frozen=True, kw_only=True):
+class StartedJob(CiJob, frozen=True, kw_only=True):
     """A job as it was begun, and the line that does it again."""
 
     repeat: str = ""
@@ -74,7 +74,7 @@ class Begun(Job, frozen=True, kw_only=True):
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a job stands: its results in the order of its steps, without those not yet done."""
 
-    job: Job
+    job: CiJob
     steps: tuple[StepResult, ...]
 
     @property
@@ -106,7 +106,7 @@ def place(folder: Path, job: str, step: str, suffix: str) -> Path:
     return folder / job / f"{step}.{suffix}"
 
 
-def read_step(folder: Path, job: Job, step: Step) -> StepResult | None:
+def read_step(folder: Path, job: CiJob, step: Step) -> StepResult | None:
     """The result of `step` for the digest of `job`; None if there is none, or it is damaged.
 
     What was done to one registry is not done in another one, and smoke tests of some tiers say
@@ -125,7 +125,7 @@ def read_step(folder: Path, job: Job, step: Step) -> StepResult | None:
     return found if same and not elsewhere and not less else None
 
 
-def read_job(folder: Path, job: Job) -> JobResult:
+def read_job(folder: Path, job: CiJob) -> JobResult:
     """The results of `job` so far, up to the first that failed."""
     found = (read_step(folder, job, step) for step in job.steps)
     return JobResult(job=job, steps=tuple(step for step in found if step is not None))
@@ -136,19 +136,19 @@ def write(folder: Path, result: StepResult) -> None:
     codec.write(place(folder, result.job, result.step, "json"), result)
 
 
-def forget(folder: Path, job: Job, steps: Iterable[Step]) -> None:
+def forget(folder: Path, job: CiJob, steps: Iterable[Step]) -> None:
     """Remove the results of `steps`, and what their verbs answered; logs stay until they begin."""
     for step in steps:
         for suffix in ("json", "answer.json"):
             place(folder, job.id, step, suffix).unlink(missing_ok=True)
 
 
-def begin(folder: Path, job: Job, repeat: str = "") -> None:
+def begin(folder: Path, job: CiJob, repeat: str = "") -> None:
     """Keep the job as it is done here: with these steps, by this line."""
-    codec.write(folder / job.id / JOB, Begun(**msgspec.structs.asdict(job), repeat=repeat))
+    codec.write(folder / job.id / JOB, StartedJob(**msgspec.structs.asdict(job), repeat=repeat))
 
 
-def begun(folder: Path, job: Job) -> Job:
+def begun(folder: Path, job: CiJob) -> CiJob:
     """`job` as it was begun for its digest, with the steps that it had there; else as it is.
 
     Its tiers are those of `job`: what an image has to pass is asked now.
@@ -156,18 +156,18 @@ def begun(folder: Path, job: Job) -> Job:
     path = folder / job.id / JOB
     if path.exists():
         with contextlib.suppress(InputError):
-            found = codec.read(path, Begun)
+            found = codec.read(path, StartedJob)
             if (found.id, found.digest) == (job.id, job.digest):
                 return msgspec.structs.replace(found, tiers=job.tiers)
     return job
 
 
-def open_needs(folder: Path, needed: Iterable[Job]) -> list[JobResult]:
+def open_needs(folder: Path, needed: Iterable[CiJob]) -> list[JobResult]:
     """Those of the `needed` jobs that have not passed for the digest that they are of."""
     return [found for job in needed if not (found := read_job(folder, job)).passed]
 
 
-def first_error(answer: bytes, log: str, status: int) -> Said:
+def first_error(answer: bytes, log: str, status: int) -> FirstError:
     """The first real error of a step that ended with `status`.
 
     From the verb's own answer where there is one: its error, the first test that failed, the first
@@ -182,13 +182,15 @@ def first_error(answer: bytes, log: str, status: int) -> Said:
         name = signal.Signals(-status).name
         before = f"; its last line: {said.error}" if said.error else ""
         hint = "a kernel short of memory kills so" if name == "SIGKILL" else ""
-        return Said(error=f"killed by {name}{before}", hint=hint)
-    return said if said.error else Said(error=f"it ended with status {status} and said nothing")
+        return FirstError(error=f"killed by {name}{before}", hint=hint)
+    return (
+        said if said.error else FirstError(error=f"it ended with status {status} and said nothing")
+    )
 
 
-def _of_document(document: Any) -> Said | None:
+def _of_document(document: Any) -> FirstError | None:
     if isinstance(document, dict) and isinstance(document.get("message"), str):
-        return Said(error=_cut(document["message"]), hint=_cut(document.get("hint") or ""))
+        return FirstError(error=_cut(document["message"]), hint=_cut(document.get("hint") or ""))
     for report in document if isinstance(document, list) else ():
         if not isinstance(report, dict):
             continue
@@ -197,11 +199,11 @@ def _of_document(document: Any) -> Said | None:
             if case.get("outcome") == "failed":
                 text = f"{where}: {case.get('name')}: {case.get('message')}"
                 last = _last(case.get("log") or "")
-                return Said(error=_cut(text if last in text else f"{text}; at last: {last}"))
+                return FirstError(error=_cut(text if last in text else f"{text}; at last: {last}"))
         for finding in _dicts(report.get("findings")):
             if finding.get("severity") == "error":
                 text = f"{where}: {finding.get('message')} ({finding.get('where')})"
-                return Said(error=_cut(text), hint=_cut(finding.get("remedy") or ""))
+                return FirstError(error=_cut(text), hint=_cut(finding.get("remedy") or ""))
     return None
 
 
@@ -209,14 +211,14 @@ def _dicts(found: Any) -> Sequence[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def _of_log(log: str) -> Said:
+def _of_log(log: str) -> FirstError:
     lines = log.splitlines()
     for number, line in enumerate(lines):
         if (found := FIRST.match(line)) is not None:
             hints = (HINT.match(below) for below in lines[number + 1 :])
             hint = next((one[1] for one in hints if one is not None), "")
-            return Said(error=_cut(found[1] or found[2]), hint=_cut(hint))
-    return Said(error=_cut(_last(log)))
+            return FirstError(error=_cut(found[1] or found[2]), hint=_cut(hint))
+    return FirstError(error=_cut(_last(log)))
 
 
 def _last(text: str) -> str:

@@ -1,7 +1,6 @@
-"""One job's real steps, here and now: each is a verb of imgbuild in a process of its own.
+"""Runs the steps of one job on this machine, each as a command of imgbuild in its own process.
 
-Input: a job and a `Way`. Output: a result for each step, on disk as soon as the step ends. A
-step that has passed for the same digest is not done again; the first that fails ends the job.
+A step that has passed for the same digest is not done again; the first that fails ends the job.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.ci import results, standing
 from imgbuild.ci.choosing import read_seal
-from imgbuild.ci.jobs import AGAIN, Job, Jobs, Step
-from imgbuild.ci.results import JobResult, Said, StepResult
-from imgbuild.ci.settings import FILE, Settings
+from imgbuild.ci.jobs import AGAIN, CiJob, Step, TargetJobs
+from imgbuild.ci.results import FirstError, JobResult, StepResult
+from imgbuild.ci.settings import FILE, CiSettings
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, WorkFailed
 from imgbuild.oci import layout
 from imgbuild.project import MATRIX, Project
@@ -41,7 +40,7 @@ MAKES: frozenset[Step] = frozenset({"build", "pull"})
 WANT: frozenset[Step] = frozenset({"smoke", "sif"})
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
+class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     """How jobs are done: where results lie, which registry is meant, and what verbs are told.
 
     `registry` is HOST/REPOSITORY, "" if nothing is to leave this machine. `arches` are those to be
@@ -50,7 +49,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     project: Project
-    settings: Settings
+    settings: CiSettings
     results: Path
     registry: str
     date: datetime.date
@@ -64,7 +63,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     plain_http: tuple[str, ...] = ()
     reporter: Reporter = SILENT
 
-    def fitted(self, job: Job) -> Job:
+    def fitted(self, job: CiJob) -> CiJob:
         """`job` with the steps that this way has: nothing is signed without a key, for example."""
         left_out: set[Step] = set()
         if not self.registry:
@@ -75,13 +74,13 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(job, steps=steps, registry=self.registry)
 
 
-def known(way: Way, found: Jobs) -> dict[str, Job]:
+def known(way: RunContext, found: TargetJobs) -> dict[str, CiJob]:
     """The jobs of a target by their ids, with the steps that they have on this way."""
     return {job.id: way.fitted(job) for job in found.all}
 
 
 def run_job(
-    way: Way, job: Job, others: Mapping[str, Job], *, until: Step | None = None
+    way: RunContext, job: CiJob, others: Mapping[str, CiJob], *, until: Step | None = None
 ) -> JobResult:
     """Do the steps of `job` that are not done yet; `others` are the jobs of its target.
 
@@ -115,7 +114,7 @@ def run_job(
     return results.read_job(way.results, job)
 
 
-def repeat(way: Way, job: Job, *, alone: bool = False) -> str:
+def repeat(way: RunContext, job: CiJob, *, alone: bool = False) -> str:
     """The command line that does `job` as it is done here, to be pasted in this folder.
 
     With `alone` nothing leaves the machine, where the job has no need of a registry.
@@ -139,7 +138,7 @@ def repeat(way: Way, job: Job, *, alone: bool = False) -> str:
     return process.pasted([*words, *(["--offline"] if way.offline else [])])
 
 
-def require(way: Way, job: Job, others: Mapping[str, Job]) -> None:
+def require(way: RunContext, job: CiJob, others: Mapping[str, CiJob]) -> None:
     """WorkFailed unless all that `job` needs has passed for the same digest."""
     lacking = results.open_needs(way.results, [others[name] for name in job.needs])
     if lacking:
@@ -147,7 +146,7 @@ def require(way: Way, job: Job, others: Mapping[str, Job]) -> None:
         raise WorkFailed(message, hint=f"run it first: {repeat(way, lacking[0].job)}")
 
 
-def over(way: Way, job: Job) -> bool:
+def over(way: RunContext, job: CiJob) -> bool:
     """Whether nothing of `job` is left: all has passed, and its registry has what it put there.
 
     A job that puts tags is never over: whoever moved one since left no word here.
@@ -155,7 +154,7 @@ def over(way: Way, job: Job) -> bool:
     return results.read_job(way.results, job).passed and due_steps(way, job) <= LOOKS
 
 
-def due_steps(way: Way, job: Job) -> set[Step]:
+def due_steps(way: RunContext, job: CiJob) -> set[Step]:
     """The steps of `job` that are to be done; an image that was tested and is gone is not.
 
     What was proven of a digest holds; what was put into a registry is asked for there.
@@ -172,7 +171,7 @@ def due_steps(way: Way, job: Job) -> set[Step]:
     return due
 
 
-def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
+def command(way: RunContext, job: CiJob, step: Step) -> tuple[str, ...]:
     """The verb that does `step`, with its options; () for one that is done in this process."""
     words: dict[Step, tuple[str, ...]] = {
         "check": ("lock", "--check", job.target),
@@ -212,27 +211,27 @@ def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
     return (*words[step], *shared, "--json")
 
 
-def _smoke(way: Way, job: Job) -> list[str]:
+def _smoke(way: RunContext, job: CiJob) -> list[str]:
     words = [word for tier in job.tiers for word in ("--tier", tier)]
     words += ["--through", way.through] if way.through else []
     return [*words, "--timeout-factor", str(way.patience)] if way.patience != 1.0 else words
 
 
-def _signer(way: Way) -> list[str]:
+def _signer(way: RunContext) -> list[str]:
     return ["--keyless"] if way.keyless else ["--sign-key", str(way.key)]
 
 
-def _reference(way: Way, job: Job) -> str:
+def _reference(way: RunContext, job: CiJob) -> str:
     return f"{way.registry}@{job.digest}"
 
 
-def _step(way: Way, job: Job, step: Step, others: Mapping[str, Job]) -> StepResult:
+def _step(way: RunContext, job: CiJob, step: Step, others: Mapping[str, CiJob]) -> StepResult:
     words = command(way, job, step)
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     results.place(way.results, job.id, step, "log").parent.mkdir(parents=True, exist_ok=True)
     way.reporter.info(f"{job.id}: {step} …")
     if step == "pull" and layout.check(way.project.output(job.target), job.digest):
-        status, said = 0, Said(error="")  # built here, or on a disk that machines share
+        status, said = 0, FirstError(error="")  # built here, or on a disk that machines share
     elif words:
         status, said = _verb(way, job, step, words)
         if step == "smoke" and status == 0:
@@ -257,7 +256,9 @@ def _step(way: Way, job: Job, step: Step, others: Mapping[str, Job]) -> StepResu
     )
 
 
-def _verb(way: Way, job: Job, step: Step, words: tuple[str, ...]) -> tuple[int, Said]:
+def _verb(
+    way: RunContext, job: CiJob, step: Step, words: tuple[str, ...]
+) -> tuple[int, FirstError]:
     """Run a verb: its status, and what it said was wrong. Interrupted if it was stopped."""
     answer = results.place(way.results, job.id, step, "answer.json")
     log = results.place(way.results, job.id, step, "log")
@@ -273,7 +274,7 @@ def _verb(way: Way, job: Job, step: Step, words: tuple[str, ...]) -> tuple[int, 
         status = process.follow((*program, *words), _line, answer=data, env={"NO_COLOR": "1"})
     part.replace(answer)
     if status == 0:
-        return 0, Said(error="")
+        return 0, FirstError(error="")
     if status == Interrupted.exit_code:
         message = f"{job.id}: {step} was stopped"
         raise Interrupted(message, hint=f"to go on: {repeat(way, job)}")
@@ -282,19 +283,19 @@ def _verb(way: Way, job: Job, step: Step, words: tuple[str, ...]) -> tuple[int, 
 
 
 def _here(
-    work: Callable[[Way, Job, Mapping[str, Job]], None],
-    way: Way,
-    job: Job,
-    others: Mapping[str, Job],
-) -> tuple[int, Said]:
+    work: Callable[[RunContext, CiJob, Mapping[str, CiJob]], None],
+    way: RunContext,
+    job: CiJob,
+    others: Mapping[str, CiJob],
+) -> tuple[int, FirstError]:
     try:
         work(way, job, others)
     except ImgbuildError as error:
-        return error.exit_code, Said(error=error.message, hint=error.hint or "")
-    return 0, Said(error="")
+        return error.exit_code, FirstError(error=error.message, hint=error.hint or "")
+    return 0, FirstError(error="")
 
 
-def _gate(way: Way, job: Job, others: Mapping[str, Job]) -> None:
+def _gate(way: RunContext, job: CiJob, others: Mapping[str, CiJob]) -> None:
     """WorkFailed unless all that this job needs has passed for the same digest.
 
     A SIF may also be made beside an image that is published: its results may be of another night.
@@ -306,14 +307,14 @@ def _gate(way: Way, job: Job, others: Mapping[str, Job]) -> None:
             raise
 
 
-def _tagged(way: Way, job: Job) -> bool:
+def _tagged(way: RunContext, job: CiJob) -> bool:
     client = Client(plain_http=way.plain_http, origin=True, reporter=way.reporter)
     place = parse_repository(way.registry)
     found = client.resolve(Reference(place.host, place.name, tag=job.target))
     return found is not None and found.digest == job.digest
 
 
-def _tested(way: Way, job: Job, _: Mapping[str, Job]) -> None:
+def _tested(way: RunContext, job: CiJob, _: Mapping[str, CiJob]) -> None:
     """WorkFailed unless every tier of `job` says that it ran in the sealed image."""
     sealed = read_seal(way.project, job.target)
     config = sealed.arch[job.arch].config if sealed and job.arch in sealed.arch else ""
@@ -326,7 +327,7 @@ def _tested(way: Way, job: Job, _: Mapping[str, Job]) -> None:
         raise WorkFailed(message, hint="test the image that is sealed: without --through here")
 
 
-def _size(way: Way, job: Job, _: Mapping[str, Job]) -> None:
+def _size(way: RunContext, job: CiJob, _: Mapping[str, CiJob]) -> None:
     """WorkFailed if a pull of the image moves more than its budget, by its seal."""
     limit, sealed = way.settings.limit(job.target), read_seal(way.project, job.target)
     if limit is None or sealed is None or job.arch not in sealed.arch:

@@ -1,8 +1,4 @@
-"""`ci.yaml`: which machines there are, what an image must pass, how large it may be.
-
-Input: the file beside `matrix.yaml`, if there is one. Output: `Settings`, in which what the
-file leaves out is what imgbuild brings along (data/ci.yaml).
-"""
+"""Reads `ci.yaml`: the machines of the CI, the tiers to pass, the size budget of an image."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ class Runner(Strict, frozen=True):
     gpus: Annotated[int, msgspec.Meta(ge=0, description="how many it has")] = 0
 
 
-class Settings(Strict, frozen=True):
+class CiSettings(Strict, frozen=True):
     """The whole of `ci.yaml`, with nothing left out."""
 
     version: Literal[1]
@@ -55,7 +51,7 @@ class Settings(Strict, frozen=True):
             if any(one.gpus >= gpus and one.arch is arch for one in self.runners)
         )
 
-    def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> Settings:
+    def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> CiSettings:
         """These settings with other tiers to pass (none: those of the file), GPUs' left out or not.
 
         InputError if none is left.
@@ -73,7 +69,7 @@ class Settings(Strict, frozen=True):
         return next(found, None)
 
 
-class Given(Strict, frozen=True):
+class CiFile(Strict, frozen=True):
     """`ci.yaml` as people write it."""
 
     version: Form
@@ -91,10 +87,10 @@ class Given(Strict, frozen=True):
     ] = None
 
 
-def read(project: Project) -> Settings:
+def read(project: Project) -> CiSettings:
     """The settings of `project`; InputError with every problem of its `ci.yaml`."""
     text = resources.files("imgbuild").joinpath(DEFAULTS).read_bytes()
-    settings = msgspec.convert(_given(text, DEFAULTS), Settings, from_attributes=True)
+    settings = msgspec.convert(_given(text, DEFAULTS), CiSettings, from_attributes=True)
     path = project.root / FILE
     if not path.exists():
         return settings
@@ -104,7 +100,7 @@ def read(project: Project) -> Settings:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error
     said = {
-        key: value for key in Given.__struct_fields__ if (value := getattr(own, key)) is not None
+        key: value for key in CiFile.__struct_fields__ if (value := getattr(own, key)) is not None
     }
     settings = msgspec.structs.replace(settings, **said)
     return msgspec.structs.replace(settings, gate=ordered(settings.gate))
@@ -120,11 +116,11 @@ def without_gpu(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
     return tuple(tier for tier in tiers if tier not in GPU_TIERS)
 
 
-def _given(data: bytes, file: str) -> Given:
+def _given(data: bytes, file: str) -> CiFile:
     document = parse(data, file)
     if document.root is None:
         raise refusal(file, document.problems)
-    walked = walk(document.root, inspect.type_info(Given), file)
+    walked = walk(document.root, inspect.type_info(CiFile), file)
     if document.problems or walked.problems:
         raise refusal(file, (*document.problems, *walked.problems))
-    return msgspec.convert(walked.value, Given)
+    return msgspec.convert(walked.value, CiFile)

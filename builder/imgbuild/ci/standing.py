@@ -1,14 +1,13 @@
-"""Whether a registry still has what a step put there: a result on disk is of its own moment.
+"""Checks that a registry still has what an earlier step pushed: results on disk may be old.
 
-Input: a job and a step of it that has passed. Output: yes or no. A push costs one question, a
-SIF one, a signature a few.
+A push costs one question, a SIF one, a signature a few.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from imgbuild.ci.jobs import Job, Step
+from imgbuild.ci.jobs import CiJob, Step
 from imgbuild.http.client import Refused
 from imgbuild.plan.seal import Seal
 from imgbuild.registry import referrers
@@ -19,7 +18,7 @@ from imgbuild.values import Arch, Digest
 
 
 def stands(
-    job: Job,
+    job: CiJob,
     step: Step,
     sealed: Seal | None,
     plain_http: Collection[str],

@@ -11,7 +11,7 @@ PANEL = "Slurm"
 ON = Definition("--on", "Where the work is done.", panel=PANEL, often=True)
 
 
-class Request(Group, frozen=True, kw_only=True):
+class AllocationOptions(Group, frozen=True, kw_only=True):
     """What every job requests."""
 
     partition: Annotated[
@@ -54,7 +54,7 @@ class Nodes(Group, frozen=True, kw_only=True):
     ] = ""
 
 
-class Cluster(Request, frozen=True, kw_only=True):
+class Cluster(AllocationOptions, frozen=True, kw_only=True):
     """The options of `--on slurm` for an array of tasks."""
 
     on: Annotated[

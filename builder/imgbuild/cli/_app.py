@@ -57,10 +57,10 @@ class Program(VerbGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise Stopped from error
+            raise SignalInterrupt from error
 
 
-class Stopped(BaseException):
+class SignalInterrupt(BaseException):
     """An interrupt that typer does not turn into a silent exit."""
 
 
@@ -162,7 +162,7 @@ def run_verb() -> int:
     """
     try:
         return app(prog_name="imgbuild", standalone_mode=False) or 0
-    except Stopped as error:
+    except SignalInterrupt as error:
         raise KeyboardInterrupt from error
     except (BrokenPipeError, SystemExit) as ended:
         closed = BrokenPipeError in (type(ended), type(ended.__context__))

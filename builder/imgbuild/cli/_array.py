@@ -25,7 +25,7 @@ from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.pipeline.targets import Session
-    from imgbuild.slurm.array import Ended, Followed, Task
+    from imgbuild.slurm.array import ArrayTask, Task, TaskEnd
     from imgbuild.slurm.jobs import Allocation
 
 PANEL = "On a cluster"
@@ -167,7 +167,7 @@ def _requested(verb: str, asked: Cluster) -> Allocation:
     return wished
 
 
-def _followed(live: Sequence[Followed], asked: Cluster) -> list[Ended]:
+def _followed(live: Sequence[ArrayTask], asked: Cluster) -> list[TaskEnd]:
     """The ends of `live`. Ctrl-C cancels them unless they are to be left; SIGTERM leaves them."""
     from imgbuild.slurm import array
 
@@ -202,7 +202,7 @@ def _ended_by_term() -> Iterator[None]:
 
 
 def _report(
-    verb: str, ended: Sequence[Ended], given: Mapping[str, Any], tasks: Sequence[Task]
+    verb: str, ended: Sequence[TaskEnd], given: Mapping[str, Any], tasks: Sequence[Task]
 ) -> None:
     """Print the results of all tasks in the order of the targets, as the verb itself does."""
     from imgbuild.codec import write_bytes
@@ -231,7 +231,7 @@ def _report(
         raise typer.Exit(1)
 
 
-def _reports(verb: str, one: Ended) -> list[Report]:
+def _reports(verb: str, one: TaskEnd) -> list[Report]:
     """The reports of a task, and one of its own if they do not say why it failed, or are none."""
     from imgbuild.smoke import run as tests
 

@@ -29,10 +29,10 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild.ci.choosing import Asked, Chosen
-    from imgbuild.ci.jobs import Jobs as JobList
-    from imgbuild.ci.running import Way
-    from imgbuild.ci.settings import Settings
+    from imgbuild.ci.choosing import JobPlan, JobQuery
+    from imgbuild.ci.jobs import TargetJobs as JobList
+    from imgbuild.ci.running import RunContext
+    from imgbuild.ci.settings import CiSettings
     from imgbuild.pipeline.targets import Session
 
 JOBS = "jobs.json"  # in the folder of results: the jobs of the last nightly run
@@ -101,7 +101,7 @@ class WayOptions(Group, frozen=True, kw_only=True):
     matrix: MatrixFile = None
 
 
-def way(asked: WayOptions, *, no_push: bool, gpu: bool = True) -> Way:
+def way(asked: WayOptions, *, no_push: bool, gpu: bool = True) -> RunContext:
     """How jobs are to be done; InputError if options cannot be combined."""
     from imgbuild.ci import running
     from imgbuild.registry.reference import parse_repository
@@ -120,7 +120,7 @@ def way(asked: WayOptions, *, no_push: bool, gpu: bool = True) -> Way:
     if asked.sign_key is not None and asked.keyless:
         message = "--sign-key and --keyless cannot be combined"
         raise InputError(message, hint="leave one of them out")
-    return running.Way(
+    return running.RunContext(
         project=session.project,
         settings=_settings(session, asked.gate or [], gpu=gpu),
         results=folder(asked.matrix, asked.results),
@@ -142,13 +142,13 @@ def chosen(
     wanted: list[str],
     matrix: Path | None,
     gate: Sequence[Tier],
-    asked: Asked,
+    asked: JobQuery,
     registry: str | None,
     plain_http: Sequence[str],
     *,
     everything: bool,
     gpu: bool = True,
-) -> Chosen:
+) -> JobPlan:
     """The wanted targets with their jobs, without those that `registry` has published."""
     from imgbuild.ci import choosing
     from imgbuild.registry.client import Client
@@ -165,14 +165,14 @@ def chosen(
     return choosing.choose(session.project, selected, own, asked, there, console)
 
 
-def jobs_of(way: Way, matrix: Path | None, job: str) -> JobList:
+def jobs_of(way: RunContext, matrix: Path | None, job: str) -> JobList:
     """All jobs of the target of `job`, wherever they may run."""
     from imgbuild.ci import choosing
 
     session = _session(matrix)
     target, _, place = job.partition("@")
     [item] = session.select([target], arches=[])
-    asked = choosing.Asked(arches=way.arches, labels=False, again=True)
+    asked = choosing.JobQuery(arches=way.arches, labels=False, again=True)
     sealed = choosing.read_seal(session.project, item.name)
     own = choosing.bare(way.settings) if choosing.is_sif(place) else way.settings
     return choosing.of_target(item, sealed, own, asked)
@@ -183,7 +183,7 @@ def folder(matrix: Path | None, results: Path | None) -> Path:
     return results or _session(matrix).project.root / "build" / "ci"
 
 
-def record(matrix: Path | None, results: Path | None, found: Chosen) -> None:
+def record(matrix: Path | None, results: Path | None, found: JobPlan) -> None:
     """Add the smoke tests of the jobs of `found` to the test records."""
     from imgbuild.cache.store import Store
     from imgbuild.ci import recording
@@ -194,7 +194,7 @@ def record(matrix: Path | None, results: Path | None, found: Chosen) -> None:
     )
 
 
-def _settings(session: Session, gate: Sequence[Tier], *, gpu: bool) -> Settings:
+def _settings(session: Session, gate: Sequence[Tier], *, gpu: bool) -> CiSettings:
     from imgbuild.ci import settings
 
     return settings.read(session.project).gated(tuple(tier.value for tier in gate), gpu=gpu)

@@ -21,7 +21,7 @@ from imgbuild.values import Arch
 if TYPE_CHECKING:
     from imgbuild.matrix.select import Selected
     from imgbuild.pipeline.targets import Options, Session
-    from imgbuild.show.accepted import Accepted, Difference
+    from imgbuild.show.accepted import Accepted, FileDifference
     from imgbuild.show.compare import Comparison
 
 SHOWN = 40  # differences that are printed; --json has all
@@ -144,7 +144,7 @@ def _show(found: Comparison) -> None:
         console.info(f"and {len(found.refused) - SHOWN} more: --json has all")
 
 
-def _told(each: Difference, found: Comparison) -> str:
+def _told(each: FileDifference, found: Comparison) -> str:
     sides = ((found.left.name, each.left), (found.right.name, each.right))
     said = "; ".join(f"{name} {value or 'none'}" for name, value in sides)
     return f"{each.path}: {each.field}: {said}"

@@ -64,7 +64,7 @@ class Builder(enum.StrEnum):
     BUILDAH = "buildah"
 
 
-class Part(enum.StrEnum):
+class ImagePart(enum.StrEnum):
     """A part of an image."""
 
     BASE = "base"

@@ -11,7 +11,7 @@ from imgbuild.system.console import console
 if TYPE_CHECKING:
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import Reference
-    from imgbuild.verify.expected_lock import Known
+    from imgbuild.verify.expected_lock import ExpectedLock
 
 
 def client(
@@ -30,7 +30,7 @@ def client(
     ), named
 
 
-def lock(targets: list[str] | None, file: str | None, matrix: Path | None) -> Known | None:
+def lock(targets: list[str] | None, file: str | None, matrix: Path | None) -> ExpectedLock | None:
     """The lock that the image is compared with; None if none was named."""
     from imgbuild import project
     from imgbuild.verify import expected_lock

@@ -46,7 +46,7 @@ CompressOption = Annotated[
 ]
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class SifInput(msgspec.Struct, frozen=True, kw_only=True):
     """An image that a file is made from.
 
     `own` is the path of the file without its suffix, `name` what the user calls the image, `lock`
@@ -121,7 +121,7 @@ def push(
 
 
 def _convert(
-    source: Source,
+    source: SifInput,
     arches: Sequence[Arch] | None,
     out: Path,
     form: Format,
@@ -138,7 +138,7 @@ def _convert(
         )
 
 
-def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> Source:
+def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
     """A target, whose image is built for the one architecture unless it is there and current."""
     from imgbuild.oci import layout
     from imgbuild.pipeline import targets
@@ -166,18 +166,18 @@ def _only(item: Selected, arches: Sequence[Arch]) -> Arch:
     return item.arches[0]
 
 
-def _built(session: Session, name: str, layout: Path | None) -> Source:
+def _built(session: Session, name: str, layout: Path | None) -> SifInput:
     from imgbuild.pipeline import targets
     from imgbuild.sif import convert
 
     built = targets.built_layout(session, name, layout)
     lock = functools.partial(convert.lock_of, session.project.images, name, built)
-    return Source(own=session.project.output(name), name=name, layout=built, lock=lock)
+    return SifInput(own=session.project.output(name), name=name, layout=built, lock=lock)
 
 
 def _origin(
     origin: str, selection: Filter, plain_http: Sequence[str], held: contextlib.ExitStack
-) -> Source:
+) -> SifInput:
     """An OCI layout, or an image of a registry."""
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse
@@ -194,13 +194,13 @@ def _origin(
     return _layout(folder, selection)
 
 
-def _layout(folder: Path, selection: Filter) -> Source:
+def _layout(folder: Path, selection: Filter) -> SifInput:
     """The image of an OCI layout, with its lock if this folder's project has it."""
     from imgbuild.oci import layout
     from imgbuild.sif import convert
 
     built = layout.read(folder)
-    source = Source(own=folder.absolute(), name=str(folder), layout=built)
+    source = SifInput(own=folder.absolute(), name=str(folder), layout=built)
     images = _locks(selection)
     if images is None:
         return source
@@ -223,7 +223,7 @@ def _pulled(
     reference: Reference,
     arches: Sequence[Arch] | None,
     held: contextlib.ExitStack,
-) -> Source:
+) -> SifInput:
     """An image of a registry, whose layers are in the cache, as long as `held` is open."""
     from imgbuild.attest import published
     from imgbuild.cache.store import Store
@@ -241,7 +241,7 @@ def _pulled(
         return published.lock_of(client, reference.repository, image, arch)
 
     own = Path.cwd() / pull.name(reference)
-    return Source(own=own, name=str(reference), layout=found, lock=_lock)
+    return SifInput(own=own, name=str(reference), layout=found, lock=_lock)
 
 
 def placed(own: Path, output: Path | None, suffix: str, *, several: bool) -> Path:

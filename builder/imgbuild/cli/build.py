@@ -12,11 +12,11 @@ from imgbuild.cli._options import (
     FROM,
     OUTPUT_PATH,
     PART,
+    ImagePart,
     Jobs,
     Mirror,
     MirrorOnly,
     Offline,
-    Part,
     PlainHttp,
     processes,
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from imgbuild.sif.convert import Format as SifFormat
 
 
-class Format(enum.StrEnum):
+class BuildFormat(enum.StrEnum):
     """What is left on disk."""
 
     OCI = "oci"
@@ -43,7 +43,7 @@ class Format(enum.StrEnum):
 
 
 Form = Annotated[
-    Format,
+    BuildFormat,
     Definition(
         "--format",
         "oci: a folder. oci-archive, docker-archive: one file for docker, podman or skopeo. sif:"
@@ -63,7 +63,7 @@ OriginOption = Annotated[
 ]
 OutputOption = Annotated[Path | None, OUTPUT_PATH("Default: build/TARGET.")]
 PartOption = Annotated[
-    Part | None,
+    ImagePart | None,
     PART(
         "Here: what a Dockerfile starts from. base: the base's layers as an image, in"
         " build/base/TARGET. wheels: a folder of wheels, build/wheels/TARGET."
@@ -78,7 +78,7 @@ def build(
     dockerfile: _builders.DockerfileBuild,
     origin: OriginOption = None,
     output: OutputOption = None,
-    form: Form = Format.OCI,
+    form: Form = BuildFormat.OCI,
     compress: _sif.CompressOption = _sif.Compress.ZSTD,
     part: PartOption = None,
     verify: VerifyOption = False,
@@ -127,9 +127,9 @@ def build(
         plain_http=tuple(plain_http or ()),
     )
     choice = _builders.choice(dockerfile)
-    if form in (Format.SIF, Format.SQUASHFS):
+    if form in (BuildFormat.SIF, BuildFormat.SQUASHFS):
         _refuse_file(part, choice)
-        kind: SifFormat = "sif" if form is Format.SIF else "squashfs"
+        kind: SifFormat = "sif" if form is BuildFormat.SIF else "squashfs"
         _sif.build(selection, origin, output, kind, compress, how)
         return
     if compress is not _sif.Compress.ZSTD:
@@ -144,7 +144,7 @@ def build(
     session = selection.session(how)
     selected = selection.of(session)
     _refuse_part(part, choice, form)
-    if part is Part.WHEELS:
+    if part is ImagePart.WHEELS:
         folders = _builders.wheels(session, selected, output)
         lines = [f"{item.target} {item.files} {item.output}" for item in folders]
         answer(folders, lines)
@@ -155,7 +155,7 @@ def build(
         )
     else:
         made = targets.build_all(
-            session, selected, output, form=form.value, only_base=part is Part.BASE
+            session, selected, output, form=form.value, only_base=part is ImagePart.BASE
         )
     lines = [f"{item.target} {item.digest} {item.output}" for item in made]
     answer(made, lines)
@@ -167,13 +167,15 @@ def _refuse_beside(origin: str, given: Sequence[object]) -> None:
         raise InputError(message, hint="leave out targets, --all, --matrix, --only and --builder")
 
 
-def _refuse_part(part: Part | None, choice: BuilderChoice | None, form: Format) -> None:
-    if part is not None and (choice is not None or (part is Part.WHEELS and form != Format.OCI)):
+def _refuse_part(part: ImagePart | None, choice: BuilderChoice | None, form: BuildFormat) -> None:
+    if part is not None and (
+        choice is not None or (part is ImagePart.WHEELS and form != BuildFormat.OCI)
+    ):
         message = f"--only {part} cannot be combined with --builder or --format"
         raise InputError(message, hint="leave out --builder and --format")
 
 
-def _refuse_file(part: Part | None, choice: BuilderChoice | None) -> None:
+def _refuse_file(part: ImagePart | None, choice: BuilderChoice | None) -> None:
     if part is not None or choice is not None:
         message = "--format sif and squashfs cannot be combined with --only or --builder"
         raise InputError(message, hint="leave out --only and --builder")
@@ -183,7 +185,7 @@ def _again(
     origin: str,
     arches: Sequence[Arch],
     output: Path | None,
-    form: Format,
+    form: BuildFormat,
     how: Options,
 ) -> None:
     """Build from the lock of a published image or of a folder."""

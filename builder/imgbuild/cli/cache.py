@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class CacheKind(msgspec.Struct, frozen=True, kw_only=True):
     """How many entries of one kind the cache holds, and their bytes."""
 
     kind: str
@@ -42,7 +42,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     in_use: int
     limit: int | None
     free: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[CacheKind, ...]
 
 
 @verb
@@ -69,7 +69,8 @@ def info() -> None:
         limit=size_limit(),
         free=shutil.disk_usage(store.root).free,
         kinds=tuple(
-            Kind(kind=name, entries=len(sizes), size=sum(sizes)) for name, sizes in groups.items()
+            CacheKind(kind=name, entries=len(sizes), size=sum(sizes))
+            for name, sizes in groups.items()
         ),
     )
     cap = "no limit (IMGBUILD_CACHE_SIZE)"

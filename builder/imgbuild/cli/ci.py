@@ -19,7 +19,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild.ci.choosing import Chosen
+    from imgbuild.ci.choosing import JobPlan
 
 HEAD = ("job", "machine", "GB", "steps")
 
@@ -124,9 +124,9 @@ def jobs(
 
         imgbuild ci jobs --all --registry ghcr.io/me/rl --json
     """
-    from imgbuild.ci.choosing import Asked
+    from imgbuild.ci.choosing import JobQuery
 
-    asked = Asked(
+    asked = JobQuery(
         revision=changed_since, arches=tuple(selection.arches), shard=_shard(shard),
         again=cross_build,
     )  # fmt: skip
@@ -149,7 +149,7 @@ def _shard(text: str) -> tuple[int, int]:
     return int(part), int(parts)
 
 
-def _outputs(chosen: Chosen) -> str:
+def _outputs(chosen: JobPlan) -> str:
     from imgbuild import codec
 
     alone = [job for one in chosen.targets for job in (*one.image, *one.again)]
@@ -162,7 +162,7 @@ def _add(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _table(chosen: Chosen) -> list[str]:
+def _table(chosen: JobPlan) -> list[str]:
     found = [
         (job.id, " ".join(job.runner), str(job.disk), " → ".join(job.steps))
         for one in chosen.targets
@@ -237,16 +237,16 @@ def report(
     """
     from imgbuild import codec
     from imgbuild.ci import report as reports
-    from imgbuild.ci.choosing import Asked, Chosen
+    from imgbuild.ci.choosing import JobPlan, JobQuery
 
     last = _ci_options.folder(matrix, results) / _ci_options.JOBS
     if jobs_file is None and last.exists() and not (registry or arch or gate or no_gpu):
         console.info(f"jobs of the last nightly run: {last}")
         jobs_file = last
     if jobs_file is not None:
-        chosen = codec.read(jobs_file, Chosen, what="list of jobs", hint="imgbuild ci jobs --json")
+        chosen = codec.read(jobs_file, JobPlan, what="list of jobs", hint="imgbuild ci jobs --json")
     else:
-        asked = Asked(arches=tuple(arch or ()), labels=False)
+        asked = JobQuery(arches=tuple(arch or ()), labels=False)
         chosen = _ci_options.chosen(
             [], matrix, gate or [], asked, registry, plain_http or [],
             everything=True, gpu=not no_gpu,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli import _ci_options
-from imgbuild.cli._allocation import ON, Request
+from imgbuild.cli._allocation import ON, AllocationOptions
 from imgbuild.cli._ci_options import Strict, WayOptions
 from imgbuild.cli._options import ALL, KEEP, TARGET, Record, Where
 from imgbuild.cli._output import aligned, answer
@@ -20,7 +20,7 @@ from imgbuild.system.console import console
 @verb
 def nightly(
     how: WayOptions,
-    request: Request,
+    request: AllocationOptions,
     names: Names = None,
     target: Annotated[list[str] | None, TARGET()] = None,
     everything: Annotated[bool, ALL()] = False,
@@ -60,12 +60,12 @@ def nightly(
     from imgbuild import codec
     from imgbuild.ci import nightly as nights
     from imgbuild.ci import report as reports
-    from imgbuild.ci.choosing import Asked
+    from imgbuild.ci.choosing import JobQuery
 
     way = _ci_options.way(how, no_push=False)
     chosen = _ci_options.chosen(
         [*(names or []), *(target or [])], how.matrix, how.gate or [],
-        Asked(arches=way.arches, labels=False),
+        JobQuery(arches=way.arches, labels=False),
         None if all_published else way.registry, how.plain_http or [], everything=everything,
     )  # fmt: skip
     for one in chosen.passed:
@@ -84,7 +84,7 @@ def nightly(
         raise typer.Exit(1)
 
 
-def _sbatch(request: Request) -> tuple[str, ...]:
+def _sbatch(request: AllocationOptions) -> tuple[str, ...]:
     """The options for sbatch."""
     asked: Sequence[tuple[str, str]] = (
         ("partition", request.partition), ("account", request.account), ("time", request.time),

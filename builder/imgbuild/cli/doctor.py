@@ -30,7 +30,7 @@ from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.doctor.host import Host
-    from imgbuild.doctor.image import Asked
+    from imgbuild.doctor.image import InspectOptions
     from imgbuild.doctor.targets import Diagnosis
 
 PLACES = (Through.DOCKER, Through.PODMAN, Through.APPTAINER, Through.ROOT)
@@ -82,7 +82,7 @@ def doctor(
     engine = supported(through, "doctor", PLACES)
     number = driver.gpus() if gpus == "all" else int(gpus)
     if engine is not None:
-        needs = image.Asked(gpus=number, shared=shared, words=tuple(apptainer or ()))
+        needs = image.InspectOptions(gpus=number, shared=shared, words=tuple(apptainer or ()))
         _look(selection, layout, sif, engine, needs)
         return
     if sif is not None or layout is not None or apptainer or number or shared:
@@ -112,7 +112,7 @@ def _look(
     layout: Path | None,
     sif: Path | None,
     through: str,
-    asked: Asked,
+    asked: InspectOptions,
 ) -> None:
     """Check from inside the image of the one target; Exit 1 if there is an error."""
     from imgbuild.cache.store import Store

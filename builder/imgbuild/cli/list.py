@@ -18,7 +18,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Condition
 
 
-class Format(enum.StrEnum):
+class ListFormat(enum.StrEnum):
     """How the table is written."""
 
     TEXT = "text"
@@ -42,7 +42,7 @@ WideOption = Annotated[
     ),
 ]
 FormOption = Annotated[
-    Format,
+    ListFormat,
     Definition(
         "--format",
         "How the table is written. markdown has all columns.",
@@ -68,7 +68,7 @@ def list_targets(
     cuda: CudaOption = None,
     state: StateOption = None,
     wide: WideOption = False,
-    form: FormOption = Format.TEXT,
+    form: FormOption = ListFormat.TEXT,
     into: IntoOption = None,
 ) -> None:
     """List the targets: versions, states, tests.
@@ -120,7 +120,7 @@ def list_targets(
         console.info(f"wrote {into}" if changed else f"{into} is up to date")
         answer(rows, [])
         return
-    if form is Format.MARKDOWN:
+    if form is ListFormat.MARKDOWN:
         lines = table.markdown(rows)
     else:
         lines = table.text(rows) if wide else table.narrow(rows)

@@ -14,10 +14,10 @@ from imgbuild.cli._options import (
     DRY_RUN,
     PART,
     Date,
+    ImagePart,
     Jobs,
     LayoutFolder,
     Offline,
-    Part,
     PlainHttp,
     SignKey,
     processes,
@@ -86,7 +86,9 @@ Sif = Annotated[
 ]
 
 
-PartOption = Annotated[Part | None, PART("Here: base, for the Dockerfiles of `render --online`.")]
+PartOption = Annotated[
+    ImagePart | None, PART("Here: base, for the Dockerfiles of `render --online`.")
+]
 DryRunOption = Annotated[
     bool, DRY_RUN("Here: each layer, and whether it is sent, mounted or there already.")
 ]
@@ -135,7 +137,7 @@ def push(
 
     names, place = _split(places or [])
     how = targets.Options(jobs=processes(jobs), offline=offline)
-    if part is Part.WHEELS:
+    if part is ImagePart.WHEELS:
         message = "--only wheels: only an image or its base can be pushed"
         raise InputError(message, hint="give --only base, or leave it out")
     if sif:
@@ -155,7 +157,7 @@ def push(
     key = _key(sign_key)
     day = date or datetime.datetime.now(datetime.UTC).date()
     chosen = selection.of(session, names)
-    plans = pushes.plans(session, chosen, date=day, only_base=part is Part.BASE)
+    plans = pushes.plans(session, chosen, date=day, only_base=part is ImagePart.BASE)
     work = pushes.work(
         session, repository, mount_from or [], plain_http or [],
         tag=not digest_only, attach=attach, key=key,

@@ -15,7 +15,7 @@ from imgbuild.cli._verb import verb
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
-    from imgbuild.publish.listing import Entry, Listing
+    from imgbuild.publish.listing import ListedTag, Listing
 
 HEAD = ("image", "architectures", "MB", "target", "versions", "digest")
 NUMBERS = frozenset({2})
@@ -65,7 +65,7 @@ def _table(found: Listing) -> list[str]:
     return aligned([HEAD, *rows], right=NUMBERS) if rows else []
 
 
-def _row(entry: Entry) -> Sequence[str]:
+def _row(entry: ListedTag) -> Sequence[str]:
     if entry.other:
         return (f"{entry.repository}:{','.join(entry.tags)}", "-", "-", "-", "-", entry.digest)
     return (

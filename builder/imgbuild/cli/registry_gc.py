@@ -123,7 +123,7 @@ def gc(
     known = gc_roots.named(project.find(matrix), revisions, refs, strict=delete, reporter=console)
     now = datetime.datetime.now(datetime.UTC).timestamp()
     since = None if older_than is None else int(now) - older_than
-    policy = gc.Policy(keep_tags=tuple(keep_tags or ()), since=since)
+    policy = gc.KeepPolicy(keep_tags=tuple(keep_tags or ()), since=since)
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)
     sweeps = []
     for repository in _repositories(place, client):

@@ -18,7 +18,7 @@ from imgbuild.system.console import console
 if TYPE_CHECKING:
     from imgbuild.assemble.mirror import NamedMirror
     from imgbuild.project import Project
-    from imgbuild.publish.mirror import Held, Part
+    from imgbuild.publish.mirror import LockedInputs, MirrorStatus
     from imgbuild.registry.reference import Repository
 
 HEAD = ("target", "arch", "files", "GB", "missing", "MB missing", "tag")
@@ -186,7 +186,7 @@ def status(selection: Filter, places: Places = None, plain_http: PlainHttp = Non
         raise typer.Exit(WorkFailed.exit_code)
 
 
-def _row(item: Held) -> tuple[str, ...]:
+def _row(item: MirrorStatus) -> tuple[str, ...]:
     return (
         item.target,
         item.arch,
@@ -221,11 +221,13 @@ def _place(
     return repository, plain, names
 
 
-def _parts(project: Project, selection: Filter, names: list[str]) -> list[Part]:
+def _parts(project: Project, selection: Filter, names: list[str]) -> list[LockedInputs]:
     from imgbuild.publish import mirror
 
     chosen = selection.locked(project, names)
-    return [mirror.Part(lock=item.lock, arch=each) for item in chosen for each in item.arches]
+    return [
+        mirror.LockedInputs(lock=item.lock, arch=each) for item in chosen for each in item.arches
+    ]
 
 
 add(app, "push", push)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from imgbuild.values import Arch
 
 
-class Format(enum.StrEnum):
+class RenderFormat(enum.StrEnum):
     """What is written."""
 
     DOCKERFILE = "dockerfile"
@@ -33,11 +33,11 @@ class Format(enum.StrEnum):
 def render(
     selection: Selection,
     form: Annotated[
-        Format,
+        RenderFormat,
         Definition(
             "--format", "What to write.", often=True, reused="each verb has formats of its own"
         )(),
-    ] = Format.DOCKERFILE,
+    ] = RenderFormat.DOCKERFILE,
     output: Annotated[
         Path | None,
         OUTPUT_PATH(
@@ -90,7 +90,7 @@ def render(
         current = [item.lock.target for item in chosen]
         answer(current, [f"{name} is up to date" for name in current])
         return
-    if form is Format.DOCKERFILE and output is None:
+    if form is RenderFormat.DOCKERFILE and output is None:
         made = write.keep(found, read, [item.lock for item in chosen], console)
     else:
         made = write.render(found, read, [(item.lock, item.arches) for item in chosen], wish)
@@ -102,7 +102,7 @@ def render(
 
 def _refuse(wish: Wish, output: Path | None, *, check: bool, arches: list[Arch]) -> None:
     """InputError for options that cannot be combined."""
-    dockerfile = wish.form == Format.DOCKERFILE.value
+    dockerfile = wish.form == RenderFormat.DOCKERFILE.value
     if (wish.online or check) and not dockerfile:
         message = f"--online and --check cannot be combined with --format {wish.form}"
         raise InputError(message, hint="leave one of them out")

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from imgbuild.cli import _slurm_runtime
-from imgbuild.cli._allocation import Nodes, Request
+from imgbuild.cli._allocation import AllocationOptions, Nodes
 from imgbuild.cli._options import GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
 from imgbuild.cli._output import answer
 from imgbuild.cli._selection import choose
@@ -28,7 +28,7 @@ SOUND = "nothing stands in the way on "  # in the last line of a check, where al
 LATE = 5  # seconds until a log is visible once its job has ended
 
 
-class Kind(enum.StrEnum):
+class JobKind(enum.StrEnum):
     """What a job does."""
 
     SINGLE = "single"
@@ -55,7 +55,7 @@ Command = Annotated[
     typer.Argument(metavar="-- COMMAND...", help="What the job runs.", show_default=False),
 ]
 Job = Annotated[
-    Kind,
+    JobKind,
     option(
         "--job",
         "single: the command on one node. ray: on a Ray cluster of all nodes. trl-server:"
@@ -129,9 +129,9 @@ Submit = Annotated[
 def slurm(
     one: OneTarget,
     nodes: Nodes,
-    request: Request,
+    request: AllocationOptions,
     command: Command = None,
-    job: Job = Kind.SINGLE,
+    job: Job = JobKind.SINGLE,
     gpus: Annotated[str, GPUS("GPUs of each node; a number.")] = "0",
     sif: Annotated[Path | None, SIF_FILE("Or an unpacked one. Default: build/TARGET.sif.")] = None,
     pyxis: Pyxis = None,
@@ -164,10 +164,10 @@ def slurm(
     from imgbuild.slurm.jobs import Allocation, text
 
     name, words = one.split(command)
-    if shared and job is not Kind.CHECK:
+    if shared and job is not JobKind.CHECK:
         message = "--shared needs --job check"
         raise InputError(message, hint="add --job check, or leave --shared out")
-    if job is Kind.CHECK and words:
+    if job is JobKind.CHECK and words:
         message = f"--job check runs no command, not {' '.join(words)}"
         raise InputError(message, hint="leave the command out, or choose another --job")
     if gpus == "all":
@@ -194,7 +194,7 @@ def slurm(
 def _script(
     found: Project,
     name: str,
-    job: Kind,
+    job: JobKind,
     asked: Allocation,
     runtime: _slurm_runtime.Runtime,
     env: list[str],
@@ -212,9 +212,9 @@ def _script(
     return jobs.script(
         chosen.lock,
         sealed.digest,
-        jobs.Job(job.value),
+        jobs.ScriptKind(job.value),
         asked,
-        _slurm_runtime.container(found, sealed, runtime, check=job is Kind.CHECK, submit=submit),
+        _slurm_runtime.container(found, sealed, runtime, check=job is JobKind.CHECK, submit=submit),
         environment=environment,
         passed=passed,
         **more,
@@ -233,7 +233,7 @@ def single_name(found: Project, name: str) -> str:
 def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) -> None:
     """Print the script, or submit it and print the result."""
     from imgbuild.slurm import commands
-    from imgbuild.slurm.jobs import Job as Jobs
+    from imgbuild.slurm.jobs import ScriptKind as Jobs
 
     result = Made(target=made.target, name=made.name, script=text, place=output)
     if not submit:

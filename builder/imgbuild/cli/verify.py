@@ -17,7 +17,7 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
-    from imgbuild.oci.image import Source
+    from imgbuild.oci.image import ImageSource
     from imgbuild.verify.checks import Verified
 
 HEAD = ("check", "arch", "outcome", "details")
@@ -76,14 +76,14 @@ def verify(
     """
     from imgbuild.attest.signing import keys
     from imgbuild.verify import rebuilt
-    from imgbuild.verify.verify import Wanted
+    from imgbuild.verify.verify import VerifyOptions
     from imgbuild.verify.verify import verify as check
 
     if builder_id is not None and key is None:
         message = "--builder-id needs --key: without a signature anyone can name any builder"
         raise InputError(message, hint="add the public key that you trust: --key FILE")
     again = partial(rebuilt.rebuild, processes=_options.processes(jobs), offline=offline)
-    wanted = Wanted(
+    wanted = VerifyOptions(
         key=keys.load_public(key) if key else None,
         own=_published.lock(target, lock, matrix),
         builder=builder_id,
@@ -98,7 +98,7 @@ def verify(
         raise typer.Exit(IntegrityError.exit_code)
 
 
-def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> Source:
+def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> ImageSource:
     from imgbuild.oci.image import in_layout
     from imgbuild.registry.image import InRegistry
 
@@ -113,14 +113,14 @@ def _table(found: Verified) -> list[str]:
 
 
 def _judge(found: Verified) -> None:
-    from imgbuild.verify.checks import Outcome
+    from imgbuild.verify.checks import CheckOutcome
 
-    order = (Outcome.FAILED, Outcome.PASSED, Outcome.UNCHECKED)
+    order = (CheckOutcome.FAILED, CheckOutcome.PASSED, CheckOutcome.UNCHECKED)
     count = {one: sum(each.outcome is one for each in found.checks) for one in order}
     counts = ", ".join(f"{number} {outcome}" for outcome, number in count.items() if number)
     if found.ok:
         console.info(f"{found.reference} is {found.digest}: {counts}")
-    elif not count[Outcome.FAILED]:
+    elif not count[CheckOutcome.FAILED]:
         console.error(
             f"{found.reference} could not be checked: {counts}",
             hint="name a lock with --target or --lock, or a public key with --key",

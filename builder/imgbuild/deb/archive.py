@@ -18,7 +18,7 @@ import msgspec
 
 from imgbuild.deb.control import fields
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import MTIME, Kind, Member, Slice
+from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
 
 MAGIC = b"!<arch>\n"
 HEADER = 60
@@ -40,7 +40,7 @@ class DebContents(msgspec.Struct, frozen=True):
     members: tuple[Member, ...]
 
 
-def read(path: Path, spool: Path, keep: Callable[[str, Kind], bool]) -> DebContents:
+def read(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> DebContents:
     """Unpack the .deb at `path`; contents of kept members are appended to the new file `spool`.
 
     `keep` is asked with each member's path (no leading slash) and kind. IntegrityError for a
@@ -68,7 +68,7 @@ def read(path: Path, spool: Path, keep: Callable[[str, Kind], bool]) -> DebConte
             listing.append(name)
             member = _member(path, info, name)
             if name and keep(name, member.kind):
-                if member.kind is Kind.FILE:
+                if member.kind is MemberKind.FILE:
                     content = _spool(data, info, sink, spool)
                     member = msgspec.structs.replace(member, content=content, size=info.size)
                 members.append(member)
@@ -194,16 +194,16 @@ def _member(path: Path, info: tarfile.TarInfo, name: str) -> Member:
     time = int(info.mtime)
     if info.isdir():
         # Packages that share a folder differ in its time, so folders have the one constant time.
-        return Member(path=name, kind=Kind.FOLDER, mode=mode, uid=uid, gid=gid, mtime=MTIME)
+        return Member(path=name, kind=MemberKind.FOLDER, mode=mode, uid=uid, gid=gid, mtime=MTIME)
     if info.issym():
         target = info.linkname
         return Member(
-            path=name, kind=Kind.LINK, mode=0o777, uid=uid, gid=gid, mtime=time, target=target
+            path=name, kind=MemberKind.LINK, mode=0o777, uid=uid, gid=gid, mtime=time, target=target
         )
     if info.islnk():
         target = info.linkname.removeprefix("./")
         return Member(
-            path=name, kind=Kind.HARD, mode=mode, uid=uid, gid=gid, mtime=time, target=target
+            path=name, kind=MemberKind.HARD, mode=mode, uid=uid, gid=gid, mtime=time, target=target
         )
     if info.isreg():
         # The package's own time: caches that look at times (.pyc) then see an upgrade.

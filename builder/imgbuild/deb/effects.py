@@ -25,7 +25,7 @@ from imgbuild.deb.table import (
 from imgbuild.deb.tree import DebTree
 from imgbuild.errors import IntegrityError
 from imgbuild.matrix.model import User
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.values import Arch
 
 
@@ -65,7 +65,7 @@ def _simple(tree: DebTree, effect: AnyEffect) -> None:
     match effect:
         case DebFolder():
             mode = int(effect.mode, 8)
-            tree.put(Member(path=effect.path, kind=Kind.FOLDER, mode=mode, gid=effect.gid))
+            tree.put(Member(path=effect.path, kind=MemberKind.FOLDER, mode=mode, gid=effect.gid))
         case DebFile():
             tree.file(effect.path, effect.text.encode(), mode=int(effect.mode, 8), gid=effect.gid)
         case DebLink():

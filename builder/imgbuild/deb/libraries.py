@@ -18,7 +18,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from imgbuild.deb.tree import DebTree
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.values import Arch
 
 MAGIC = b"glibc-ld.so.cache1.1"
@@ -48,7 +48,9 @@ def cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[Member]]
             if not found.link and found.file != found.name:
                 path = f"{folder}/{found.name}"
                 if path not in tree:
-                    links.append(Member(path=path, kind=Kind.LINK, mode=0o777, target=found.file))
+                    links.append(
+                        Member(path=path, kind=MemberKind.LINK, mode=0o777, target=found.file)
+                    )
             entries.append((found.name, f"/{folder}/{found.name}"))
     return encode(sorted(entries, key=_order, reverse=True), arch, version), links
 
@@ -60,7 +62,7 @@ def folders(tree: DebTree, arch: Arch) -> list[str]:
     result: dict[str, str] = {}
     for folder in (*configured, *builtin):
         member = tree.real(folder)
-        if member is not None and member.kind is Kind.FOLDER:
+        if member is not None and member.kind is MemberKind.FOLDER:
             result.setdefault(member.path, folder.strip("/"))
     return list(result.values())
 
@@ -146,7 +148,7 @@ def _libraries(tree: DebTree, folder: str) -> list[FoundLibrary]:
     for member in tree.below(folder):
         file = posixpath.basename(member.path)
         real = tree.real(member.path)
-        if not _named_like_library(file) or real is None or real.kind is not Kind.FILE:
+        if not _named_like_library(file) or real is None or real.kind is not MemberKind.FILE:
             continue
         name = soname(tree.read(member.path))
         if name is None:
@@ -154,7 +156,7 @@ def _libraries(tree: DebTree, folder: str) -> list[FoundLibrary]:
         name = name or file
         # A link counts as one if it has the SONAME's name or is the linker's `libx.so`; any other
         # link counts as a file of its own.
-        link = member.kind is Kind.LINK and (
+        link = member.kind is MemberKind.LINK and (
             file == name or (file.endswith(".so") and name.startswith(file))
         )
         name = file if link else name

@@ -20,7 +20,7 @@ from imgbuild.deb.table import Table, check_scripts, dpkg_configuration, exclude
 from imgbuild.deb.tree import DebTree
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.resolution import Deb
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe
 
 THREADS = min(4, os.cpu_count() or 1)  # lzma works outside Python's lock
@@ -58,7 +58,10 @@ def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Pat
         message = f"with {', '.join(sorted(own))} the base would lose /{', /'.join(gone[:4])}"
         raise IntegrityError(message, hint="leave the package that does so out of `packages`")
     changed = [path for path, member in after.items() if before.get(path) != member]
-    kept = {*changed, *(after[path].target for path in changed if after[path].kind is Kind.HARD)}
+    kept = {
+        *changed,
+        *(after[path].target for path in changed if after[path].kind is MemberKind.HARD),
+    }
     for path in sorted(kept):
         while path := path.rpartition("/")[0]:
             kept.add(path)
@@ -82,10 +85,10 @@ def _unpack(
     """All packages, sorted by name, their files' contents in `spool`."""
     needed, left_out, taken_back = effects.sources(table), excluded(table), included(table)
 
-    def _keep(path: str, kind: Kind) -> bool:
+    def _keep(path: str, kind: MemberKind) -> bool:
         # Folders and links stay for now: what is below or behind them decides.
         out = left_out.match(path) is not None and taken_back.match(path) is None
-        return not out or kind in (Kind.FOLDER, Kind.LINK) or path in needed
+        return not out or kind in (MemberKind.FOLDER, MemberKind.LINK) or path in needed
 
     def _unpack_one(deb: Deb) -> DebContents:
         package = read(paths[deb.sha256], spool / f"{deb.sha256}.files", _keep)
@@ -113,12 +116,12 @@ def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
     files = [
         member
         for member in all_members
-        if member.kind is not Kind.FOLDER
-        and not (_out(member.path) and member.kind is not Kind.LINK)
+        if member.kind is not MemberKind.FOLDER
+        and not (_out(member.path) and member.kind is not MemberKind.LINK)
     ]
     kept: set[str] = set()
     for member in files:
-        if member.kind is not Kind.LINK or not _out(member.path):
+        if member.kind is not MemberKind.LINK or not _out(member.path):
             path = member.path
             while path and path not in kept:
                 kept.add(path)
@@ -132,5 +135,5 @@ def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
     return [
         member
         for member in all_members
-        if member.path in kept or (member.kind is Kind.FOLDER and not _out(member.path))
+        if member.path in kept or (member.kind is MemberKind.FOLDER and not _out(member.path))
     ]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import Kind, Member, Slice, sort_key
+from imgbuild.oci.tar import Member, MemberKind, Slice, sort_key
 
 ALIASES = ("bin", "sbin", "lib", "lib32", "lib64", "libo32", "libx32")
 ALWAYS = ("bin", "sbin", "lib")
@@ -37,7 +37,7 @@ class DebTree:
     def add(self, member: Member, owner: str) -> None:
         """Add what package `owner` ships, moved below /usr; the text of symbolic links stays."""
         path = merged(member.path)
-        if member.kind is Kind.HARD:
+        if member.kind is MemberKind.HARD:
             member = msgspec.structs.replace(member, target=merged(member.target))
         member = msgspec.structs.replace(member, path=path)
         known = self._members.get(path)
@@ -62,7 +62,7 @@ class DebTree:
 
     def link(self, path: str, target: str) -> None:
         """Put a symbolic link at `path`."""
-        self.put(Member(path=path, kind=Kind.LINK, mode=0o777, target=target))
+        self.put(Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
 
     def get(self, path: str) -> Member | None:
         """The member at `path`, without following a link at its end."""
@@ -75,7 +75,7 @@ class DebTree:
             parts = place.split("/")
             for end in range(1, len(parts) + 1):
                 member = self._members.get("/".join(parts[:end]))
-                if member is not None and member.kind is Kind.LINK:
+                if member is not None and member.kind is MemberKind.LINK:
                     folder = "/" + "/".join(parts[: end - 1])
                     joined = posixpath.join(folder, member.target, *parts[end:])
                     place = merged(posixpath.normpath(joined))
@@ -112,12 +112,12 @@ class DebTree:
             used = any(path.startswith(f"usr/{alias}/") for path in self._members)
             if alias in ALWAYS or used:
                 self._members[alias] = Member(
-                    path=alias, kind=Kind.LINK, mode=0o777, target=f"usr/{alias}"
+                    path=alias, kind=MemberKind.LINK, mode=0o777, target=f"usr/{alias}"
                 )
         return sorted(_hard_links(self._members.values()), key=sort_key)
 
     def _file(self, member: Member | None) -> Member | None:
-        if member is not None and member.kind is Kind.HARD:
+        if member is not None and member.kind is MemberKind.HARD:
             return self._members.get(member.target)
         return member
 
@@ -131,17 +131,23 @@ def _hard_links(members: Iterable[Member]) -> list[Member]:
     groups: dict[str, list[str]] = {}
     for member in members:
         result[member.path] = member
-        if member.kind is Kind.HARD:
+        if member.kind is MemberKind.HARD:
             groups.setdefault(member.target, []).append(member.path)
     for target, links in groups.items():
         original = result.get(target)
-        if original is None or original.kind is not Kind.FILE:
+        if original is None or original.kind is not MemberKind.FILE:
             message = f"/{links[0]} is a hard link to /{target}, which is not a file of the base"
             raise IntegrityError(message, hint="an exclude pattern took the file but not the link")
         first, *others = sorted([target, *links], key=str.encode)
         result[first] = msgspec.structs.replace(original, path=first)
         for path in others:
             result[path] = msgspec.structs.replace(
-                original, path=path, kind=Kind.HARD, target=first, content=None, size=0, pack=False
+                original,
+                path=path,
+                kind=MemberKind.HARD,
+                target=first,
+                content=None,
+                size=0,
+                pack=False,
             )
     return list(result.values())

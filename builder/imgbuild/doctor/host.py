@@ -1,7 +1,6 @@
-"""This machine, as far as an image cares: GPUs and driver, engines, architecture, memory to share.
+"""This machine: GPUs and driver, container engines, architecture, shared memory.
 
-Input: what `nvidia-smi`, `/proc` and the engines say. Output: a `Host`. A machine without a
-GPU is a machine like any other; what cannot be read is left empty.
+A machine without a GPU is a machine like any other; what cannot be read is left empty.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MEBIBYTE = 1 << 20
 _VERSION = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU; `capability` is its compute capability ("9.0"), "" if the driver does not say."""
 
     name: str
@@ -55,7 +54,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str = ""
     glibc: str = ""
     driver: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[HostGpu, ...] = ()
     engines: tuple[Runs, ...] = ()
     shared_memory: Bytes = 0
 
@@ -74,7 +73,7 @@ def read_host() -> Host:
     )
 
 
-def parse_gpus(text: str) -> tuple[str, tuple[Gpu, ...]]:
+def parse_gpus(text: str) -> tuple[str, tuple[HostGpu, ...]]:
     """Driver and GPUs from the CSV that `nvidia-smi` writes for one of QUERIES."""
     driver = ""
     gpus = []
@@ -85,7 +84,7 @@ def parse_gpus(text: str) -> tuple[str, tuple[Gpu, ...]]:
         size = re.match(r"\d+", memory)
         capability = more[0] if more and re.fullmatch(r"\d+\.\d+", more[0]) else ""
         gpus.append(
-            Gpu(
+            HostGpu(
                 name=name,
                 memory=int(size[0]) * MEBIBYTE if size else 0,
                 capability=capability,
@@ -94,7 +93,7 @@ def parse_gpus(text: str) -> tuple[str, tuple[Gpu, ...]]:
     return driver, tuple(gpus)
 
 
-def _gpus() -> tuple[str, tuple[Gpu, ...]]:
+def _gpus() -> tuple[str, tuple[HostGpu, ...]]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return "", ()

@@ -1,6 +1,5 @@
-"""Whether what surrounds an image lets its stack work: `imgbuild doctor TARGET --through WAY`.
+"""Checks from inside a container whether the host suits an image: `doctor TARGET --through`.
 
-Input: an image in a layout, or a SIF, and a way to run it. Output: a `Report` with findings.
 A script that imports nothing of imgbuild (smoke_tests/doctor.py) is shown to the container, not put
 into the image. It runs as a user would run the image there, unmended: with Apptainer the home, the
 environment and the limits of this machine come along, which is what is to be judged.
@@ -34,7 +33,7 @@ TIER = "doctor"
 ENTRYPOINT = "/opt/imgbuild/entrypoint"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What must be there: GPUs, MB of shared memory. `words` are options for Apptainer."""
 
     gpus: int = 0
@@ -56,7 +55,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def in_sif(
-    lock: Lock, arch: Arch, image: Path, asked: Asked, reporter: Reporter = SILENT
+    lock: Lock, arch: Arch, image: Path, asked: InspectOptions, reporter: Reporter = SILENT
 ) -> Report:
     """Look from within the SIF `image`; ToolMissing without Apptainer."""
     program = apptainer.require()
@@ -72,7 +71,7 @@ def in_image(
     lock: Lock,
     layout: Layout,
     arch: Arch,
-    asked: Asked,
+    asked: InspectOptions,
     *,
     through: str,
     store: Store,
@@ -102,7 +101,7 @@ def in_image(
 
 
 def _in_root(
-    lock: Lock, layout: Layout, arch: Arch, asked: Asked, store: Store, reporter: Reporter
+    lock: Lock, layout: Layout, arch: Arch, asked: InspectOptions, store: Store, reporter: Reporter
 ) -> Report:
     user = lock.settings.user
     unpacked = run_in_image.root_folder(layout, arch, store, reporter=reporter)
@@ -127,7 +126,7 @@ def _in_root(
     return _report(lock, arch, done, reporter)
 
 
-def _command(lock: Lock, asked: Asked) -> list[str]:
+def _command(lock: Lock, asked: InspectOptions) -> list[str]:
     python = f"{lock.settings.prefix}/bin/python"
     needs = (f"--gpus={asked.gpus}", f"--shared={asked.shared}")
     return [python, f"{PLACE}/{SCRIPT}", "--json", *needs]

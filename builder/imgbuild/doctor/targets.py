@@ -1,8 +1,6 @@
-"""Which targets a machine can run, and why it cannot run the others.
+"""Which targets this machine can run, and why not the others.
 
-Input: a machine and the floors of images. Output: a `Diagnosis`: a verdict for each target,
-the newest that fits, and what is worth knowing of the machine. Without a GPU or its driver only the
-rest is judged, that is said, and no target is the best.
+Without a GPU or its driver only the rest is judged, that is said, and no target is the best.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.source.facts import GpuCode
-from imgbuild.doctor.host import Gpu, Host
+from imgbuild.doctor.host import Host, HostGpu
 from imgbuild.lock.lock import Lock
 from imgbuild.plan.seal import seal_path
 from imgbuild.report import Floors
@@ -34,7 +32,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     floors: dict[Arch, Floors]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a target runs here; `reasons` why not, `remarks` what to know if it does."""
 
     target: str
@@ -50,7 +48,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     host: Host
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[TargetFit, ...]
     best: str = ""
     remarks: tuple[str, ...] = ()
 
@@ -111,20 +109,20 @@ def only(found: Diagnosis, targets: Collection[str]) -> Diagnosis:
     return msgspec.structs.replace(found, verdicts=kept)
 
 
-def judge(host: Host, offered: Offer) -> Verdict:
+def judge(host: Host, offered: Offer) -> TargetFit:
     """Whether the target of `offered` runs on `host`."""
     floors = offered.floors.get(host.arch) if host.arch is not None else None
     if floors is None:
         have = " and ".join(sorted(offered.floors))
         reason = f"its image is for {have}, this machine is {host.arch or 'of another kind'}"
-        return Verdict(target=offered.target, fits=False, reasons=(reason,))
+        return TargetFit(target=offered.target, fits=False, reasons=(reason,))
     reasons = [*_driver_reasons(host, floors), *_gpu_reasons(host.gpus, floors)]
     remarks = [
         *_driver_remarks(host, floors),
         *_gpu_remarks(host, floors),
         *_glibc_remarks(host, floors),
     ]
-    return Verdict(
+    return TargetFit(
         target=offered.target,
         fits=not reasons,
         reasons=tuple(reasons),
@@ -154,7 +152,7 @@ def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
         )
 
 
-def _gpu_reasons(here: Sequence[Gpu], floors: Floors) -> Iterable[str]:
+def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
     able = {*floors.gpu, *floors.gpu_ptx}
     if not able:
         return

@@ -25,7 +25,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.matrix.model import Index, Matrix, Target
+from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.values import normalize
 
 SIMPLE = (
@@ -101,7 +101,7 @@ class Pages(Protocol):
         """The page at `url`; FetchFailed if there is none."""
 
 
-def fill(index: Index, *, cuda: str, torch: str | None) -> str | None:
+def fill(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
     """An index's address for CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0").
 
     InputError if the address asks for a torch version and the target pins none.

@@ -30,9 +30,9 @@ from imgbuild.matrix.model import (
     DebianBase,
     Flashinfer,
     Image,
-    Index,
     Layers,
     Matrix,
+    PackageIndex,
     RegistryBase,
     Sdist,
     Target,
@@ -297,7 +297,7 @@ def _matrix(value: Extensions, found: Mapping[str, PublishedTarget], folder: Pat
     bases = _bases(found.values(), value.mirrors)
     built = {item.package: item for each in found.values()
              for arch in each.lock.arch.values() for item in arch.built}  # fmt: skip
-    defaults = {default_index(each.lock): Index() for each in found.values()}
+    defaults = {default_index(each.lock): PackageIndex() for each in found.values()}
     return Extended(
         version=1,
         indexes={**defaults, **value.indexes},

@@ -19,11 +19,11 @@ from imgbuild.matrix.check_targets import configuration, versions
 from imgbuild.matrix.model import (
     Drops,
     Form,
-    Index,
     Labels,
     Link,
     Name,
     Package,
+    PackageIndex,
     Proof,
     Registry,
     Sdists,
@@ -145,7 +145,7 @@ class Extensions(_Strict, frozen=True):
         dict[Name, Extension], msgspec.Meta(description="a row for each image of one's own")
     ]
     indexes: Annotated[
-        dict[Name, Index],
+        dict[Name, PackageIndex],
         msgspec.Meta(description="indexes beside the default one, which is this machine's"),
     ] = {}
     mirrors: Annotated[

@@ -17,7 +17,7 @@ from msgspec import inspect
 from imgbuild.errors import InputError, Problem
 from imgbuild.matrix.check import Notes, check_shared
 from imgbuild.matrix.check_targets import check_targets
-from imgbuild.matrix.model import Index, Matrix
+from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import parse
 
@@ -41,7 +41,7 @@ def located(matrix: AnyMatrix, folder: Path) -> AnyMatrix:
     return msgspec.structs.replace(matrix, indexes=indexes)
 
 
-def _found(index: Index, folder: Path) -> Index:
+def _found(index: PackageIndex, folder: Path) -> PackageIndex:
     kind, _, rest = (index.url or "").partition(":")
     if kind != "file" or rest.startswith("/"):
         return index

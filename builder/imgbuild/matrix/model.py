@@ -66,7 +66,7 @@ class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Base of all matrix values: keyword-only, unknown keys are errors."""
 
 
-class Index(Strict, frozen=True):
+class PackageIndex(Strict, frozen=True):
     """Where wheels come from. No `url`: the index that uv is set up for on this machine."""
 
     url: Annotated[
@@ -349,7 +349,7 @@ class Matrix(Strict, frozen=True):
     """The whole of `matrix.yaml`."""
 
     version: Form
-    indexes: Annotated[dict[Name, Index], msgspec.Meta(description="where wheels come from")]
+    indexes: Annotated[dict[Name, PackageIndex], msgspec.Meta(description="where wheels come from")]
     default_index: Annotated[
         Name, msgspec.Meta(description="the index of every package that names no other")
     ]

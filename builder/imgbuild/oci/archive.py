@@ -28,7 +28,7 @@ from imgbuild.oci.layout import (
     index_file,
     read,
 )
-from imgbuild.oci.tar import END, Kind, Member, header, padding
+from imgbuild.oci.tar import END, Member, MemberKind, header, padding
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Digest
 
@@ -51,7 +51,10 @@ def chunks(
         [
             _file(MARKER, MARKER_TEXT),
             *(_file(name, data) for name, data in documents.items()),
-            *(header(Member(path=path, kind=Kind.FOLDER, mode=0o755)) for path in ("blobs", BLOBS)),
+            *(
+                header(Member(path=path, kind=MemberKind.FOLDER, mode=0o755))
+                for path in ("blobs", BLOBS)
+            ),
         ]
     )
     for digest, size in sorted(blobs.items()):

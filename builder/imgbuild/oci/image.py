@@ -1,6 +1,6 @@
 """Images to read: the documents of one, each checked against its digest, and its layers.
 
-A `Source` is where an image lies. The folder of an OCI layout and the archives of one, or of
+A `ImageSource` is where an image lies. The folder of an OCI layout and the archives of one, or of
 `docker save`, are here; `registry.image` has images in registries. Nothing is unpacked.
 """
 
@@ -33,7 +33,7 @@ AGAIN = "build or save the image again"
 T = TypeVar("T")
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """Where an image lies."""
 
     @property
@@ -90,7 +90,7 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.blobs.values())
 
 
-def manifests(source: Source) -> tuple[Descriptor, ...]:
+def manifests(source: ImageSource) -> tuple[Descriptor, ...]:
     """The manifests of an image: one for each architecture, or the image itself."""
     if source.top.media_type != INDEX:
         return (source.top,)
@@ -99,13 +99,13 @@ def manifests(source: Source) -> tuple[Descriptor, ...]:
     return tuple(msgspec.structs.replace(one, annotations={}) for one in entries)
 
 
-def manifest(source: Source, descriptor: Descriptor) -> Manifest:
+def manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:
     """The manifest that `descriptor` names."""
     data = source.document(descriptor)
     return codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
 
 
-def platform_image(source: Source, descriptor: Descriptor) -> PlatformImage:
+def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage:
     """The documents of the image whose manifest `descriptor` names.
 
     InputError if it is not an image, or for an architecture that imgbuild does not know;
@@ -241,7 +241,7 @@ class Holder:
 
     @cached_property
     def top(self) -> Descriptor:
-        """See `Source`."""
+        """See `ImageSource`."""
         entries = _decode(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
         if len(entries) != 1:
             message = f"{self.path}: {INDEX_FILE} names {len(entries)} images"
@@ -275,20 +275,20 @@ class Holder:
             raise IntegrityError(message, hint=AGAIN) from error
 
     def document(self, descriptor: Descriptor) -> bytes:
-        """See `Source`."""
+        """See `ImageSource`."""
         found = self.data(_name(descriptor.digest))
         self._expect(descriptor.digest, digest_of(found))
         return found
 
     def size(self, layer: Descriptor) -> int | None:
-        """See `Source`."""
+        """See `ImageSource`."""
         try:
             return self.place(_name(layer.digest)).size
         except IntegrityError:
             return None
 
     def read(self, layer: Descriptor, advance: Callable[[int], object]) -> None:
-        """See `Source`."""
+        """See `ImageSource`."""
         found = self.place(_name(layer.digest))
         hashed, left = hashlib.sha256(), found.size
         try:

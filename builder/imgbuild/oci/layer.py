@@ -25,7 +25,7 @@ from isal import isal_zlib
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import CHUNK, Files, Inflater, pieces
-from imgbuild.oci.tar import END, Kind, Member, Slice, header, padding, sort_key
+from imgbuild.oci.tar import END, Member, MemberKind, Slice, header, padding, sort_key
 from imgbuild.values import Bytes, Digest
 
 GZIP_HEADER = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255))  # no name, no time, unknown system
@@ -64,7 +64,7 @@ def write_layer(
         blob = _Blob(sink, hashing=diff_id is None, advance=advance)
         for member in _ordered(members):
             blob.add(header(member), pack=_packs(member))
-            if member.kind is Kind.FILE and member.size:
+            if member.kind is MemberKind.FILE and member.size:
                 _add_content(blob, member, files)
         blob.add(END, pack=None)
         return blob.close(diff_id)
@@ -72,7 +72,7 @@ def write_layer(
 
 def _packs(member: Member) -> bool | None:
     """Whether the member's header goes into a packed run; None: into the open run."""
-    return member.pack if member.kind is Kind.FILE else None
+    return member.pack if member.kind is MemberKind.FILE else None
 
 
 def _add_content(blob: _Blob, member: Member, files: Files) -> None:
@@ -106,8 +106,8 @@ def _ordered(members: Iterable[Member]) -> list[Member]:
         while parent:
             there = found.get(parent)
             if there is None:
-                found[parent] = Member(path=parent, kind=Kind.FOLDER, mode=0o755)
-            elif there.kind is not Kind.FOLDER:
+                found[parent] = Member(path=parent, kind=MemberKind.FOLDER, mode=0o755)
+            elif there.kind is not MemberKind.FOLDER:
                 message = f"{parent} is a {there.kind}, but {path} needs a folder of this name"
                 raise IntegrityError(message, hint="leave out one of the two, with `drop`")
             else:
@@ -121,9 +121,9 @@ def _ordered(members: Iterable[Member]) -> list[Member]:
 def _check_links(ordered: list[Member]) -> None:
     seen: set[str] = set()
     for member in ordered:
-        if member.kind is Kind.FILE:
+        if member.kind is MemberKind.FILE:
             seen.add(member.path)
-        elif member.kind is Kind.HARD and member.target not in seen:
+        elif member.kind is MemberKind.HARD and member.target not in seen:
             message = f"{member.path} is a hard link to {member.target}, which is not in the layer"
             raise IntegrityError(message, hint="this is a bug in imgbuild: please report it")
 

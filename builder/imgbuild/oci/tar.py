@@ -23,7 +23,7 @@ PAX_NAME = b"././@PaxHeader"
 USTAR = b"ustar\x0000" + bytes(64) + b"0000000\x000000000\x00"
 
 
-class Kind(enum.StrEnum):
+class MemberKind(enum.StrEnum):
     """The type of a member."""
 
     FILE = "file"
@@ -32,7 +32,12 @@ class Kind(enum.StrEnum):
     HARD = "hardlink"
 
 
-TYPES = {Kind.FILE: b"0", Kind.HARD: b"1", Kind.LINK: b"2", Kind.FOLDER: b"5"}
+TYPES = {
+    MemberKind.FILE: b"0",
+    MemberKind.HARD: b"1",
+    MemberKind.LINK: b"2",
+    MemberKind.FOLDER: b"5",
+}
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +61,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     path: str
-    kind: Kind = Kind.FILE
+    kind: MemberKind = MemberKind.FILE
     mode: int = 0o644
     uid: int = 0
     gid: int = 0
@@ -79,8 +84,8 @@ def padding(size: int) -> int:
 
 def header(member: Member) -> bytes:
     """The header blocks of `member`: ustar, after a PAX header if a field needs one."""
-    path = member.path + "/" if member.kind is Kind.FOLDER else member.path
-    size = member.size if member.kind is Kind.FILE else 0
+    path = member.path + "/" if member.kind is MemberKind.FOLDER else member.path
+    size = member.size if member.kind is MemberKind.FILE else 0
     extended: dict[str, str] = {}
     prefix, name = _split(path)
     if name is None:

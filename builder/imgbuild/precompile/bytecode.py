@@ -85,7 +85,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class UnstableFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file whose two compilations differ, and in how many bytes."""
 
     path: str
@@ -103,7 +103,7 @@ class Bytecode(Packed, frozen=True, kw_only=True):
     modules: int
     unpacked: Bytes
     left_out: tuple[LeftOut, ...]
-    differs: tuple[Difference, ...]
+    differs: tuple[UnstableFile, ...]
 
 
 def compile_twice(
@@ -146,14 +146,14 @@ def compiled(folder: Path) -> dict[str, Path]:
     }
 
 
-def differing(one: Mapping[str, Path], other: Mapping[str, Path]) -> tuple[Difference, ...]:
+def differing(one: Mapping[str, Path], other: Mapping[str, Path]) -> tuple[UnstableFile, ...]:
     """The files that two compilations wrote differently; what one lacks differs in all bytes."""
     found = []
     for path in sorted(one.keys() | other.keys()):
         left, right = (tree[path].read_bytes() if path in tree else b"" for tree in (one, other))
         if path not in one or path not in other or left != right:
             count = sum(a != b for a, b in zip(left, right, strict=False))
-            found.append(Difference(path=path, bytes=count + abs(len(left) - len(right))))
+            found.append(UnstableFile(path=path, bytes=count + abs(len(left) - len(right))))
     return tuple(found)
 
 
@@ -161,7 +161,7 @@ def packed(
     lock: Lock,
     arch: Arch,
     tree: Mapping[str, Path],
-    differs: tuple[Difference, ...],
+    differs: tuple[UnstableFile, ...],
     left: tuple[LeftOut, ...],
     imports: Sequence[str],
     out: Path,

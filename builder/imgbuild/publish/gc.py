@@ -1,7 +1,4 @@
-"""Garbage: what a repository holds and no lock or seal of the last revisions names.
-
-Input: what a repository holds, what is named, and a policy. Output: entries of garbage, with
-the bytes that nothing kept holds too; and, only if that is asked for, their deletion.
+"""Finds and deletes manifests that no lock or seal of the recent revisions names.
 
 Kept is what a seal or a lock names, what the policy says, and all that imgbuild did not make for
 this project; with everything that a kept index lists or that belongs to what is kept. A registry
@@ -21,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.publish import scan
-from imgbuild.publish.scan import Kind, Manifest
+from imgbuild.publish.scan import ManifestKind, StoredManifest
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Bytes, Digest
 
@@ -52,7 +49,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
     unread: frozenset[str] = frozenset()
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class KeepPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What else is kept: tags by shell patterns, and what was named or tagged `since` that second.
 
     Where `since` is set, what has no date is kept too.
@@ -82,7 +79,7 @@ class Garbage(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     digest: Digest
-    kind: Kind
+    kind: ManifestKind
     target: str
     tags: tuple[str, ...]
     unnamed_since: str
@@ -105,7 +102,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(
-    repository: Repository, held: Mapping[Digest, Manifest], known: Named, policy: Policy
+    repository: Repository, held: Mapping[Digest, StoredManifest], known: Named, policy: KeepPolicy
 ) -> Sweep:
     """What of `held` is garbage. Nothing is asked of the registry and nothing deleted."""
     kept = {
@@ -128,7 +125,7 @@ def judge(
 
 
 def delete(
-    sweep: Sweep, held: Mapping[Digest, Manifest], repository: Repository, client: Client
+    sweep: Sweep, held: Mapping[Digest, StoredManifest], repository: Repository, client: Client
 ) -> Sweep:
     """Delete the garbage of `sweep`, what lists before what is listed; what was deleted.
 
@@ -164,19 +161,19 @@ def delete(
 
 
 def _reason(
-    item: Manifest, held: Mapping[Digest, Manifest], known: Named, policy: Policy
+    item: StoredManifest, held: Mapping[Digest, StoredManifest], known: Named, policy: KeepPolicy
 ) -> Reason | None:
     """Why `item` is kept for its own sake; None if only another thing could keep it."""
     if item.digest in known.digests or any(each in known.digests for each in item.subjects):
         return Reason.NAMED
     if any(tag in known.tags for tag in item.tags) or _matches(item.tags, policy.keep_tags):
         return Reason.TAG
-    if item.kind is Kind.ATTACHED:
+    if item.kind is ManifestKind.ATTACHED:
         lost = any(each in held or each in known.ever for each in item.subjects)
         return None if lost else Reason.FOREIGN
     if not _is_ours(item, held, known):
         return Reason.FOREIGN
-    if item.kind is Kind.INPUTS and item.target in known.unread:
+    if item.kind is ManifestKind.INPUTS and item.target in known.unread:
         return Reason.NAMED
     if item.digest not in known.ever:
         if _is_part(item, held, known):
@@ -192,7 +189,7 @@ def _matches(tags: Iterable[str], patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(tag, pattern) for tag in tags for pattern in patterns)
 
 
-def _is_ours(item: Manifest, held: Mapping[Digest, Manifest], known: Named) -> bool:
+def _is_ours(item: StoredManifest, held: Mapping[Digest, StoredManifest], known: Named) -> bool:
     """Whether it was made for this project: a seal named it once, or it says so itself."""
     if item.digest in known.ever or item.target in known.targets:
         return True
@@ -200,9 +197,9 @@ def _is_ours(item: Manifest, held: Mapping[Digest, Manifest], known: Named) -> b
     return bool(children) and all(_is_ours(child, held, known) for child in children)
 
 
-def _is_part(item: Manifest, held: Mapping[Digest, Manifest], known: Named) -> bool:
+def _is_part(item: StoredManifest, held: Mapping[Digest, StoredManifest], known: Named) -> bool:
     """Whether what no seal ever named is a part of what one names, as an image's base alone is."""
-    if item.kind is Kind.INDEX:
+    if item.kind is ManifestKind.INDEX:
         children = [held[child] for child in item.children if child in held]
         return bool(children) and all(_is_part(child, held, known) for child in children)
     layers = [blob for blob in item.blobs if blob != item.config]
@@ -211,13 +208,13 @@ def _is_part(item: Manifest, held: Mapping[Digest, Manifest], known: Named) -> b
     )
 
 
-def _is_young(item: Manifest, known: Named, since: int) -> bool:
+def _is_young(item: StoredManifest, known: Named, since: int) -> bool:
     """Whether it was tagged or named since then; what has a tag and no date may have been."""
     newest = max(_dated(item), known.ever.get(item.digest, 0))
     return newest >= since if newest else bool(item.tags)
 
 
-def _dated(item: Manifest) -> int:
+def _dated(item: StoredManifest) -> int:
     """The end of the newest day that a tag names, in seconds; 0 if none does."""
     days = (match[1] for tag in item.tags if (match := DATED.fullmatch(tag)) is not None)
     return max(map(_day, days), default=0)
@@ -232,7 +229,7 @@ def _day(text: str) -> int:
     return int((day + datetime.timedelta(days=1)).timestamp()) - 1
 
 
-def _closed(digests: Iterable[Digest], held: Mapping[Digest, Manifest]) -> set[Digest]:
+def _closed(digests: Iterable[Digest], held: Mapping[Digest, StoredManifest]) -> set[Digest]:
     """`digests` with all that they list and all that belongs to any of these."""
     attached = _attached(held)
     found: set[Digest] = set()
@@ -246,7 +243,7 @@ def _closed(digests: Iterable[Digest], held: Mapping[Digest, Manifest]) -> set[D
     return found
 
 
-def _attached(held: Mapping[Digest, Manifest]) -> dict[Digest, list[Digest]]:
+def _attached(held: Mapping[Digest, StoredManifest]) -> dict[Digest, list[Digest]]:
     """Image → what belongs to it, lists of such before what they list."""
     found: dict[Digest, list[Digest]] = {}
     for item in sorted(held.values(), key=lambda one: (not one.children, one.digest)):
@@ -258,12 +255,14 @@ def _attached(held: Mapping[Digest, Manifest]) -> dict[Digest, list[Digest]]:
 # -- what can go
 
 
-def _groups(rest: Collection[Digest], held: Mapping[Digest, Manifest]) -> list[list[Digest]]:
+def _groups(rest: Collection[Digest], held: Mapping[Digest, StoredManifest]) -> list[list[Digest]]:
     """`rest` in groups: one thing, then what it lists, then what belongs to any of these."""
     attached = _attached(held)
     listed = {child for digest in rest for child in held[digest].children}
     # Named after what nothing lists and what belongs to nothing.
-    order = sorted(rest, key=lambda one: (held[one].kind is Kind.ATTACHED, one in listed, one))
+    order = sorted(
+        rest, key=lambda one: (held[one].kind is ManifestKind.ATTACHED, one in listed, one)
+    )
     groups: list[list[Digest]] = []
     left = set(rest)
     for first in order:
@@ -292,7 +291,10 @@ def _taken(
 
 
 def _entry(
-    group: list[Digest], held: Mapping[Digest, Manifest], kept: Collection[Digest], known: Named
+    group: list[Digest],
+    held: Mapping[Digest, StoredManifest],
+    kept: Collection[Digest],
+    known: Named,
 ) -> Garbage:
     item = held[group[0]]
     targets = [held[digest].target for digest in group if held[digest].target]
@@ -310,7 +312,7 @@ def _entry(
 
 
 def _size(
-    digests: Iterable[Digest], held: Mapping[Digest, Manifest], kept: Collection[Digest]
+    digests: Iterable[Digest], held: Mapping[Digest, StoredManifest], kept: Collection[Digest]
 ) -> int:
     """The bytes of these manifests and of their blobs that no kept one has, each once."""
     blobs: dict[Digest, int] = {}

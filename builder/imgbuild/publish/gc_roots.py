@@ -1,7 +1,4 @@
-"""What of a registry the locks and seals of a project name, now and in its last revisions.
-
-Input: a project and a number of revisions. Output: `gc.Named`.
-"""
+"""What the locks and seals of a project name, now and in its recent revisions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a registry holds, read from its tags, manifests and configurations; no layer is fetched.
-
-Input: a registry or one of its repositories. Output: an `Entry` for each image that has a tag.
-"""
+"""Lists the images of a registry by their tags, manifests and configurations; no layer is read."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ TARGET = "dev.imgbuild.target"
 VERSION = "dev.imgbuild.version."
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class ListedPlatform(msgspec.Struct, frozen=True, kw_only=True):
     """An image on one architecture; `size` is what a pull of it moves, in bytes."""
 
     digest: Digest
@@ -34,7 +31,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     layers: int
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class ListedTag(msgspec.Struct, frozen=True, kw_only=True):
     """One image of a repository. `target` and `versions` are what its labels say.
 
     `dates` are days, as YYYYMMDD, under which it is tagged. `other` says what it is if it is no
@@ -47,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     dates: tuple[str, ...] = ()
     target: str = ""
     versions: dict[str, str] = {}
-    arch: dict[Arch, Held] = {}
+    arch: dict[Arch, ListedPlatform] = {}
     other: str = ""
 
     @property
@@ -59,7 +56,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """All that was found; `size` are the bytes of distinct blobs, `sum` those of all images."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ListedTag, ...]
     size: Bytes
     sum: Bytes
 
@@ -89,7 +86,7 @@ def repositories(client: Client, host: str) -> list[Repository]:
         raise InputError(message, hint=f"name one: imgbuild registry ls {host}/NAME") from error
 
 
-def _images(client: Client, place: Repository) -> list[tuple[Entry, RegistryImage | None]]:
+def _images(client: Client, place: Repository) -> list[tuple[ListedTag, RegistryImage | None]]:
     names = [name for name in client.tags(place) if not ATTACHED.fullmatch(name)]
 
     def _resolve(name: str, _: Stop) -> Descriptor | None:
@@ -100,7 +97,7 @@ def _images(client: Client, place: Repository) -> list[tuple[Entry, RegistryImag
         if found is not None:  # it may be gone by now
             tagged.setdefault(found.digest, []).append(name)
 
-    def _read(digest: Digest, _: Stop) -> tuple[Entry, RegistryImage | None]:
+    def _read(digest: Digest, _: Stop) -> tuple[ListedTag, RegistryImage | None]:
         return _entry(client, place, digest, tagged[digest])
 
     return sorted(each(list(tagged), _read, threads=THREADS), key=lambda item: item[0].tags)
@@ -108,9 +105,9 @@ def _images(client: Client, place: Repository) -> list[tuple[Entry, RegistryImag
 
 def _entry(
     client: Client, place: Repository, digest: Digest, names: Sequence[str]
-) -> tuple[Entry, RegistryImage | None]:
+) -> tuple[ListedTag, RegistryImage | None]:
     tags = tuple(sorted(names))
-    entry = Entry(repository=str(place), digest=digest, tags=tags)
+    entry = ListedTag(repository=str(place), digest=digest, tags=tags)
     try:
         found = read(client, Reference(place.host, place.name, digest=digest))
     except (InputError, IntegrityError) as error:
@@ -131,7 +128,9 @@ def _entry(
             if key.startswith(VERSION)
         },
         arch={
-            arch: Held(digest=one.descriptor.digest, size=one.size, layers=len(one.layers))
+            arch: ListedPlatform(
+                digest=one.descriptor.digest, size=one.size, layers=len(one.layers)
+            )
             for arch, one in sorted(found.images.items())
         },
     )

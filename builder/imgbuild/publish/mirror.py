@@ -1,8 +1,7 @@
-"""Filling a mirror, and what is in it.
+"""Fills a mirror with the inputs of locks, and reports what it holds.
 
-Input: locks and a repository. Output: every input of the locks as a blob there, and for each
-target and architecture the artifact that names them. A blob is put once, however many targets have
-it; an artifact is put when all its blobs are there, and its tags last.
+A blob is put once, however many targets have it; an artifact is put when all its blobs are there,
+and its tags last.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ ASKING = 8  # threads that ask whether something is there
 SENDING = 4  # threads that send
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class LockedInputs(msgspec.Struct, frozen=True, kw_only=True):
     """A lock on one of its architectures."""
 
     lock: Lock
     arch: Arch
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class MirrorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a target's inputs on one architecture a mirror has; `lacking` are file names.
 
     `tagged` says whether its artifact is there too, by the tag that stays with these inputs: the
@@ -61,7 +60,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     lacking_size: Bytes = 0
 
 
-class Filled(msgspec.Struct, frozen=True, kw_only=True):
+class MirrorPush(msgspec.Struct, frozen=True, kw_only=True):
     """What a push came to. `sent` and `sent_size` are what the mirror lacked, `fetched` the cache.
 
     Of a dry run nothing was sent, and it says what would be.
@@ -74,24 +73,26 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True):
     sent: int
     sent_size: Bytes
     fetched: int
-    artifacts: tuple[Held, ...]
+    artifacts: tuple[MirrorStatus, ...]
 
 
-def status(parts: Sequence[Part], repository: Repository, client: Client) -> tuple[Held, ...]:
+def status(
+    parts: Sequence[LockedInputs], repository: Repository, client: Client
+) -> tuple[MirrorStatus, ...]:
     """What `repository` has of each of `parts`; nothing is changed."""
     there = _there(_union(parts), repository, client)
     return tuple(_held(part, there, repository, client) for part in parts)
 
 
 def push(
-    parts: Sequence[Part],
+    parts: Sequence[LockedInputs],
     repository: Repository,
     client: Client,
     inputs: Inputs,
     *,
     dry_run: bool = False,
     drop: bool = False,
-) -> Filled:
+) -> MirrorPush:
     """Put all inputs of `parts` into `repository` that are not there.
 
     What the store lacks is fetched as for a build, and leaves it again with `drop`.
@@ -112,7 +113,7 @@ def push(
                 _fill(part, left, repository, client, inputs, bar, drop=drop)
         _settle(parts, repository, client)
         there = set(everything)
-    return Filled(
+    return MirrorPush(
         mirror=str(repository),
         dry_run=dry_run,
         files=len(everything),
@@ -124,7 +125,7 @@ def push(
     )
 
 
-def _union(parts: Iterable[Part]) -> dict[Digest, Input]:
+def _union(parts: Iterable[LockedInputs]) -> dict[Digest, Input]:
     return {
         item.digest: item for part in parts for item in mirror_items.inputs(part.lock, part.arch)
     }
@@ -145,13 +146,15 @@ def _there(everything: dict[Digest, Input], repository: Repository, client: Clie
     return {digest for digest in found if digest is not None}
 
 
-def _held(part: Part, there: Collection[Digest], repository: Repository, client: Client) -> Held:
+def _held(
+    part: LockedInputs, there: Collection[Digest], repository: Repository, client: Client
+) -> MirrorStatus:
     items = mirror_items.inputs(part.lock, part.arch)
     data = mirror_items.artifact(part.lock, part.arch)
     digest, tag = digest_of(data), mirror_items.tags(part.lock, part.arch, data)[0]
     found = client.resolve(Reference(repository.host, repository.name, tag=tag))
     lacking = [item for item in items if item.digest not in there]
-    return Held(
+    return MirrorStatus(
         target=part.lock.target,
         arch=part.arch,
         artifact=digest,
@@ -165,7 +168,7 @@ def _held(part: Part, there: Collection[Digest], repository: Repository, client:
 
 
 def _fill(
-    part: Part,
+    part: LockedInputs,
     left: dict[Digest, Input],
     repository: Repository,
     client: Client,
@@ -249,7 +252,7 @@ def _in_store(item: Input, inputs: Inputs) -> bool:
     return (store.blob(item.digest) if item.layer else store.file(item.sha256)) is not None
 
 
-def _settle(parts: Iterable[Part], repository: Repository, client: Client) -> None:
+def _settle(parts: Iterable[LockedInputs], repository: Repository, client: Client) -> None:
     """Put the artifacts, each under the tag that stays and then under the target's newest."""
     from imgbuild.registry.client import bytes_source
 

@@ -1,8 +1,7 @@
-"""From a registry to an OCI layout on disk, digest as it is there.
+"""Pulls an image from a registry into an OCI layout on disk, with its digest unchanged.
 
-Input: a reference. Output: a layout that `run`, `load` and `smoke` take with --layout. Layers
-that the cache has are linked; others are downloaded into it, and a download that ends early goes on
-from its last byte. Every blob is checked against its digest.
+Layers that the cache has are linked; others are downloaded into it, and a download that ends early
+goes on from its last byte. Every blob is checked against its digest.
 """
 
 from __future__ import annotations

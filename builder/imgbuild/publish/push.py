@@ -9,6 +9,7 @@ when everything below it is there: a push that ends early leaves blobs, and the 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import datetime
 import enum
@@ -29,14 +30,14 @@ from imgbuild.plan import current
 from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.project import Project
 from imgbuild.publish import tag
-from imgbuild.publish.push_plan import Blob, Paper, PushPlan, push_plan
+from imgbuild.publish.push_plan import PlannedBlob, PlannedDocument, PushPlan, push_plan
 from imgbuild.publish.tag import Tag
 from imgbuild.registry.client import (
+    BlobSource,
     Client,
     Fetched,
     NotFound,
-    Outcome,
-    Source,
+    UploadOutcome,
     bytes_source,
     file_source,
 )
@@ -55,7 +56,7 @@ ASKING = 8  # questions at once
 KEPT = "blobs that have arrived stay in the registry"
 
 
-class State(enum.StrEnum):
+class BlobState(enum.StrEnum):
     """What a blob is to the repository; the last two are what a push did about it."""
 
     PRESENT = "present"
@@ -65,18 +66,18 @@ class State(enum.StrEnum):
     SENT = "sent"
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class PushedBlob(msgspec.Struct, frozen=True, kw_only=True):
     """One blob of an image. `source` is the repository that it can be mounted from."""
 
     name: str
     arches: tuple[Arch, ...]
     digest: Digest
     size: Bytes
-    state: State
+    state: BlobState
     source: str = ""
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class PushContext(msgspec.Struct, frozen=True, kw_only=True):
     """Where a push goes and how it works. `mounts` are other repositories of the same registry.
 
     `attach`: SBOMs, provenance and the lock are put beside the image; with a `key` it
@@ -105,7 +106,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     digest: Digest
     arch: dict[Arch, Digest]
     tags: tuple[Tag, ...]
-    blobs: tuple[Row, ...]
+    blobs: tuple[PushedBlob, ...]
     sent: Bytes
     attached: tuple[Digest, ...] = ()
     signed: tuple[Digest, ...] = ()
@@ -132,7 +133,7 @@ def work(
     attach: bool,
     key: PrivateKey | None,
     reporter: Reporter = SILENT,
-) -> Work:
+) -> PushContext:
     """How to push to `repository`; InputError if layers are to be mounted from another registry."""
     named = [parse_repository(text) for text in mounts]
     for other in named:
@@ -141,7 +142,7 @@ def work(
             raise InputError(message, hint=f"name a repository of {repository.host}")
     if session.matrix.registry is not None:
         named.append(parse_repository(session.matrix.registry))
-    return Work(
+    return PushContext(
         client=Client(plain_http=plain_http, origin=True, reporter=reporter),
         repository=repository,
         mounts=tuple(named),
@@ -154,22 +155,24 @@ def work(
     )
 
 
-def survey(work: Work, plan: PushPlan, sent: Collection[Digest] = ()) -> tuple[Row, ...]:
+def survey(
+    work: PushContext, plan: PushPlan, sent: Collection[Digest] = ()
+) -> tuple[PushedBlob, ...]:
     """What the repository has of `plan`, and what can be mounted; `sent` will be there by then.
 
     IntegrityError if the registry has a blob with another size than the seal says.
     """
 
-    def _row(blob: Blob, _: Stop) -> Row:
-        state, source = State.LACKING, ""
+    def _row(blob: PlannedBlob, _: Stop) -> PushedBlob:
+        state, source = BlobState.LACKING, ""
         if blob.digest in sent or _is_there(work, blob):
-            state = State.PRESENT
+            state = BlobState.PRESENT
         else:
             for other in _candidates(work, plan, blob):
                 if _lies_in(work, other, blob):
-                    state, source = State.MOUNTABLE, str(other)
+                    state, source = BlobState.MOUNTABLE, str(other)
                     break
-        return Row(
+        return PushedBlob(
             name=blob.name,
             arches=blob.arches,
             digest=blob.digest,
@@ -181,7 +184,7 @@ def survey(work: Work, plan: PushPlan, sent: Collection[Digest] = ()) -> tuple[R
     return tuple(each(plan.blobs, _row, threads=ASKING))
 
 
-def _candidates(work: Work, plan: PushPlan, blob: Blob) -> list[Repository]:
+def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Repository]:
     """Repositories of the same registry where a blob may lie, those named first."""
     found = list(work.mounts)
     below = published.extended_target(work.inputs.matrix, plan.target)
@@ -196,35 +199,33 @@ def _candidates(work: Work, plan: PushPlan, blob: Blob) -> list[Repository]:
     ]
 
 
-def _is_there(work: Work, blob: Blob) -> bool:
+def _is_there(work: PushContext, blob: PlannedBlob) -> bool:
     size = work.client.has(work.repository, blob.digest)
     if size is not None and size != blob.size:
-        message = (
-            f"{work.repository} has {blob.name} ({blob.digest}) with {size} bytes;"
-            f" its seal says {blob.size}"
-        )
+        shown = f"{blob.name} ({blob.digest})"
+        message = f"{work.repository} has {shown} with {size} bytes; its seal says {blob.size}"
         raise IntegrityError(message, hint="delete that blob in the registry and push again")
     return size is not None
 
 
-def _lies_in(work: Work, other: Repository, blob: Blob) -> bool:
+def _lies_in(work: PushContext, other: Repository, blob: PlannedBlob) -> bool:
     """Whether another repository has a blob; one that may not be read is as good as none."""
     with contextlib.suppress(FetchFailed):
         return work.client.has(other, blob.digest) == blob.size
     return False
 
 
-def dry_run(work: Work, plans: Sequence[PushPlan]) -> list[Pushed]:
+def dry_run(work: PushContext, plans: Sequence[PushPlan]) -> list[Pushed]:
     """What pushing `plans`, in this order, would move; nothing is sent or made."""
     made, sent = [], set[Digest]()
     for plan in plans:
         rows = survey(work, plan, sent)
         sent |= {row.digest for row in rows}
-        made.append(_pushed(work, plan, rows, State.LACKING, ()))
+        made.append(_pushed(work, plan, rows, BlobState.LACKING, ()))
     return made
 
 
-def push(work: Work, plan: PushPlan) -> Pushed:
+def push(work: PushContext, plan: PushPlan) -> Pushed:
     """Bring everything of `plan` into the repository, then its tags.
 
     Whatever ends it early, no tag names an image of which a part is missing.
@@ -239,7 +240,7 @@ def push(work: Work, plan: PushPlan) -> Pushed:
         with work.inputs.store.exclusive(f"attach-{work.repository}"):
             attached, signed = _attached(work, plan), _signed(work, plan)
         top = plan.top
-        if any(row.state is State.SENT for row in rows):
+        if any(row.state is BlobState.SENT for row in rows):
             # That took its time: what was there at first may have been collected as garbage.
             whole = Fetched(data=top.data, media_type=top.media_type, digest=top.digest)
             tag.refuse_broken(work.client, work.repository, whole)
@@ -247,12 +248,12 @@ def push(work: Work, plan: PushPlan) -> Pushed:
             tag.put(work.client, work.repository, top.data, top.media_type, top.digest, name)
             for name in (plan.tags if work.tag else ())
         )
-    done = _pushed(work, plan, rows, State.SENT, tags)
-    work.client.reporter.info(_told(done))
+    done = _pushed(work, plan, rows, BlobState.SENT, tags)
+    work.client.reporter.info(_summary(done))
     return msgspec.structs.replace(done, attached=attached, signed=signed)
 
 
-def _attached(work: Work, plan: PushPlan) -> tuple[Digest, ...]:
+def _attached(work: PushContext, plan: PushPlan) -> tuple[Digest, ...]:
     """Put beside the image what is known of it; a base alone is none that a lock describes."""
     if not work.attach or plan.only_base:
         return ()
@@ -262,7 +263,7 @@ def _attached(work: Work, plan: PushPlan) -> tuple[Digest, ...]:
     return tuple(one.digest for one in found)
 
 
-def _signed(work: Work, plan: PushPlan) -> tuple[Digest, ...]:
+def _signed(work: PushContext, plan: PushPlan) -> tuple[Digest, ...]:
     if work.key is None or plan.only_base:
         return ()
     from imgbuild.attest.signing import pushed  # loads cryptography
@@ -279,7 +280,7 @@ def _signed(work: Work, plan: PushPlan) -> tuple[Digest, ...]:
     return tuple(one.digest for one in found)
 
 
-def _put(work: Work, paper: Paper) -> None:
+def _put(work: PushContext, paper: PlannedDocument) -> None:
     """Put a document by its digest, unless it is there; what is there is read and checked."""
     place = Reference(work.repository.host, work.repository.name, digest=paper.digest)
     try:
@@ -289,22 +290,24 @@ def _put(work: Work, paper: Paper) -> None:
         work.client.manifest(place)
 
 
-def _mounted(work: Work, plan: PushPlan, rows: Sequence[Row]) -> tuple[Row, ...]:
+def _mounted(
+    work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]
+) -> tuple[PushedBlob, ...]:
     """`rows` after mounting what can be; what the registry does not mount is lacking then."""
 
-    def _mount(row: Row, _: Stop) -> Row:
-        if row.state is not State.MOUNTABLE:
+    def _mount(row: PushedBlob, _: Stop) -> PushedBlob:
+        if row.state is not BlobState.MOUNTABLE:
             return row
         if work.client.mount(work.repository, row.digest, row.size, parse_repository(row.source)):
-            return msgspec.structs.replace(row, state=State.MOUNTED)
-        return msgspec.structs.replace(row, state=State.LACKING, source="")
+            return msgspec.structs.replace(row, state=BlobState.MOUNTED)
+        return msgspec.structs.replace(row, state=BlobState.LACKING, source="")
 
     return tuple(each(rows, _mount, threads=ASKING))
 
 
-def _sent(work: Work, plan: PushPlan, rows: Sequence[Row]) -> tuple[Row, ...]:
+def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tuple[PushedBlob, ...]:
     """`rows` after making and sending what is lacking."""
-    due = {row.digest for row in rows if row.state is State.LACKING}
+    due = {row.digest for row in rows if row.state is BlobState.LACKING}
     if not due:
         return tuple(rows)
     lacking = [blob for blob in plan.blobs if blob.digest in due]
@@ -313,18 +316,18 @@ def _sent(work: Work, plan: PushPlan, rows: Sequence[Row]) -> tuple[Row, ...]:
     title = f"sending {len(lacking)} blobs of {plan.target}"
     with work.client.reporter.progress(title, total) as bar:
 
-        def _send(blob: Blob, stop: Stop) -> State:
+        def _send(blob: PlannedBlob, stop: Stop) -> BlobState:
             outcome = _upload(work, sources[blob.digest], bar, stop)
-            return State.PRESENT if outcome is Outcome.PRESENT else State.SENT
+            return BlobState.PRESENT if outcome is UploadOutcome.PRESENT else BlobState.SENT
 
         states = each(lacking, _send, threads=UPLOADS, kept=KEPT)
-    found = {blob.digest: state for blob, state in zip(lacking, states, strict=True)}
+    found = dict(zip((blob.digest for blob in lacking), states, strict=True))
     return tuple(
         msgspec.structs.replace(row, state=found.get(row.digest, row.state)) for row in rows
     )
 
 
-def _upload(work: Work, source: Source, bar: ProgressBar, stop: Stop) -> Outcome:
+def _upload(work: PushContext, source: BlobSource, bar: ProgressBar, stop: Stop) -> UploadOutcome:
     """Send one blob; of several processes that have the same to send, one does."""
     with work.inputs.store.exclusive(f"push-{work.repository}-{source.digest}"):
         stop.check()
@@ -336,7 +339,9 @@ def _upload(work: Work, source: Source, bar: ProgressBar, stop: Stop) -> Outcome
         return work.client.upload(work.repository, source, advance=_advance)
 
 
-def _sources(work: Work, plan: PushPlan, lacking: Sequence[Blob]) -> Mapping[Digest, Source]:
+def _sources(
+    work: PushContext, plan: PushPlan, lacking: Sequence[PlannedBlob]
+) -> Mapping[Digest, BlobSource]:
     """The bytes of each blob: from the store, from the target's layout, or made now."""
     store = work.inputs.store
     files: dict[Digest, Path] = {}
@@ -358,19 +363,22 @@ def _sources(work: Work, plan: PushPlan, lacking: Sequence[Blob]) -> Mapping[Dig
     }
 
 
-def _in_layout(folder: Path, blob: Blob) -> Path | None:
+def _in_layout(folder: Path, blob: PlannedBlob) -> Path | None:
     """The file of a blob in a layout on disk, if it is there and undamaged."""
     path = layout.blob(folder, blob.digest)
     try:
         with path.open("rb") as file:
-            found = digest_of_file(file)
+            return path if digest_of_file(file) == blob.digest else None
     except OSError:
         return None
-    return path if found == blob.digest else None
 
 
 def _pushed(
-    work: Work, plan: PushPlan, rows: Sequence[Row], counted: State, tags: tuple[Tag, ...]
+    work: PushContext,
+    plan: PushPlan,
+    rows: Sequence[PushedBlob],
+    counted: BlobState,
+    tags: tuple[Tag, ...],
 ) -> Pushed:
     digest = plan.top.digest
     return Pushed(
@@ -384,8 +392,8 @@ def _pushed(
     )
 
 
-def _told(done: Pushed) -> str:
-    counts = {state: sum(row.state is state for row in done.blobs) for state in State}
-    said = [f"{count} {state}" for state, count in counts.items() if count]
+def _summary(done: Pushed) -> str:
+    counts = collections.Counter(row.state for row in done.blobs)
+    said = [f"{counts[state]} {state}" for state in BlobState if counts[state]]
     tags = f"; {', '.join(map(str, done.tags))}" if done.tags else "; no tag"
     return f"{done.target}: {done.sent / 1e6:,.1f} MB sent (blobs: {', '.join(said)}){tags}"

@@ -1,8 +1,4 @@
-"""What a push puts into a repository, as a value: blobs, documents and tags of one target.
-
-Input: a sealed lock and architectures. Output: a `PushPlan`, in which every digest is known
-before anything is built, fetched or asked of a registry.
-"""
+"""The blobs, documents and tags that a push of one target puts into a repository."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ CONFIG = "configuration"
 BASE = "base"
 
 
-class Blob(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedBlob(msgspec.Struct, frozen=True, kw_only=True):
     """A blob of an image: a layer, by its recipe, or the bytes of a configuration."""
 
     name: str
@@ -34,7 +30,7 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes = b""
 
 
-class Paper(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A manifest or an index, as bytes."""
 
     media_type: str
@@ -62,13 +58,13 @@ class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
     sealed: Seal
     arches: tuple[Arch, ...]
     only_base: bool
-    blobs: tuple[Blob, ...]
-    manifests: tuple[Paper, ...]
-    top: Paper
+    blobs: tuple[PlannedBlob, ...]
+    manifests: tuple[PlannedDocument, ...]
+    top: PlannedDocument
     tags: tuple[str, ...]
 
     @property
-    def papers(self) -> tuple[Paper, ...]:
+    def papers(self) -> tuple[PlannedDocument, ...]:
         """All documents, those first that others name."""
         return self.manifests if self.top in self.manifests else (*self.manifests, self.top)
 
@@ -96,9 +92,10 @@ def push_plan(
     }
     manifests = {arch: document.manifest for arch, document in made.items()}
     papers = tuple(
-        Paper(media_type=documents.MANIFEST, data=manifest) for manifest in manifests.values()
+        PlannedDocument(media_type=documents.MANIFEST, data=manifest)
+        for manifest in manifests.values()
     )
-    index = Paper(media_type=documents.INDEX, data=documents.index(manifests))
+    index = PlannedDocument(media_type=documents.INDEX, data=documents.index(manifests))
     some = set(arches) != set(sealed.arch)
     words = [lock.target, *([BASE] if only_base else []), *(sorted(arches) if some else [])]
     stable = "-".join(words)
@@ -117,17 +114,21 @@ def push_plan(
 
 def _blobs(
     layers: dict[Arch, tuple[Layer, ...]], made: dict[Arch, ImageDocuments]
-) -> tuple[Blob, ...]:
+) -> tuple[PlannedBlob, ...]:
     """Every blob once, under the first name that it has, with all architectures that have it."""
-    found: dict[Digest, Blob] = {}
+    found: dict[Digest, PlannedBlob] = {}
     for arch, document in made.items():
         own = [
-            Blob(name=layer.name, digest=record.digest, size=record.size, arches=(), layer=layer)
+            PlannedBlob(
+                name=layer.name, digest=record.digest, size=record.size, arches=(), layer=layer
+            )
             for layer, record in zip(layers[arch], document.layers, strict=True)
         ]
         config = document.config
         digest = digest_of(config)
-        own.append(Blob(name=CONFIG, digest=digest, size=len(config), arches=(), data=config))
+        own.append(
+            PlannedBlob(name=CONFIG, digest=digest, size=len(config), arches=(), data=config)
+        )
         for blob in own:
             seen = found.get(blob.digest, blob)
             among = tuple(sorted({*seen.arches, arch}))

@@ -1,8 +1,6 @@
-"""What a repository of a registry holds, as far as a registry tells.
+"""Lists the manifests of a repository, as far as the registry API allows.
 
-Input: a repository, and digests that may lie there without a tag. Output: every manifest that
-a tag, an index, a subject or such a digest leads to, with its tags and blobs. A registry lists no
-manifest without a tag, so that others than these are not to be seen.
+A registry lists no manifest without a tag, so that others than these are not to be seen.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ LABEL = "dev.imgbuild.target"
 BELONGS = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
 
 
-class Kind(enum.StrEnum):
+class ManifestKind(enum.StrEnum):
     """What a manifest is to people."""
 
     INDEX = "index"
@@ -43,7 +41,7 @@ class Kind(enum.StrEnum):
     OTHER = "other"
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class StoredManifest(msgspec.Struct, frozen=True, kw_only=True):
     """A manifest or index as it lies there. `blobs` are `config` and layers with their sizes.
 
     `subjects` are the images that it belongs to; `target` is whose of imgbuild's it says it is.
@@ -51,7 +49,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     digest: Digest
     size: Bytes
-    kind: Kind
+    kind: ManifestKind
     artifact_type: str = ""
     target: str = ""
     tags: tuple[str, ...] = ()
@@ -82,13 +80,13 @@ class _Labelled(msgspec.Struct, frozen=True):
 
 def scan(
     repository: Repository, client: Client, known: Collection[Digest]
-) -> dict[Digest, Manifest]:
+) -> dict[Digest, StoredManifest]:
     """Everything in `repository`, by digest; `known` are digests to look for without a tag.
 
     FetchFailed if there is no such repository or it does not answer.
     """
     named = tags(repository, client)
-    found: dict[Digest, Manifest] = {}
+    found: dict[Digest, StoredManifest] = {}
     due = {*named, *_untagged(repository, client, set(known) - named.keys())}
     while due:
         fetched = threads.each(
@@ -134,7 +132,7 @@ def _untagged(
 
 def _read(
     repository: Repository, client: Client, digest: Digest, tags: Sequence[str]
-) -> tuple[Manifest | None, tuple[Digest, ...]]:
+) -> tuple[StoredManifest | None, tuple[Digest, ...]]:
     """The manifest `digest`, None if an index names what is not there; and its referrers."""
     from imgbuild.registry.client import NotFound
 
@@ -152,7 +150,7 @@ def _read(
 
 def _manifest(
     repository: Repository, client: Client, fetched: Fetched, tags: Sequence[str]
-) -> Manifest:
+) -> StoredManifest:
     document = codec.decode(
         fetched.data, _Document, file=f"{repository}@{fetched.digest}", what="manifest"
     )
@@ -165,10 +163,12 @@ def _manifest(
     if document.config is not None:
         blobs[document.config.digest] = document.config.size
     kind = _kind(document, attached=bool(subjects))
-    target = document.annotations.get(mirror_items.TARGET, "") if kind is Kind.INPUTS else ""
-    if kind is Kind.IMAGE and document.config is not None:
+    target = (
+        document.annotations.get(mirror_items.TARGET, "") if kind is ManifestKind.INPUTS else ""
+    )
+    if kind is ManifestKind.IMAGE and document.config is not None:
         target = _label(repository, client, document.config)
-    return Manifest(
+    return StoredManifest(
         digest=fetched.digest,
         size=len(fetched.data),
         kind=kind,
@@ -182,16 +182,16 @@ def _manifest(
     )
 
 
-def _kind(document: _Document, *, attached: bool) -> Kind:
+def _kind(document: _Document, *, attached: bool) -> ManifestKind:
     if attached:
-        return Kind.ATTACHED
+        return ManifestKind.ATTACHED
     if document.manifests is not None:
-        return Kind.INDEX
+        return ManifestKind.INDEX
     if document.artifact_type == mirror_items.ARTIFACT:
-        return Kind.INPUTS
+        return ManifestKind.INPUTS
     if document.artifact_type or document.config is None:
-        return Kind.OTHER
-    return Kind.IMAGE
+        return ManifestKind.OTHER
+    return ManifestKind.IMAGE
 
 
 def _label(repository: Repository, client: Client, config: Descriptor) -> str:

@@ -1,7 +1,4 @@
-"""Tags: put last, and only on images of which every part lies in the repository.
-
-Input: a reference, or a document that was just put. Output: a `Tag` for each name.
-"""
+"""Tags images, and only those of which every part is in the repository."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag
     """
     for name in names:
         if TAG.fullmatch(name) is None:
-            message = f"{name!r} is no tag"
+            message = f"{name!r} is not a valid tag"
             hint = "letters, digits, '_', '.' and '-', at most 128, not beginning with '.' or '-'"
             raise InputError(message, hint=hint)
     found = client.manifest(reference)

@@ -1,9 +1,7 @@
 """Documents attached to an image in a registry: OCI artifacts that refer to its manifest.
 
-Input: an image's descriptor and named files. Output: an artifact whose digest follows from
-these alone, so that attaching the same again moves nothing; and, read back, files whose digests
-were checked. Whoever may write to a repository may attach to its images: what is read here is what
-somebody said, and callers hold it against the image.
+Whoever may write to a repository may attach to its images: what is read here is what somebody said,
+and callers hold it against the image.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 TITLE = "org.opencontainers.image.title"  # by which `oras pull` names files
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file of an artifact."""
 
     data: bytes
@@ -40,7 +38,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
     artifact_type: str
     subject: Digest
     annotations: dict[str, str]
-    files: dict[str, Part]
+    files: dict[str, ArtifactFile]
 
 
 class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
@@ -56,7 +54,7 @@ class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
 def manifest(
     subject: Descriptor,
     artifact_type: str,
-    files: Mapping[str, Part],
+    files: Mapping[str, ArtifactFile],
     annotations: Mapping[str, str] | None = None,
 ) -> bytes:
     """The manifest of an artifact of `files` that refers to `subject`."""
@@ -88,7 +86,7 @@ def attach(
     repository: Repository,
     subject: Descriptor,
     artifact_type: str,
-    files: Mapping[str, Part],
+    files: Mapping[str, ArtifactFile],
     annotations: Mapping[str, str] | None = None,
 ) -> Descriptor:
     """Attach `files` to `subject`, unless exactly that is attached already; the artifact."""
@@ -191,7 +189,7 @@ def _read(
         subject=subject,
         annotations=document.annotations,
         files={
-            layer.annotations.get(TITLE, layer.digest): Part(
+            layer.annotations.get(TITLE, layer.digest): ArtifactFile(
                 data=client.blob(repository, layer),
                 media_type=layer.media_type,
                 annotations=layer.annotations,

@@ -1,8 +1,4 @@
-"""The layers of a base that a registry holds and that is named by its digest.
-
-Input: `host/name@sha256:…` and an architecture. Output: the manifest's digest, the layers and
-the configuration, each checked against its digest; and layers in the store.
-"""
+"""The layers of a base image in a registry, named by its digest."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ LAYER_TYPES = {
 }
 
 
-class Base(msgspec.Struct, frozen=True, kw_only=True):
+class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
     """A registry image on one architecture; `settings` is what its configuration says to run."""
 
     manifest: Digest
@@ -53,7 +49,7 @@ def parse(text: str) -> Reference:
     return found
 
 
-def base(text: str, arch: Arch, client: Client | None = None) -> Base:
+def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
     """The image `text` on `arch`, documents only.
 
     InputError if it has no such architecture or a layer that cannot be copied, IntegrityError if a
@@ -79,7 +75,7 @@ def base(text: str, arch: Arch, client: Client | None = None) -> Base:
         )
         for layer, diff_id in zip(manifest.layers, config.rootfs.diff_ids, strict=True)
     )
-    return Base(manifest=digest, layers=layers, settings=config.config or {})
+    return BaseImage(manifest=digest, layers=layers, settings=config.config or {})
 
 
 def fetch_layers(

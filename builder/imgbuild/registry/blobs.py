@@ -1,7 +1,6 @@
-"""Blobs in a registry: whether they are there, small ones as bytes, large ones as files.
+"""Blobs in a registry: check for them, read small ones, download large ones.
 
-Input: descriptors. Output: bytes that have the size and the digest that was asked for. A
-download that breaks goes on from its last byte.
+A download that breaks goes on from its last byte.
 """
 
 from __future__ import annotations

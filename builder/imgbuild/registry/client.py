@@ -1,7 +1,6 @@
-"""The client for registries, as the distribution specification 1.1 has them.
+"""A client for registries that follow the OCI distribution specification 1.1.
 
-Input: references, documents, sources of blobs. Output: what lies in a registry, checked, or
-put there. One client keeps the tokens of one run; threads may share it.
+One client keeps the tokens of one run; threads may share it.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from imgbuild.registry import blobs, manifests, pages, referrers, uploads
 from imgbuild.registry.manifests import REFUSED, Fetched, NotFound
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import RegistryHttp
-from imgbuild.registry.uploads import Outcome, Source
+from imgbuild.registry.uploads import BlobSource, UploadOutcome
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest, digest_of
 
 __all__ = [
     "REFUSED",
+    "BlobSource",
     "Client",
     "Fetched",
     "NotFound",
-    "Outcome",
-    "Source",
+    "UploadOutcome",
     "bytes_source",
     "file_source",
 ]
@@ -36,16 +35,16 @@ def _ignore(_: int) -> None:
     """Progress that nobody watches."""
 
 
-def bytes_source(data: bytes) -> Source:
+def bytes_source(data: bytes) -> BlobSource:
     """A small blob that is in memory."""
 
     def _open(offset: int) -> BinaryIO:
         return io.BytesIO(data[offset:])
 
-    return Source(digest_of(data), len(data), _open)
+    return BlobSource(digest_of(data), len(data), _open)
 
 
-def file_source(path: Path, digest: Digest, size: int) -> Source:
+def file_source(path: Path, digest: Digest, size: int) -> BlobSource:
     """A blob that is a file."""
 
     def _open(offset: int) -> BinaryIO:
@@ -53,7 +52,7 @@ def file_source(path: Path, digest: Digest, size: int) -> Source:
         file.seek(offset)
         return file
 
-    return Source(digest, size, _open)
+    return BlobSource(digest, size, _open)
 
 
 class Client:
@@ -162,11 +161,11 @@ class Client:
     def upload(
         self,
         repository: Repository,
-        source: Source,
+        source: BlobSource,
         *,
         mounts: Sequence[Repository] = (),
         advance: Callable[[int], object] = _ignore,
-    ) -> Outcome:
+    ) -> UploadOutcome:
         """Have a blob in a repository: it is there, is mounted from one of `mounts`, or is sent."""
         return uploads.upload(
             self.http, repository, source, mounts=mounts, advance=advance, chunk=self._chunk

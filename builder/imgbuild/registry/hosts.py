@@ -1,7 +1,4 @@
-"""Where a registry's host is asked: itself, its mirrors, with which certificates.
-
-Input: a host, and the folders in which people describe hosts. Output: endpoints in the order
-in which they are asked.
+"""The endpoints of a registry host: the host itself and its mirrors, with their certificates.
 
 `HOST/hosts.toml` is read in containerd's form, in ~/.config/imgbuild/certs.d and
 /etc/containerd/certs.d; `HOST/*.crt` (authorities), `*.cert` with `*.key` (this client's own) in
@@ -168,7 +165,7 @@ def _endpoint(
 ) -> Endpoint:
     unknown = [word for word in settings.capabilities if word not in CAPABILITIES]
     if unknown:
-        message = f"{file}: {unknown[0]!r} is no capability"
+        message = f"{file}: {unknown[0]!r} is not a capability"
         raise InputError(message, hint=f"known are {', '.join(CAPABILITIES)}")
     headers = {
         name: value if isinstance(value, str) else ", ".join(value)

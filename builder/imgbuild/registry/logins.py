@@ -1,6 +1,5 @@
-"""Logins for registries: Docker's config.json, podman's auth.json, the programs that they name.
+"""Logins for registries, from Docker's config.json, podman's auth.json and credential helpers.
 
-Input: a registry's host. Output: a user with a password, or an identity token, or nothing.
 Looked for in the order in which Docker does: the program of `credHelpers` for this host, that of
 `credsStore`, then `auths`. What fails is told and is no login: the registry may not want any.
 """
@@ -27,7 +26,7 @@ TOKEN_USER = "<token>"  # noqa: S105 - by this name a helper says that its secre
 NOTHING = "credentials not found"
 
 
-class Found(msgspec.Struct, frozen=True):
+class RegistryLogin(msgspec.Struct, frozen=True):
     """What is known for a host: a login, an identity token, or a registry's own bearer token."""
 
     login: Login | None = None
@@ -60,10 +59,11 @@ class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
     secret: str = ""
 
 
-def find(host: str, reporter: Reporter = SILENT) -> Found:
+def find(host: str, reporter: Reporter = SILENT) -> RegistryLogin:
     """What Docker's configuration, or else podman's, knows for `host`; empty if nothing."""
     return next(
-        (found for path in _files() if (found := _in(path, host, reporter)) != Found()), Found()
+        (found for path in _files() if (found := _in(path, host, reporter)) != RegistryLogin()),
+        RegistryLogin(),
     )
 
 
@@ -75,19 +75,19 @@ def _files() -> tuple[Path, ...]:
     return (docker / "config.json", Path(podman))
 
 
-def _in(path: Path, host: str, reporter: Reporter) -> Found:
+def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
     """What one file knows."""
     config = _read(path)
     names = _names(host)
     helpers = [config.cred_helpers[name] for name in names if name in config.cred_helpers]
     for helper in helpers[:1] or [config.creds_store]:
-        found = _ask(helper, names[0], path, reporter) if helper else Found()
-        if found != Found():
+        found = _ask(helper, names[0], path, reporter) if helper else RegistryLogin()
+        if found != RegistryLogin():
             return found
     entries = [(name, config.auths[name]) for name in names if name in config.auths]
     # An empty entry only says that a program keeps the login.
     kept = [(name, entry) for name, entry in entries if entry != _Auth()]
-    return _decoded(kept[0][1], kept[0][0], path) if kept else Found()
+    return _decoded(kept[0][1], kept[0][0], path) if kept else RegistryLogin()
 
 
 def _names(host: str) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ def _read(path: Path) -> _Config:
         raise InputError(message, hint="correct it, or set DOCKER_CONFIG elsewhere") from None
 
 
-def _decoded(auth: _Auth, name: str, path: Path) -> Found:
+def _decoded(auth: _Auth, name: str, path: Path) -> RegistryLogin:
     user, colon, password = auth.username, ":", auth.password
     if auth.auth:
         try:
@@ -123,25 +123,25 @@ def _decoded(auth: _Auth, name: str, path: Path) -> Found:
             message = f"{path}: the login for {name} cannot be read"
             raise InputError(message, hint=f"docker logout {name}, then docker login {name}")
     login = (user, password.rstrip("\0")) if user and password else None
-    return Found(login, auth.identitytoken, auth.registrytoken)
+    return RegistryLogin(login, auth.identitytoken, auth.registrytoken)
 
 
-def _ask(helper: str, name: str, path: Path, reporter: Reporter) -> Found:
+def _ask(helper: str, name: str, path: Path, reporter: Reporter) -> RegistryLogin:
     """What the program of `helper` answers for `name`."""
     program = shutil.which(f"docker-credential-{helper}")
     if program is None:
         reporter.warn(f"{path} names docker-credential-{helper}, which is not installed")
-        return Found()
+        return RegistryLogin()
     result = process.run([program, "get"], stdin=name, check=False)
     if result.status != 0:
         if NOTHING not in result.stdout + result.stderr:
             reporter.warn(f"docker-credential-{helper} gives no login for {name}")
-        return Found()
+        return RegistryLogin()
     try:
         answer = msgspec.json.decode(result.stdout.encode(), type=_Answer)
     except msgspec.DecodeError:
-        reporter.warn(f"docker-credential-{helper} answers for {name} what is no login")
-        return Found()
+        reporter.warn(f"docker-credential-{helper} returned an invalid login for {name}")
+        return RegistryLogin()
     if answer.username == TOKEN_USER:
-        return Found(identity=answer.secret)
-    return Found((answer.username, answer.secret)) if answer.username else Found()
+        return RegistryLogin(identity=answer.secret)
+    return RegistryLogin((answer.username, answer.secret)) if answer.username else RegistryLogin()

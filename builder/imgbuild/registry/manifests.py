@@ -1,4 +1,4 @@
-"""Manifests and indexes in a registry: found, read, put and deleted.
+"""Manifests and indexes in a registry: find, read, put and delete.
 
 A digest that a registry states is relied on only if the bytes are not read.
 """

@@ -1,7 +1,4 @@
-"""Lists in a registry, page after page: tags, repositories, referrers.
-
-Input: the path of a list. Output: its pages, as the `Link` headers lead from one to the next.
-"""
+"""Paginated lists of a registry: tags, repositories, referrers."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ _NEXT = re.compile(r'<([^>]*)>\s*((?:;\s*[\w!#$&*+.^`|~-]+\s*=\s*(?:"[^"]*"|[^\s
 CATALOG = "registry:catalog:*"
 
 
-class Page(msgspec.Struct, frozen=True):
+class RegistryPage(msgspec.Struct, frozen=True):
     """One page: its body, its type, and the address of the next one."""
 
     data: bytes
@@ -65,14 +62,14 @@ def catalog(http: RegistryHttp, host: str) -> Iterator[str]:
         yield from codec.decode(page.data, _Catalog, file=f"catalog of {host}").repositories or ()
 
 
-def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[Page]:
+def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[RegistryPage]:
     """All pages of a list, the first of them at the path of `request`."""
 
-    def _read(response: Response) -> Page:
+    def _read(response: Response) -> RegistryPage:
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
-        return Page(http.body(response, LIMIT), kind, _following(response))
+        return RegistryPage(http.body(response, LIMIT), kind, _following(response))
 
-    def _first(endpoint: Endpoint) -> tuple[Page, str]:
+    def _first(endpoint: Endpoint) -> tuple[RegistryPage, str]:
         return http.retrying(at(endpoint, request), _read), endpoint.address
 
     page, server = http.one_of(host, hosts.RESOLVE, _first)

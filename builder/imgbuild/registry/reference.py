@@ -1,7 +1,7 @@
 """Names of repositories and of what lies in them: `[host/]name[:tag][@digest]`.
 
-Input: text. Output: values, or InputError. As docker reads it, a first part with a dot or a
-colon, or `localhost`, is a host; without one it is Docker Hub, whose own images are `library/…`.
+As docker reads it, a first part with a dot or a colon, or `localhost`, is a host; without one it is
+Docker Hub, whose own images are `library/…`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What refers to a manifest (signatures, SBOMs, statements): found by the API, or by its tag.
+"""Finds what refers to a manifest (signatures, SBOMs, statements), by the API or by its tag.
 
-Input: the digest of a subject. Output: descriptors of what names it as its subject. Where a
-registry has no referrers API, clients keep an index of them under the tag `sha256-HEX`.
+Where a registry has no referrers API, clients keep an index of them under the tag `sha256-HEX`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _WITHOUT = (400, 404, 405, 406, 501)
 _ROUNDS = 5
 
 
-class Subject(msgspec.Struct, frozen=True, rename="camel"):
+class ReferrerManifest(msgspec.Struct, frozen=True, rename="camel"):
     """What a manifest says of itself as a referrer."""
 
     media_type: str = ""
@@ -61,7 +60,7 @@ def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> 
     Nothing of the specification keeps two writers apart: it is read again, and written again if
     the entry was lost.
     """
-    said = msgspec.json.decode(data, type=Subject)
+    said = msgspec.json.decode(data, type=ReferrerManifest)
     if said.subject is None:
         return
     digest = digest_of(data)
@@ -98,7 +97,7 @@ def has_api(http: RegistryHttp, repository: Repository, digest: Digest) -> bool:
 def subject(data: bytes) -> Descriptor | None:
     """The subject of a manifest; None if it has none."""
     try:
-        return msgspec.json.decode(data, type=Subject).subject
+        return msgspec.json.decode(data, type=ReferrerManifest).subject
     except msgspec.DecodeError:
         return None
 

@@ -1,7 +1,6 @@
-"""What a registry asks for in WWW-Authenticate, and the header that answers it.
+"""Answers a WWW-Authenticate challenge with an Authorization header.
 
-Input: a challenge, what is to be allowed, a login. Output: an Authorization header and when it
-should be renewed. A login travels over TLS, or stays with the server that asked for it.
+A login travels over TLS, or stays with the server that asked for it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 from imgbuild.errors import FetchFailed
 from imgbuild.http.client import Request
 from imgbuild.http.credentials import Login, host, origin
-from imgbuild.registry.logins import Found
+from imgbuild.registry.logins import RegistryLogin
 
 CLIENT = "imgbuild"
 _SOON = 0.8  # the part of a token's life after which it is renewed
@@ -89,7 +88,7 @@ def basic(login: Login) -> str:
 def answer(
     asked: Challenge,
     request: Request,
-    known: Found,
+    known: RegistryLogin,
     ask: Callable[[Request, Login | None], bytes | None],
 ) -> Grant | None:
     """The grant for `asked`, which came back for `request`; None if there is nothing to answer.
@@ -119,7 +118,7 @@ def answer(
     try:
         granted = msgspec.json.decode(body, type=Answer)
     except (msgspec.DecodeError, UnicodeDecodeError):  # their own words may quote the token
-        message = f"the token server {origin(realm)} answers what is no token"
+        message = f"the token server {origin(realm)} returned no token"
         raise FetchFailed(message, hint="ask the registry's owner") from None
     token = granted.token or granted.access_token
     life = min(granted.expires_in or 0, _LONGEST)
@@ -138,13 +137,13 @@ def _refuse_other_ways(realm: str, url: str) -> None:
         raise FetchFailed(message, hint="ask the registry's owner; nothing was sent")
 
 
-def _refuse_open_way(realm: str, url: str, known: Found) -> None:
+def _refuse_open_way(realm: str, url: str, known: RegistryLogin) -> None:
     if urlsplit(realm).scheme != "https" and origin(realm) != origin(url) and known.secrets:
         message = f"{host(url)} sends logins to {origin(realm)}, which has no TLS"
         raise FetchFailed(message, hint="ask the registry's owner; the login was not sent")
 
 
-def _question(realm: str, service: str, scopes: tuple[str, ...], known: Found) -> Request:
+def _question(realm: str, service: str, scopes: tuple[str, ...], known: RegistryLogin) -> Request:
     """What the token server is asked: with a login by GET, with an identity token by POST."""
     shown = f"the token server {origin(realm)}"
     if not known.identity:

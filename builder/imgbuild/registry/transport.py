@@ -1,7 +1,4 @@
-"""Requests to registries: their endpoints, certificates, logins and tokens, and their own errors.
-
-Input: a host, what is wanted of it, a path below `/v2`. Output: what is made of the answer, or
-FetchFailed in plain words.
+"""HTTP requests to registries: endpoints, certificates, logins, tokens and errors.
 
 Tokens and logins go to the endpoint that asked for them, nowhere else. Where it only points to, by
 a redirect or as the place of an upload, on another host or port, requests go as nobody's, and so
@@ -247,7 +244,7 @@ class RegistryHttp(Http):
         self, request: Request, asked: list[tokens.Challenge], login: Login | None
     ) -> Grant | None:
         """What answers the first of the challenges that can be answered; None if there is none."""
-        known = logins.Found() if request.anonymous else self._known(request.url, login)
+        known = logins.RegistryLogin() if request.anonymous else self._known(request.url, login)
         for secret in known.secrets:
             self.credentials.hide(secret)
         for challenge in sorted(asked, key=lambda one: one.scheme != "bearer"):
@@ -257,13 +254,13 @@ class RegistryHttp(Http):
                 return made
         return None
 
-    def _known(self, url: str, login: Login | None) -> logins.Found:
+    def _known(self, url: str, login: Login | None) -> logins.RegistryLogin:
         """What to log in with at `url`; `login` is what netrc or keyring has for it."""
         endpoint, known = self._endpoint(url), logins.find(host(url), self.reporter)
-        if known == logins.Found() and endpoint is not None and not endpoint.mirror:
+        if known == logins.RegistryLogin() and endpoint is not None and not endpoint.mirror:
             known = logins.find(endpoint.host, self.reporter)
-        if known == logins.Found() and login is not None:
-            known = logins.Found(login)
+        if known == logins.RegistryLogin() and login is not None:
+            known = logins.RegistryLogin(login)
         return known
 
     def _ask_token_server(self, request: Request, login: Login | None) -> bytes | None:

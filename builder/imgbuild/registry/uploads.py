@@ -1,7 +1,6 @@
-"""Blobs on their way into a registry: mounted, in one piece, or in chunks that can go on.
+"""Uploads blobs to a registry: mounted, in one request, or in chunks that can be resumed.
 
-Input: a source that can be read from any byte on. Output: how the blob came to be there, once
-the registry has said that it has it, with its size. Never more than a piece of it is in memory.
+Never more than a piece of it is in memory.
 
 First in one PUT; where that breaks or is refused for its size, the registry is asked how far it is
 and the rest follows in chunks, as do all later blobs for it: docker-registry, for one, forgets what
@@ -39,7 +38,7 @@ OCTETS = {"Content-Type": "application/octet-stream"}
 _PROGRESS = 1 << 20
 
 
-class Outcome(enum.StrEnum):
+class UploadOutcome(enum.StrEnum):
     """How a blob came to be where it should be."""
 
     PRESENT = "present"
@@ -47,7 +46,7 @@ class Outcome(enum.StrEnum):
     UPLOADED = "uploaded"
 
 
-class Source(msgspec.Struct, frozen=True):
+class BlobSource(msgspec.Struct, frozen=True):
     """A blob to send. `open` gives a reader from a byte on, a new one for each try."""
 
     digest: Digest
@@ -55,11 +54,11 @@ class Source(msgspec.Struct, frozen=True):
     open: Callable[[int], BinaryIO]
 
 
-class Part:
+class UploadBody:
     """Bytes of a source as the body of a request; each piece is counted as it is handed over."""
 
     def __init__(
-        self, source: Source, start: int, length: int, advance: Callable[[int], object]
+        self, source: BlobSource, start: int, length: int, advance: Callable[[int], object]
     ) -> None:
         self._source = source
         self._start = start
@@ -89,12 +88,12 @@ class Part:
 def upload(
     http: RegistryHttp,
     repository: Repository,
-    source: Source,
+    source: BlobSource,
     *,
     mounts: Sequence[Repository],
     advance: Callable[[int], object],
     chunk: int | None,
-) -> Outcome:
+) -> UploadOutcome:
     """Have `source` in `repository`.
 
     FetchFailed if the registry does not take it, IntegrityError if what it has then is not it.
@@ -103,7 +102,7 @@ def upload(
     if there is not None:
         _same_size(repository, source, there)
         advance(source.size)
-        return Outcome.PRESENT
+        return UploadOutcome.PRESENT
     return _Upload(http, repository, source, advance, chunk).run(mounts)
 
 
@@ -116,7 +115,7 @@ def mount(
     """
     if other.host != repository.host or other == repository:
         return False
-    source = Source(digest, size, lambda _: io.BytesIO())
+    source = BlobSource(digest, size, lambda _: io.BytesIO())
     return _Upload(http, repository, source, lambda _: None, None).mounted(other)
 
 
@@ -127,7 +126,7 @@ class _Upload:
         self,
         http: RegistryHttp,
         repository: Repository,
-        source: Source,
+        source: BlobSource,
         advance: Callable[[int], object],
         chunk: int | None,
     ) -> None:
@@ -147,18 +146,18 @@ class _Upload:
             (one.address for one in http.endpoints(repository.host, hosts.PUSH)), ""
         )
 
-    def run(self, mounts: Sequence[Repository]) -> Outcome:
+    def run(self, mounts: Sequence[Repository]) -> UploadOutcome:
         """Mount it or send it, until it is there; a failure, or a stop, leaves no upload open."""
         try:
             for other in mounts:
                 near = other.host == self._repository.host and other != self._repository
                 if near and self._mount(other):
-                    return Outcome.MOUNTED
+                    return UploadOutcome.MOUNTED
             self._send()
         except (ImgbuildError, Stopped):
             self._cancel()
             raise
-        return Outcome.UPLOADED
+        return UploadOutcome.UPLOADED
 
     def _send(self) -> None:
         """Send it, again and again while that may help."""
@@ -270,9 +269,9 @@ class _Upload:
     ) -> Request:
         """A request that sends `length` bytes from `start` on, each time anew."""
 
-        def _body() -> Part | bytes:
+        def _body() -> UploadBody | bytes:
             self._count_to(start)
-            return Part(self._source, start, length, self._count) if length else b""
+            return UploadBody(self._source, start, length, self._count) if length else b""
 
         plain = self._request(method, place, {**headers, "Content-Length": str(length)})
         return msgspec.structs.replace(plain, body=_body, patience=PATIENCE)
@@ -378,7 +377,7 @@ def _held(response: Response) -> int | None:
     return last and last + 1
 
 
-def _same_size(repository: Repository, source: Source, found: int) -> None:
+def _same_size(repository: Repository, source: BlobSource, found: int) -> None:
     if found != source.size:
         message = f"{repository} has {found} bytes under {source.digest}, which has {source.size}"
         raise IntegrityError(message, hint="the registry is damaged: ask its owner")

@@ -1,7 +1,4 @@
-"""Where a lock's wheels and sdists are now: for texts that are not kept, since they name hosts.
-
-Input: a lock, its matrix, and a way to ask indexes. Output: one address for each file.
-"""
+"""The current download addresses of a lock's wheels and sdists, for texts that are not kept."""
 
 from __future__ import annotations
 

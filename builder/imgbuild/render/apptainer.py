@@ -1,7 +1,4 @@
-"""A definition file for those who must build with Apptainer: one architecture, one layer.
-
-Input: a Dockerfile as a value, and an architecture of it. Output: the same steps as text.
-"""
+"""Renders an Apptainer definition file: one architecture, one layer."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from imgbuild.render.dockerfile import Dockerfile, Omission
 from imgbuild.values import Arch
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
+class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """What the template takes beside the Dockerfile: all wheels at once, in two groups.
 
     `name` is that of the file, and of the folders that its head names.
@@ -32,7 +29,7 @@ def text(made: Dockerfile, arch: Arch, name: str, images: Path) -> str:
     `made` has all architectures of its lock: so it knows which files lie apart for each.
     """
     stage = next(stage for stage in made.stages if stage.arch == arch.oci)
-    found = Definition(
+    found = ApptainerDefinition(
         name=name,
         arch=arch,
         requirements=tuple(

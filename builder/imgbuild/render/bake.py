@@ -1,7 +1,6 @@
-"""One file for `docker buildx bake` that builds every locked target.
+"""Renders one file for `docker buildx bake` that builds every locked target.
 
-Input: Dockerfiles as values. Output: the same targets as JSON's own types. Names in such a
-file have no dots, so `cu130-vllm0.20.2` is `cu130-vllm0_20_2` there.
+Names in such a file have no dots, so `cu130-vllm0.20.2` is `cu130-vllm0_20_2` there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What builds a package that no index has a wheel of: the lock's own files, on any architecture.
-
-Input: a built package of a lock. Output: the wheels that its build needs, each with a hash.
-"""
+"""The wheels that building a package needs, each with its hash, for packages without a wheel."""
 
 from __future__ import annotations
 

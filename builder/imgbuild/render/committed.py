@@ -1,8 +1,4 @@
-"""What is rendered beside a lock and committed with it, and whether it is current.
-
-Input: a project, its matrix, locks with their seals. Output: `images/TARGET/Dockerfile` with
-the files that it copies.
-"""
+"""The rendered files that are committed beside a lock, and whether they are current."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a Dockerfile builds from, as folders: the base as a layout, wheels under their own names.
+"""The build contexts of a Dockerfile: the base as a layout, and a folder of wheels.
 
-Input: a lock and the cache. Output: the named contexts `base` and `wheels`. Files are hard
-links to the cache, or copies on another disk; what another lock left there is removed. A folder of
-wheels is held while somebody fills it or builds from it, so that others wait.
+Files are hard links to the cache, or copies on another disk; what another lock left there is
+removed. A folder of wheels is held while somebody fills it or builds from it, so that others wait.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ def _due(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
     for arch in arches:
         for wheel in installed_wheels(lock.arch[arch]):
             if NAME.fullmatch(wheel.file) is None:
-                message = f"{lock.target}: {wheel.file!r} is no name of a wheel"
+                message = f"{lock.target}: {wheel.file!r} is not a wheel name"
                 raise IntegrityError(message, hint=f"imgbuild lock --target {lock.target}")
             if due.setdefault(wheel.file, wheel.sha256) != wheel.sha256:
                 message = f"{lock.target}: two different wheels are called {wheel.file}"

@@ -1,7 +1,6 @@
-"""A Dockerfile as a value: the steps that make the image of a lock, for all its architectures.
+"""The Dockerfile of a lock as a value: its steps, for all architectures of the lock.
 
-Input: a lock, its seal, and the matrix, which has the reasons. Output: a `Dockerfile`, and its
-text by the templates. A pure function: nothing is fetched, built or asked.
+A pure function: nothing is fetched, built or asked.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import Matrix
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import (
     AddedFilesRecipe,
@@ -119,7 +118,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     installs: tuple[Install, ...]
 
 
-class Variable(msgspec.Struct, frozen=True, kw_only=True):
+class DockerfileVariable(msgspec.Struct, frozen=True, kw_only=True):
     """An environment variable of the image, and why it is there, if the matrix says."""
 
     name: str
@@ -127,7 +126,7 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Base(msgspec.Struct, frozen=True, kw_only=True):
+class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
     """The image below: what `imgbuild build --only base` makes.
 
     `reference` is how FROM names it: a named context, or the image in a registry.
@@ -152,14 +151,14 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
     image: Digest
     epoch: int
     created: str
-    base: Base
+    base: DockerfileBase
     python: str
     interpreter: str
     prefix: str
     stages: tuple[Stage, ...]
     venv: Tree
     files: Tree
-    env: tuple[Variable, ...]
+    env: tuple[DockerfileVariable, ...]
     labels: dict[str, str]
     user: str
     workdir: str
@@ -253,7 +252,7 @@ def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
         except UnicodeDecodeError as error:
             message = f"/{member.path} is not UTF-8, so it cannot stand beside a Dockerfile"
             raise InputError(message, hint="imgbuild's own builder takes any file") from error
-    return tuple(member for member in found if member.kind is not Kind.FOLDER)
+    return tuple(member for member in found if member.kind is not MemberKind.FOLDER)
 
 
 def base_digest(sealed: Seal, plans: Iterable[Plan]) -> Digest:
@@ -263,14 +262,14 @@ def base_digest(sealed: Seal, plans: Iterable[Plan]) -> Digest:
     return seals.top_digest({base.arch: seals.documents(base, known).manifest for base in bases})
 
 
-def _base(lock: Lock, sealed: Seal, plans: Iterable[Plan]) -> Base:
+def _base(lock: Lock, sealed: Seal, plans: Iterable[Plan]) -> DockerfileBase:
     count = len(next(iter(lock.arch.values())).debs)
     contents = (
         f"{count} Debian packages of {lock.base.suite}"
         if lock.base.kind == "debian"
         else lock.base.image
     )
-    return Base(name=lock.base.name, digest=base_digest(sealed, plans), contents=contents)
+    return DockerfileBase(name=lock.base.name, digest=base_digest(sealed, plans), contents=contents)
 
 
 def _stage(lock: Lock, arch: Arch, planned: Plan) -> Stage:
@@ -351,8 +350,9 @@ def _reasons(lock: Lock, matrix: Matrix) -> dict[str, str]:
     return {name: " ".join(variable.reason.split()) for name, variable in every.items()}
 
 
-def _variables(env: Iterable[str], reasons: dict[str, str]) -> tuple[Variable, ...]:
+def _variables(env: Iterable[str], reasons: dict[str, str]) -> tuple[DockerfileVariable, ...]:
     pairs = [item.partition("=") for item in env]
     return tuple(
-        Variable(name=name, value=value, reason=reasons.get(name, "")) for name, _, value in pairs
+        DockerfileVariable(name=name, value=value, reason=reasons.get(name, ""))
+        for name, _, value in pairs
     )

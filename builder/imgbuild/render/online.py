@@ -1,8 +1,6 @@
-"""The variant of a Dockerfile for people who have Docker and its folder, and nothing else.
+"""The Dockerfile variant that downloads its inputs, for use without imgbuild.
 
-Input: a Dockerfile, its lock, a registry that has the base, and addresses. Output: the same
-steps, but FROM names the published base by digest, and a stage of its own fetches the wheels. The
-steps that install stay without network and check the same hashes.
+The steps that install stay without network and check the same hashes.
 """
 
 from __future__ import annotations

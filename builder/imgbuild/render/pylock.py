@@ -1,8 +1,7 @@
-"""The lock as PEP 751 has it: a `pylock.toml` with addresses, for pip, uv and other installers.
+"""Renders a lock as a PEP 751 `pylock.toml`, for pip, uv and other installers.
 
-Input: a lock and addresses. Output: text. It names hosts, so it is never committed. A package
-with one version everywhere has one entry with its wheels; one that differs has one for each
-architecture, behind a marker.
+It names hosts, so it is never committed. A package with one version everywhere has one entry with
+its wheels; one that differs has one for each architecture, behind a marker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The lock for people without containers: a script that makes its environment and checks it.
+"""Renders a shell script that installs the packages of a lock without a container.
 
-Input: a lock, its seal, an architecture, and addresses for what no default index has. Output:
-the text of a shell script that needs a Python of the right version, and uv or pip. Packages that
-lose files, and those without a wheel, come after all others: each is installed aside or built then.
+Packages that lose files, and those without a wheel, come after all others: each is installed aside
+or built then.
 """
 
 from __future__ import annotations

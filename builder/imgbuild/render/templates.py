@@ -1,7 +1,6 @@
-"""The templates: one idea a file, in `images/templates/`; a project's own ones come first.
+"""Loads and renders the templates of `images/templates/`; a project's own take precedence.
 
-Input: a template's name and values. Output: text. A name that a template does not know is an
-error, not an empty word.
+A name that a template does not know is an error, not an empty word.
 """
 
 from __future__ import annotations

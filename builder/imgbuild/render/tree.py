@@ -1,8 +1,4 @@
-"""Members of a layer as steps of a shell: folders, links, and files that lie beside a Dockerfile.
-
-Input: the members of the layers that come from no package, for each architecture. Output: the
-same as a `Tree`, and the texts that it copies.
-"""
+"""Members of a layer as shell steps: folders, links, and files beside the Dockerfile."""
 
 from __future__ import annotations
 
@@ -12,13 +8,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.values import Arch
 
 COMMON = "files"  # the folder beside a Dockerfile that holds the files of all architectures
 
 
-class Folder(msgspec.Struct, frozen=True, kw_only=True):
+class TreeFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Folders of one mode and owner."""
 
     paths: tuple[str, ...]
@@ -33,7 +29,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
         return shlex.join(("install", "-d", "-m", self.mode, *owner, *self.paths))
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
     """A symbolic link and what it holds."""
 
     path: str
@@ -59,9 +55,9 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 class Tree(msgspec.Struct, frozen=True, kw_only=True):
     """What a layer adds, in the order in which a shell makes it."""
 
-    folders: tuple[Folder, ...]
+    folders: tuple[TreeFolder, ...]
     parents: tuple[str, ...]
-    links: tuple[Link, ...]
+    links: tuple[TreeLink, ...]
     files: tuple[File, ...]
 
     def steps(
@@ -86,13 +82,13 @@ def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
     first = next(iter(members.values()))
     folders: dict[tuple[str, int, int], list[str]] = {}
     for member in first:
-        if member.kind is Kind.FOLDER:
+        if member.kind is MemberKind.FOLDER:
             key = (f"{member.mode:04o}", member.uid, member.gid)
             folders.setdefault(key, []).append("/" + member.path)
     links = tuple(
-        Link(path="/" + member.path, target=member.target)
+        TreeLink(path="/" + member.path, target=member.target)
         for member in first
-        if member.kind is Kind.LINK
+        if member.kind is MemberKind.LINK
     )
     made = {path for paths in folders.values() for path in paths}
     parents = {posixpath.dirname(link.path) for link in links}
@@ -104,11 +100,11 @@ def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
             by_arch=len(_texts(members, member.path)) > 1,
         )
         for member in first
-        if member.kind is Kind.FILE
+        if member.kind is MemberKind.FILE
     )
     return Tree(
         folders=tuple(
-            Folder(paths=tuple(paths), mode=mode, uid=uid, gid=gid)
+            TreeFolder(paths=tuple(paths), mode=mode, uid=uid, gid=gid)
             for (mode, uid, gid), paths in folders.items()
         ),
         parents=tuple(sorted(parent for parent in parents if not _below(made, parent))),
@@ -122,7 +118,7 @@ def sources(members: Mapping[Arch, Sequence[Member]]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for arch, every in members.items():
         for member in every:
-            if member.kind is Kind.FILE:
+            if member.kind is MemberKind.FILE:
                 differs = len(_texts(members, member.path)) > 1
                 folder = f"{COMMON}-{arch.oci}" if differs else COMMON
                 found[f"{folder}/{member.path}"] = _content(member)
@@ -135,7 +131,7 @@ def _texts(members: Mapping[Arch, Sequence[Member]], path: str) -> set[bytes]:
 
 def _content(member: Member) -> bytes:
     if not isinstance(member.content, bytes):
-        message = f"{member.path} is no text of imgbuild's own"
+        message = f"{member.path} is not a text file of imgbuild"
         raise TypeError(message)
     return member.content
 

@@ -63,7 +63,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     like: Like = ""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class FileDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that differs, and why that is accepted (empty: it is not)."""
 
     path: str
@@ -140,7 +140,7 @@ class Acceptor:
 
         return _wants
 
-    def judge(self, differences: Iterable[Difference]) -> tuple[Difference, ...]:
+    def judge(self, differences: Iterable[FileDifference]) -> tuple[FileDifference, ...]:
         """The differences in the same order, with a reason where an entry accepts them."""
         judged = [self._judged(each, ("", "launcher"), {}) for each in differences]
         # Folders and RECORD speak of other files, whose own differences must be judged first.
@@ -161,8 +161,8 @@ class Acceptor:
         )
 
     def _judged(
-        self, found: Difference, ways: tuple[str, ...], known: Mapping[str, Difference]
-    ) -> Difference:
+        self, found: FileDifference, ways: tuple[str, ...], known: Mapping[str, FileDifference]
+    ) -> FileDifference:
         for place, entry in enumerate(self._accepted):
             if entry.like not in ways:
                 continue
@@ -178,13 +178,15 @@ class Acceptor:
             return msgspec.structs.replace(found, reason=entry.reason)
         return found
 
-    def _only(self, found: Difference) -> str | None:
+    def _only(self, found: FileDifference) -> str | None:
         """The side that alone has what differs; None if both have it."""
         if found.left is None:
             return self._names[1]
         return self._names[0] if found.right is None else None
 
-    def _alike(self, like: Like, found: Difference, known: Mapping[str, Difference]) -> bool:
+    def _alike(
+        self, like: Like, found: FileDifference, known: Mapping[str, FileDifference]
+    ) -> bool:
         if like == "folder":
             return _is_harmless_folder(found, known)
         left, right = (bytes(texts.get(found.path, b"")) for texts in self._texts)
@@ -195,16 +197,16 @@ class Acceptor:
         return _same_record(found.path, left, right, known)
 
 
-def _by_path(judged: Iterable[Difference]) -> dict[str, Difference]:
+def _by_path(judged: Iterable[FileDifference]) -> dict[str, FileDifference]:
     """For each path one of its differences: one that nothing accepts, if there is one."""
-    known: dict[str, Difference] = {}
+    known: dict[str, FileDifference] = {}
     for each in judged:
         if each.path not in known or not each.reason:
             known[each.path] = each
     return known
 
 
-def _is_harmless_folder(found: Difference, known: Mapping[str, Difference]) -> bool:
+def _is_harmless_folder(found: FileDifference, known: Mapping[str, FileDifference]) -> bool:
     """Whether a folder that one side lacks holds only what is accepted, or such folders."""
     if not _is_folder(found):
         return False
@@ -212,7 +214,7 @@ def _is_harmless_folder(found: Difference, known: Mapping[str, Difference]) -> b
     return all(each.reason or _is_folder(each) for each in below)
 
 
-def _is_folder(found: Difference) -> bool:
+def _is_folder(found: FileDifference) -> bool:
     return found.field == "presence" and (found.left or found.right or "").startswith("folder ")
 
 
@@ -234,7 +236,7 @@ def _launched(script: bytes) -> tuple[str, str, str] | None:
     return found["interpreter"], found["module"], found["call"]
 
 
-def _same_record(path: str, left: bytes, right: bytes, known: Mapping[str, Difference]) -> bool:
+def _same_record(path: str, left: bytes, right: bytes, known: Mapping[str, FileDifference]) -> bool:
     """Whether two RECORDs say the same of every file that is the same."""
     mine, theirs = _rows(left), _rows(right)
     site = posixpath.dirname(posixpath.dirname(path))

@@ -18,14 +18,14 @@ from imgbuild.oci.documents import Configuration
 from imgbuild.oci.image import Picture
 from imgbuild.oci.merged import Merged, Node, shown
 from imgbuild.oci.reader import Reader, inflated
-from imgbuild.show.accepted import Accepted, Acceptor, Difference
+from imgbuild.show.accepted import Accepted, Acceptor, FileDifference
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Bytes, Digest
 
 CONFIGURATION = "configuration"  # in place of a path
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
     """One of the images: its digest, how many paths it has, the bytes of all files."""
 
     name: str
@@ -38,14 +38,14 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What two images differ in. `unused` are entries of the list that accepted nothing."""
 
-    left: Side
-    right: Side
+    left: CompareSide
+    right: CompareSide
     equal: bool  # but for what is accepted
-    differences: tuple[Difference, ...]
+    differences: tuple[FileDifference, ...]
     unused: tuple[Accepted, ...]
 
     @property
-    def refused(self) -> tuple[Difference, ...]:
+    def refused(self) -> tuple[FileDifference, ...]:
         """The differences that nothing accepts."""
         return tuple(each for each in self.differences if not each.reason)
 
@@ -82,7 +82,7 @@ def compare(
     )
 
 
-def _side(name: str, picture: Picture, tree: Merged) -> Side:
+def _side(name: str, picture: Picture, tree: Merged) -> CompareSide:
     paths, size = 0, 0
     seen: set[int] = set()
     for _, node in tree.walk():
@@ -91,7 +91,9 @@ def _side(name: str, picture: Picture, tree: Merged) -> Side:
             size += node.size
         if node.names > 1:
             seen.add(id(node))
-    return Side(name=name, path=str(picture.path), digest=picture.digest, paths=paths, bytes=size)
+    return CompareSide(
+        name=name, path=str(picture.path), digest=picture.digest, paths=paths, bytes=size
+    )
 
 
 def _merged(pictures: Sequence[Picture], acceptor: Acceptor, reporter: Reporter) -> list[Merged]:
@@ -125,7 +127,7 @@ def _merged(pictures: Sequence[Picture], acceptor: Acceptor, reporter: Reporter)
 # -- files
 
 
-def _trees(left: Node, right: Node) -> Iterator[Difference]:
+def _trees(left: Node, right: Node) -> Iterator[FileDifference]:
     """The differences of two trees, folder by folder, in the order of paths."""
     first = (_names(left), _names(right))
     todo: list[tuple[str, Node | None, Node | None]] = [("", left, right)]
@@ -144,7 +146,7 @@ def _trees(left: Node, right: Node) -> Iterator[Difference]:
 
 def _nodes(
     path: str, one: Node, other: Node, first: tuple[dict[int, str], dict[int, str]]
-) -> Iterator[Difference]:
+) -> Iterator[FileDifference]:
     if one.kind != other.kind:
         yield _difference(path, "type", one.kind, other.kind)
         return
@@ -201,8 +203,8 @@ def _content(node: Node) -> str:
     return f"{node.size} bytes, sha256 {node.digest.hex()}"
 
 
-def _difference(path: str, field: str, left: str | None, right: str | None) -> Difference:
-    return Difference(
+def _difference(path: str, field: str, left: str | None, right: str | None) -> FileDifference:
+    return FileDifference(
         path=shown(path or "/"),
         field=field,
         left=None if left is None else shown(left),
@@ -213,7 +215,7 @@ def _difference(path: str, field: str, left: str | None, right: str | None) -> D
 # -- configuration
 
 
-def _configurations(left: Configuration, right: Configuration) -> Iterator[Difference]:
+def _configurations(left: Configuration, right: Configuration) -> Iterator[FileDifference]:
     mine, theirs = _settings(left), _settings(right)
     for field in sorted(mine.keys() | theirs.keys()):
         if mine.get(field) != theirs.get(field):

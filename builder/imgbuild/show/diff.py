@@ -45,7 +45,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     absent: tuple[Arch, ...] = ()
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer of a side: its name for people, its digest, and what pulling it moves."""
 
     name: str
@@ -53,19 +53,19 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     size: Bytes
 
 
-class Content(msgspec.Struct, frozen=True, kw_only=True):
+class SideContent(msgspec.Struct, frozen=True, kw_only=True):
     """A side on one architecture: kind and name of each package → version, layers, bytes of all."""
 
     packages: Mapping[tuple[str, str], str]
-    layers: tuple[Part, ...]
+    layers: tuple[DiffLayer, ...]
     size: Bytes
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
     """One of two images. If it is not `complete`, only packages that its labels name are known."""
 
     name: str
-    arch: Mapping[Arch, Content]
+    arch: Mapping[Arch, SideContent]
     complete: bool = True
 
 
@@ -74,15 +74,15 @@ def diff(old: tuple[Lock, Seal] | None, new: tuple[Lock, Seal]) -> Diff:
     return between(side(*old) if old else None, side(*new))
 
 
-def side(lock: Lock, sealed: Seal, name: str = "") -> Side:
+def side(lock: Lock, sealed: Seal, name: str = "") -> DiffSide:
     """The image of a sealed lock, under the name of its target or another."""
-    return Side(
+    return DiffSide(
         name=name or lock.target,
         arch={
-            arch: Content(
+            arch: SideContent(
                 packages=versions(lock, arch),
                 layers=tuple(
-                    Part(name=layer.name, digest=layer.digest, size=layer.size)
+                    DiffLayer(name=layer.name, digest=layer.digest, size=layer.size)
                     for layer in image.layers
                 ),
                 size=image.size,
@@ -92,7 +92,7 @@ def side(lock: Lock, sealed: Seal, name: str = "") -> Side:
     )
 
 
-def between(old: Side | None, new: Side) -> Diff:
+def between(old: DiffSide | None, new: DiffSide) -> Diff:
     """Compare two sides; on an architecture that the old one lacks, all is new.
 
     Where not all packages of one are known, only those are compared that are.
@@ -109,7 +109,7 @@ def between(old: Side | None, new: Side) -> Diff:
     )
 
 
-def _compared(old: Side | None, new: Side, arch: Arch) -> set[tuple[str, str]]:
+def _compared(old: DiffSide | None, new: DiffSide, arch: Arch) -> set[tuple[str, str]]:
     """The packages to compare: all, or those that the labels name of a side that has no lock."""
     found = [
         (one.complete, one.arch[arch].packages) for one in (old, new) if one and arch in one.arch
@@ -122,7 +122,7 @@ def _compared(old: Side | None, new: Side, arch: Arch) -> set[tuple[str, str]]:
     }
 
 
-def _arch(old: Content | None, new: Content, keys: Iterable[tuple[str, str]]) -> ArchDiff:
+def _arch(old: SideContent | None, new: SideContent, keys: Iterable[tuple[str, str]]) -> ArchDiff:
     before = old.packages if old else {}
     held = {layer.digest for layer in old.layers} if old else set()
     fresh = {layer.digest: layer for layer in new.layers if layer.digest not in held}

@@ -1,6 +1,6 @@
 """The two sides of `imgbuild diff`: targets, locks on disk, images in registries.
 
-Input: a name as a user writes it. Output: a `Side`. What lies on disk is a lock; what has a
+Input: a name as a user writes it. Output: a `DiffSide`. What lies on disk is a lock; what has a
 slash or a colon is a reference; all else is a target of the project, as it is or at a git revision.
 """
 
@@ -22,7 +22,7 @@ from imgbuild.registry.image import read
 from imgbuild.registry.reference import Reference, parse
 from imgbuild.show import diff as diffs
 from imgbuild.show import revisions
-from imgbuild.show.diff import Content, Part, Side
+from imgbuild.show.diff import DiffLayer, DiffSide, SideContent
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
@@ -32,7 +32,7 @@ LOCK = "lock.json"
 SEAL = "digests.json"
 
 
-def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SILENT) -> Side:
+def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SILENT) -> DiffSide:
     """The image that `text` names; InputError or LockStale if there is none."""
     path = Path(text)
     if path.exists():
@@ -43,7 +43,7 @@ def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SI
     return _in_registry(client, parse(text, default_tag="latest"), reporter)
 
 
-def _on_disk(path: Path, name: str) -> Side:
+def _on_disk(path: Path, name: str) -> DiffSide:
     file = path / LOCK if path.is_dir() else path
     hint = f"name a folder with {LOCK} and {SEAL}, or the former"
     if not file.is_file():
@@ -57,13 +57,13 @@ def _on_disk(path: Path, name: str) -> Side:
     return diffs.side(lock, seals.read_seal_at(place, lock, hint=hint), name)
 
 
-def _locked(name: str, matrix: Path | None) -> Side:
+def _locked(name: str, matrix: Path | None) -> DiffSide:
     images = project.find(matrix).images
     lock = locks.read_lock(images, name)
     return diffs.side(lock, seals.read_seal(images, lock))
 
 
-def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> Side:
+def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> DiffSide:
     found = revisions.sealed_at(project.find(matrix), name, revision)
     if found is None:
         message = f"{name} has no lock at {revision}"
@@ -71,7 +71,7 @@ def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> Side
     return diffs.side(*found, name=text)
 
 
-def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> Side:
+def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> DiffSide:
     found = read(client, reference)
     lock = _lock(client, reference, found.top.digest, reporter)
     if lock is None:
@@ -79,7 +79,7 @@ def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> Si
             f"{reference} carries no lock; only the package versions in its labels are compared"
         )
     content = {arch: _content(one, lock) for arch, one in found.images.items()}
-    return Side(name=str(reference), arch=content, complete=lock is not None)
+    return DiffSide(name=str(reference), arch=content, complete=lock is not None)
 
 
 def _lock(client: Client, reference: Reference, digest: Digest, reporter: Reporter) -> Lock | None:
@@ -96,7 +96,7 @@ def _lock(client: Client, reference: Reference, digest: Digest, reporter: Report
     return None
 
 
-def _content(one: PlatformImage, lock: Lock | None) -> Content:
+def _content(one: PlatformImage, lock: Lock | None) -> SideContent:
     made = [step.created_by for step in one.configuration.history if not step.empty_layer]
     names = [match[1] if (match := MADE.fullmatch(text)) else "" for text in made]
     names += [""] * (len(one.layers) - len(names))
@@ -105,10 +105,10 @@ def _content(one: PlatformImage, lock: Lock | None) -> Content:
         for key, text in one.labels.items()
         if key.startswith(VERSION)
     }
-    return Content(
+    return SideContent(
         packages=diffs.versions(lock, one.arch) if lock is not None else said,
         layers=tuple(
-            Part(name=name or layer.digest, digest=layer.digest, size=layer.size)
+            DiffLayer(name=name or layer.digest, digest=layer.digest, size=layer.size)
             for name, layer in zip(names, one.layers, strict=False)
         ),
         size=one.size,

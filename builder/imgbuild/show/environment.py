@@ -63,7 +63,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[Late, ...]
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Variables of the table that are set by the same and for the same reason."""
 
     by: Setter
@@ -75,12 +75,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     packages: tuple[str, ...] = ()
 
 
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[VariableRow, ...]:
     """The table of what is set when an image runs."""
     import yaml  # takes a while to load, and most verbs need none of it
 
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), tuple[Row, ...])
+    return msgspec.convert(yaml.safe_load(text), tuple[VariableRow, ...])
 
 
 def environment(

@@ -10,7 +10,7 @@ import msgspec
 
 from imgbuild.lock.lock import Lock
 from imgbuild.plan.seal import Seal, SealedImage
-from imgbuild.show.table import Row
+from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import Run, words
 from imgbuild.values import Arch, Bytes, Digest
 
@@ -46,13 +46,13 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     `digest` is None and `images` are empty for a target without a lock.
     """
 
-    row: Row
+    row: TableRow
     digest: Digest | None
     images: tuple[PageImage, ...]
     commands: tuple[str, ...]
 
 
-def page(row: Row, lock: Lock | None, sealed: Seal | None, registry: str | None) -> Page:
+def page(row: TableRow, lock: Lock | None, sealed: Seal | None, registry: str | None) -> Page:
     """The page of a target; `lock` and `sealed` are None if it has no current lock."""
     runs = {image.arch: image.runs for image in row.images}
     found = []
@@ -87,7 +87,7 @@ def _image(lock: Lock, arch: Arch, sealed: SealedImage, runs: Sequence[Run]) -> 
     )
 
 
-def _commands(row: Row, sealed: Seal | None, registry: str | None) -> Iterator[str]:
+def _commands(row: TableRow, sealed: Seal | None, registry: str | None) -> Iterator[str]:
     name = shlex.quote(row.target)
     if sealed is None:
         yield f"imgbuild lock {name}"
@@ -117,7 +117,7 @@ def lines(found: Page) -> Iterator[str]:
     yield from (f"  {command}" for command in found.commands)
 
 
-def _fields(row: Row) -> Iterator[str]:
+def _fields(row: TableRow) -> Iterator[str]:
     pins = ", ".join(f"{name} {version}" for name, version in row.pins.items())
     fields = {
         "Versions": f"CUDA {row.cuda}, Python {row.python}, {pins}",

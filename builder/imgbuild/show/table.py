@@ -34,7 +34,7 @@ BEGIN, END = "<!-- images -->", "<!-- /images -->"
 MADE = "<!-- made from locks and proofs by: imgbuild list --into README.md -->"
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class TableImage(msgspec.Struct, frozen=True, kw_only=True):
     """A sealed image: its manifest's digest, what a pull moves in bytes, what proves it.
 
     `runs` are those that count, of each tier on each kind of GPU the latest; `proven` says the same
@@ -48,7 +48,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     proven: str = NO_PROOF
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """One target. `pins` maps packages to versions; `exclude` maps architectures to reasons.
 
     `indexes` maps packages to indexes other than the default. `state` is how far it is (see
@@ -71,19 +71,21 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     proof: str
     state: str = ""
     reasons: tuple[str, ...] = ()
-    images: tuple[Picture, ...] = ()
+    images: tuple[TableImage, ...] = ()
 
 
-def picture(arch: Arch, digest: Digest, size: Bytes, runs: Sequence[Run]) -> Picture:
+def picture(arch: Arch, digest: Digest, size: Bytes, runs: Sequence[Run]) -> TableImage:
     """An image and the runs that count for it."""
     told = "; ".join(words(run) for run in runs)
-    return Picture(arch=arch, digest=digest, size=size, runs=tuple(runs), proven=told or NO_PROOF)
+    return TableImage(
+        arch=arch, digest=digest, size=size, runs=tuple(runs), proven=told or NO_PROOF
+    )
 
 
-def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[Row, ...]:
+def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
     """A row for each selected target, with the architectures that were selected."""
     return tuple(
-        Row(
+        TableRow(
             target=item.name,
             summary=item.target.summary,
             cuda=item.target.cuda,
@@ -102,7 +104,7 @@ def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[Row, ...]:
     )
 
 
-def text(table: Sequence[Row]) -> list[str]:
+def text(table: Sequence[TableRow]) -> list[str]:
     """Lines of aligned columns, the first one of them the head."""
     return _aligned(_cells(table))
 
@@ -115,7 +117,7 @@ def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def narrow(table: Sequence[Row]) -> list[str]:
+def narrow(table: Sequence[TableRow]) -> list[str]:
     """Lines of aligned columns that fit 80 characters; the first line is the head."""
     cells = [["name", "CUDA", *SHORT.values(), "tested"]]
     cells += [
@@ -125,7 +127,7 @@ def narrow(table: Sequence[Row]) -> list[str]:
     return _aligned(cells)
 
 
-def _tested(row: Row) -> str:
+def _tested(row: TableRow) -> str:
     """The highest tier that passed for an image of the row, or that a tier failed."""
     runs = [run for image in row.images for run in image.runs]
     passed = [run.tier for run in runs if run.good]
@@ -135,14 +137,14 @@ def _tested(row: Row) -> str:
     return TESTED[max(passed, key=TIERS.index)] if passed else NONE
 
 
-def markdown(table: Sequence[Row]) -> list[str]:
+def markdown(table: Sequence[TableRow]) -> list[str]:
     """Lines of a Markdown table."""
     head, *body = _cells(table)
     lines = [head, ["---"] * len(head), *body]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
-def _cells(table: Sequence[Row]) -> list[list[str]]:
+def _cells(table: Sequence[TableRow]) -> list[list[str]]:
     packages = [name for name in COLUMNS if any(name in row.pins for row in table)]
     also = ["also"] * any(_also(row) for row in table)
     state = ["state"] * any(row.state for row in table)
@@ -154,7 +156,7 @@ def _cells(table: Sequence[Row]) -> list[list[str]]:
     return [head, *([*line, *end] for line, end in zip(lines, ends, strict=True))]
 
 
-def images(table: Sequence[Row]) -> list[str]:
+def images(table: Sequence[TableRow]) -> list[str]:
     """Lines of a Markdown table of the images there are: sizes as a pull moves them, and proofs."""
     own = ("torch", "vllm", "trl", "verl")
     sealed = [row for row in table if row.images]
@@ -181,7 +183,7 @@ def into(text: str, lines: Sequence[str]) -> str | None:
     return before + "\n".join(lines) + after if begin and end else None
 
 
-def _proofs(row: Row) -> list[str]:
+def _proofs(row: TableRow) -> list[str]:
     """Of each image, where it was proven: "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
     several = len(row.images) > 1
     return [
@@ -195,7 +197,7 @@ def short(digest: Digest) -> str:
     return digest.partition(":")[2][:DIGITS]
 
 
-def _line(row: Row, packages: Sequence[str], *, also: bool, state: bool) -> list[str]:
+def _line(row: TableRow, packages: Sequence[str], *, also: bool, state: bool) -> list[str]:
     versions = (row.pins.get(name, NONE) for name in packages)
     mode = row.flashinfer
     if "flashinfer-python" in row.pins:
@@ -206,12 +208,12 @@ def _line(row: Row, packages: Sequence[str], *, also: bool, state: bool) -> list
     return [row.target, row.cuda, row.python, *versions, *others, mode, arches, row.as_of, *told]
 
 
-def _also(row: Row) -> str:
+def _also(row: TableRow) -> str:
     """The pins that have no column: "sglang 0.5.12, ray 2.58.0"."""
     return ", ".join(f"{name} {pin}" for name, pin in row.pins.items() if name not in OWN_PLACE)
 
 
-def shown(project: Project, row: Row) -> Row:
+def shown(project: Project, row: TableRow) -> TableRow:
     """`row` with the images of its seal as it lies there, if it has one, and what proves them."""
     path = seals.seal_path(project.images, row.target)
     if not path.exists():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.tar import Member
 from imgbuild.sif.files import labels
-from imgbuild.sif.image import Image, file, folder, words
+from imgbuild.sif.image import SifSource, file, folder, words
 
 LOCK = "opt/imgbuild/lock.json"
 LOCAL = """\
@@ -17,7 +17,7 @@ LOCAL = """\
 """
 
 
-def members(image: Image, tree: Merged) -> list[Member]:
+def members(image: SifSource, tree: Merged) -> list[Member]:
     """The members of a layer on top of the image whose files are `tree`."""
     made = [
         file("etc/environment", environment(image)),
@@ -35,12 +35,12 @@ def members(image: Image, tree: Merged) -> list[Member]:
     return [*(folder(path) for path in wanted if tree.find(path) is None), *made]
 
 
-def environment(image: Image) -> str:
+def environment(image: SifSource) -> str:
     """One NAME=VALUE a line; enroot replaces ${NAME} by the host's value."""
     return "".join(f"{item}\n" for item in image.settings.env or () if "\n" not in item)
 
 
-def mounts(image: Image) -> str:
+def mounts(image: SifSource) -> str:
     """An fstab that makes each volume of the image a writable folder."""
     return "".join(
         f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev\n"
@@ -48,7 +48,7 @@ def mounts(image: Image) -> str:
     )
 
 
-def start(image: Image) -> str:
+def start(image: SifSource) -> str:
     """The start script: runs its arguments, or the image's command, with the entry point."""
     place = words([image.settings.working_dir or "/"])
     entrypoint = image.settings.entrypoint or ()

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from imgbuild import codec
 from imgbuild.oci.merged import Merged
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.sif import container
-from imgbuild.sif.image import Image, file, folder, link, words
+from imgbuild.sif.image import SifSource, file, folder, link, words
 from imgbuild.values import Digest, digest_of
 
 HOME = ".singularity.d"
@@ -79,7 +79,7 @@ ACTIONS = {
 START = "#!/bin/sh\n# An instance keeps running by itself: nothing is started in it.\n"
 
 
-def members(image: Image, tree: Merged) -> list[Member]:
+def members(image: SifSource, tree: Merged) -> list[Member]:
     """The members of a layer on top of the image whose files are `tree`."""
     made = [folder(HOME), folder(f"{HOME}/env"), folder(f"{HOME}/actions"), folder(LIBRARIES[1:])]
     made += [file(f"{HOME}/{name}", text, mode) for name, (text, mode) in _texts(image).items()]
@@ -92,7 +92,7 @@ def members(image: Image, tree: Merged) -> list[Member]:
     return [*_above(made, tree), *made]
 
 
-def objects(image: Image) -> list[container.Object]:
+def objects(image: SifSource) -> list[container.Object]:
     """The objects of the SIF: definition, metadata for `apptainer inspect`, config and lock."""
     made = [
         container.Object(kind=container.DEFINITION, data=definition(image).encode()),
@@ -113,7 +113,7 @@ def config_of(path: Path) -> Digest | None:
     return next((digest_of(data) for data in found), None)
 
 
-def labels(image: Image) -> dict[str, str]:
+def labels(image: SifSource) -> dict[str, str]:
     """The image's labels, and those with the digests of image and lock."""
     own = {IMAGE_LABEL: image.digest}
     if image.lock:
@@ -121,7 +121,7 @@ def labels(image: Image) -> dict[str, str]:
     return {**(image.settings.labels or {}), **own}
 
 
-def definition(image: Image) -> str:
+def definition(image: SifSource) -> str:
     """The origin of the image, in the format of Apptainer's definition files.
 
     It has the digest but no name, so that the same image gives the same file under any name.
@@ -129,7 +129,7 @@ def definition(image: Image) -> str:
     return f"bootstrap: oci\nfrom: image@{image.digest}\n"
 
 
-def environment(image: Image) -> str:
+def environment(image: SifSource) -> str:
     """The image's environment as a shell script, with values quoted.
 
     HOME is left out: Apptainer uses the caller's, which it mounts, or that of --home. So are the
@@ -143,7 +143,7 @@ def environment(image: Image) -> str:
     return "\n".join(lines) + "\n"
 
 
-def left_out(image: Image) -> list[str]:
+def left_out(image: SifSource) -> list[str]:
     """The variables of the image that a shell cannot set."""
     return [name for name in image.environment if not _settable(name)]
 
@@ -152,20 +152,20 @@ def _settable(name: str) -> bool:
     return name.isascii() and name.isidentifier() and name not in READ_ONLY
 
 
-def kept_out(image: Image) -> str:
+def kept_out(image: SifSource) -> str:
     """A shell script that keeps the caller's Python packages out, unless the image sets these."""
     names = [name for name in UNWANTED if name not in image.environment]
     return "".join([KEPT_OUT, *(f"export {name}=\n" for name in names), UNFIT])
 
 
-def runscript(image: Image) -> str:
+def runscript(image: SifSource) -> str:
     """The runscript: runs its arguments, or the image's command, with the entry point."""
     default = f'[ "$#" -gt 0 ] || set -- {words(image.command)}\n' if image.command else ""
     entrypoint = words(image.settings.entrypoint or ())
     return f'#!/bin/sh\n{default}exec {f"{entrypoint} " if entrypoint else ""}"$@"\n'
 
 
-def _texts(image: Image) -> dict[str, tuple[str | bytes, int]]:
+def _texts(image: SifSource) -> dict[str, tuple[str | bytes, int]]:
     """The files below `HOME`, with their modes."""
     return {
         "Singularity": (definition(image), 0o644),
@@ -178,7 +178,7 @@ def _texts(image: Image) -> dict[str, tuple[str | bytes, int]]:
     }
 
 
-def _inspected(image: Image) -> bytes:
+def _inspected(image: SifSource) -> bytes:
     """The metadata of `apptainer inspect`, which need not start a container then."""
     scripts = ("env/10-docker2singularity.sh", "env/90-environment.sh")
     texts = _texts(image)
@@ -200,6 +200,6 @@ def _free(tree: Merged, path: str) -> bool:
 
 def _above(made: Sequence[Member], tree: Merged) -> list[Member]:
     """The parent folders of `made` that the image does not have."""
-    have = {member.path for member in made if member.kind is Kind.FOLDER}
+    have = {member.path for member in made if member.kind is MemberKind.FOLDER}
     paths = {member.path.rpartition("/")[0] for member in made} - have - {""}
     return [folder(path) for path in sorted(paths) if tree.find(path) is None]

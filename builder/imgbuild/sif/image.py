@@ -1,6 +1,6 @@
 """What a SIF or a squashfs is made of: an image in a layout, its configuration, its lock.
 
-Input: a layout. Output: an `Image`, of which all files that are added are a function.
+Input: a layout. Output: an `SifSource`, of which all files that are added are a function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.tar import END, Kind, Member, header, padding, sort_key
+from imgbuild.oci.tar import END, Member, MemberKind, header, padding, sort_key
 from imgbuild.values import Arch, Digest
 
 
@@ -34,7 +34,7 @@ class _Document(msgspec.Struct, frozen=True):
     created: str = "1970-01-01T00:00:00Z"
 
 
-class Image(msgspec.Struct, frozen=True, kw_only=True):
+class SifSource(msgspec.Struct, frozen=True, kw_only=True):
     """An image on one architecture. `time` is when it was made, in seconds since 1970."""
 
     name: str
@@ -57,7 +57,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
         return command if entrypoint or command else ("/bin/sh",)
 
 
-def read(layout: Layout, arch: Arch, lock: bytes = b"") -> Image:
+def read(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
     """The image of `layout` on `arch`; IntegrityError if its configuration is none."""
     stored = layout.image(arch)
     config = layout.blob(stored.config.digest).read_bytes()
@@ -68,7 +68,7 @@ def read(layout: Layout, arch: Arch, lock: bytes = b"") -> Image:
     except ValueError as error:
         message = f"{layout.path}: the configuration for {arch} was made at {found.created!r}"
         raise IntegrityError(message, hint="build or pull the image again") from error
-    return Image(
+    return SifSource(
         name=layout.name or "image",  # not the folder's: bytes follow from the image
         arch=arch,
         digest=stored.manifest.digest,
@@ -96,12 +96,12 @@ def file(path: str, text: str | bytes, mode: int = 0o644) -> Member:
 
 def folder(path: str, mode: int = 0o755) -> Member:
     """An empty folder."""
-    return Member(path=path, kind=Kind.FOLDER, mode=mode)
+    return Member(path=path, kind=MemberKind.FOLDER, mode=mode)
 
 
 def link(path: str, target: str) -> Member:
     """A symbolic link."""
-    return Member(path=path, kind=Kind.LINK, mode=0o777, target=target)
+    return Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target)
 
 
 def words(command: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.oci.documents import MANIFEST, Descriptor
-from imgbuild.registry.client import Client, Outcome, bytes_source, file_source
+from imgbuild.registry.client import Client, UploadOutcome, bytes_source, file_source
 from imgbuild.registry.reference import TAG, Reference, Repository
 from imgbuild.sif.convert import ConvertedImage, PushedSif
 from imgbuild.system.reporter import SILENT, Reporter
@@ -49,7 +49,7 @@ def push(
     with reporter.progress(f"pushing {made.output.name}", made.size) as bar:
         outcome = client.upload(repository, sif, advance=bar.advance)
     digest = client.put_manifest(repository, document, MANIFEST, tag=named.target)
-    moved = made.size if outcome is Outcome.UPLOADED else 0
+    moved = made.size if outcome is UploadOutcome.UPLOADED else 0
     return PushedSif(reference=str(named), digest=digest, image=made.image, moved=moved)
 
 

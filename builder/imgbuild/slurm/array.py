@@ -1,9 +1,8 @@
-"""A verb for many targets as one Slurm array: a task for each, followed to its end, resumed.
+"""Runs a verb for many targets as one Slurm array, with one task for each target.
 
-Input: a verb with its arguments, and targets with the digests that they are to have. Output:
-an `Ended` for each target. An order is a folder on the shared disk: the script, order.json, and of
-each task its log, its answer and its state, which the task itself writes in one step. What an order
-of the same verb, arguments and digest has done, or has still in Slurm's queue, is not asked again.
+An order is a folder on the shared disk: the script, order.json, and of each task its log, its
+answer and its state, which the task itself writes in one step. What an order of the same verb,
+arguments and digest has done, or has still in Slurm's queue, is not asked again.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     digest: Digest
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class JobArray(msgspec.Struct, frozen=True, kw_only=True):
     """An array: task `n` is tasks[n]. `job` is "" until sbatch has answered."""
 
     verb: str
@@ -69,7 +68,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return f"0-{len(self.tasks) - 1}{most}"
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     """What a task says of itself: running, or done with the status of its command."""
 
     state: str
@@ -77,7 +76,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
     """A task's end. `state` is Slurm's word, COMPLETED if the command ended by itself.
 
     `status` is the command's, None if it did not end; `answer` what it wrote to stdout.
@@ -110,10 +109,10 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(said).removeprefix("error: ") or f"ended with status {self.status}"
 
 
-class Followed(msgspec.Struct, frozen=True, kw_only=True):
+class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task that is looked after: its order and its number there."""
 
-    order: Order
+    order: JobArray
     number: int
 
     @property
@@ -127,7 +126,7 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
         return self.order.job, self.number
 
 
-def submit(order: Order, images: Path) -> Order:
+def submit(order: JobArray, images: Path) -> JobArray:
     """Write the order and hand it to Slurm; the order with its job's number."""
     text = templates.render("slurm/array.j2", order, images=images)
     order.place.mkdir(parents=True)
@@ -159,7 +158,7 @@ def start(
     name: str,
     throttle: int = 0,
     reporter: Reporter = SILENT,
-) -> list[Followed]:
+) -> list[ArrayTask]:
     """Submit `tasks` as one array, whose order is a new folder in `top`.
 
     Folders sort by time. Slurm's name of the array begins with `name`, and is unique.
@@ -167,7 +166,7 @@ def start(
     mark = secrets.token_hex(4)
     folder = top / f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S%f}-{mark}"
     order = submit(
-        Order(
+        JobArray(
             verb=verb,
             name=f"{name}-{mark}",
             folder=str(folder),
@@ -180,7 +179,7 @@ def start(
         project.images,
     )
     reporter.info(f"submitted as job {order.job}; its files are in {folder}")
-    return [Followed(order=order, number=number) for number in range(len(tasks))]
+    return [ArrayTask(order=order, number=number) for number in range(len(tasks))]
 
 
 def known(
@@ -189,7 +188,7 @@ def known(
     command: Sequence[str],
     tasks: Iterable[Task],
     options: tuple[str, ...] | None = None,
-) -> list[Followed]:
+) -> list[ArrayTask]:
     """The newest order of each task with this verb, command and digest; some have none.
 
     With `options` also with the same ones of sbatch: a test has passed where it ran, and on no
@@ -197,9 +196,9 @@ def known(
     An order whose number was not written, since imgbuild was killed, is looked for by its name.
     """
     wanted = set(tasks)
-    found: dict[Task, Followed] = {}
+    found: dict[Task, ArrayTask] = {}
     for path in sorted(top.glob(f"*/{ORDER}"), reverse=True):
-        order = codec.read(path, Order, what="order", hint=f"remove {path.parent}")
+        order = codec.read(path, JobArray, what="order", hint=f"remove {path.parent}")
         if order.verb != verb or order.command != tuple(command):
             continue
         if options is not None and order.options != options:
@@ -208,11 +207,11 @@ def known(
             order = msgspec.structs.replace(order, job=commands.named(order.name))
         for number, task in enumerate(order.tasks):
             if task in wanted and task not in found:
-                found[task] = Followed(order=order, number=number)
+                found[task] = ArrayTask(order=order, number=number)
     return list(found.values())
 
 
-def sort(followed: Sequence[Followed]) -> tuple[list[Ended], list[Followed], list[Followed]]:
+def sort(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask], list[ArrayTask]]:
     """Those that are done well, those still in Slurm's hands, and those to be asked again.
 
     A task that Slurm is ending, COMPLETING, and that has not done its work, will not do it.
@@ -230,12 +229,12 @@ def sort(followed: Sequence[Followed]) -> tuple[list[Ended], list[Followed], lis
     return done, live, again
 
 
-def follow(followed: Sequence[Followed], reporter: Reporter = SILENT) -> list[Ended]:
+def follow(followed: Sequence[ArrayTask], reporter: Reporter = SILENT) -> list[TaskEnd]:
     """Wait for the end of each task, saying what changes; an interrupt passes through."""
     left = list(followed)
     seen: dict[str, str] = {}
     missing: dict[str, int] = {}
-    finished: list[Ended] = []
+    finished: list[TaskEnd] = []
     pause, silent = FIRST_PAUSE, 0.0
     with reporter.progress("Slurm", len(left), unit="targets") as bar:
         while left:
@@ -270,8 +269,8 @@ def _bear(error: WorkFailed, silent: float, reporter: Reporter) -> None:
 
 
 def _look(
-    one: Followed, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
-) -> Ended | None:
+    one: ArrayTask, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
+) -> TaskEnd | None:
     """How `one` stands: its end, or None; a change is said."""
     state = read_state(one)
     if state is not None and state.state == "done":
@@ -295,7 +294,7 @@ def _look(
     return end
 
 
-def read_state(one: Followed) -> State | None:
+def read_state(one: ArrayTask) -> TaskState | None:
     """What the task says of itself; None if it has said nothing.
 
     The folder is listed: for a while NFS says of a single file what it was when last asked for.
@@ -303,15 +302,15 @@ def read_state(one: Followed) -> State | None:
     path = one.order.place / f"{one.target}.state.json"
     if path.name not in {each.name for each in one.order.place.glob("*.json")}:
         return None
-    return codec.read(path, State, what="state of a task", hint=f"remove {path}")
+    return codec.read(path, TaskState, what="state of a task", hint=f"remove {path}")
 
 
-def ended(one: Followed, word: str, state: State | None) -> Ended:
+def ended(one: ArrayTask, word: str, state: TaskState | None) -> TaskEnd:
     """The end of `one`, with what it left."""
     place = one.order.place / f"{one.number}.log"
     answer = one.order.place / f"{one.target}.answer.json"
     log = place.read_text(encoding="utf-8", errors="replace").splitlines() if place.exists() else []
-    return Ended(
+    return TaskEnd(
         target=one.target,
         job=f"{one.order.job}_{one.number}",
         state=word,
@@ -322,7 +321,7 @@ def ended(one: Followed, word: str, state: State | None) -> Ended:
     )
 
 
-def cancel(followed: Iterable[Followed]) -> str:
+def cancel(followed: Iterable[ArrayTask]) -> str:
     """Take tasks from Slurm; what Slurm said if it could not."""
     numbers: dict[str, list[int]] = {}
     for one in followed:

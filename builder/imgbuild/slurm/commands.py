@@ -1,7 +1,6 @@
-"""Slurm's own commands: submit a script, look at jobs, cancel them.
+"""Slurm's commands: submit a script, query jobs, cancel them.
 
-Input: a script, job numbers. Output: a job's number and the states of tasks, in Slurm's own
-words. Every node is taken to see the same files at the same paths, as on any cluster.
+Every node is taken to see the same files at the same paths, as on any cluster.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two looks
 SILENCE = 600.0  # seconds of waiting in which Slurm may fail to answer: its controller restarts
 
 
-class End(NamedTuple):
+class JobEnd(NamedTuple):
     """How a job ended: Slurm's word, and a status that is 0 only where the work ended well."""
 
     number: str
@@ -52,7 +51,7 @@ def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
 
 def wait(
     script: str, folder: Path, options: Sequence[str] = (), reporter: Reporter = SILENT
-) -> End:
+) -> JobEnd:
     """As `submit`, and wait for the job's end. An interrupt cancels the job, and passes through."""
     number = submit(script, folder, options)
     reporter.info(f"submitted as job {number}")
@@ -66,7 +65,7 @@ def wait(
         raise
 
 
-def ended(number: str) -> End:
+def ended(number: str) -> JobEnd:
     """Wait for the end of a job, whoever submitted it; an interrupt leaves it as it is.
 
     WorkFailed if Slurm is silent for long.
@@ -75,7 +74,7 @@ def ended(number: str) -> End:
     while True:
         state, status = _shown(number)
         if state and state not in LIVE:
-            return End(number, state, status)
+            return JobEnd(number, state, status)
         silent = 0.0 if state else silent + pause
         if silent > SILENCE:
             message = f"Slurm does not answer; job {number} was left to it"

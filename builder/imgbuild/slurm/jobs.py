@@ -1,8 +1,7 @@
-"""Job scripts for Slurm: what a script holds, and its text from images/templates/slurm.
+"""Job scripts for Slurm, rendered from images/templates/slurm.
 
-Input: a lock, its seal, an allocation, a container, a command. Output: a `JobScript` and the
-text of a bash script that needs nothing of imgbuild. Words that would not mean the same in a line
-of #SBATCH, in a list of mounts or in a shell are refused here, not quoted in the hope of the best.
+Words that would not mean the same in a line of #SBATCH, in a list of mounts or in a shell are
+refused here, not quoted in the hope of the best.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ LOGS = r"--output|-o\w*|--error|-e\w*|--chdir|-D\w*"
 PYTHON = r"(.*/)?python[\d.]*"
 
 
-class Job(enum.StrEnum):
+class ScriptKind(enum.StrEnum):
     """What kind of work a script does."""
 
     SINGLE = "single"
@@ -92,7 +91,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()
 
 
-class Variable(msgspec.Struct, frozen=True):
+class EnvVariable(msgspec.Struct, frozen=True):
     """A variable that the script sets."""
 
     name: str
@@ -106,13 +105,13 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
     digest: Digest
     cache: str
     name: str
-    job: Job
+    job: ScriptKind
     allocation: Allocation
     container: Container
     command: tuple[str, ...] = ()
     model: str = ""
     stage: tuple[str, ...] = ()
-    environment: tuple[Variable, ...] = ()
+    environment: tuple[EnvVariable, ...] = ()
     passed: tuple[str, ...] = ()
     scratch: str = ""
     log: str = LOG
@@ -125,11 +124,11 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
         nodes = self.allocation.nodes
         several = f"{nodes} nodes" if nodes > 1 else "one node"
         return {
-            Job.SINGLE: "a command on one node",
-            Job.RAY: f"a command on a Ray cluster of {several}",
-            Job.TRL_SERVER: f"TRL with its vLLM server on one node, trainers on {nodes - 1}",
-            Job.VERL: f"verl on a Ray cluster of {several}",
-            Job.CHECK: f"what {several} would give a job, tried in two minutes",
+            ScriptKind.SINGLE: "a command on one node",
+            ScriptKind.RAY: f"a command on a Ray cluster of {several}",
+            ScriptKind.TRL_SERVER: f"TRL with its vLLM server on one node, trainers on {nodes - 1}",
+            ScriptKind.VERL: f"verl on a Ray cluster of {several}",
+            ScriptKind.CHECK: f"what {several} would give a job, tried in two minutes",
         }[self.job]
 
     @property
@@ -152,12 +151,12 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def wait(self) -> int:
         """Seconds that what the command needs has to start."""
-        return SERVER_WAIT if self.job is Job.TRL_SERVER else RAY_WAIT
+        return SERVER_WAIT if self.job is ScriptKind.TRL_SERVER else RAY_WAIT
 
     @property
     def warning(self) -> int:
         """Seconds before the end at which the script is told of it."""
-        return CHECK_WARNING if self.job is Job.CHECK else WARNING
+        return CHECK_WARNING if self.job is ScriptKind.CHECK else WARNING
 
     @property
     def launched(self) -> tuple[str, ...]:
@@ -178,7 +177,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 def script(
     lock: Lock,
     digest: Digest,
-    job: Job,
+    job: ScriptKind,
     allocation: Allocation,
     container: Container,
     **more: object,
@@ -203,30 +202,30 @@ def script(
 
 def text(made: JobScript, images: Path | None) -> str:
     """The text of the script."""
-    name = "ray-job" if made.job is Job.RAY else made.job.value
+    name = "ray-job" if made.job is ScriptKind.RAY else made.job.value
     return templates.render(f"slurm/{name}.j2", made, images=images)
 
 
-def variables(words: Sequence[str]) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
+def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str, ...]]:
     """`--env` as variables that are set (NAME=VALUE) and names that are passed on (NAME)."""
     pairs = [word.partition("=") for word in words]
     wrong = [name for name, _, _ in pairs if not re.fullmatch(VARIABLE, name, re.ASCII)]
     if wrong:
-        message = f"--env {wrong[0]!r} is no name of a variable"
+        message = f"--env {wrong[0]!r} is not a variable name"
         raise InputError(message, hint="write --env NAME=VALUE, or --env NAME to pass it on")
     wrong = [name for name, _, _ in pairs if re.fullmatch(READ_ONLY, name)]
     if wrong:
         message = f"--env {wrong[0]}: the shell, Slurm or the job script sets it, and nobody else"
         raise InputError(message, hint="leave it out, or take another name")
     return (
-        tuple(Variable(name, value) for name, sign, value in pairs if sign),
+        tuple(EnvVariable(name, value) for name, sign, value in pairs if sign),
         tuple(name for name, sign, _ in pairs if not sign),
     )
 
 
-def _timed(allocation: Allocation, job: Job) -> Allocation:
+def _timed(allocation: Allocation, job: ScriptKind) -> Allocation:
     """A check has a time of its own unless it is given another."""
-    if job is Job.CHECK and not allocation.time:
+    if job is ScriptKind.CHECK and not allocation.time:
         return msgspec.structs.replace(allocation, time=CHECK_TIME)
     return allocation
 
@@ -235,28 +234,36 @@ def _fits(made: JobScript, lock: Lock) -> list[str]:
     """What the job needs and is not given, or what the image lacks for it."""
     job, asked = made.job, made.allocation
     versions = [resolution.versions for resolution in lock.arch.values()]
-    needed = {Job.RAY: ("ray",), Job.VERL: ("ray", "verl"), Job.TRL_SERVER: ("trl", "vllm")}
+    needed = {
+        ScriptKind.RAY: ("ray",),
+        ScriptKind.VERL: ("ray", "verl"),
+        ScriptKind.TRL_SERVER: ("trl", "vllm"),
+    }
     wrong = [
         f"--job {job}: {lock.target} has no {package}"
         for package in needed.get(job, ())
         if not all(package in each for each in versions)
     ]
-    if job is Job.TRL_SERVER and not wrong:
+    if job is ScriptKind.TRL_SERVER and not wrong:
         old = [each["trl"] for each in versions if Version(each["trl"]) < OLDEST_SERVER]
         wrong += [f"--job {job}: trl {old[0]} has no server; 0.16 is the first"] if old else []
-    if job is not Job.CHECK and not made.command:
+    if job is not ScriptKind.CHECK and not made.command:
         wrong.append(f"--job {job}: what is to run stands behind --, as in: -- python train.py")
-    if job is Job.SINGLE and asked.nodes != 1:
+    if job is ScriptKind.SINGLE and asked.nodes != 1:
         wrong.append(f"--job single with --nodes {asked.nodes}: one node; for several: --job ray")
-    if job is Job.TRL_SERVER and asked.nodes < 2:
+    if job is ScriptKind.TRL_SERVER and asked.nodes < 2:
         wrong.append(f"--job {job} needs --nodes 2 or more: one for the server, others to train")
-    if job is Job.TRL_SERVER and made.command != made.launched and not _launches(made.launched):
+    if (
+        job is ScriptKind.TRL_SERVER
+        and made.command != made.launched
+        and not _launches(made.launched)
+    ):
         wrong.append(f"--job {job}: accelerate starts Python itself, without options: -- train.py")
-    if job is not Job.CHECK and (job is Job.TRL_SERVER) != bool(made.model):
+    if job is not ScriptKind.CHECK and (job is ScriptKind.TRL_SERVER) != bool(made.model):
         wrong.append("--served-model and --job trl-server need each other")
-    if job in (Job.TRL_SERVER, Job.VERL) and not asked.gpus:
+    if job in (ScriptKind.TRL_SERVER, ScriptKind.VERL) and not asked.gpus:
         wrong.append(f"--job {job} needs GPUs: --gpus N for each node")
-    if job in (Job.RAY, Job.VERL) and "RAY_ADDRESS" in made.given:
+    if job in (ScriptKind.RAY, ScriptKind.VERL) and "RAY_ADDRESS" in made.given:
         wrong.append(f"--env RAY_ADDRESS: --job {job} sets it, to the Ray that it starts")
     if made.container.pyxis and made.container.words:
         wrong.append("--apptainer does not go with --pyxis")
@@ -270,7 +277,7 @@ def _launches(words: tuple[str, ...]) -> bool:
 
 def _places(made: JobScript) -> list[str]:
     """What is wrong with the values that Slurm or a container's runtime reads."""
-    wrong = words(made.allocation, log=made.job is Job.CHECK)
+    wrong = words(made.allocation, log=made.job is ScriptKind.CHECK)
     # enroot divides a list of mounts by white space, too.
     sign = r"[^,:\s\0]" if made.container.pyxis else r"[^,:\n\0]"
     without = "commas, colons and spaces" if made.container.pyxis else "commas and colons"

@@ -22,7 +22,7 @@ from imgbuild.plan.seal import SealedImage
 from imgbuild.project import Project
 from imgbuild.report import OUTCOMES, Tier, count, passed
 from imgbuild.smoke import records, run
-from imgbuild.smoke.records import Content, FirstFailure, Result, Run
+from imgbuild.smoke.records import FirstFailure, ImageContent, Result, Run
 from imgbuild.smoke.reports import ImageRun, pairs, refuse
 from imgbuild.values import Arch, Digest
 
@@ -58,7 +58,7 @@ def prove(project: Project, found: Iterable[ImageRun], store: Store) -> tuple[Re
         records.read_ledger(project.images, target)
     recorded = []
     for claim, made, image in runs:
-        contents = {made.config: Content(diff_ids=diff_ids(image))}
+        contents = {made.config: ImageContent(diff_ids=diff_ids(image))}
         new = records.add(project.images, claim.target, [made], contents, store)
         recorded.append(
             Recorded(

@@ -98,7 +98,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.result == "pass"
 
 
-class Content(msgspec.Struct, frozen=True, kw_only=True):
+class ImageContent(msgspec.Struct, frozen=True, kw_only=True):
     """The content of an image: the diff ids of its layers, bottom first."""
 
     diff_ids: tuple[Digest, ...]
@@ -109,7 +109,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = LEDGER_FORMAT
     target: str
-    images: dict[Digest, Content] = {}
+    images: dict[Digest, ImageContent] = {}
     runs: tuple[Run, ...] = ()
 
 
@@ -166,7 +166,7 @@ def _faults(found: Ledger, target: str, file: str) -> Iterable[Problem]:
         yield _problem(f"images.{config}", "no run refers to it", config)
 
 
-def merge(ledger: Ledger, runs: Iterable[Run], images: Mapping[Digest, Content]) -> Ledger:
+def merge(ledger: Ledger, runs: Iterable[Run], images: Mapping[Digest, ImageContent]) -> Ledger:
     """`ledger` with `runs`, whose contents are in `images`; a run with the same key is replaced."""
     together = {run.key: run for run in (*ledger.runs, *runs)}
     ordered = tuple(run for _, run in sorted(together.items()))
@@ -181,7 +181,7 @@ def add(
     images: Path,
     target: str,
     runs: Iterable[Run],
-    contents: Mapping[Digest, Content],
+    contents: Mapping[Digest, ImageContent],
     store: Store,
 ) -> bool:
     """Add `runs` to the test records of `target`; False if all were recorded already.
@@ -200,7 +200,7 @@ def counting(
 
     Empty if the recorded content of `config` differs from `diff_ids`.
     """
-    if ledger.images.get(config) != Content(diff_ids=diff_ids):
+    if ledger.images.get(config) != ImageContent(diff_ids=diff_ids):
         return ()
     latest: dict[tuple[int, tuple[str, ...]], Run] = {}
     for run in ledger.runs:

@@ -18,7 +18,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import Base, DebianBase, User
 from imgbuild.oci.content import Files, pieces
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan.plan import DebianRecipe
 from imgbuild.values import Arch
 
@@ -66,13 +66,13 @@ def _fill(root: Path, members: Sequence[Member]) -> None:
             path = temporary / member.path
             path.parent.mkdir(parents=True, exist_ok=True)
             match member.kind:
-                case Kind.FOLDER:
+                case MemberKind.FOLDER:
                     path.mkdir(exist_ok=True)
-                case Kind.LINK:
+                case MemberKind.LINK:
                     path.symlink_to(member.target)
-                case Kind.HARD:
+                case MemberKind.HARD:
                     hard.append(member)
-                case Kind.FILE:
+                case MemberKind.FILE:
                     with path.open("wb") as file:
                         for piece in pieces(member.content or b"", member.size, member.path, files):
                             file.write(piece)

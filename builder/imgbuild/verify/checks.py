@@ -1,8 +1,4 @@
-"""What was checked of an image, and how it came out.
-
-Input: pieces of work that find something out. Output: `Check`s, in the order in which they
-were made: passed, failed, or not checked and why.
-"""
+"""The checks of an image and their outcomes, in the order in which they were made."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from imgbuild.values import Arch, Digest
 T = TypeVar("T")
 
 
-class Outcome(enum.StrEnum):
+class CheckOutcome(enum.StrEnum):
     """How a check came out."""
 
     PASSED = "passed"
@@ -29,12 +25,12 @@ class Outcome(enum.StrEnum):
     UNCHECKED = "not checked"
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
+class ImageCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One check: what of the image, and what was found, or why it was not looked at."""
 
     name: str
     arch: Arch | None = None
-    outcome: Outcome
+    outcome: CheckOutcome
     detail: str
 
 
@@ -45,7 +41,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     digest: Digest | None
     target: str
     ok: bool
-    checks: tuple[Check, ...]
+    checks: tuple[ImageCheck, ...]
 
 
 class Failed(Exception):
@@ -71,13 +67,13 @@ class Checklist:
 
     def __init__(self, reporter: Reporter = SILENT) -> None:
         self.reporter = reporter
-        self.checks: list[Check] = []
+        self.checks: list[ImageCheck] = []
 
     @property
     def ok(self) -> bool:
         """No check failed, and one passed: what was not looked at at all is not found good."""
         found = {check.outcome for check in self.checks}
-        return Outcome.PASSED in found and Outcome.FAILED not in found
+        return CheckOutcome.PASSED in found and CheckOutcome.FAILED not in found
 
     def run(
         self, name: str, work: Callable[[], str], arch: Arch | None = None, *, asked: str = ""
@@ -85,7 +81,7 @@ class Checklist:
         """Note what `work` found, or what it raised; whether it passed."""
         detail = self.read(name, work, arch, asked=asked)
         if detail is not None:
-            self._note(name, arch, Outcome.PASSED, detail)
+            self._note(name, arch, CheckOutcome.PASSED, detail)
         return detail is not None
 
     def read(
@@ -95,23 +91,23 @@ class Checklist:
         try:
             return work()
         except Lacking as reason:
-            outcome = Outcome.FAILED if asked else Outcome.UNCHECKED
+            outcome = CheckOutcome.FAILED if asked else CheckOutcome.UNCHECKED
             more = f"; {asked} asks for this check" if asked else ""
             self._note(name, arch, outcome, f"{reason}{more}")
         except Unchecked as reason:
-            self._note(name, arch, Outcome.UNCHECKED, str(reason))
+            self._note(name, arch, CheckOutcome.UNCHECKED, str(reason))
         except Failed as reason:
-            self._note(name, arch, Outcome.FAILED, str(reason))
+            self._note(name, arch, CheckOutcome.FAILED, str(reason))
         except InputError as error:  # a document of the image is none
             text = "; ".join([error.message, *map(str, error.problems)])
-            self._note(name, arch, Outcome.FAILED, text)
+            self._note(name, arch, CheckOutcome.FAILED, text)
         except (IntegrityError, LockStale, NotFound) as error:
-            self._note(name, arch, Outcome.FAILED, error.message)
+            self._note(name, arch, CheckOutcome.FAILED, error.message)
         except Refused as error:  # named by a document, and not there
             if error.status != 404:
                 raise
-            self._note(name, arch, Outcome.FAILED, error.message)
+            self._note(name, arch, CheckOutcome.FAILED, error.message)
         return None
 
-    def _note(self, name: str, arch: Arch | None, outcome: Outcome, detail: str) -> None:
-        self.checks.append(Check(name=name, arch=arch, outcome=outcome, detail=detail))
+    def _note(self, name: str, arch: Arch | None, outcome: CheckOutcome, detail: str) -> None:
+        self.checks.append(ImageCheck(name=name, arch=arch, outcome=outcome, detail=detail))

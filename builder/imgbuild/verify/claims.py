@@ -1,8 +1,4 @@
-"""Whether what lies beside an image is true of it, and whose word it is.
-
-Input: signatures and attached documents, the lock, a public key if there is one. Output: for
-each check, what was found; Failed or Unchecked.
-"""
+"""Checks that the documents attached to an image are true, and who signed them."""
 
 from __future__ import annotations
 
@@ -16,12 +12,12 @@ from imgbuild.attest import provenance
 from imgbuild.attest.signing import statements
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Statement
-from imgbuild.attest.signing.stored import Beside
+from imgbuild.attest.signing.stored import AttachedSignatures
 from imgbuild.values import Arch, Digest, Sha256
 from imgbuild.verify.checks import Failed, Lacking, Unchecked
 
 NO_KEY = (
-    "no --key: anyone who can write to the registry could have made the attachments"
+    "no --key: anyone who can write to the registry could have put it there"
     " (signatures without a key: cosign verify --certificate-identity …)"
 )
 NONE = "none is attached"
@@ -35,7 +31,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     signed: bool
 
 
-def signature(digest: Digest, beside: Beside, key: PublicKey | None) -> str:
+def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None) -> str:
     """Whether `key` signed the image `digest`."""
     if beside.damaged:
         raise Failed("; ".join(beside.damaged))
@@ -66,7 +62,9 @@ def name(tag: str, target: str) -> str:
     return f"{tag} is a tag of {target}"
 
 
-def words(plain: Sequence[Word], beside: Beside, about: str, key: PublicKey | None) -> list[Word]:
+def words(
+    plain: Sequence[Word], beside: AttachedSignatures, about: str, key: PublicKey | None
+) -> list[Word]:
     """What is said beside an image in statements of the type `about`, those of the key first.
 
     Attached as it is, which are `plain`, or in signatures' envelopes.
@@ -175,7 +173,7 @@ def _json(data: bytes) -> object:
 def _fault(word: Word, lock: Sha256, builder: str | None) -> str:
     basis = provenance.basis(word.payload)
     if basis is None:
-        return f"{word.place} is no provenance of the build type {provenance.BUILD_TYPE}"
+        return f"{word.place} is not provenance of the build type {provenance.BUILD_TYPE}"
     if basis.lock != lock:
         return f"{word.place} names the lock {basis.lock}; this one is {lock}"
     if builder is not None and basis.builder != builder:

@@ -1,7 +1,4 @@
-"""The lock that an image is held against: the repository's own, or the one that it carries.
-
-Input: a folder with a lock, or an image in a registry. Output: a `Known`.
-"""
+"""The lock that an image is compared with: one from the project, or the one attached to it."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from imgbuild.verify.image import Expected
 LOCK = bundle.LOCK
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
     """A lock with all that goes with it: the sha256 of its file, and in words whose it is.
 
     Folders of wheels that it names are looked for below `root`. `project` is the checkout that it
@@ -42,7 +39,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     project: Project | None = None
 
 
-def of_project(project: Project, target: str) -> Known:
+def of_project(project: Project, target: str) -> ExpectedLock:
     """The lock of `target` in a project; LockStale if there is none, or no seal of it."""
     lock = locks.read_lock(project.images, target)
     sealed = seals.read_seal(project.images, lock)
@@ -51,7 +48,7 @@ def of_project(project: Project, target: str) -> Known:
     return msgspec.structs.replace(found, project=project)
 
 
-def of_folder(path: Path) -> Known:
+def of_folder(path: Path) -> ExpectedLock:
     """The lock in the file or folder `path`, with what lies beside it, as `oras pull` leaves.
 
     InputError if there is none, or `path` has another name: what goes with it has fixed names, too.
@@ -59,7 +56,7 @@ def of_folder(path: Path) -> Known:
     """
     folder = path if path.is_dir() else path.parent
     if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
-        message = f"{path} is no {LOCK}, nor a folder that holds one"
+        message = f"{path} is neither a {LOCK} nor a folder with one"
         raise InputError(message, hint=f"name the {LOCK} that lies beside its digests.json")
     matrix = folder.parent.parent / "matrix.yaml"
     if matrix.is_file() and folder.parent.name == "images":
@@ -67,14 +64,14 @@ def of_folder(path: Path) -> Known:
     return _known(bundle.read_folder(folder), str(folder / LOCK), folder)
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
+class AttachedLocks(msgspec.Struct, frozen=True, kw_only=True):
     """The locks that are attached to an image: those that are of it, and what others are."""
 
-    right: tuple[Known, ...] = ()
+    right: tuple[ExpectedLock, ...] = ()
     wrong: tuple[str, ...] = ()
 
 
-def beside(client: Client, repository: Repository, digest: Digest) -> Beside:
+def beside(client: Client, repository: Repository, digest: Digest) -> AttachedLocks:
     """Every lock that is attached to the image `digest`.
 
     One of another image, or that this imgbuild cannot read, does not hide the right one.
@@ -92,10 +89,12 @@ def beside(client: Client, repository: Repository, digest: Digest) -> Beside:
             right.append(one)
         else:
             wrong.append(f"{place} is of another image: {one.due.target} {one.due.digest}")
-    return Beside(right=tuple(right), wrong=tuple(wrong))
+    return AttachedLocks(right=tuple(right), wrong=tuple(wrong))
 
 
-def choose(own: Known | None, found: Beside, vouched: Callable[[Known], bool]) -> tuple[Known, str]:
+def choose(
+    own: ExpectedLock | None, found: AttachedLocks, vouched: Callable[[ExpectedLock], bool]
+) -> tuple[ExpectedLock, str]:
     """The lock to hold an image against, and what is to be said of it.
 
     One's own, else the attached one that is `vouched` for, else any. Failed if all that are
@@ -115,8 +114,8 @@ def choose(own: Known | None, found: Beside, vouched: Callable[[Known], bool]) -
     return chosen, f"{chosen.place}, whose seal follows from it{more}"
 
 
-def _known(found: Carried, place: str, root: Path) -> Known:
-    return Known(
+def _known(found: Carried, place: str, root: Path) -> ExpectedLock:
+    return ExpectedLock(
         carried=found,
         sha256=sha256(found.data[LOCK]),
         place=place,

@@ -1,8 +1,4 @@
-"""Whether the documents and layers of an image are those that its lock seals.
-
-Input: where the image lies, its lock and seal. Output: a check for the whole, for each
-manifest, configuration and list of layers, and one for the layers' own bytes.
-"""
+"""Checks that the documents and layers of an image are those that its lock seals."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from imgbuild.errors import IntegrityError
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import image as images
 from imgbuild.oci.documents import Descriptor
-from imgbuild.oci.image import PlatformImage, Source
+from imgbuild.oci.image import ImageSource, PlatformImage
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
 from imgbuild.plan.seal import ImageDocuments, Seal, SealedLayer
@@ -58,7 +54,7 @@ def expected(lock: Lock, sealed: Seal) -> Expected:
     return Expected(target=lock.target, digest=sealed.digest, documents=made, layers=layers)
 
 
-def check(place: Source, due: Expected, checklist: Checklist, *, whole: bool) -> None:
+def check(place: ImageSource, due: Expected, checklist: Checklist, *, whole: bool) -> None:
     """Check documents and layers of the image at `place`; with `whole`, every byte of a layer."""
     checklist.run("image", partial(_named, place.top.digest, due))
     layers: list[Descriptor] = []
@@ -74,7 +70,7 @@ def check(place: Source, due: Expected, checklist: Checklist, *, whole: bool) ->
     _check_layers(place, layers, checklist, whole=whole)
 
 
-def check_alone(place: Source, checklist: Checklist) -> None:
+def check_alone(place: ImageSource, checklist: Checklist) -> None:
     """Check every byte of what the image at `place` says it is, which needs no lock."""
     layers: list[Descriptor] = []
     for descriptor in checklist.read("index", partial(images.manifests, place)) or ():
@@ -84,7 +80,7 @@ def check_alone(place: Source, checklist: Checklist) -> None:
 
 
 def _check_layers(
-    place: Source, layers: Sequence[Descriptor], checklist: Checklist, *, whole: bool
+    place: ImageSource, layers: Sequence[Descriptor], checklist: Checklist, *, whole: bool
 ) -> None:
     """Check that `layers` are at `place`, each once though several manifests name it."""
     each = tuple({(layer.digest, layer.size): layer for layer in layers}.values())
@@ -143,7 +139,7 @@ def _layers(picture: PlatformImage, due: Expected) -> str:
     return f"{len(found)} layers with the digests and sizes that the lock seals"
 
 
-def _sizes(place: Source, layers: Sequence[Descriptor]) -> str:
+def _sizes(place: ImageSource, layers: Sequence[Descriptor]) -> str:
     if not layers:
         raise Lacking(NO_LAYERS)
     for layer in layers:
@@ -155,7 +151,9 @@ def _sizes(place: Source, layers: Sequence[Descriptor]) -> str:
     return f"{len(layers)} layers are there with their sizes"
 
 
-def _bytes(place: Source, layers: Sequence[Descriptor], reporter: Reporter, *, whole: bool) -> str:
+def _bytes(
+    place: ImageSource, layers: Sequence[Descriptor], reporter: Reporter, *, whole: bool
+) -> str:
     total = sum(layer.size for layer in layers)
     if not whole:
         message = f"--blobs reads and hashes {total / 1e9:.2f} GB; engines do so when they pull"

@@ -1,9 +1,8 @@
-"""The proof that needs nobody's word: the lock is built again, and the digests are compared.
+"""Verifies an image without trusting anybody: builds its lock again and compares digests.
 
-Input: a lock with what it needs to be built, from a repository or from an image. Output: what
-was built, in words. Inputs come from the cache or are downloaded by the lock's hashes; every layer
-is made anew and none is taken from the image that is verified. Only those of a base that lies in a
-registry are nobody's to make: they are had by their digests.
+Inputs come from the cache or are downloaded by the lock's hashes; every layer is made anew and none
+is taken from the image that is verified. Only those of a base that lies in a registry are nobody's
+to make: they are had by their digests.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from imgbuild.pipeline.targets import Options
 from imgbuild.plan.plan import RegistryRecipe, plan
 from imgbuild.values import Arch
 from imgbuild.verify.checks import Failed
-from imgbuild.verify.expected_lock import Known
+from imgbuild.verify.expected_lock import ExpectedLock
 
 
-def rebuild(held: Known, arches: Sequence[Arch], *, processes: int, offline: bool) -> str:
+def rebuild(held: ExpectedLock, arches: Sequence[Arch], *, processes: int, offline: bool) -> str:
     """Build the image on `arches` again; IntegrityError or Failed if another one comes out."""
     origin = RebuildOrigin(
         carried=held.carried, arches=tuple(arches), place=held.place, folder=held.root
@@ -36,7 +35,7 @@ def rebuild(held: Known, arches: Sequence[Arch], *, processes: int, offline: boo
     return f"{_layers(held, arches)} for {', '.join(arches)}: {built.digest}"
 
 
-def _layers(held: Known, arches: Sequence[Arch]) -> str:
+def _layers(held: ExpectedLock, arches: Sequence[Arch]) -> str:
     """How many layers were made, and how many of a base only had."""
     layers = {
         layer.id: isinstance(layer.recipe, RegistryRecipe)

@@ -1,9 +1,7 @@
-"""Signing what was verified: an image that lies in a registry already.
+"""Signs an image that is already in a registry, after verifying it.
 
-Input: its reference, a private key or the wish to let cosign sign, and the signer's own lock.
-Output: signatures of it and of what follows from that lock, or IntegrityError if it is not what
-its lock says. What others attached is never signed: whoever can write to the registry could have a
-builder or a commit of their choice vouched for.
+What others attached is never signed: whoever can write to the registry could have a builder or a
+commit of their choice vouched for.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.image import InRegistry
 from imgbuild.registry.reference import Reference
 from imgbuild.verify import image
-from imgbuild.verify.checks import Check, Checklist, Outcome
-from imgbuild.verify.expected_lock import Known
-from imgbuild.verify.verify import Wanted, verify
+from imgbuild.verify.checks import Checklist, CheckOutcome, ImageCheck
+from imgbuild.verify.expected_lock import ExpectedLock
+from imgbuild.verify.verify import VerifyOptions, verify
 
 
 def sign(
-    client: Client, reference: Reference, key: PrivateKey | None, own: Known | None
+    client: Client, reference: Reference, key: PrivateKey | None, own: ExpectedLock | None
 ) -> tuple[Signed, ...]:
     """Verify the image, and sign it with `key`, or by cosign without one.
 
@@ -39,7 +37,7 @@ def sign(
     """
     place = InRegistry(client, reference)
     if own is None:
-        _refuse(place, verify(place, Wanted(), client.reporter).checks)
+        _refuse(place, verify(place, VerifyOptions(), client.reporter).checks)
         client.reporter.warn(
             f"{reference}: only its digest is signed, since what is attached is anybody's word;"
             " to sign provenance and SBOMs too, name your own lock with --target or --lock"
@@ -57,7 +55,7 @@ def sign(
     return pushed.sign_all(held, arches, (made,), _how(place, key))
 
 
-def _circumstances(own: Known) -> Circumstances:
+def _circumstances(own: ExpectedLock) -> Circumstances:
     """Those of the checkout that the lock lies in; of a lock alone, little more than its bytes."""
     if own.project is None:
         return provenance.bare(own.sha256)
@@ -78,8 +76,8 @@ def _keyless(place: InRegistry, subject: Descriptor, said: Sequence[bytes]) -> S
     return keyless.sign(place.repository, subject.digest, said)
 
 
-def _refuse(place: InRegistry, checks: Sequence[Check]) -> None:
-    wrong = [one for one in checks if one.outcome is Outcome.FAILED]
+def _refuse(place: InRegistry, checks: Sequence[ImageCheck]) -> None:
+    wrong = [one for one in checks if one.outcome is CheckOutcome.FAILED]
     if wrong:
         lines = "".join(f"\n  {one.name} {one.arch or ''}: {one.detail}" for one in wrong)
         message = f"{place.name} is not signed, since it is not what it should be:{lines}"

@@ -1,7 +1,4 @@
-"""Check by check: who signed an image, what it was made of, and whether it is that.
-
-Input: where the image lies, a public key and a lock if there are any. Output: a `Verified`.
-"""
+"""Verifies an image: its signatures, provenance, SBOMs and content."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from imgbuild.attest import attachments
 from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import statements, stored
 from imgbuild.attest.signing.keys import PublicKey
-from imgbuild.attest.signing.stored import Beside
+from imgbuild.attest.signing.stored import AttachedSignatures
 from imgbuild.errors import FetchFailed, NoSolution, ToolMissing, WorkFailed
-from imgbuild.oci.image import Source
+from imgbuild.oci.image import ImageSource
 from imgbuild.registry import artifacts
 from imgbuild.registry.image import InRegistry
 from imgbuild.system.reporter import SILENT, Reporter
@@ -24,19 +21,19 @@ from imgbuild.values import Arch, Digest
 from imgbuild.verify import claims, expected_lock, image
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked, Verified
 from imgbuild.verify.claims import Word
-from imgbuild.verify.expected_lock import Known
+from imgbuild.verify.expected_lock import ExpectedLock
 
 LAYOUT = "a layout holds none; verify the image in a registry"
-NO_LOCK = "there is no lock to hold it against"
+NO_LOCK = "there is no lock to compare it with"
 
-Rebuild = Callable[[Known, Sequence[Arch]], str]
+Rebuild = Callable[[ExpectedLock, Sequence[Arch]], str]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to check with, and how far: `whole` reads all layers, `rebuild` makes them again."""
 
     key: PublicKey | None = None
-    own: Known | None = None
+    own: ExpectedLock | None = None
     builder: str | None = None
     whole: bool = False
     rebuild: Rebuild | None = None
@@ -77,7 +74,7 @@ SBOMS = (
 )
 
 
-def verify(place: Source, wanted: Wanted, reporter: Reporter = SILENT) -> Verified:
+def verify(place: ImageSource, wanted: VerifyOptions, reporter: Reporter = SILENT) -> Verified:
     """Check the image at `place`; nothing of it is believed that is not checked."""
     return Verification(place, wanted, reporter).run()
 
@@ -88,15 +85,17 @@ class Verification:
     After `run`, `held` is the lock that it was held against, None if there was none.
     """
 
-    def __init__(self, place: Source, wanted: Wanted, reporter: Reporter = SILENT) -> None:
+    def __init__(
+        self, place: ImageSource, wanted: VerifyOptions, reporter: Reporter = SILENT
+    ) -> None:
         self.place = place
         self.remote = place if isinstance(place, InRegistry) else None
         self.wanted = wanted
         self.checklist = Checklist(reporter)
-        self.held: Known | None = None
+        self.held: ExpectedLock | None = None
         self._words: list[Word] = []
-        self._locks = expected_lock.Beside()
-        self._beside: dict[Digest, Beside] = {}
+        self._locks = expected_lock.AttachedLocks()
+        self._beside: dict[Digest, AttachedSignatures] = {}
 
     def run(self) -> Verified:
         """Make all checks."""
@@ -118,7 +117,7 @@ class Verification:
             checks=tuple(checklist.checks),
         )
 
-    def _against(self, held: Known, text: str, *, said_of: bool) -> None:
+    def _against(self, held: ExpectedLock, text: str, *, said_of: bool) -> None:
         checklist, asked = self.checklist, self.wanted.asked
         trusted = checklist.run("lock", partial(self.trusted, held, text), asked=asked["lock"])
         if self.remote is not None and self.remote.tag:
@@ -143,10 +142,10 @@ class Verification:
         for name in ("provenance", *(kind.title for kind in SBOMS), "rebuild"):
             self.checklist.run(name, _no_lock, asked=asked[name])
 
-    def beside(self, digest: Digest) -> Beside:
+    def beside(self, digest: Digest) -> AttachedSignatures:
         """The signatures beside an image; a layout has none."""
         if self.remote is None:
-            return Beside(signatures=(), damaged=())
+            return AttachedSignatures(signatures=(), damaged=())
         if digest not in self._beside:
             found = stored.read(self.remote.client, self.remote.repository, digest)
             self._beside[digest] = found
@@ -170,14 +169,14 @@ class Verification:
         digest = self.place.top.digest
         return claims.signature(digest, self.beside(digest), self.wanted.key)
 
-    def lock(self) -> tuple[Known, str]:
+    def lock(self) -> tuple[ExpectedLock, str]:
         """The lock to hold the image against, and what is to be said of it."""
         if self.remote is not None:
             digest = self.place.top.digest
             self._locks = expected_lock.beside(self.remote.client, self.remote.repository, digest)
         return expected_lock.choose(self.wanted.own, self._locks, self.vouched)
 
-    def _same(self, held: Known) -> list[Known]:
+    def _same(self, held: ExpectedLock) -> list[ExpectedLock]:
         """The lock, and where it is no own one, itself as it was attached another time.
 
         With it goes what is known of its packages, which may change where the image does not.
@@ -195,12 +194,12 @@ class Verification:
         found = claims.words(plain, self.beside(digest), statements.PROVENANCE, self.wanted.key)
         return [word for word in found if word.signed or claims.kind(word) == statements.PROVENANCE]
 
-    def vouched(self, held: Known) -> bool:
+    def vouched(self, held: ExpectedLock) -> bool:
         """Whether a provenance that the key signed names a lock."""
         digest = self.place.top.digest
         return any(word.signed and claims.names(word, digest, held.sha256) for word in self._words)
 
-    def trusted(self, held: Known, text: str) -> str:
+    def trusted(self, held: ExpectedLock, text: str) -> str:
         """Whether the lock is one's own, or one that the key's owner named."""
         if self.wanted.own is not None:
             return text
@@ -211,7 +210,7 @@ class Verification:
             raise Failed(message)
         return f"{text}; named by a provenance that the key signed"
 
-    def provenance(self, held: Known) -> str:
+    def provenance(self, held: ExpectedLock) -> str:
         """Whether the image is said to be made of the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
@@ -219,7 +218,7 @@ class Verification:
         digest = self.place.top.digest
         return claims.provenances(digest, held.sha256, self._words, wanted.key, wanted.builder)
 
-    def sbom(self, held: Known, kind: SbomFormat, arch: Arch) -> str:
+    def sbom(self, held: ExpectedLock, kind: SbomFormat, arch: Arch) -> str:
         """Whether the SBOMs of one kind and architecture follow from the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
@@ -233,7 +232,7 @@ class Verification:
         words = claims.words((), self.beside(digest), kind.predicate_type, self.wanted.key)
         return claims.document(digest, dues, attached, words, self.wanted.key)
 
-    def rebuild(self, held: Known, *, trusted: bool) -> str:
+    def rebuild(self, held: ExpectedLock, *, trusted: bool) -> str:
         """Whether the lock, built again, is the image.
 
         A build runs code of packages that the lock chooses: of a lock that was refused it is none.

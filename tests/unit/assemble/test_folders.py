@@ -21,18 +21,18 @@ from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.reader import Reader, inflated
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan.plan import AddedFilesRecipe, plan
 from imgbuild.values import Arch, sha256
 from tests.support import extended, images
 
 PRIVATE, OWNED = "/etc/ssl/private/team.pem", "/var/lib/agent/team/list"
 BASE = (
-    Member(path="etc/ssl/private", kind=Kind.FOLDER, mode=0o700),
-    Member(path="var/lib/agent", kind=Kind.FOLDER, mode=0o750, uid=7, gid=50),
-    Member(path="var/local", kind=Kind.FOLDER, mode=0o2775, gid=50),
-    Member(path="var/run", kind=Kind.LINK, mode=0o777, target="/run"),
-    Member(path="srv", kind=Kind.FOLDER, mode=0o755),
+    Member(path="etc/ssl/private", kind=MemberKind.FOLDER, mode=0o700),
+    Member(path="var/lib/agent", kind=MemberKind.FOLDER, mode=0o750, uid=7, gid=50),
+    Member(path="var/local", kind=MemberKind.FOLDER, mode=0o2775, gid=50),
+    Member(path="var/run", kind=MemberKind.LINK, mode=0o777, target="/run"),
+    Member(path="srv", kind=MemberKind.FOLDER, mode=0o755),
     images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
 )
 
@@ -46,7 +46,7 @@ class World:
         self.inputs = Inputs(self.matrix, Context(self.store, Http(offline=True)))
         # Two layers, since a later one may change a folder of an earlier one.
         self.layers = [images.layer(folder / "blobs", each) for each in (
-            [Member(path="var/lib/agent", kind=Kind.FOLDER, mode=0o700), *BASE[2:]], BASE[:2]
+            [Member(path="var/lib/agent", kind=MemberKind.FOLDER, mode=0o700), *BASE[2:]], BASE[:2]
         )]  # fmt: skip
         for record, blob in self.layers:
             self.store.add_blob(blob, record.digest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imgbuild.assemble import skeleton
-from imgbuild.oci.tar import Kind
+from imgbuild.oci.tar import MemberKind
 from imgbuild.plan.plan import FilesRecipe, VenvRecipe
 from tests.support import samples
 
@@ -21,7 +21,7 @@ def test_the_environment_links_to_the_interpreter():
     assert members["opt/venv/bin/python3.11"].target == "python"
     assert members["opt/venv/lib64"].target == "lib"
     assert b"home = /usr/bin\n" in members["opt/venv/pyvenv.cfg"].content
-    assert members["opt/venv/lib/python3.11/site-packages"].kind is Kind.FOLDER
+    assert members["opt/venv/lib/python3.11/site-packages"].kind is MemberKind.FOLDER
 
 
 def test_any_user_can_write_work_and_cache_folders():

@@ -16,7 +16,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.lock.lock import Lock, make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
-from imgbuild.matrix.model import Index, Matrix
+from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.solve.sdists import host_arch
 from imgbuild.values import Arch, sha256
 from tests.support import samples
@@ -58,8 +58,8 @@ BUILT = BuiltWheel(
 def world(folder: Path, arch: Arch, debs: tuple[Deb, ...] = DEBS) -> tuple[Lock, Matrix]:
     """A lock for `arch` with a built wheel, whose sdist and backend lie in a folder."""
     matrix = samples.matrix(indexes={"demo": "own", "backend": "own"}, arch=(arch,))
-    own = Index(url=f"{folder.as_uri()}/", flat=True, upload_times="none")
-    nowhere = Index(url="http://127.0.0.1:9/simple")
+    own = PackageIndex(url=f"{folder.as_uri()}/", flat=True, upload_times="none")
+    nowhere = PackageIndex(url="http://127.0.0.1:9/simple")
     matrix = msgspec.structs.replace(matrix, indexes={"pypi": nowhere, "own": own})
     resolution = Resolution(wheels=(), built=(BUILT,), debs=debs)
     return make_lock(matrix, "small", {arch: resolution}), matrix

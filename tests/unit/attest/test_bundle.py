@@ -19,7 +19,7 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
 from imgbuild.index.pages import places
 from imgbuild.lock import extension, published
 from imgbuild.lock.lock import Lock
-from imgbuild.matrix.model import DebianBase, Index
+from imgbuild.matrix.model import DebianBase, PackageIndex
 from imgbuild.plan import current
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import AddedFilesRecipe, plan
@@ -63,8 +63,8 @@ def test_what_travels_is_read_back(world: World):
     assert own.sources == Sources(
         default_index="main",
         indexes={
-            "main": Index(),
-            "torch": Index(
+            "main": PackageIndex(),
+            "torch": PackageIndex(
                 url="https://example.org/whl/{cuda_tag}/torch{torch}", upload_times="none"
             ),
         },
@@ -77,7 +77,7 @@ def test_no_login_travels(world: World, monkeypatch: pytest.MonkeyPatch):
     base = msgspec.structs.replace(
         matrix.bases["debian-12"], mirrors=("https://robot:S3CRET@deb.example/debian",)
     )
-    torch = Index(url="https://robot:S3CRET@wheels.example/{cuda_tag}")
+    torch = PackageIndex(url="https://robot:S3CRET@wheels.example/{cuda_tag}")
     changed = msgspec.structs.replace(
         matrix,
         bases={**matrix.bases, "debian-12": base},

@@ -11,7 +11,7 @@ import pytest
 import imgbuild
 from imgbuild import codec
 from imgbuild.ci import choosing, jobs, nightly, results, running, settings
-from imgbuild.ci.choosing import Asked, Chosen, Published
+from imgbuild.ci.choosing import JobPlan, JobQuery, TaggedImage
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.matrix.load import load
 from imgbuild.matrix.select import select
@@ -103,7 +103,9 @@ def test_a_gpu_tier_needs_a_machine_that_has_one(world):
 # -- which targets
 
 
-def chosen(world: World, asked: Asked, published: dict[str, Published], more: str = "") -> Chosen:
+def chosen(
+    world: World, asked: JobQuery, published: dict[str, TaggedImage], more: str = ""
+) -> JobPlan:
     """The choice among all targets of the matrix."""
     matrix = load(world.matrix)
     selected = select(matrix, [], everything=True, arches=[])
@@ -112,11 +114,11 @@ def chosen(world: World, asked: Asked, published: dict[str, Published], more: st
 
 
 def test_a_published_digest_has_no_jobs(world):
-    found = chosen(world, Asked(), {TARGET: Published(digest=world.seal.digest)})
+    found = chosen(world, JobQuery(), {TARGET: TaggedImage(digest=world.seal.digest)})
     assert [one.target for one in found.targets] == [UNLOCKED]
     [one] = found.passed
     assert (one.target, one.outcome) == (TARGET, "published")
-    other = chosen(world, Asked(), {TARGET: Published(digest=f"sha256:{'0' * 64}")})
+    other = chosen(world, JobQuery(), {TARGET: TaggedImage(digest=f"sha256:{'0' * 64}")})
     assert other.passed == ()
 
 
@@ -125,15 +127,15 @@ def test_a_sif_that_a_published_target_lacks_is_made_in_a_later_night(world):
     own = world.seal.arch[Arch.X86_64].manifest
     other = {Arch.X86_64: f"sha256:{'0' * 64}"}  # one of another image
     for sifs in ({}, other):
-        there = {TARGET: Published(digest=world.seal.digest, sifs=sifs)}
-        made = chosen(world, Asked(), there, "sif: true\n")
+        there = {TARGET: TaggedImage(digest=world.seal.digest, sifs=sifs)}
+        made = chosen(world, JobQuery(), there, "sif: true\n")
         [target] = [one for one in made.targets if one.target == TARGET]
         [job] = target.all
         assert (job.id, job.steps, job.runner) == (
             f"{TARGET}@x86_64-sif", ("gate", "pull", "sif"), ("a",),
         )  # fmt: skip
-    there = {TARGET: Published(digest=world.seal.digest, sifs={Arch.X86_64: own})}
-    assert [one.outcome for one in chosen(world, Asked(), there, "sif: true\n").passed] == [
+    there = {TARGET: TaggedImage(digest=world.seal.digest, sifs={Arch.X86_64: own})}
+    assert [one.outcome for one in chosen(world, JobQuery(), there, "sif: true\n").passed] == [
         "published"
     ]
 
@@ -158,7 +160,7 @@ def test_a_target_that_lacks_a_gpu_machine_alone_has_jobs_under_review():
     selected = select(load(project.matrix), [], everything=True, arches=[])
     own = settings.read(project)
     whole, reviewed = (
-        {one.target for one in choosing.choose(project, selected, one, Asked(), {}).passed}
+        {one.target for one in choosing.choose(project, selected, one, JobQuery(), {}).passed}
         for one in (own, own.gated((), gpu=False))
     )
     assert whole > reviewed
@@ -166,18 +168,18 @@ def test_a_target_that_lacks_a_gpu_machine_alone_has_jobs_under_review():
 
 
 def test_shards_share_the_targets(world):
-    parts = [chosen(world, Asked(shard=(part, 2)), {}) for part in (1, 2)]
+    parts = [chosen(world, JobQuery(shard=(part, 2)), {}) for part in (1, 2)]
     names = [[one.target for one in part.targets] for part in parts]
     assert sorted(name for part in names for name in part) == sorted([TARGET, UNLOCKED])
     assert all(len(part) == 1 for part in names)
 
 
 def test_a_target_without_a_machine_stops_no_other_one(world):
-    asked = Asked(arches=(Arch.ARM64,))
+    asked = JobQuery(arches=(Arch.ARM64,))
     (world.folder / "matrix.yaml").write_text(
         world.matrix.read_text().replace("arch: [x86_64, arm64]", "arch: [arm64]")
     )
-    found = chosen(world, Asked(), {})
+    found = chosen(world, JobQuery(), {})
     assert [one.target for one in found.targets] == [TARGET]
     [one] = found.passed
     assert (one.target, one.outcome) == (UNLOCKED, "impossible")
@@ -189,7 +191,7 @@ def test_tags_say_what_is_published(place, tmp_path):
     selected = select(load(place.world.matrix), [], everything=True, arches=[])
     client = place.work().client
     assert choosing.published(client, place.repository, selected) == {
-        TARGET: Published(digest=done.digest)
+        TARGET: TaggedImage(digest=done.digest)
     }
     file = tmp_path / "x.sif"
     file.write_bytes(b"a SIF")
@@ -200,7 +202,7 @@ def test_tags_say_what_is_published(place, tmp_path):
     )  # fmt: skip
     pushing.push(client, place.repository, sif)
     assert choosing.published(client, place.repository, selected, sifs=True) == {
-        TARGET: Published(digest=done.digest, sifs={Arch.X86_64: image})
+        TARGET: TaggedImage(digest=done.digest, sifs={Arch.X86_64: image})
     }
 
 
@@ -324,7 +326,7 @@ def test_the_first_test_that_failed_is_the_error():
     ]
     reports = [{"target": "t", "arch": "arm64", "tier": "gpu", "cases": cases, "findings": []}]
     said = results.first_error(json.dumps(reports).encode(), "error: else\n", 1)
-    assert said == results.Said(error="arm64 gpu: vllm: no output; at last: last line")
+    assert said == results.FirstError(error="arm64 gpu: vllm: no output; at last: last line")
 
 
 def test_the_first_error_of_an_audit_is_the_error():
@@ -334,7 +336,7 @@ def test_the_first_error_of_an_audit_is_the_error():
     ]
     reports = [{"target": "t", "arch": "x86_64", "tier": "", "cases": [], "findings": findings}]
     said = results.first_error(json.dumps(reports).encode(), "", 4)
-    assert said == results.Said(error="x86_64: gone (a.py:1)", hint="pin")
+    assert said == results.FirstError(error="x86_64: gone (a.py:1)", hint="pin")
 
 
 # -- commands

@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.ci import report, results, running
-from imgbuild.ci.choosing import Chosen, Passed
+from imgbuild.ci.choosing import JobPlan, SkippedTarget
 from imgbuild.ci.results import StepResult
 from imgbuild.errors import InputError
 from tests.support import memory_registry
@@ -70,9 +70,11 @@ def test_a_report_is_read_by_people_and_issues(world, tmp_path):
         "exit_code": 4,
     }
     passed(tmp_path, made.image[0], "audit", **said)
-    done = Passed(target="other", digest=world.seal.digest, outcome="published", reason="as it is")
-    gone = Passed(target="third", digest="", outcome="impossible", reason="no machine")
-    found = report.overview(tmp_path, Chosen(targets=(made,), passed=(done, gone)))
+    done = SkippedTarget(
+        target="other", digest=world.seal.digest, outcome="published", reason="as it is"
+    )
+    gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
+    found = report.overview(tmp_path, JobPlan(targets=(made,), passed=(done, gone)))
     assert [one.target for one in found.bad] == [TARGET]
     assert [one.target for one in found.wrong(strict=True)] == [TARGET, "third"]
     text = report.markdown(found)
@@ -121,7 +123,7 @@ def test_jobs_fit_a_matrix_of_actions(world, command):
     output = world.folder / "output"
     output.write_text("before=1\n")
     done = command("ci", "jobs", TARGET, "--no-gpu", "--actions", str(output), "--json")
-    document = codec.decode(done.stdout.encode(), Chosen, file="stdout")
+    document = codec.decode(done.stdout.encode(), JobPlan, file="stdout")
     before, targets, alone = output.read_text().splitlines()
     assert before == "before=1"
     [target] = json.loads(targets.removeprefix("targets="))
@@ -135,7 +137,7 @@ def test_a_report_of_a_night_asks_for_what_is_published(world, command):
     told(world, RUNNERS)
     chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
     (world.folder / "jobs.json").write_text(chosen)
-    [target] = codec.decode(chosen.encode(), Chosen, file="stdout").targets
+    [target] = codec.decode(chosen.encode(), JobPlan, file="stdout").targets
     passed(world.folder / "build/ci", target.image[0])
     words = ("ci", "report", "--jobs-file", "jobs.json", "--issues", "issues")
     assert command(*words).status == 0
@@ -186,7 +188,7 @@ def test_the_line_that_a_gate_hints_at_runs(world, command):
 def test_a_report_is_of_the_last_night_or_of_what_is_asked(world, command):
     told(world, RUNNERS)
     chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
-    [target] = codec.decode(chosen.encode(), Chosen, file="stdout").targets
+    [target] = codec.decode(chosen.encode(), JobPlan, file="stdout").targets
     passed(world.folder / "build/ci", target.image[0])
     assert command("ci", "report", "--json").status == 1  # of all targets and tiers
     asked = json.loads(command("ci", "report", "--gate", "static", "--json").stdout)
@@ -199,8 +201,8 @@ def test_a_report_is_of_the_last_night_or_of_what_is_asked(world, command):
 
 def test_what_no_machine_can_prove_is_red_if_asked_for(world, command):
     told(world, RUNNERS)
-    gone = Passed(target="third", digest="", outcome="impossible", reason="no machine")
-    codec.write(world.folder / "jobs.json", Chosen(targets=(), passed=(gone,)))
+    gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
+    codec.write(world.folder / "jobs.json", JobPlan(targets=(), passed=(gone,)))
     words = ("ci", "report", "--jobs-file", "jobs.json", "--issues", "issues")
     done = command(*words, "--summary", "page")
     assert done.status == 0

@@ -9,8 +9,8 @@ import pytest
 from imgbuild.attest.signing import pushed
 from imgbuild.attest.signing.keys import PrivateKey, load_private
 from imgbuild.ci import nightly, results, running
-from imgbuild.ci.jobs import Job, Jobs
-from imgbuild.ci.running import Way
+from imgbuild.ci.jobs import CiJob, TargetJobs
+from imgbuild.ci.running import RunContext
 from imgbuild.sif import push as pushing
 from imgbuild.sif.convert import ConvertedImage
 from imgbuild.values import Arch, digest_of
@@ -23,7 +23,9 @@ __all__ = ["_place"]  # a fixture
 LOOKS = {"check", "size"}
 
 
-def all_passed(place: Place, folder: Path, **more: object) -> tuple[Way, Jobs, dict[str, Job]]:
+def all_passed(
+    place: Place, folder: Path, **more: object
+) -> tuple[RunContext, TargetJobs, dict[str, CiJob]]:
     """The jobs of the target, of which every step has passed; with a SIF and a key."""
     here = way(
         place.world, RUNNERS, results=folder, registry=str(place.repository), key=folder / "key",
@@ -122,7 +124,7 @@ def test_a_night_does_what_the_registry_lost(place, tmp_path, monkeypatch):
     here, own, _ = all_passed(place, tmp_path)
     begun: list[str] = []
 
-    def _run(way: Way, job: Job, known: object) -> results.JobResult:
+    def _run(way: RunContext, job: CiJob, known: object) -> results.JobResult:
         begun.append(job.id)
         return results.read_job(way.results, job)
 

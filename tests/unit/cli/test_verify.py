@@ -15,7 +15,7 @@ from imgbuild.assemble import layout
 from imgbuild.attest import bundle, provenance
 from imgbuild.attest.signing import keys, statements, stored
 from imgbuild.registry import artifacts
-from imgbuild.registry.artifacts import Part
+from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
 from tests.support import signed_image
@@ -154,7 +154,7 @@ def forge(world: World) -> None:
         said["predicate"]["runDetails"]["builder"]["id"] = VICTIM
         commit = {"name": "repository", "digest": {"gitCommit": "f" * 40}}
         said["predicate"]["buildDefinition"]["resolvedDependencies"].append(commit)
-        part = Part(data=codec.compact(said), media_type=provenance.MEDIA_TYPE)
+        part = ArtifactFile(data=codec.compact(said), media_type=provenance.MEDIA_TYPE)
         kind = provenance.MEDIA_TYPE
         files = {"provenance.json": part}
         artifacts.attach(world.client, world.repository, subject, kind, files)

@@ -7,11 +7,11 @@ import pytest
 
 from imgbuild.deb.archive import read
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import MTIME, Kind, Member, Slice
+from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
 from tests.support import debs
 
 
-def everything(path: str, kind: Kind) -> bool:
+def everything(path: str, kind: MemberKind) -> bool:
     del path, kind
     return True
 
@@ -52,8 +52,8 @@ def test_a_package_is_read(tmp_path: Path, packing: str) -> None:
     assert content(by_path["usr/b"]) == b""
     assert (by_path["usr/b"].gid, by_path["usr/b"].mode) == (42, 0o640)
     assert content(by_path["usr/c"]) == b"gamma"
-    assert (by_path["usr/link"].kind, by_path["usr/link"].target) == (Kind.LINK, "../a")
-    assert (by_path["usr/hard"].kind, by_path["usr/hard"].target) == (Kind.HARD, "usr/a")
+    assert (by_path["usr/link"].kind, by_path["usr/link"].target) == (MemberKind.LINK, "../a")
+    assert (by_path["usr/hard"].kind, by_path["usr/hard"].target) == (MemberKind.HARD, "usr/a")
 
 
 def test_what_is_not_kept_is_listed_but_not_spooled(tmp_path: Path) -> None:

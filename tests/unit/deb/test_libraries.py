@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from imgbuild.deb.libraries import HEADER, cache, compare, encode, folders, soname
 from imgbuild.deb.tree import DebTree
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.values import Arch
 
 VERSION = "2.36-9+deb12u14"
@@ -59,7 +59,7 @@ def root() -> DebTree:
     put(tree, "etc/ld.so.conf.d/a.conf", b"/usr/local/lib\n")
     put(tree, "etc/ld.so.conf.d/ignored", b"/opt\n")
     for folder in ("usr", "usr/lib", "usr/lib/x86_64-linux-gnu", "usr/local/lib", "opt"):
-        tree.add(Member(path=folder, kind=Kind.FOLDER, mode=0o755), "demo")
+        tree.add(Member(path=folder, kind=MemberKind.FOLDER, mode=0o755), "demo")
     return tree
 
 

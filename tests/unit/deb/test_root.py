@@ -15,7 +15,7 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import User
 from imgbuild.oci.layer import write_layer
-from imgbuild.oci.tar import Kind, Member, Slice
+from imgbuild.oci.tar import Member, MemberKind, Slice
 from imgbuild.plan import plan
 from imgbuild.plan.plan import DebianRecipe
 from imgbuild.values import Arch, sha256
@@ -126,7 +126,7 @@ def made(packages: Packages, tmp_path: Path) -> dict[str, Member]:
 
 def test_simple_effects(made: dict[str, Member]) -> None:
     mail = made["var/mail"]
-    assert (mail.kind, mail.mode, mail.gid) == (Kind.FOLDER, 0o2775, 8)
+    assert (mail.kind, mail.mode, mail.gid) == (MemberKind.FOLDER, 0o2775, 8)
     assert text(made["etc/timezone"]) == "Etc/UTC\n"
     assert made["etc/localtime"].target == "/usr/share/zoneinfo/Etc/UTC"
     assert text(made["etc/filled"]) == "head\n1\ntail\n"
@@ -339,7 +339,7 @@ def test_added_packages_bring_what_differs_only(
     assert "Package: base" in text(found["var/lib/dpkg/status"])
     # A folder of the base comes along as it is there: a layer would give it the common mode.
     assert found["var/mail"] == made["var/mail"]
-    assert all(found[path].kind is Kind.FOLDER for path in found.keys() - new)
+    assert all(found[path].kind is MemberKind.FOLDER for path in found.keys() - new)
 
 
 def test_the_layer_of_added_packages_is_the_same_in_any_order(

@@ -4,7 +4,7 @@ import pytest
 
 from imgbuild.deb.tree import DebTree, merged
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 
 
 def file(path: str, data: bytes = b"x", mode: int = 0o644) -> Member:
@@ -12,7 +12,7 @@ def file(path: str, data: bytes = b"x", mode: int = 0o644) -> Member:
 
 
 def hard(path: str, target: str) -> Member:
-    return Member(path=path, kind=Kind.HARD, target=target)
+    return Member(path=path, kind=MemberKind.HARD, target=target)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_usr_is_merged_with_links_for_folders_that_are_used() -> None:
     tree.add(file("bin/sh"), "dash")
     tree.add(file("lib64/ld.so"), "libc6")
     found = {member.path: member for member in tree.members()}
-    links = {path: item.target for path, item in found.items() if item.kind is Kind.LINK}
+    links = {path: item.target for path, item in found.items() if item.kind is MemberKind.LINK}
     assert links == {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
     assert found["usr/bin/sh"].content == b"x"
 
@@ -50,13 +50,13 @@ def test_members_come_in_byte_order() -> None:
 
 def test_packages_share_folders_but_not_files() -> None:
     tree = DebTree()
-    tree.add(Member(path="bin", kind=Kind.FOLDER, mode=0o755), "one")
-    tree.add(Member(path="usr/bin", kind=Kind.FOLDER, mode=0o755), "two")
+    tree.add(Member(path="bin", kind=MemberKind.FOLDER, mode=0o755), "one")
+    tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER, mode=0o755), "two")
     tree.add(file("bin/tool", b"1"), "one")
     with pytest.raises(IntegrityError, match="two and one both ship /usr/bin/tool"):
         tree.add(file("usr/bin/tool", b"2"), "two")
     with pytest.raises(IntegrityError, match="folder 0700 and folder 0755"):
-        tree.add(Member(path="usr/bin", kind=Kind.FOLDER, mode=0o700), "three")
+        tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER, mode=0o700), "three")
 
 
 def test_the_first_path_of_a_hard_linked_file_carries_it() -> None:
@@ -64,10 +64,10 @@ def test_the_first_path_of_a_hard_linked_file_carries_it() -> None:
     tree.add(file("usr/z", b"data", 0o755), "demo")
     tree.add(hard("usr/a", "usr/z"), "demo")
     tree.add(hard("bin/m", "usr/z"), "demo")
-    found = {member.path: member for member in tree.members() if member.kind is not Kind.LINK}
-    assert (found["usr/a"].kind, found["usr/a"].content) == (Kind.FILE, b"data")
+    found = {member.path: member for member in tree.members() if member.kind is not MemberKind.LINK}
+    assert (found["usr/a"].kind, found["usr/a"].content) == (MemberKind.FILE, b"data")
     for path in ("usr/bin/m", "usr/z"):
-        assert (found[path].kind, found[path].target) == (Kind.HARD, "usr/a")
+        assert (found[path].kind, found[path].target) == (MemberKind.HARD, "usr/a")
         assert (found[path].mode, found[path].size, found[path].content) == (0o755, 0, None)
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from imgbuild.cli import doctor as verb
 from imgbuild.doctor import targets
-from imgbuild.doctor.host import Gpu, Host, Runs, driver_of, parse_gpus
+from imgbuild.doctor.host import Host, HostGpu, Runs, driver_of, parse_gpus
 from imgbuild.doctor.targets import Offer
 from imgbuild.plan.seal import seal_path
 from imgbuild.report import Floors
 from imgbuild.values import Arch
 from tests.support.inprocess_project import TARGET, Command, json_of, make
 
-H200 = Gpu(name="NVIDIA H200", memory=143771 << 20, capability="9.0")
+H200 = HostGpu(name="NVIDIA H200", memory=143771 << 20, capability="9.0")
 # Written by nvidia-smi and the driver of an H200, 2026-11-21.
 SMI = "NVIDIA H200, 580.159.04, 143771 MiB, 9.0\n"
 PROC = (
@@ -115,7 +115,7 @@ def test_an_old_glibc_matters_only_without_the_image() -> None:
 
 
 def test_a_gpu_without_code_does_not_fit() -> None:
-    card = Gpu(name="RTX 5090", capability="12.0")
+    card = HostGpu(name="RTX 5090", capability="12.0")
     fits, why = verdict(host(gpus=(card,)), CU124)
     assert not fits
     assert "no code for RTX 5090 (12.0), only for 8.0, 8.6, 8.9, 9.0" in why
@@ -123,17 +123,17 @@ def test_a_gpu_without_code_does_not_fit() -> None:
 
 
 def test_code_of_an_older_gpu_of_the_same_major_runs() -> None:
-    orin = Gpu(name="Orin", capability="8.7")
+    orin = HostGpu(name="Orin", capability="8.7")
     assert verdict(host(gpus=(orin,)), CU124) == (True, "")
-    thor = Gpu(name="Thor", capability="11.0")
+    thor = HostGpu(name="Thor", capability="11.0")
     assert not verdict(host(gpus=(thor,)), CU124)[0]
     # Floors are exact for what the data knows: sm_120a does not run on 12.1.
-    assert not verdict(host(gpus=(Gpu(name="Spark", capability="12.1"),)), CU130)[0]
-    assert verdict(host(gpus=(Gpu(name="old driver"),)), CU130) == (True, "")
+    assert not verdict(host(gpus=(HostGpu(name="Spark", capability="12.1"),)), CU130)[0]
+    assert verdict(host(gpus=(HostGpu(name="old driver"),)), CU130) == (True, "")
 
 
 def test_one_of_two_gpus_decides() -> None:
-    assert not verdict(host(gpus=(H200, Gpu(name="P100", capability="6.0"))), CU124)[0]
+    assert not verdict(host(gpus=(H200, HostGpu(name="P100", capability="6.0"))), CU124)[0]
 
 
 def test_a_gpu_that_needs_the_drivers_compiler_is_told() -> None:
@@ -180,9 +180,9 @@ def test_what_nvidia_smi_says() -> None:
     assert parse_gpus(SMI * 2) == ("580.159.04", (H200, H200))
     old = "Tesla V100-SXM2-16GB, 470.57.02, 16160 MiB\n"
     name = "Tesla V100-SXM2-16GB"
-    assert parse_gpus(old) == ("470.57.02", (Gpu(name=name, memory=16160 << 20),))
+    assert parse_gpus(old) == ("470.57.02", (HostGpu(name=name, memory=16160 << 20),))
     hidden = "NVIDIA GB10, 580.95.05, [N/A], 12.1\n"
-    assert parse_gpus(hidden) == ("580.95.05", (Gpu(name="NVIDIA GB10", capability="12.1"),))
+    assert parse_gpus(hidden) == ("580.95.05", (HostGpu(name="NVIDIA GB10", capability="12.1"),))
     assert parse_gpus("") == ("", ())
     assert parse_gpus("No devices were found\n") == ("", ())
 

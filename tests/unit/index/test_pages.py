@@ -8,7 +8,7 @@ import pytest
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.http.client import Http, TextPage
 from imgbuild.index.pages import IndexAddress, Indexes, fill, places, read_json_api, read_page, when
-from imgbuild.matrix.model import Index
+from imgbuild.matrix.model import PackageIndex
 from tests.support import samples
 from tests.support.local_index import LocalIndex
 from tests.support.servers import Site, serve
@@ -87,7 +87,7 @@ def test_upload_times(text, expected):
 
 
 def test_templates_are_filled():
-    index = Index(url="https://x.example/{cuda_tag}/torch{torch}/", upload_times="none")
+    index = PackageIndex(url="https://x.example/{cuda_tag}/torch{torch}/", upload_times="none")
     assert fill(index, cuda="12.4", torch="2.6.0+cu124") == "https://x.example/cu124/torch2.6/"
     with pytest.raises(InputError, match="pins no torch"):
         fill(index, cuda="12.4", torch=None)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import LayerRecord, write_layer
-from imgbuild.oci.tar import MTIME, Kind, Member, Slice
+from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
 
 
 def noise(size: int, seed: int = 0) -> bytes:
@@ -85,9 +85,9 @@ def test_every_kind_of_content(tmp_path: Path) -> None:
         member("d/packed", big, pack=True),
         member("d/packed slice", placed(tmp_path, raw, deflate=False), len(raw), pack=True),
         member("e", b""),
-        Member(path="l", kind=Kind.LINK, mode=0o777, target="d/bytes"),
-        Member(path="m", kind=Kind.HARD, target="d/bytes"),
-        Member(path="z/f", kind=Kind.FOLDER, mode=0o700, uid=5, gid=6, mtime=7),
+        Member(path="l", kind=MemberKind.LINK, mode=0o777, target="d/bytes"),
+        Member(path="m", kind=MemberKind.HARD, target="d/bytes"),
+        Member(path="z/f", kind=MemberKind.FOLDER, mode=0o700, uid=5, gid=6, mtime=7),
     ]
     blob, _ = written(members)
     assert contents(blob) == {
@@ -265,10 +265,10 @@ def test_conflicting_paths() -> None:
         write_layer([member("a/b", b"1"), member("a/b", b"1")], None)
     with pytest.raises(IntegrityError, match=r"a is a file, but a/b/c needs a folder"):
         write_layer([member("a", b"1"), member("a/b/c", b"1")], None)
-    link = Member(path="a", kind=Kind.LINK, target="b")
+    link = Member(path="a", kind=MemberKind.LINK, target="b")
     with pytest.raises(IntegrityError, match="a is a symlink, but a/b needs a folder"):
         write_layer([link, member("a/b", b"1")], None)
-    hard = Member(path="a", kind=Kind.HARD, target="b")
+    hard = Member(path="a", kind=MemberKind.HARD, target="b")
     with pytest.raises(IntegrityError, match="a is a hard link to b"):
         write_layer([hard, member("b", b"1")], None)
 
@@ -298,6 +298,6 @@ def test_golden(tmp_path: Path, kind: str) -> None:
         member("opt/venv/file", content, size, pack=kind == "packed"),
         member("opt/venv/bin/tool", b"#!/bin/sh\n", mode=0o755, pack=kind == "packed"),
         member("opt/venv/" + "long/" * 60 + "größe", b"2"),
-        Member(path="opt/link", kind=Kind.LINK, mode=0o777, target="venv"),
+        Member(path="opt/link", kind=MemberKind.LINK, mode=0o777, target="venv"),
     ]
     assert written(members)[1].digest == GOLDEN[kind]

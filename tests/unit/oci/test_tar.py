@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imgbuild.oci.tar import BLOCK, END, MTIME, Kind, Member, header, padding, sort_key
+from imgbuild.oci.tar import BLOCK, END, MTIME, Member, MemberKind, header, padding, sort_key
 
 TYPES = {
-    Kind.FILE: tarfile.REGTYPE,
-    Kind.FOLDER: tarfile.DIRTYPE,
-    Kind.LINK: tarfile.SYMTYPE,
-    Kind.HARD: tarfile.LNKTYPE,
+    MemberKind.FILE: tarfile.REGTYPE,
+    MemberKind.FOLDER: tarfile.DIRTYPE,
+    MemberKind.LINK: tarfile.SYMTYPE,
+    MemberKind.HARD: tarfile.LNKTYPE,
 }
 
 
@@ -62,14 +62,14 @@ def test_long_and_foreign_paths(path: str, blocks: int) -> None:
     member = Member(path=path)
     assert len(header(member)) == blocks * BLOCK
     assert read_back(member).name == path
-    folder = Member(path=path, kind=Kind.FOLDER)
+    folder = Member(path=path, kind=MemberKind.FOLDER)
     assert read_back(folder).name == path
     assert read_back(folder).isdir()
 
 
 @pytest.mark.parametrize("target", ["x", "t" * 100, "t" * 101, "../ziel/größe"])
-@pytest.mark.parametrize("kind", [Kind.LINK, Kind.HARD])
-def test_links(kind: Kind, target: str) -> None:
+@pytest.mark.parametrize("kind", [MemberKind.LINK, MemberKind.HARD])
+def test_links(kind: MemberKind, target: str) -> None:
     info = read_back(Member(path="a/link", kind=kind, target=target))
     assert (info.type, info.linkname, info.size) == (TYPES[kind], target, 0)
 
@@ -99,7 +99,7 @@ NAMES = st.text(
 
 @given(
     path=st.lists(NAMES, min_size=1, max_size=8).map("/".join),
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(MemberKind),
     mode=st.integers(0, 0o7777),
     uid=st.integers(0, 1 << 31),
     gid=st.integers(0, 1 << 31),
@@ -107,14 +107,14 @@ NAMES = st.text(
     target=NAMES,
 )
 def test_any_member_is_read_back(
-    path: str, kind: Kind, mode: int, uid: int, gid: int, size: int, target: str
+    path: str, kind: MemberKind, mode: int, uid: int, gid: int, size: int, target: str
 ) -> None:
-    link = target if kind in (Kind.LINK, Kind.HARD) else ""
+    link = target if kind in (MemberKind.LINK, MemberKind.HARD) else ""
     member = Member(path=path, kind=kind, mode=mode, uid=uid, gid=gid, size=size, target=link)
     info = read_back(member)
     assert (info.name, info.type, info.mode) == (path, TYPES[kind], mode)
     assert (info.uid, info.gid, info.mtime, info.linkname) == (uid, gid, MTIME, link)
-    assert info.size == (size if kind is Kind.FILE else 0)
+    assert info.size == (size if kind is MemberKind.FILE else 0)
     assert (info.uname, info.gname) == ("", "")
 
 

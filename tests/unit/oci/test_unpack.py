@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.oci.tree import RootFolder, remove
 from imgbuild.oci.unpack import unpack
 from tests.support import images
@@ -73,12 +73,12 @@ def test_our_own_layers_come_out_as_they_went_in(tmp_path, root):
         images.text("empty", ""),
         images.text(f"{deep}/ünï", "long path"),
         images.text("big", "0123456789" * 400_000),
-        Member(path="locked", kind=Kind.FOLDER, mode=0o555),
+        Member(path="locked", kind=MemberKind.FOLDER, mode=0o555),
         images.text("locked/inside", "y"),
-        Member(path="link", kind=Kind.LINK, target="bin/tool"),
-        Member(path="away", kind=Kind.LINK, target="/etc/passwd"),
-        Member(path="same", kind=Kind.HARD, target="bin/tool"),
-        Member(path="tmp", kind=Kind.FOLDER, mode=0o1777),
+        Member(path="link", kind=MemberKind.LINK, target="bin/tool"),
+        Member(path="away", kind=MemberKind.LINK, target="/etc/passwd"),
+        Member(path="same", kind=MemberKind.HARD, target="bin/tool"),
+        Member(path="tmp", kind=MemberKind.FOLDER, mode=0o1777),
         images.text("owned", "z"),
     ]
     _, blob = images.layer(tmp_path, members)
@@ -86,10 +86,10 @@ def test_our_own_layers_come_out_as_they_went_in(tmp_path, root):
     for member in members:
         path = root / member.path
         found = path.lstat()
-        if member.kind is Kind.LINK:
+        if member.kind is MemberKind.LINK:
             assert str(path.readlink()) == member.target
             continue
-        if member.kind is Kind.HARD:
+        if member.kind is MemberKind.HARD:
             assert path.samefile(root / member.target)
             continue
         assert stat.S_IMODE(found.st_mode) == member.mode

@@ -20,7 +20,7 @@ from imgbuild.learn import loop
 from imgbuild.learn.boundaries import Shelf
 from imgbuild.lock.lock import Lock, make_lock
 from imgbuild.lock.resolution import Resolution
-from imgbuild.matrix.model import Index, Matrix, Waiver
+from imgbuild.matrix.model import Matrix, PackageIndex, Waiver
 from imgbuild.pipeline import audit_lock
 from imgbuild.report import Finding, Relation, Severity
 from imgbuild.values import Arch
@@ -53,7 +53,7 @@ class World:
     def __init__(self, folder: Path, shelf: Shelf, site: Site, waivers: tuple[Waiver, ...]):
         pins = {"vllm": "0.8.5", "transformers": "5.0.0"}
         matrix = samples.matrix(waive=waivers, pins=pins, as_of=datetime.date(2100, 1, 1))
-        here = Index(url=site.url("simple"))
+        here = PackageIndex(url=site.url("simple"))
         self.matrix: Matrix = msgspec.structs.replace(matrix, indexes={"pypi": here})
         self.shelf = shelf
         self.site = site
@@ -139,8 +139,8 @@ def folder_world(folder: Path) -> tuple[Matrix, Lock, Resolution]:
         found.append(audited.changed(wheel, index="own"))
     assigned = {"trl": "own", "vllm": "own"}
     matrix = samples.matrix(pins={"trl": "9.0", "vllm": "9.0"}, indexes=assigned)
-    own = Index(url=f"{wheels.as_uri()}/", flat=True, upload_times="none")
-    nowhere = Index(url="http://127.0.0.1:9/simple")
+    own = PackageIndex(url=f"{wheels.as_uri()}/", flat=True, upload_times="none")
+    nowhere = PackageIndex(url="http://127.0.0.1:9/simple")
     matrix = msgspec.structs.replace(matrix, indexes={"pypi": nowhere, "own": own})
     resolution = Resolution(wheels=tuple(found))
     return matrix, make_lock(matrix, "small", {Arch.X86_64: resolution}), resolution

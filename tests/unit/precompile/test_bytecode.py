@@ -18,7 +18,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Target, Variable
 from imgbuild.precompile import bytecode, pack
-from imgbuild.precompile.bytecode import Bytecode, Difference, LeftOut
+from imgbuild.precompile.bytecode import Bytecode, LeftOut, UnstableFile
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel import archive as wheels
@@ -102,9 +102,9 @@ def test_files_that_two_compilations_wrote_differently_are_named(tmp_path):
     sizes = {path: place.stat().st_size for path, place in (one | other).items()}
     gone, come = f"{SITE}/gone.cpython-311.pyc", f"{SITE}/come.cpython-311.pyc"
     assert bytecode.differing(one, other) == (
-        Difference(path=come, bytes=sizes[come]),
-        Difference(path=gone, bytes=sizes[gone]),
-        Difference(path=f"{SITE}/number.cpython-311.pyc", bytes=1),
+        UnstableFile(path=come, bytes=sizes[come]),
+        UnstableFile(path=gone, bytes=sizes[gone]),
+        UnstableFile(path=f"{SITE}/number.cpython-311.pyc", bytes=1),
     )
     assert bytecode.differing(one, one) == ()
 
@@ -125,7 +125,7 @@ def test_the_row_adds_to_what_its_target_has(tmp_path):
 
 
 def test_what_was_left_out_and_what_differs_is_told(tmp_path, capsys):
-    differs = tuple(Difference(path=f"m{number}.pyc", bytes=number) for number in range(1, 8))
+    differs = tuple(UnstableFile(path=f"m{number}.pyc", bytes=number) for number in range(1, 8))
     left = (LeftOut(path="/a.py", reason="SyntaxError: x"), LeftOut(path="/b.py", reason="y"))
     files = tree(tmp_path / "tree", one=TEXT)
     said = bytecode.packed(lock(), Arch.X86_64, files, differs, left, [], tmp_path / "out")

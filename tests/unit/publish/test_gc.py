@@ -14,8 +14,8 @@ from imgbuild.errors import FetchFailed
 from imgbuild.oci.documents import INDEX, MANIFEST
 from imgbuild.publish import gc
 from imgbuild.publish import scan as holdings
-from imgbuild.publish.gc import Named, Policy, Reason, Sweep
-from imgbuild.publish.scan import Kind, Manifest
+from imgbuild.publish.gc import KeepPolicy, Named, Reason, Sweep
+from imgbuild.publish.scan import ManifestKind, StoredManifest
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.system.console import console
@@ -35,23 +35,29 @@ def name(word: str) -> str:
     return f"sha256:{sha256(word.encode())}"
 
 
-def image(word: str, *layers: str, tags: tuple[str, ...] = (), target: str = "small") -> Manifest:
+def image(
+    word: str, *layers: str, tags: tuple[str, ...] = (), target: str = "small"
+) -> StoredManifest:
     config = f"{word} config"
     blobs = {name(config): 1, **{name(layer): 100 for layer in layers}}
-    return Manifest(
-        digest=name(word), size=10, kind=Kind.IMAGE, target=target, tags=tags,
+    return StoredManifest(
+        digest=name(word), size=10, kind=ManifestKind.IMAGE, target=target, tags=tags,
         config=name(config), blobs=blobs,
     )  # fmt: skip
 
 
-def index(word: str, *children: str, tags: tuple[str, ...] = ()) -> Manifest:
+def index(word: str, *children: str, tags: tuple[str, ...] = ()) -> StoredManifest:
     below = tuple(name(child) for child in children)
-    return Manifest(digest=name(word), size=10, kind=Kind.INDEX, tags=tags, children=below)
+    return StoredManifest(
+        digest=name(word), size=10, kind=ManifestKind.INDEX, tags=tags, children=below
+    )
 
 
-def attached(word: str, *subjects: str, tags: tuple[str, ...] = (), blob: str = "") -> Manifest:
-    return Manifest(
-        digest=name(word), size=10, kind=Kind.ATTACHED, tags=tags,
+def attached(
+    word: str, *subjects: str, tags: tuple[str, ...] = (), blob: str = ""
+) -> StoredManifest:
+    return StoredManifest(
+        digest=name(word), size=10, kind=ManifestKind.ATTACHED, tags=tags,
         subjects=tuple(name(subject) for subject in subjects),
         blobs={name(blob or f"{word} blob"): 50},
     )  # fmt: skip
@@ -71,8 +77,8 @@ def known(
     )
 
 
-def judged(*held: Manifest, by: Named, policy: Policy | None = None) -> Sweep:
-    return gc.judge(HERE, {item.digest: item for item in held}, by, policy or Policy())
+def judged(*held: StoredManifest, by: Named, policy: KeepPolicy | None = None) -> Sweep:
+    return gc.judge(HERE, {item.digest: item for item in held}, by, policy or KeepPolicy())
 
 
 def gone(sweep: Sweep) -> list[list[str]]:
@@ -108,14 +114,18 @@ def test_an_old_image_goes_whole_and_only_its_own_bytes_count():
     assert set(entry.manifests) == {name(word) for word in ("old", "old-a", "list", "bill")}
     # Four manifests, a configuration, a layer and two small blobs.
     assert entry.size == sweep.size == 4 * 10 + 1 + 100 + 2 * 50
-    assert (entry.kind, entry.target, entry.tags) == (Kind.INDEX, "small", ("small-20260101",))
+    assert (entry.kind, entry.target, entry.tags) == (
+        ManifestKind.INDEX,
+        "small",
+        ("small-20260101",),
+    )
     assert entry.unnamed_since == "2026-01-01"
 
 
 def test_a_list_of_referrers_goes_before_what_it_lists():
     """Else deleting one of them would write the list anew."""
-    listing = Manifest(
-        digest=name("list"), size=10, kind=Kind.ATTACHED, subjects=(name("old"),),
+    listing = StoredManifest(
+        digest=name("list"), size=10, kind=ManifestKind.ATTACHED, subjects=(name("old"),),
         tags=(f"sha256-{sha256(b'old')}",), children=(name("bill"), name("lock")),
     )  # fmt: skip
     held = [image("old", "x"), attached("bill", "old"), attached("lock", "old"), listing]
@@ -136,7 +146,10 @@ def test_two_old_images_share_bytes_that_are_counted_once():
     [
         (image("x", "l", target="", tags=("latest",)), Reason.FOREIGN),
         (image("x", "l", target="another-projects"), Reason.FOREIGN),
-        (Manifest(digest=name("x"), size=1, kind=Kind.OTHER, tags=("chart",)), Reason.FOREIGN),
+        (
+            StoredManifest(digest=name("x"), size=1, kind=ManifestKind.OTHER, tags=("chart",)),
+            Reason.FOREIGN,
+        ),
         (attached("x", "an-image-of-others"), Reason.FOREIGN),
         (image("x", "l", tags=("small",)), Reason.TAG),
         (image("x", "l", tags=("release-1",)), Reason.TAG),
@@ -145,7 +158,7 @@ def test_two_old_images_share_bytes_that_are_counted_once():
     ],
 )
 def test_what_stays_for_its_own_sake(item, reason):
-    sweep = judged(item, by=known("named"), policy=Policy(keep_tags=("release-*",)))
+    sweep = judged(item, by=known("named"), policy=KeepPolicy(keep_tags=("release-*",)))
     assert sweep.kept == {reason: 1}
     assert sweep.garbage == ()
 
@@ -185,15 +198,16 @@ def test_what_belonged_to_an_image_that_is_gone_goes_too():
 def test_age_is_of_the_newest_dated_tag_or_of_the_last_seal(tags, moment, stays):
     since = OLD + 100 * 86400
     by = known(ever={"x": moment} if moment else {})
-    sweep = judged(image("x", "l", tags=tags), by=by, policy=Policy(since=since))
+    sweep = judged(image("x", "l", tags=tags), by=by, policy=KeepPolicy(since=since))
     assert bool(sweep.kept) is stays
     assert gone(judged(image("x", "l", tags=tags), by=by)) == [[name("x")]]
 
 
 def test_inputs_of_a_lock_that_cannot_be_read_stay():
-    held = Manifest(
-        digest=name("x"), size=1, kind=Kind.INPUTS, target="small", tags=("small-x86_64-0a",)
-    )
+    held = StoredManifest(
+        digest=name("x"), size=1, kind=ManifestKind.INPUTS, target="small",
+        tags=("small-x86_64-0a",),
+    )  # fmt: skip
     assert gone(judged(held, by=known())) == [[name("x")]]
     assert judged(held, by=known(unread=frozenset({"small"}))).garbage == ()
 
@@ -250,7 +264,7 @@ class Place:
         document = {"artifactType": BILL, "config": config, "layers": [], "subject": said}
         return self.put(document, MANIFEST)
 
-    def scan(self, *untagged: str) -> dict[str, Manifest]:
+    def scan(self, *untagged: str) -> dict[str, StoredManifest]:
         return holdings.scan(self.repository, self.client, set(untagged))
 
 
@@ -268,14 +282,14 @@ def test_a_scan_finds_what_tags_indexes_subjects_and_seals_lead_to(registry):
     assert held[theirs].tags == ("latest", "v1", "v2")
     assert {held[digest].target for digest in (first, second, lone)} == {"small"}
     assert held[theirs].target == ""
-    assert (held[bill].kind, held[bill].subjects) == (Kind.ATTACHED, (first,))
+    assert (held[bill].kind, held[bill].subjects) == (ManifestKind.ATTACHED, (first,))
     lists = held.keys() - {first, second, top, bill, theirs, lone}
     if registry.referrers_api:
         assert not lists
     else:
         (listing,) = lists
         assert held[listing].subjects == (first,)
-        assert kinds[listing] is Kind.ATTACHED
+        assert kinds[listing] is ManifestKind.ATTACHED
     assert held[first].blobs[f"sha256:{sha256(b'first')}"] == len(b"first")
 
 
@@ -305,7 +319,7 @@ def test_deletion_leaves_what_is_kept_and_nothing_of_the_rest(registry):
         tags=frozenset({"small"}), until=UNTIL,
     )  # fmt: skip
     held = place.scan()
-    sweep = gc.judge(place.repository, held, named, Policy())
+    sweep = gc.judge(place.repository, held, named, KeepPolicy())
     done = gc.delete(sweep, held, place.repository, place.client)
     assert done.deleted
     assert (done.garbage, done.size) == (sweep.garbage, sweep.size)
@@ -318,7 +332,7 @@ def test_deletion_leaves_what_is_kept_and_nothing_of_the_rest(registry):
         for tag in tags
     ]
     assert found == [True, False]
-    again = gc.judge(place.repository, place.scan(), named, Policy())
+    again = gc.judge(place.repository, place.scan(), named, KeepPolicy())
     assert again.garbage == ()
     assert {item.digest for item in place.client.referrers(place.repository, new)} == {bills[0]}
 
@@ -332,7 +346,7 @@ def test_a_registry_that_deletes_nothing_says_what_to_change(registry):
         until=UNTIL,
     )  # fmt: skip
     held = place.scan()
-    sweep = gc.judge(place.repository, held, named, Policy())
+    sweep = gc.judge(place.repository, held, named, KeepPolicy())
     with pytest.raises(FetchFailed) as caught:
         gc.delete(sweep, held, place.repository, place.client)
     assert "storage.delete.enabled" in (caught.value.hint or "")
@@ -347,7 +361,7 @@ def test_what_is_tagged_while_it_is_looked_at_is_left_alone(registry, capsys):
         tags=frozenset({"small"}), until=UNTIL,
     )  # fmt: skip
     held = place.scan()
-    sweep = gc.judge(place.repository, held, named, Policy())
+    sweep = gc.judge(place.repository, held, named, KeepPolicy())
     place.image("old", "small")
     done = gc.delete(sweep, held, place.repository, place.client)
     assert [entry.digest for entry in done.garbage] == [older]
@@ -379,4 +393,5 @@ def test_the_inputs_of_a_mirror_are_known_by_their_type(registry):
     config = place.blob(b"{}", "application/vnd.oci.empty.v1+json")
     said = {"artifactType": ARTIFACT, "annotations": {"dev.imgbuild.target": "small"}}
     digest = place.put({**said, "config": config, "layers": []}, MANIFEST, "small-x86_64")
-    assert (place.scan()[digest].kind, place.scan()[digest].target) == (Kind.INPUTS, "small")
+    found = place.scan()[digest]
+    assert (found.kind, found.target) == (ManifestKind.INPUTS, "small")

@@ -167,7 +167,7 @@ def test_a_push_puts_no_tag_where_a_part_goes_while_the_rest_is_sent(place):
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "-x", "x" * 129])
 def test_a_word_that_is_no_tag(place, name):
     place.push()
-    with pytest.raises(InputError, match="is no tag"):
+    with pytest.raises(InputError, match="is not a valid tag"):
         tag.tag(CLIENT, place.reference(TARGET), ["right", name])
     assert "right" not in place.tags()
 

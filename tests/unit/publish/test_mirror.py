@@ -19,7 +19,7 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.lock.lock import Lock, make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.publish import mirror
-from imgbuild.publish.mirror import Filled, Part
+from imgbuild.publish.mirror import LockedInputs, MirrorPush
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Arch
@@ -44,13 +44,13 @@ class World:
     def repository(self) -> Repository:
         return self.registry.repository(NAME)
 
-    def push(self, *locks: Lock, dry_run: bool = False, drop: bool = False) -> Filled:
-        parts = [Part(lock=lock, arch=X86) for lock in locks or (self.lock,)]
+    def push(self, *locks: Lock, dry_run: bool = False, drop: bool = False) -> MirrorPush:
+        parts = [LockedInputs(lock=lock, arch=X86) for lock in locks or (self.lock,)]
         client = Client(first_wait=0.001, attempts=2)
         return mirror.push(parts, self.repository, client, self.inputs, dry_run=dry_run, drop=drop)
 
-    def status(self) -> list[mirror.Held]:
-        part = Part(lock=self.lock, arch=X86)
+    def status(self) -> list[mirror.MirrorStatus]:
+        part = LockedInputs(lock=self.lock, arch=X86)
         return list(mirror.status([part], self.repository, Client(first_wait=0.001)))
 
     def sent(self) -> list[str]:

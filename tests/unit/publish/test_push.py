@@ -19,7 +19,7 @@ from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, Interrup
 from imgbuild.oci import documents
 from imgbuild.plan.plan import plan
 from imgbuild.publish import push
-from imgbuild.publish.push import State
+from imgbuild.publish.push import BlobState
 from imgbuild.publish.push_plan import CONFIG
 from imgbuild.render import dockerfile
 from imgbuild.values import Arch
@@ -96,7 +96,7 @@ def test_blobs_come_first_then_manifests_then_tags(place):
     held = {digest: len(data) for (_, digest), data in place.registry.blobs.items()}
     assert held == {blob.digest: blob.size for blob in made.blobs}
     assert done.sent == sum(held.values())
-    assert {row.state for row in done.blobs} == {State.SENT}
+    assert {row.state for row in done.blobs} == {BlobState.SENT}
 
 
 def test_a_second_push_writes_nothing(place):
@@ -107,7 +107,7 @@ def test_a_second_push_writes_nothing(place):
     assert [tag.moved for tag in first.tags] == [True, True]
     assert [tag.moved for tag in again.tags] == [False, False]
     assert again.sent == 0
-    assert {row.state for row in again.blobs} == {State.PRESENT}
+    assert {row.state for row in again.blobs} == {BlobState.PRESENT}
 
 
 def test_what_the_registry_has_is_neither_built_nor_fetched(place, monkeypatch):
@@ -118,7 +118,7 @@ def test_what_the_registry_has_is_neither_built_nor_fetched(place, monkeypatch):
     store = place.forget(monkeypatch, "trl")  # an empty cache but for one wheel, and no network
     done = place.push()
     states = {row.name: row.state for row in done.blobs}
-    assert {name for name, state in states.items() if state is State.SENT} == {"trl"}
+    assert {name for name, state in states.items() if state is BlobState.SENT} == {"trl"}
     assert done.sent == trl.size
     assert set(place.tags()) == set(TAGS)
     assert [path.name for path in (store.root / "blobs/sha256").iterdir()] == [
@@ -136,7 +136,7 @@ def test_layers_of_a_layout_on_disk_are_used(place, monkeypatch):
         if path is not None:
             (folder / path.name).write_bytes(path.read_bytes())
     place.forget(monkeypatch, *place.world.wheels)  # the base itself cannot be made here
-    assert {row.state for row in place.push().blobs} == {State.SENT}
+    assert {row.state for row in place.push().blobs} == {BlobState.SENT}
 
 
 def test_a_damaged_layer_of_a_layout_is_not_sent(place, monkeypatch):
@@ -204,10 +204,10 @@ def test_layers_are_mounted_and_then_not_made(place, monkeypatch):
     place.forget(monkeypatch)
     rows = push.dry_run(place.work("o"), [made])[0].blobs
     assert {(row.state, row.source) for row in rows} == {
-        (State.MOUNTABLE, str(place.registry.repository("o")))
+        (BlobState.MOUNTABLE, str(place.registry.repository("o")))
     }
     done = push.push(place.work("o"), made)
-    assert {row.state for row in done.blobs} == {State.MOUNTED}
+    assert {row.state for row in done.blobs} == {BlobState.MOUNTED}
     assert done.sent == 0
     assert set(place.tags()) == set(TAGS)
 
@@ -219,14 +219,14 @@ def test_a_registry_that_mounts_nothing_gets_the_bytes(place):
     )
     place.registry.mounts = False
     done = push.push(place.work("o"), made)
-    assert {row.state for row in done.blobs} == {State.SENT}
+    assert {row.state for row in done.blobs} == {BlobState.SENT}
     assert place.registry.sessions == {}  # what it opened in vain is closed
 
 
 def test_a_repository_that_may_not_be_read_is_passed_over(place):
     place.registry.faults.append(Fault("HEAD /v2/private/blobs/", times=100, status=403))
     done = push.push(place.work("private"), place.plan())
-    assert {row.state for row in done.blobs} == {State.SENT}
+    assert {row.state for row in done.blobs} == {BlobState.SENT}
 
 
 # -- what is beside an image
@@ -339,7 +339,7 @@ def test_what_is_interrupted_goes_on_where_it_was(place, number, monkeypatch):
     arrived = set(sent(place))
     assert 0 < len(arrived) < len(place.plan().blobs)
     done = place.push()
-    assert {row.digest for row in done.blobs if row.state is State.PRESENT} == arrived
+    assert {row.digest for row in done.blobs if row.state is BlobState.PRESENT} == arrived
     assert set(sent(place).values()) == {1}
     assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
 

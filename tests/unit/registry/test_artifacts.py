@@ -10,7 +10,7 @@ import pytest
 from imgbuild.errors import ImgbuildError, IntegrityError
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry import artifacts
-from imgbuild.registry.artifacts import Part
+from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.values import sha256
 from tests.support import memory_registry
@@ -18,8 +18,10 @@ from tests.support.memory_registry import Registry
 
 KIND = "application/vnd.example.words+json"
 FILES = {
-    "b.json": Part(data=b'{"b": 1}', media_type="application/json", annotations={"own": "word"}),
-    "a.bin": Part(data=b"", media_type="application/octet-stream"),
+    "b.json": ArtifactFile(
+        data=b'{"b": 1}', media_type="application/json", annotations={"own": "word"}
+    ),
+    "a.bin": ArtifactFile(data=b"", media_type="application/octet-stream"),
 }
 
 
@@ -106,7 +108,7 @@ def test_second_time_nothing_moves(client: Client, registry: Registry):
     assert artifacts.attach(client, repository, subject, KIND, FILES) == first
     assert {asked.method for asked in registry.requests[before:]} <= {"GET", "HEAD"}
     # Another content is another artifact beside the first.
-    other = {"a.bin": Part(data=b"other", media_type="application/octet-stream")}
+    other = {"a.bin": ArtifactFile(data=b"other", media_type="application/octet-stream")}
     artifacts.attach(client, repository, subject, KIND, other)
     assert len(artifacts.find(client, repository, subject.digest, KIND)) == 2
 
@@ -123,7 +125,7 @@ def test_artifact_that_was_removed_is_attached_again(client: Client, registry: R
 @pytest.mark.parametrize("name", ["a.bin", "b.json", "manifest"])
 def test_flipped_byte_is_refused(client: Client, registry: Registry, name: str):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    files = {**FILES, "a.bin": Part(data=b"words", media_type="application/octet-stream")}
+    files = {**FILES, "a.bin": ArtifactFile(data=b"words", media_type="application/octet-stream")}
     made = artifacts.attach(client, repository, subject, KIND, files)
     if name == "manifest":
         data, media_type = registry.manifests["me/image", made.digest]

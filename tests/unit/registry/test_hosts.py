@@ -150,7 +150,7 @@ def test_the_first_folder_that_describes_a_host_is_the_one(tmp_path):
         ("server = 5", "Expected `str`"),
         ('server = "ftp://x"', "'ftp://x' is not an address of a registry"),
         ('server = "https://"', "is not an address of a registry"),
-        ('[host."https://m"]\ncapabilities = ["pul"]', "'pul' is no capability"),
+        ('[host."https://m"]\ncapabilities = ["pul"]', "'pul' is not a capability"),
         ('[host."https://m"]\nca = 5', "ca"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.oci.documents import Descriptor
-from imgbuild.registry.client import Client, Outcome, bytes_source
+from imgbuild.registry.client import Client, UploadOutcome, bytes_source
 from tests.support import memory_registry
 from tests.support.memory_registry import Fault, Registry, says
 
@@ -69,5 +69,5 @@ def test_sizes_that_are_none(client, registry, tmp_path, text):
 def test_numbers_of_uploads_that_are_none(registry, name, text):
     registry.faults.append(Fault("(POST|PATCH) .*/uploads/", times=2, edit=says(name, text)))
     pusher = Client(chunk=2000, attempts=3, first_wait=0.001)
-    assert pusher.upload(registry.repository("me/x"), BLOB) is Outcome.UPLOADED
+    assert pusher.upload(registry.repository("me/x"), BLOB) is UploadOutcome.UPLOADED
     assert registry.blobs["me/x", BLOB.digest] == b"hello" * 1000

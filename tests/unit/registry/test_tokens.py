@@ -16,8 +16,8 @@ import pytest
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import logins, tokens, uploads
-from imgbuild.registry.client import Client, Outcome, bytes_source
-from imgbuild.registry.logins import Found
+from imgbuild.registry.client import Client, UploadOutcome, bytes_source
+from imgbuild.registry.logins import RegistryLogin
 from imgbuild.registry.reference import HUB, Reference
 from imgbuild.system.console import console
 from tests.support import memory_registry
@@ -65,7 +65,7 @@ def test_every_kind_of_login_pushes_and_pulls(registry, tmp_path):
     if registry.login:
         log_in(tmp_path, registry.host)
     repository = registry.repository("me/x")
-    assert client().upload(repository, BLOB) is Outcome.UPLOADED
+    assert client().upload(repository, BLOB) is UploadOutcome.UPLOADED
     assert client().blob(repository, WHOLE) == DATA
     assert set(registry.granted) <= {("repository:me/x:pull",), ("repository:me/x:pull,push",)}
 
@@ -85,7 +85,7 @@ def test_threads_share_a_token(registry, tmp_path):
         done = threads.map(
             lambda source: pusher.upload(registry.repository("me/x"), source), sources
         )
-        assert list(done) == [Outcome.UPLOADED] * len(sources)
+        assert list(done) == [UploadOutcome.UPLOADED] * len(sources)
     assert {digest for _, digest in registry.blobs} == {source.digest for source in sources}
     assert registry.granted == [("repository:me/x:pull,push",)]
 
@@ -95,7 +95,7 @@ def test_a_mount_asks_for_both_repositories(registry, tmp_path):
     client().upload(registry.repository("me/other"), BLOB)
     pusher = client()
     mounts = [registry.repository("me/other")]
-    assert pusher.upload(registry.repository("me/x"), BLOB, mounts=mounts) is Outcome.MOUNTED
+    assert pusher.upload(registry.repository("me/x"), BLOB, mounts=mounts) is UploadOutcome.MOUNTED
     assert ("repository:me/x:pull,push", "repository:me/other:pull") in registry.granted
 
 
@@ -113,7 +113,7 @@ def test_tokens_that_end_in_the_middle_of_an_upload(registry, tmp_path, uses, ch
     log_in(tmp_path, registry.host)
     registry.token_uses = uses
     pusher = Client(attempts=3, first_wait=0.001, chunk=chunk)
-    assert pusher.upload(registry.repository("me/x"), BLOB) is Outcome.UPLOADED
+    assert pusher.upload(registry.repository("me/x"), BLOB) is UploadOutcome.UPLOADED
     assert registry.blobs["me/x", BLOB.digest] == DATA
     assert len(registry.granted) > 1
 
@@ -250,7 +250,7 @@ def test_a_token_server_that_is_busy_is_asked_again(registry, tmp_path):
 def test_a_token_server_that_answers_nonsense(registry, tmp_path):
     log_in(tmp_path, registry.host)
     registry.faults.append(Fault("GET /token", times=9, status=200, body=b"<html>hello</html>"))
-    with pytest.raises(FetchFailed, match=f"http://{registry.host}:?.* answers what is no token"):
+    with pytest.raises(FetchFailed, match=f"http://{registry.host}:?.* returned no token"):
         client().upload(registry.repository("me/x"), BLOB)
 
 
@@ -299,25 +299,25 @@ AUTH = base64.b64encode(b"me:pa:ss").decode()
 )
 def test_a_login_stands_under_many_names(tmp_path, name):
     write_config(tmp_path, auths={name: {"auth": AUTH}, "h": {"auth": "bad"}})
-    assert logins.find("h:5000") == Found(("me", "pa:ss"))
-    assert logins.find("other") == Found()
+    assert logins.find("h:5000") == RegistryLogin(("me", "pa:ss"))
+    assert logins.find("other") == RegistryLogin()
 
 
 @pytest.mark.parametrize("name", [logins.HUB_LOGIN, HUB])
 def test_the_hubs_login_has_names_of_its_own(tmp_path, name):
     write_config(tmp_path, auths={name: {"auth": AUTH}})
-    assert logins.find("registry-1.docker.io") == logins.find(HUB) == Found(("me", "pa:ss"))
-    assert logins.find("ghcr.io") == Found()
+    assert logins.find("registry-1.docker.io") == logins.find(HUB) == RegistryLogin(("me", "pa:ss"))
+    assert logins.find("ghcr.io") == RegistryLogin()
 
 
 @pytest.mark.parametrize(
     ("entry", "found"),
     [
-        ({}, Found()),
-        ({"username": "me", "password": "x"}, Found(("me", "x"))),
-        ({"auth": base64.b64encode(b"me:x\0\0").decode()}, Found(("me", "x"))),
-        ({"identitytoken": "t"}, Found(None, "t")),
-        ({"registrytoken": "t"}, Found(None, "", "t")),
+        ({}, RegistryLogin()),
+        ({"username": "me", "password": "x"}, RegistryLogin(("me", "x"))),
+        ({"auth": base64.b64encode(b"me:x\0\0").decode()}, RegistryLogin(("me", "x"))),
+        ({"identitytoken": "t"}, RegistryLogin(None, "t")),
+        ({"registrytoken": "t"}, RegistryLogin(None, "", "t")),
     ],
 )
 def test_entries_of_dockers_configuration(tmp_path, entry, found):
@@ -333,12 +333,12 @@ def test_podmans_logins_are_known_too(tmp_path, monkeypatch, named):
     if named:
         monkeypatch.setenv("REGISTRY_AUTH_FILE", str(path))
     log_in(tmp_path, "both")
-    assert logins.find("h") == Found(("me", "pa:ss"))
-    assert logins.find("both") == Found(LOGIN)
+    assert logins.find("h") == RegistryLogin(("me", "pa:ss"))
+    assert logins.find("both") == RegistryLogin(LOGIN)
 
 
 def test_no_configuration_is_no_login():
-    assert logins.find("h") == Found()
+    assert logins.find("h") == RegistryLogin()
 
 
 @pytest.mark.parametrize("text", ["{", '{"auths": 5}', "\xff"])
@@ -359,7 +359,7 @@ def test_a_login_that_cannot_be_read_does_not_leak(tmp_path, auth):
 
 def test_a_program_that_is_not_installed_is_told(tmp_path, capsys):
     write_config(tmp_path, credsStore="nowhere", auths={"h": {"auth": AUTH}})
-    assert logins.find("h", console) == Found(("me", "pa:ss"))
+    assert logins.find("h", console) == RegistryLogin(("me", "pa:ss"))
     assert "docker-credential-nowhere, which is not installed" in " ".join(
         capsys.readouterr().err.split()
     )

@@ -12,7 +12,7 @@ import pytest
 
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
 from imgbuild.registry import uploads
-from imgbuild.registry.client import Client, Outcome, Source, bytes_source, file_source
+from imgbuild.registry.client import BlobSource, Client, UploadOutcome, bytes_source, file_source
 from imgbuild.system.threads import Stopped
 from tests.support import memory_registry
 from tests.support.memory_registry import SECRET, Answer, Fault, Registry
@@ -52,7 +52,9 @@ class Counter:
         self.told.append(amount)
 
 
-def push(client: Client, registry: Registry, source: Source = BLOB, name: str = "me/x") -> Outcome:
+def push(
+    client: Client, registry: Registry, source: BlobSource = BLOB, name: str = "me/x"
+) -> UploadOutcome:
     """Upload, with what must hold of every upload that ends well."""
     counter = Counter()
     outcome = client.upload(registry.repository(name), source, advance=counter)
@@ -69,21 +71,21 @@ def sizes(registry: Registry, where: str) -> list[int]:
 
 
 def test_one_piece(client, registry):
-    assert push(client, registry) is Outcome.UPLOADED
+    assert push(client, registry) is UploadOutcome.UPLOADED
     assert sizes(registry, PUT) == [len(DATA)]
     assert registry.asked(PATCH) == []
-    assert push(client, registry) is Outcome.PRESENT
+    assert push(client, registry) is UploadOutcome.PRESENT
     assert len(registry.asked(PUT)) == 1
 
 
 def test_an_empty_blob(client, registry):
-    assert push(client, registry, bytes_source(b"")) is Outcome.UPLOADED
+    assert push(client, registry, bytes_source(b"")) is UploadOutcome.UPLOADED
 
 
 @pytest.mark.parametrize(("chunk", "count"), [(100_000, 3), (70_000, 5), (1_000_000, 1)])
 def test_chunks(registry, chunk, count):
     client = Client(chunk=chunk)
-    assert push(client, registry) is Outcome.UPLOADED
+    assert push(client, registry) is UploadOutcome.UPLOADED
     assert len(registry.asked(PATCH)) == count
     assert sizes(registry, PUT) == [0]
     ranges = [one.headers["Content-Range"] for one in registry.asked(PATCH)]
@@ -117,7 +119,7 @@ def test_a_blob_of_a_neighbour_is_mounted(client, registry):
     mounts = [registry.repository("me/none"), registry.repository("me/other")]
     counter = Counter()
     outcome = client.upload(registry.repository("me/x"), BLOB, mounts=mounts, advance=counter)
-    assert (outcome, counter.total) == (Outcome.MOUNTED, BLOB.size)
+    assert (outcome, counter.total) == (UploadOutcome.MOUNTED, BLOB.size)
     assert len(registry.asked(PUT)) == before
     assert registry.blobs["me/x", BLOB.digest] == DATA
     assert registry.sessions == {}
@@ -132,7 +134,7 @@ def test_what_is_not_mounted_is_sent(client, registry, status):
     outcome = client.upload(
         registry.repository("me/x"), BLOB, mounts=[registry.repository("me/other")]
     )
-    assert outcome is Outcome.UPLOADED
+    assert outcome is UploadOutcome.UPLOADED
     assert registry.blobs["me/x", BLOB.digest] == DATA
     assert registry.sessions == {}
 
@@ -145,7 +147,7 @@ def test_a_mount_that_is_only_said_is_sent(client, registry):
     outcome = client.upload(
         registry.repository("me/x"), BLOB, mounts=[registry.repository("me/other")]
     )
-    assert outcome is Outcome.UPLOADED
+    assert outcome is UploadOutcome.UPLOADED
     assert registry.blobs["me/x", BLOB.digest] == DATA
 
 
@@ -154,7 +156,7 @@ def test_other_registries_are_not_asked_to_mount(client, registry):
         outcome = client.upload(
             registry.repository("me/x"), BLOB, mounts=[other.repository("me/x")]
         )
-    assert outcome is Outcome.UPLOADED
+    assert outcome is UploadOutcome.UPLOADED
     assert registry.asked("mount=") == []
 
 
@@ -164,7 +166,7 @@ def test_other_registries_are_not_asked_to_mount(client, registry):
 @pytest.mark.parametrize("cut", [0, 1, 1000, 299_999])
 def test_a_broken_piece_goes_on_from_what_arrived(client, registry, cut):
     registry.faults.append(Fault(PUT, cut_request=cut))
-    assert push(client, registry) is Outcome.UPLOADED
+    assert push(client, registry) is UploadOutcome.UPLOADED
     # By "0-0" a registry says of one byte what it says of none: that one is sent again.
     arrived = sum(sizes(registry, f"{PUT}|{PATCH}"))
     assert arrived == len(DATA) + (1 if cut == 1 else 0)
@@ -185,7 +187,7 @@ def test_a_registry_that_forgets_broken_parts_is_sent_chunks(client, registry):
     registry.keeps_parts = False
     registry.faults.append(Fault(PUT, cut_request=200_000))
     registry.faults.append(Fault(PATCH, cut_request=99_999))
-    assert push(client, registry) is Outcome.UPLOADED
+    assert push(client, registry) is UploadOutcome.UPLOADED
     assert sizes(registry, PATCH) == [99_999, 100_000, 100_000, 100_000]
 
 
@@ -207,7 +209,7 @@ def test_an_answer_that_is_lost(client, registry, where):
     registry.faults.append(Fault(where, mute=True))
     counter = Counter()
     outcome = client.upload(registry.repository("me/x"), BLOB, advance=counter)
-    assert (outcome, counter.total) == (Outcome.UPLOADED, BLOB.size)
+    assert (outcome, counter.total) == (UploadOutcome.UPLOADED, BLOB.size)
     assert registry.blobs["me/x", BLOB.digest] == DATA
     assert len(registry.asked(PUT)) == 1  # it arrived, and is not sent again
 
@@ -323,7 +325,7 @@ def test_an_upload_that_is_stopped_is_not_left_open(client, registry, where):
 
 
 def test_a_source_of_other_bytes_is_refused(client, registry):
-    wrong = Source(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(bytes(BLOB.size - offset)))
+    wrong = BlobSource(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(bytes(BLOB.size - offset)))
     with pytest.raises(IntegrityError, match="DIGEST_INVALID") as caught:
         client.upload(registry.repository("me/x"), wrong)
     assert "make it again" in str(caught.value.hint)
@@ -332,7 +334,7 @@ def test_a_source_of_other_bytes_is_refused(client, registry):
 
 @pytest.mark.parametrize("chunk", [None, 100_000])
 def test_a_source_that_is_too_short(registry, chunk):
-    short = Source(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(DATA[offset:-5]))
+    short = BlobSource(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(DATA[offset:-5]))
     with pytest.raises(IntegrityError, match="has not the 300000 bytes"):
         Client(chunk=chunk).upload(registry.repository("me/x"), short)
     assert registry.blobs == {}
@@ -362,7 +364,7 @@ def test_a_blob_is_never_in_memory(client, registry):
     def _open(offset: int) -> BinaryIO:
         return Reader(DATA[offset:])
 
-    client.upload(registry.repository("me/x"), Source(BLOB.digest, BLOB.size, _open))
+    client.upload(registry.repository("me/x"), BlobSource(BLOB.digest, BLOB.size, _open))
     assert registry.blobs["me/x", BLOB.digest] == DATA
     assert 0 < largest <= uploads.PIECE
 

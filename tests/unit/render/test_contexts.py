@@ -107,7 +107,7 @@ def test_what_somebody_else_put_there_is_left_alone(world, name):
 @pytest.mark.parametrize("name", ["../evil-1.0-py3-none-any.whl", ".hidden.whl", "a b.whl", "x"])
 def test_a_name_that_is_no_wheels_is_refused(world, name):
     bad = msgspec.structs.replace(world.wheels[0], file=name)
-    with pytest.raises(IntegrityError, match="no name of a wheel"):
+    with pytest.raises(IntegrityError, match="not a wheel name"):
         world.put(world.of(bad, *world.wheels[1:]))
 
 

@@ -16,7 +16,7 @@ from imgbuild.errors import InputError
 from imgbuild.matrix import row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import loads
-from imgbuild.matrix.model import Flashinfer, Index, Target, Wanted
+from imgbuild.matrix.model import Flashinfer, PackageIndex, Target, Wanted
 from imgbuild.resolve import answer, reasons, request
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.solve import torch
@@ -255,7 +255,7 @@ def test_an_impossible_world_has_passed_no_check(tmp_path):
         cuda="12.4",
     )
     with serve(Site(files=index.site_files())) as site:
-        here = {"pypi": Index(url=site.url("simple"))}
+        here = {"pypi": PackageIndex(url=site.url("simple"))}
         matrix = msgspec.structs.replace(samples.matrix(), indexes=here)
         store = Store.open(tmp_path / "cache")
         found = answer.answer(ask, matrix, (), Context(store, Http(attempts=1)))

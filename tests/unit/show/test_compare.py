@@ -14,7 +14,7 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import image as picture
 from imgbuild.oci import layout
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan import documents
 from imgbuild.plan.plan import RuntimeConfig
 from imgbuild.show import accepted
@@ -66,12 +66,13 @@ def found(comparison: Comparison) -> list[tuple[str, str, str | None, str | None
 paths = st.sampled_from(["a", "b", "d/a", "d/b", "d/e/a", "ünï/x"])
 members = st.builds(
     lambda path, kind, text, mode, owner: Member(
-        path=path, kind=kind, mode=0o777 if kind is Kind.LINK else mode, uid=owner, gid=owner,
-        target=text if kind is Kind.LINK else "", size=len(text) if kind is Kind.FILE else 0,
-        content=text.encode() if kind is Kind.FILE else None,
+        path=path, kind=kind, mode=0o777 if kind is MemberKind.LINK else mode, uid=owner, gid=owner,
+        target=text if kind is MemberKind.LINK else "",
+        size=len(text) if kind is MemberKind.FILE else 0,
+        content=text.encode() if kind is MemberKind.FILE else None,
     ),
     paths,
-    st.sampled_from([Kind.FILE, Kind.FILE, Kind.LINK]),
+    st.sampled_from([MemberKind.FILE, MemberKind.FILE, MemberKind.LINK]),
     st.sampled_from(["x", "yy", "zzz"]),
     st.sampled_from([0o644, 0o755, 0o4755]),
     st.sampled_from([0, 1000]),
@@ -97,11 +98,11 @@ def test_one_change_is_one_difference(tree: list[Member], data: st.DataObject) -
     place = data.draw(st.integers(0, len(tree) - 1))
     old = tree[place]
     changes: dict[str, dict[str, object]] = {"owner": {"uid": old.uid + 1}}
-    if old.kind is Kind.FILE:
+    if old.kind is MemberKind.FILE:
         changes |= {
             "mode": {"mode": old.mode ^ 0o1},
             "content": {"content": b"other", "size": 5},
-            "type": {"kind": Kind.LINK, "content": None, "size": 0, "target": "x"},
+            "type": {"kind": MemberKind.LINK, "content": None, "size": 0, "target": "x"},
         }
     else:
         changes |= {"target": {"target": old.target + "/more"}}
@@ -118,7 +119,7 @@ def test_a_path_on_one_side_alone_is_told_with_all_below_it(tmp_path):
     answer = compared(
         tmp_path,
         [[images.text("a/b/c", "x"), images.text("d", "y")]],
-        [[images.text("d", "y"), Member(path="z", kind=Kind.LINK, target="d")]],
+        [[images.text("d", "y"), Member(path="z", kind=MemberKind.LINK, target="d")]],
     )
     assert found(answer) == [
         ("/a", "presence", "folder 0755 of 0:0", None),
@@ -139,7 +140,7 @@ def test_a_file_that_a_later_layer_removes_is_not_there(tmp_path):
 
 
 def test_a_file_with_two_names_is_not_two_files(tmp_path):
-    hard = Member(path="b", kind=Kind.HARD, target="a")
+    hard = Member(path="b", kind=MemberKind.HARD, target="a")
     answer = compared(
         tmp_path,
         [[images.text("a", "x"), hard]],
@@ -297,7 +298,7 @@ def test_launchers_are_alike_if_they_call_the_same(tmp_path, script, equal):
 
 def test_an_empty_folder_is_accepted_and_nothing_in_it(tmp_path):
     entries = entry("/**", "presence", only=["docker"], like="folder")
-    folders = [Member(path=path, kind=Kind.FOLDER, mode=0o755) for path in ("a", "a/b", "c")]
+    folders = [Member(path=path, kind=MemberKind.FOLDER, mode=0o755) for path in ("a", "a/b", "c")]
     one = [images.text("x", "x")]
     answer = compared(tmp_path, [one], [[*folders, *one]], entries)
     assert (answer.equal, len(answer.differences)) == (True, 3)

@@ -63,8 +63,8 @@ def test_of_a_side_without_a_lock_only_what_its_labels_name_is_compared():
     whole = diff.side(*sealed(samples.lock(samples.wheel("trl", "1.0"))))
     content = whole.arch[Arch.X86_64]
     labels = {("wheel", "torch"): "2.7.0", ("wheel", "vllm"): "0.9"}
-    said = diff.Content(packages=labels, layers=content.layers, size=content.size)
-    part = diff.Side(name="host/rl:x", arch={Arch.X86_64: said}, complete=False)
+    said = diff.SideContent(packages=labels, layers=content.layers, size=content.size)
+    part = diff.DiffSide(name="host/rl:x", arch={Arch.X86_64: said}, complete=False)
     for found, sides in (
         (diff.between(part, whole), [("torch", "2.7.0", "2.6.0"), ("vllm", "0.9", "")]),
         (diff.between(whole, part), [("torch", "2.6.0", "2.7.0"), ("vllm", "", "0.9")]),

@@ -15,7 +15,7 @@ from imgbuild.lock import lock as locks
 from imgbuild.lock.published import load
 from imgbuild.matrix.model import Flashinfer, Variable
 from imgbuild.show import environment as stage
-from imgbuild.show.environment import Environment, Row
+from imgbuild.show.environment import Environment, VariableRow
 from imgbuild.sif import files
 from imgbuild.values import Arch
 from tests.support import extended, samples
@@ -29,7 +29,7 @@ OWN = ("APPTAINERENV_", "IMGBUILD_ENV_")  # what comes from --env, under a name 
 RAY = samples.wheel("ray", "2.47.1")
 
 
-def told(by: str) -> dict[str, Row]:
+def told(by: str) -> dict[str, VariableRow]:
     """The rows of the table by variable, of those that `by` sets."""
     return {name: row for row in stage.rows() if row.by == by for name in row.names}
 

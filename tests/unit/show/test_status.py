@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from imgbuild.errors import NothingSelected
-from imgbuild.matrix.model import Index, Matrix, Wanted
+from imgbuild.matrix.model import Matrix, PackageIndex, Wanted
 from imgbuild.matrix.select import Selected
 from imgbuild.project import Project
 from imgbuild.show import status
@@ -34,9 +34,9 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 def matrix(tmp_path: Path, **assigned: str) -> Matrix:
     """A matrix with one target, whose packages come from the indexes given."""
     indexes = {
-        "pypi": Index(),
-        "pytorch": Index(url="https://example.org/whl/{cuda_tag}", upload_times="none"),
-        "wheels": Index(url=f"{tmp_path.as_uri()}/wheels/", upload_times="none", flat=True),
+        "pypi": PackageIndex(),
+        "pytorch": PackageIndex(url="https://example.org/whl/{cuda_tag}", upload_times="none"),
+        "wheels": PackageIndex(url=f"{tmp_path.as_uri()}/wheels/", upload_times="none", flat=True),
     }
     wanted = {"flash-attn": Wanted(reason=samples.REASON)}
     made = samples.matrix(indexes=assigned, requires=wanted)

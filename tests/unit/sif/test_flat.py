@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.merged import Merged, Node
 from imgbuild.oci.reader import Reader
-from imgbuild.oci.tar import END, Kind, Member, header
+from imgbuild.oci.tar import END, Member, MemberKind, header
 from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.values import sha256
 from tests.unit.oci import test_merged as merging
@@ -186,7 +186,7 @@ def test_a_layer_that_changes_between_the_readings_is_an_error(tmp_path):
     made = Flat()
     layer = _stored(tmp_path, b"good")
     made.add([layer])
-    layer.path.write_bytes(header(Member(path="x", kind=Kind.FOLDER)) + END)
+    layer.path.write_bytes(header(Member(path="x", kind=MemberKind.FOLDER)) + END)
     with pytest.raises(IntegrityError, match="changed"):
         list(made.chunks())
 

@@ -24,9 +24,9 @@ DIGEST = f"sha256:{'1' * 64}"
 TIME = 1750377600
 
 
-def picture(**settings: object) -> image.Image:
+def picture(**settings: object) -> image.SifSource:
     """An image with these settings, by image-spec's names."""
-    return image.Image(
+    return image.SifSource(
         name="small",
         arch=Arch.X86_64,
         digest=DIGEST,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import GZIP_HEADER, write_layer
 from imgbuild.oci.reader import Entry, Reader, inflated
-from imgbuild.oci.tar import END, Kind, Member, header
+from imgbuild.oci.tar import END, Member, MemberKind, header
 from imgbuild.sif import skim
 from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.values import sha256
@@ -51,7 +51,7 @@ def stored(data: bytes, *, level: int = 0) -> bytes:
 def _members(tmp_path: Path) -> list[Member]:
     """Spliced, packed and stored contents, large and small, one behind another."""
     return [
-        Member(path="d", kind=Kind.FOLDER, mode=0o755),
+        Member(path="d", kind=MemberKind.FOLDER, mode=0o755),
         member("d/large", placed(tmp_path, text(LARGE), deflate=True), LARGE),
         member("d/larger", placed(tmp_path, text(3_000_000), deflate=True), 3_000_000),
         member("d/link", b""),

@@ -13,7 +13,7 @@ from imgbuild import codec
 from imgbuild.errors import WorkFailed
 from imgbuild.render import templates
 from imgbuild.slurm import array, commands
-from imgbuild.slurm.array import Followed, Order, State, Task
+from imgbuild.slurm.array import ArrayTask, JobArray, Task, TaskState
 from imgbuild.system import process as processes
 from imgbuild.system.console import console
 from tests.support.inprocess_project import TARGET, Command, make
@@ -32,8 +32,8 @@ def _command(monkeypatch, capsys, tmp_path) -> Command:
     return Command(monkeypatch, capsys)
 
 
-def order(top: Path, name: str, *tasks: Task, job: str = "7", command=COMMAND, **more) -> Order:
-    made = Order(
+def order(top: Path, name: str, *tasks: Task, job: str = "7", command=COMMAND, **more) -> JobArray:
+    made = JobArray(
         verb="build", name=name, folder=str(top / name), root=str(top), command=command,
         options=(), tasks=tasks, job=job, **more,
     )  # fmt: skip
@@ -41,8 +41,8 @@ def order(top: Path, name: str, *tasks: Task, job: str = "7", command=COMMAND, *
     return made
 
 
-def say(made: Order, number: int, status: int | None) -> None:
-    state = State(state="running" if status is None else "done", status=status, node="n1")
+def say(made: JobArray, number: int, status: int | None) -> None:
+    state = TaskState(state="running" if status is None else "done", status=status, node="n1")
     codec.write(made.place / f"{made.tasks[number].target}.state.json", state)
 
 
@@ -74,7 +74,7 @@ def test_what_ran_with_other_options_is_another_matter_where_they_count(tmp_path
 def test_a_smoke_test_has_passed_on_its_own_partition_alone(command, tmp_path, monkeypatch):
     asked: list[object] = []
 
-    def known(*given: object) -> list[Followed]:
+    def known(*given: object) -> list[ArrayTask]:
         asked.append(given[-1])
         return []
 
@@ -104,7 +104,7 @@ def test_done_queued_and_to_be_asked_again(tmp_path, monkeypatch):
     say(made, 0, 0)
     say(made, 1, None)
     say(made, 2, 1)
-    followed = [Followed(order=made, number=number) for number in range(3)]
+    followed = [ArrayTask(order=made, number=number) for number in range(3)]
     monkeypatch.setattr(commands, "states", lambda _: {("7", 1): "RUNNING", ("7", 2): "FAILED"})
     done, live, again = array.sort(followed)
     assert (targets(done), targets(live), targets(again)) == (["one"], ["two"], ["three"])
@@ -116,7 +116,7 @@ def test_a_task_that_is_being_ended_is_asked_again(tmp_path, monkeypatch):
     made = order(tmp_path, "1", ONE, TWO)
     say(made, 0, None)
     say(made, 1, 0)
-    followed = [Followed(order=made, number=number) for number in range(2)]
+    followed = [ArrayTask(order=made, number=number) for number in range(2)]
     monkeypatch.setattr(commands, "states", lambda tasks: dict.fromkeys(tasks, "COMPLETING"))
     done, live, again = array.sort(followed)
     assert (targets(done), targets(live), targets(again)) == (["two"], [], ["one"])
@@ -135,7 +135,7 @@ def test_a_slurm_that_does_not_answer_is_asked_again(tmp_path, monkeypatch, caps
 
     monkeypatch.setattr(commands, "states", answer)
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    [end] = array.follow([Followed(order=made, number=0)], console)
+    [end] = array.follow([ArrayTask(order=made, number=0)], console)
     assert end.good
     assert capsys.readouterr().err.count("Slurm does not answer") == 1
 
@@ -150,7 +150,7 @@ def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeyp
     monkeypatch.setattr(commands, "states", silent)
     monkeypatch.setattr(time, "sleep", waited.append)
     with pytest.raises(WorkFailed, match="Unable to contact") as caught:
-        array.follow([Followed(order=made, number=0)])
+        array.follow([ArrayTask(order=made, number=0)])
     assert caught.value.hint == array.LATER
     assert sum(waited) >= commands.SILENCE - commands.LONGEST_PAUSE
 
@@ -200,7 +200,7 @@ def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeyp
 
     monkeypatch.setattr(commands, "states", gone)
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    [end] = array.follow([Followed(order=made, number=0)])
+    [end] = array.follow([ArrayTask(order=made, number=0)])
     assert len(looks) == most
     assert not end.good
     assert end.message == f"{word.lower()}: slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT"
@@ -218,7 +218,9 @@ def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeyp
 def test_a_bad_end_is_told_by_its_error(tmp_path, log, message):
     made = order(tmp_path, "1", ONE)
     (made.place / "0.log").write_text(log)
-    end = array.ended(Followed(order=made, number=0), "COMPLETED", State(state="done", status=1))
+    end = array.ended(
+        ArrayTask(order=made, number=0), "COMPLETED", TaskState(state="done", status=1)
+    )
     assert end.message == message
 
 

@@ -12,7 +12,7 @@ from imgbuild.cli import _slurm_runtime
 from imgbuild.errors import InputError
 from imgbuild.sif import container, files
 from imgbuild.slurm import jobs
-from imgbuild.slurm.jobs import Allocation, Container, Job
+from imgbuild.slurm.jobs import Allocation, Container, ScriptKind
 from imgbuild.values import Arch, digest_of
 from tests.support import samples
 from tests.support.inprocess_project import TARGET, Command, make
@@ -33,7 +33,7 @@ def lock(trl: str = "0.18.2"):
 
 
 def made(
-    job: Job, allocation: Allocation = ALLOCATION, container: Container = SIF, **more: object
+    job: ScriptKind, allocation: Allocation = ALLOCATION, container: Container = SIF, **more: object
 ) -> str:
     given = {"command": TRAIN, **more}
     return jobs.text(jobs.script(lock(), DIGEST, job, allocation, container, **given), None)
@@ -43,16 +43,22 @@ def with_(**changes: object) -> Allocation:
     return msgspec.structs.replace(ALLOCATION, **changes)
 
 
-KINDS: dict[str, tuple[Job, dict[str, Any]]] = {
-    "single": (Job.SINGLE, {"allocation": with_(nodes=1, gpus=1), "stage": ("/models/my model",)}),
-    "ray": (Job.RAY, {"environment": (jobs.Variable("WORD", "it's"),), "passed": ("TOKEN",)}),
-    "verl": (Job.VERL, {"scratch": "/local"}),
-    "trl-server": (Job.TRL_SERVER, {"model": "Qwen/Qwen3-8B", "allocation": with_(nodes=3)}),
-    "check": (Job.CHECK, {"allocation": with_(time=""), "command": ()}),
+KINDS: dict[str, tuple[ScriptKind, dict[str, Any]]] = {
+    "single": (
+        ScriptKind.SINGLE,
+        {"allocation": with_(nodes=1, gpus=1), "stage": ("/models/my model",)},
+    ),
+    "ray": (
+        ScriptKind.RAY,
+        {"environment": (jobs.EnvVariable("WORD", "it's"),), "passed": ("TOKEN",)},
+    ),
+    "verl": (ScriptKind.VERL, {"scratch": "/local"}),
+    "trl-server": (ScriptKind.TRL_SERVER, {"model": "Qwen/Qwen3-8B", "allocation": with_(nodes=3)}),
+    "check": (ScriptKind.CHECK, {"allocation": with_(time=""), "command": ()}),
     "pyxis": (
-        Job.RAY,
+        ScriptKind.RAY,
         {"container": Container(image="reg#rl:small", pyxis=True, binds=("/data",)),
-         "stage": ("/models",), "environment": (jobs.Variable("WORD", "it's"),),
+         "stage": ("/models",), "environment": (jobs.EnvVariable("WORD", "it's"),),
          "passed": ("TOKEN",)},
     ),
 }  # fmt: skip
@@ -79,32 +85,32 @@ def test_options_stand_before_the_first_command(kind):
 def test_what_the_user_says_of_the_log_and_the_signal_counts():
     """Of two lines sbatch takes the last."""
     mine = ("--output=mine.log", "--signal=B:TERM@300")
-    lines = made(Job.RAY, allocation=with_(more=mine)).splitlines()
+    lines = made(ScriptKind.RAY, allocation=with_(more=mine)).splitlines()
     for option in ("--output=", "--signal="):
         said = [line for line in lines if line.startswith(f"#SBATCH {option}")]
         assert said[-1].removeprefix("#SBATCH ") in mine
 
 
 def test_a_check_stands_behind_a_whole_command_line():
-    assert made(Job.CHECK, model="Qwen/Qwen3-8B") == made(Job.CHECK)
+    assert made(ScriptKind.CHECK, model="Qwen/Qwen3-8B") == made(ScriptKind.CHECK)
 
 
 def test_a_word_of_the_command_stays_one():
     assert "step -- python train.py --name 'two words' &\n" in made(
-        Job.SINGLE, allocation=with_(nodes=1)
+        ScriptKind.SINGLE, allocation=with_(nodes=1)
     )
 
 
 def test_a_check_has_a_time_of_its_own_unless_told_otherwise():
-    text = made(Job.CHECK, allocation=with_(time=""))
+    text = made(ScriptKind.CHECK, allocation=with_(time=""))
     # Slurm may tell the end up to a minute before the warning is due: two minutes are left to use.
     assert "#SBATCH --time=00:05:00\n" in text
     assert "#SBATCH --signal=B:TERM@10\n" in text
-    assert "#SBATCH --time=4:00:00\n" in made(Job.CHECK)
+    assert "#SBATCH --time=4:00:00\n" in made(ScriptKind.CHECK)
 
 
 def test_a_check_hears_a_signal_while_its_steps_run():
-    lines = made(Job.CHECK).splitlines()
+    lines = made(ScriptKind.CHECK).splitlines()
     steps = [place for place, line in enumerate(lines) if line.startswith("step ")]
     assert len(steps) == 2
     for place in steps:
@@ -123,7 +129,7 @@ def test_a_check_hears_a_signal_while_its_steps_run():
     ],
 )
 def test_accelerate_is_given_a_script_or_a_module(command, words):
-    text = made(Job.TRL_SERVER, model="x", command=tuple(command.split()))
+    text = made(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
     assert f'\n  {words} "${{words[@]}}" &\n' in text
 
 
@@ -141,42 +147,42 @@ def test_one_trainer_has_a_rank_and_so_a_gpu_with_a_number():
 @pytest.mark.parametrize("command", ["python", "python -u train.py", "python -c pass"])
 def test_python_with_options_is_nothing_for_accelerate(command):
     with pytest.raises(InputError, match="accelerate starts Python itself"):
-        made(Job.TRL_SERVER, model="x", command=tuple(command.split()))
+        made(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
 
 
 def test_no_server_for_clients_whose_port_all_jobs_share():
     # A Ray without grpcio has none, and takes no option for it.
     option = "--ray-client-server-port=0"
-    assert option in made(Job.RAY)
+    assert option in made(ScriptKind.RAY)
     bare = samples.lock(samples.wheel("ray", "2.47.1"))
-    script = jobs.script(bare, DIGEST, Job.RAY, ALLOCATION, SIF, command=TRAIN)
+    script = jobs.script(bare, DIGEST, ScriptKind.RAY, ALLOCATION, SIF, command=TRAIN)
     assert option not in jobs.text(script, None)
 
 
 def test_secrets_stand_in_no_command_line():
-    text = made(Job.RAY, passed=("TOKEN",))
+    text = made(ScriptKind.RAY, passed=("TOKEN",))
     assert 'export APPTAINERENV_TOKEN="${TOKEN}"' in text
     assert "--env TOKEN" not in text
 
 
 def test_pyxis_takes_variables_of_env_from_within_the_image():
     pyxis = Container(image="reg#rl:small", pyxis=True)
-    assert "IMGBUILD_ENV" not in made(Job.RAY, container=pyxis)
-    text = made(Job.RAY, container=pyxis, passed=("TOKEN", "OTHER"))
+    assert "IMGBUILD_ENV" not in made(ScriptKind.RAY, container=pyxis)
+    text = made(ScriptKind.RAY, container=pyxis, passed=("TOKEN", "OTHER"))
     assert 'export IMGBUILD_ENV_TOKEN="${TOKEN}"' in text
     assert 'for IMGBUILD_ENV in "${!IMGBUILD_ENV_@}"' in text
 
 
 def test_what_env_says_of_a_fixed_variable_counts():
-    text = made(Job.RAY, environment=(jobs.Variable("LIBRARY_PATH", "/x"),))
+    text = made(ScriptKind.RAY, environment=(jobs.EnvVariable("LIBRARY_PATH", "/x"),))
     assert "export APPTAINERENV_LIBRARY_PATH=/x\n" in text
     assert " --env PYTHONNOUSERSITE=1,TMPDIR=/tmp --env HF_HOME=" in text
     # What is passed on is taken as it is: the script itself may have set it.
-    assert "OMP_NUM_THREADS)" not in made(Job.RAY, passed=("OMP_NUM_THREADS",))
+    assert "OMP_NUM_THREADS)" not in made(ScriptKind.RAY, passed=("OMP_NUM_THREADS",))
 
 
 def test_without_a_gpu_no_driver_is_asked_for():
-    text = made(Job.RAY, allocation=with_(gpus=0))
+    text = made(ScriptKind.RAY, allocation=with_(gpus=0))
     assert "--nv" not in text
     assert "--gpus-per-node" not in text
 
@@ -184,48 +190,60 @@ def test_without_a_gpu_no_driver_is_asked_for():
 @pytest.mark.parametrize(
     ("job", "changes", "words"),
     [
-        (Job.SINGLE, {}, "--job single with --nodes 2: one node; for several: --job ray"),
-        (Job.RAY, {"command": ()}, "--job ray: what is to run stands behind --"),
-        (Job.VERL, {"allocation": with_(gpus=0)}, "--job verl needs GPUs"),
-        (Job.TRL_SERVER, {}, "--served-model and --job trl-server"),
-        (Job.RAY, {"model": "x"}, "--served-model and --job trl-server"),
+        (ScriptKind.SINGLE, {}, "--job single with --nodes 2: one node; for several: --job ray"),
+        (ScriptKind.RAY, {"command": ()}, "--job ray: what is to run stands behind --"),
+        (ScriptKind.VERL, {"allocation": with_(gpus=0)}, "--job verl needs GPUs"),
+        (ScriptKind.TRL_SERVER, {}, "--served-model and --job trl-server"),
+        (ScriptKind.RAY, {"model": "x"}, "--served-model and --job trl-server"),
         (
-            Job.TRL_SERVER,
+            ScriptKind.TRL_SERVER,
             {"allocation": with_(nodes=1), "model": "x"},
             "--job trl-server needs --nodes 2 or more",
         ),
-        (Job.RAY, {"allocation": with_(time="soon")}, "--time 'soon': expected minutes"),
-        (Job.RAY, {"allocation": with_(memory="lots")}, "--mem 'lots': expected a number"),
-        (Job.RAY, {"allocation": with_(partition="a b")}, "--partition 'a b': expected a name"),
-        (Job.RAY, {"allocation": with_(account="x\n#SBATCH")}, "--account"),
-        (Job.RAY, {"allocation": with_(more=("--x=1 2",))}, "--sbatch '--x=1 2': expected an opt"),
-        (Job.RAY, {"allocation": with_(more=("--job-name=x",))}, "the script sets it"),
-        (Job.RAY, {"allocation": with_(more=("-N2",))}, "--sbatch '-N2': the script sets it"),
-        (Job.CHECK, {"allocation": with_(more=("--output=x",))}, "the script sets it"),
-        (Job.RAY, {"stage": ("models",)}, "--stage 'models': expected an absolute path"),
+        (ScriptKind.RAY, {"allocation": with_(time="soon")}, "--time 'soon': expected minutes"),
+        (ScriptKind.RAY, {"allocation": with_(memory="lots")}, "--mem 'lots': expected a number"),
         (
-            Job.RAY,
-            {"environment": (jobs.Variable("RAY_ADDRESS", "x"),)},
+            ScriptKind.RAY,
+            {"allocation": with_(partition="a b")},
+            "--partition 'a b': expected a name",
+        ),
+        (ScriptKind.RAY, {"allocation": with_(account="x\n#SBATCH")}, "--account"),
+        (
+            ScriptKind.RAY,
+            {"allocation": with_(more=("--x=1 2",))},
+            "--sbatch '--x=1 2': expected an opt",
+        ),
+        (ScriptKind.RAY, {"allocation": with_(more=("--job-name=x",))}, "the script sets it"),
+        (
+            ScriptKind.RAY,
+            {"allocation": with_(more=("-N2",))},
+            "--sbatch '-N2': the script sets it",
+        ),
+        (ScriptKind.CHECK, {"allocation": with_(more=("--output=x",))}, "the script sets it"),
+        (ScriptKind.RAY, {"stage": ("models",)}, "--stage 'models': expected an absolute path"),
+        (
+            ScriptKind.RAY,
+            {"environment": (jobs.EnvVariable("RAY_ADDRESS", "x"),)},
             "--env RAY_ADDRESS: --job ray sets it",
         ),
         (
-            Job.RAY,
+            ScriptKind.RAY,
             {"container": Container(image="x", pyxis=True), "stage": ("/my models",)},
             "--stage '/my models': expected an absolute path without commas, colons and spaces",
         ),
-        (Job.RAY, {"scratch": "/a,b"}, "--scratch '/a,b': expected an absolute path"),
+        (ScriptKind.RAY, {"scratch": "/a,b"}, "--scratch '/a,b': expected an absolute path"),
         (
-            Job.RAY,
+            ScriptKind.RAY,
             {"container": Container(image="x", binds=("here",))},
             "--bind 'here': expected SOURCE or SOURCE:PLACE[:ro]",
         ),
         (
-            Job.RAY,
+            ScriptKind.RAY,
             {"container": Container(image="x", binds=("/data:ro",))},
             "--bind '/data:ro': expected SOURCE or SOURCE:PLACE[:ro]",
         ),
         (
-            Job.RAY,
+            ScriptKind.RAY,
             {"container": Container(image="x", pyxis=True, words=("--nvccli",))},
             "--apptainer does not go with --pyxis",
         ),
@@ -239,13 +257,13 @@ def test_what_cannot_be_is_refused(job, changes, words):
 
 def test_everything_that_is_wrong_is_said_at_once():
     with pytest.raises(InputError) as caught:
-        made(Job.VERL, allocation=with_(gpus=0, time="soon"), stage=("x",))
+        made(ScriptKind.VERL, allocation=with_(gpus=0, time="soon"), stage=("x",))
     assert len(caught.value.message.splitlines()) == 3
 
 
 def test_an_image_without_the_packages_is_refused():
     bare = samples.lock(samples.wheel("ray", "2.47.1"))
-    for job, package in ((Job.VERL, "verl"), (Job.TRL_SERVER, "trl")):
+    for job, package in ((ScriptKind.VERL, "verl"), (ScriptKind.TRL_SERVER, "trl")):
         with pytest.raises(InputError) as caught:
             jobs.script(bare, DIGEST, job, ALLOCATION, SIF, command=TRAIN, model="")
         assert f"--job {job}: small has no {package}" in caught.value.message
@@ -254,14 +272,14 @@ def test_an_image_without_the_packages_is_refused():
 def test_a_trl_without_a_server_is_refused():
     with pytest.raises(InputError, match=r"trl 0\.15\.2 has no server"):
         jobs.script(
-            lock("0.15.2"), DIGEST, Job.TRL_SERVER, ALLOCATION, SIF, command=TRAIN, model="x"
+            lock("0.15.2"), DIGEST, ScriptKind.TRL_SERVER, ALLOCATION, SIF, command=TRAIN, model="x"
         )
 
 
 def test_variables_are_set_or_passed_on():
     found = jobs.variables(["A=b=c", "TOKEN", "EMPTY="])
-    assert found == ((jobs.Variable("A", "b=c"), jobs.Variable("EMPTY", "")), ("TOKEN",))
-    with pytest.raises(InputError, match="no name of a variable"):
+    assert found == ((jobs.EnvVariable("A", "b=c"), jobs.EnvVariable("EMPTY", "")), ("TOKEN",))
+    with pytest.raises(InputError, match="not a variable name"):
         jobs.variables(["1A=b"])
     for word in ("UID=5", "SHELLOPTS", "SLURM_JOB_ID=1", "IMGBUILD_ENV_A=b"):
         with pytest.raises(InputError, match="and nobody else"):

@@ -14,13 +14,13 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, LockStale
 from imgbuild.smoke import records
-from imgbuild.smoke.records import Content, FirstFailure, Ledger, Run
+from imgbuild.smoke.records import FirstFailure, ImageContent, Ledger, Run
 from imgbuild.values import Arch
 
 TARGET = "small"
 FIRST, SECOND = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 LAYERS = {FIRST: ("sha256:" + "a" * 64,), SECOND: ("sha256:" + "b" * 64, "sha256:" + "c" * 64)}
-CONTENTS = {config: Content(diff_ids=diff_ids) for config, diff_ids in LAYERS.items()}
+CONTENTS = {config: ImageContent(diff_ids=diff_ids) for config, diff_ids in LAYERS.items()}
 
 
 def run(date: str = "2026-11-21T14:48:17Z", *, good: bool = True, **changes: object) -> Run:

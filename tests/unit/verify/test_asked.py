@@ -20,7 +20,7 @@ from imgbuild.errors import FetchFailed
 from imgbuild.oci.documents import INDEX
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
-from imgbuild.verify.checks import Outcome
+from imgbuild.verify.checks import CheckOutcome
 from tests.support import signed_image
 from tests.support.memory_registry import named
 from tests.support.registry_project import BOTH, NAME
@@ -49,7 +49,7 @@ def test_without_a_lock_what_a_key_asks_for_fails(world):
     assert found["lock"] == (
         "none is attached; name one with --target or --lock; --key asks for this check"
     )
-    assert found["provenance"].endswith("no lock to hold it against; --key asks for this check")
+    assert found["provenance"].endswith("no lock to compare it with; --key asks for this check")
 
 
 def test_without_a_lock_what_other_options_ask_for_fails(world):
@@ -65,7 +65,7 @@ def test_without_a_lock_what_other_options_ask_for_fails(world):
 def test_blobs_are_read_without_a_lock(world):
     world.remove(bundle.ARTIFACT_TYPE, world.top)
     found = world.checks(key=None, whole=True)
-    passed = {name for name, (how, _) in found.items() if how is Outcome.PASSED}
+    passed = {name for name, (how, _) in found.items() if how is CheckOutcome.PASSED}
     assert passed == {"layer sizes", "layer bytes"}
     layer = world.sealed.arch[ARM].layers[1].digest
     world.flip_blob(world.place.registry.blobs[NAME, layer])
@@ -131,7 +131,7 @@ class Builds:
     def __init__(self) -> None:
         self.locks: list[str] = []
 
-    def __call__(self, held: expected_lock.Known, arches: Sequence[Arch]) -> str:
+    def __call__(self, held: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
         self.locks.append(held.sha256)
         return f"built for {', '.join(arches)}"
 
@@ -140,7 +140,7 @@ def test_a_trusted_lock_is_built_again(world):
     for wanted in ({}, {"key": None}, {"key": None, "own": own(world)}):
         built = Builds()
         assert world.checks(rebuild=built, **wanted)["rebuild"] == (
-            Outcome.PASSED,
+            CheckOutcome.PASSED,
             "built for arm64, x86_64",
         )
         assert built.locks == [own(world).sha256]
@@ -162,14 +162,14 @@ def test_a_lock_that_the_key_did_not_name_is_not_built(world):
 def test_a_build_that_cannot_be_made_is_a_line_of_its_own(world):
     """An index is down: what was found before stands, and what was asked for did not pass."""
 
-    def _built(held: expected_lock.Known, arches: Sequence[Arch]) -> str:
+    def _built(held: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
         message = "no route to the index"
         raise FetchFailed(message, hint="try again")
 
     found = world.checks(rebuild=_built)
-    assert found["signature"][0] is Outcome.PASSED
+    assert found["signature"][0] is CheckOutcome.PASSED
     assert found["rebuild"] == (
-        Outcome.FAILED,
+        CheckOutcome.FAILED,
         "not built: no route to the index (try again); --rebuild asks for this check",
     )
 

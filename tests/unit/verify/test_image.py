@@ -20,14 +20,14 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch
 from imgbuild.verify import image
-from imgbuild.verify.checks import Checklist, Outcome
+from imgbuild.verify.checks import Checklist, CheckOutcome
 from imgbuild.verify.image import Expected
 from tests.support import registry_project, signed_image
 from tests.support.memory_registry import named
 from tests.support.registry_project import BOTH, NAME, Place
 from tests.support.signed_image import World
 
-QUIET = {"layer bytes": Outcome.UNCHECKED}
+QUIET = {"layer bytes": CheckOutcome.UNCHECKED}
 
 
 @pytest.fixture(name="whole", scope="module")
@@ -59,12 +59,14 @@ def check(place: Place, due: Expected, *, whole: bool = False, tag: str = BOTH):
     return {
         (one.name, one.arch): (one.outcome, one.detail)
         for one in checklist.checks
-        if one.outcome is not Outcome.PASSED
+        if one.outcome is not CheckOutcome.PASSED
     }
 
 
 def failed(found) -> dict[tuple[str, Arch | None], str]:
-    return {place: text for place, (outcome, text) in found.items() if outcome is Outcome.FAILED}
+    return {
+        place: text for place, (outcome, text) in found.items() if outcome is CheckOutcome.FAILED
+    }
 
 
 def rewrite(place: Place, digest: str, change: Callable[[Any], None]) -> tuple[str, int]:
@@ -210,7 +212,7 @@ def test_a_layout_is_checked_alike(world, place, due, tmp_path):
     def _found(*, whole):
         checklist = Checklist()
         image.check(in_layout(out), due, checklist, whole=whole)
-        return [one.name for one in checklist.checks if one.outcome is Outcome.FAILED]
+        return [one.name for one in checklist.checks if one.outcome is CheckOutcome.FAILED]
 
     assert _found(whole=True) == []
     layer = out / "blobs/sha256" / due.layers[Arch.ARM64][1].digest.removeprefix("sha256:")

@@ -24,12 +24,12 @@ from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.plan import seal as seals
 from imgbuild.plan.seal import Seal
 from imgbuild.registry import artifacts
-from imgbuild.registry.artifacts import Part
+from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch, sha256
-from imgbuild.verify.checks import Outcome
-from imgbuild.verify.verify import Wanted, verify
+from imgbuild.verify.checks import CheckOutcome
+from imgbuild.verify.verify import VerifyOptions, verify
 from tests.support import signed_image
 from tests.support.memory_registry import named
 from tests.support.registry_project import BOTH, NAME
@@ -64,7 +64,7 @@ def test_one_architecture_alone_passes(world):
 
 def test_without_a_key_it_says_so(world):
     found = world.verify(key=None)
-    assert {name: how for name, (how, _) in found.items()} == {"signature": Outcome.UNCHECKED}
+    assert {name: how for name, (how, _) in found.items()} == {"signature": CheckOutcome.UNCHECKED}
     assert "no --key" in found["signature"][1]
 
 
@@ -92,7 +92,7 @@ def test_an_image_without_attachments_is_held_against_ones_own_lock(world):
     assert set(found) == {"signature", "provenance"}
     nothing = world.checks(key=None)
     assert set(nothing) == {"signature", "lock", "image", "rebuild", *OF_A_LOCK}
-    assert {how for how, _ in nothing.values()} == {Outcome.UNCHECKED}
+    assert {how for how, _ in nothing.values()} == {CheckOutcome.UNCHECKED}
 
 
 # -- a byte of what is stored
@@ -102,8 +102,9 @@ def test_a_flipped_byte_in_a_layer(world):
     layer = world.sealed.arch[ARM].layers[1].digest
     world.flip_blob(world.place.registry.blobs[NAME, layer])
     place = InRegistry(Client(first_wait=0.001, attempts=2), world.place.reference(BOTH))
-    found = verify(place, Wanted(key=world.key.public, whole=True))
-    assert [one.name for one in found.checks if one.outcome is Outcome.FAILED] == ["layer bytes"]
+    found = verify(place, VerifyOptions(key=world.key.public, whole=True))
+    failed = [one.name for one in found.checks if one.outcome is CheckOutcome.FAILED]
+    assert failed == ["layer bytes"]
 
 
 def test_a_flipped_byte_in_a_configuration(world):
@@ -200,7 +201,7 @@ def test_what_is_known_of_packages_may_change_where_the_image_does_not(world, mo
     before = place.read_bytes() if place.exists() else None
     found = packages.Package(file=wheel.file, licence="MIT")
     try:
-        place.write_bytes(codec.encode(packages.Packages(packages={wheel.sha256: found})))
+        place.write_bytes(codec.encode(packages.SbomPackages(packages={wheel.sha256: found})))
         project = world.place.work().project
         attachments.attach_all(world.client, world.repository, world.lock, world.sealed, project)
         assert len(world.artifacts(world.arm, cyclonedx.MEDIA_TYPE)) == 2
@@ -224,7 +225,7 @@ def test_an_sbom_of_another_version_of_imgbuild_is_the_keys_word_alone(world):
     bundle = forms.bundle(statements.seal(said, world.key), world.key.public.hint)
     stored.put_bundle(world.client, world.repository, world.arm, bundle, statements.CYCLONEDX)
     found = world.verify()
-    assert found["SBOM CycloneDX arm64"][0] is Outcome.UNCHECKED
+    assert found["SBOM CycloneDX arm64"][0] is CheckOutcome.UNCHECKED
     assert "another version of imgbuild" in found["SBOM CycloneDX arm64"][1]
     assert set(world.failed(key=None)) == {"SBOM CycloneDX arm64"}
 
@@ -341,7 +342,7 @@ def test_a_wrong_lock_does_not_hide_the_right_one(world):
             "lock.json": codec.encode(lock), "digests.json": codec.encode(sealed),
         }  # fmt: skip
         kind = bundle.ARTIFACT_TYPE
-        parts = {name: Part(data=data, media_type=kind) for name, data in files.items()}
+        parts = {name: ArtifactFile(data=data, media_type=kind) for name, data in files.items()}
         held = world.state()
         artifacts.attach(world.client, world.repository, world.top, kind, parts)
         assert world.verify() == {}

@@ -14,7 +14,7 @@ import pytest
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.layer import write_layer
-from imgbuild.oci.tar import Kind, Member, Slice
+from imgbuild.oci.tar import Member, MemberKind, Slice
 from imgbuild.wheel import install
 from tests.support.wheels import LINK, PROGRAM, make
 
@@ -31,7 +31,7 @@ def installed(path: Path, *omit: str) -> dict[str, Member]:
     """Path → member, for Python 3.11 in /opt/venv."""
     members = install.installed(path, prefix="/opt/venv", python="3.11", omit=frozenset(omit))
     assert [item.path for item in members] == sorted((m.path for m in members), key=str.encode)
-    assert all(item.kind is Kind.FILE for item in members)
+    assert all(item.kind is MemberKind.FILE for item in members)
     return {item.path: item for item in members}
 
 
@@ -196,7 +196,7 @@ def test_two_sources_with_the_same_bytes_are_one_file(tmp_path: Path) -> None:
 def test_a_link_is_a_file_that_holds_its_target(tmp_path: Path) -> None:
     path = make(tmp_path, {"demo/link": b"a.txt"}, modes={"demo/link": LINK})
     member = installed(path)[f"{SITE}/demo/link"]
-    assert (member.kind, content(member)) == (Kind.FILE, b"a.txt")
+    assert (member.kind, content(member)) == (MemberKind.FILE, b"a.txt")
 
 
 def test_paths_follow_from_prefix_and_python(tmp_path: Path) -> None:

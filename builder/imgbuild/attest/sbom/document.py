@@ -13,7 +13,7 @@ import msgspec
 
 from imgbuild.attest.sbom import needs, purl
 from imgbuild.attest.sbom.licences import Licence
-from imgbuild.attest.sbom.packages import Package, Packages
+from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.published import default_index
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
@@ -87,7 +87,7 @@ class Sbom(msgspec.Struct, frozen=True, kw_only=True):
     made: dict[str, tuple[str, ...]] = {}
 
 
-def sbom(lock: Lock, sealed: Seal, arch: Arch, known: Packages) -> Sbom:
+def sbom(lock: Lock, sealed: Seal, arch: Arch, known: SbomPackages) -> Sbom:
     """What is in the image of `lock` on `arch`."""
     planned = plan(lock, arch)
     layers = {layer.id: layer for layer in sealed.arch[arch].layers}
@@ -171,7 +171,7 @@ class _Maker:
     """Makes the parts of one image; every question is asked of the lock or of `known`."""
 
     def __init__(
-        self, lock: Lock, arch: Arch, known: Packages, places: Mapping[Sha256, SealedLayer]
+        self, lock: Lock, arch: Arch, known: SbomPackages, places: Mapping[Sha256, SealedLayer]
     ) -> None:
         self._lock = lock
         self._arch = arch

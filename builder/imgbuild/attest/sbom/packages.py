@@ -51,7 +51,7 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gives: tuple[str, ...] = ()
 
 
-class Packages(msgspec.Struct, frozen=True, kw_only=True):
+class SbomPackages(msgspec.Struct, frozen=True, kw_only=True):
     """The whole of `packages.json`."""
 
     format: int = PACKAGES_FORMAT
@@ -63,28 +63,28 @@ def packages_path(images: Path) -> Path:
     return images / "packages.json"
 
 
-def read_packages(images: Path) -> Packages:
+def read_packages(images: Path) -> SbomPackages:
     """The packages of the folder `images`; none if nothing was recorded yet."""
     path = packages_path(images)
-    return read(path.read_bytes(), str(path)) if path.exists() else Packages()
+    return read(path.read_bytes(), str(path)) if path.exists() else SbomPackages()
 
 
-def read(data: bytes, file: str) -> Packages:
+def read(data: bytes, file: str) -> SbomPackages:
     """The packages that `data`, known as `file`, holds; InputError or LockStale if it cannot be."""
     hint = "restore it from git, or delete it and lock again"
-    found = codec.decode(data, Packages, file=file, what="list of packages", hint=hint)
+    found = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
     if found.format != PACKAGES_FORMAT:
         message = f"{file}: format {found.format}; this imgbuild reads {PACKAGES_FORMAT}"
         raise LockStale(message, hint="use the imgbuild that wrote it, or delete it and lock again")
     return found
 
 
-def of_lock(known: Packages, lock: Lock) -> Packages:
+def of_lock(known: SbomPackages, lock: Lock) -> SbomPackages:
     """What of `known` counts for `lock`: its files, and of their needs those that are there."""
     files = {key: known.packages[key] for key, _ in _sorted(lock) if key in known.packages}
     there = {normalize(item.package) for _, item in _files(lock)}
     there |= {normalize(given) for package in files.values() for given in package.gives}
-    return Packages(
+    return SbomPackages(
         packages={
             key: msgspec.structs.replace(
                 package, needs=tuple(line for line in package.needs if there & _wanted(line))
@@ -94,14 +94,14 @@ def of_lock(known: Packages, lock: Lock) -> Packages:
     )
 
 
-def merge(known: Packages, found: Mapping[Sha256, Package]) -> Packages:
+def merge(known: SbomPackages, found: Mapping[Sha256, Package]) -> SbomPackages:
     """Both together; IntegrityError where they disagree about a file."""
     packages = dict(known.packages)
     for key, package in found.items():
         if packages.setdefault(key, package) != package:
             message = f"{key} was recorded as {packages[key]} and is now {package}"
             raise IntegrityError(message, hint="delete images/packages.json and lock again")
-    return Packages(packages=dict(sorted(packages.items())))
+    return SbomPackages(packages=dict(sorted(packages.items())))
 
 
 def keep(images: Path, lock: Lock, store: Store) -> None:

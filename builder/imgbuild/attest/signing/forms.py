@@ -67,7 +67,7 @@ class _Critical(msgspec.Struct, frozen=True):
     identity: _Identity = _Identity()
 
 
-class Claim(msgspec.Struct, frozen=True):
+class ImageClaim(msgspec.Struct, frozen=True):
     """What a signature of a collection signs: simple signing's own document."""
 
     critical: _Critical
@@ -78,7 +78,7 @@ class Claim(msgspec.Struct, frozen=True):
         return self.critical.image.docker_manifest_digest
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One layer of a collection, to be put."""
 
     media_type: str
@@ -110,16 +110,16 @@ def claim(repository: str, digest: Digest) -> bytes:
     )
 
 
-def signature(payload: bytes, signed: bytes) -> Entry:
+def signature(payload: bytes, signed: bytes) -> LogEntry:
     """The layer of a collection for `payload`, whose signature is `signed`."""
     notes = {SIGNATURE_NOTE: base64.b64encode(signed).decode()}
-    return Entry(media_type=SIMPLE, data=payload, notes=notes)
+    return LogEntry(media_type=SIMPLE, data=payload, notes=notes)
 
 
-def attestation(envelope: Envelope, predicate_type: str) -> Entry:
+def attestation(envelope: Envelope, predicate_type: str) -> LogEntry:
     """The layer of a collection for a signed statement."""
     notes = {SIGNATURE_NOTE: "", PREDICATE_NOTE: predicate_type}
-    return Entry(media_type=DSSE, data=codec.compact(envelope), notes=notes)
+    return LogEntry(media_type=DSSE, data=codec.compact(envelope), notes=notes)
 
 
 def collection(layers: Sequence[Descriptor]) -> tuple[bytes, bytes]:

@@ -25,7 +25,7 @@ CYCLONEDX = "https://cyclonedx.org/bom"
 SPDX = "https://spdx.dev/Document"
 
 
-class Subject(msgspec.Struct, frozen=True):
+class StatementSubject(msgspec.Struct, frozen=True):
     """What a statement is about: an image, by its digest."""
 
     digest: dict[str, str]
@@ -36,7 +36,7 @@ class Statement(msgspec.Struct, frozen=True, rename={"type": "_type"}):
     """A statement about images."""
 
     type: str
-    subject: tuple[Subject, ...]
+    subject: tuple[StatementSubject, ...]
     predicate_type: str = msgspec.field(name="predicateType")
     predicate: Any = None
 

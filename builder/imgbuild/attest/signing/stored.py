@@ -15,7 +15,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.attest.signing import forms, statements
-from imgbuild.attest.signing.forms import Bundle, Claim, Entry
+from imgbuild.attest.signing.forms import Bundle, ImageClaim, LogEntry
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Envelope
 from imgbuild.errors import InputError, IntegrityError
@@ -27,7 +27,7 @@ from imgbuild.registry.reference import Reference, Repository
 from imgbuild.values import Digest, digest_of
 
 
-class Signature(msgspec.Struct, frozen=True, kw_only=True):
+class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
     """One signature: where it is, what it is about, and the bytes that it signs.
 
     `kind` is a statement's predicate type; that of a signature of the image itself is the same in
@@ -47,10 +47,10 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
         return any(key.verify(self.signed, each) for each in self.signatures)
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
+class AttachedSignatures(msgspec.Struct, frozen=True, kw_only=True):
     """All signatures beside an image, and what cannot be read, in words."""
 
-    signatures: tuple[Signature, ...]
+    signatures: tuple[StoredSignature, ...]
     damaged: tuple[str, ...]
 
 
@@ -59,9 +59,9 @@ class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
     artifact_type: str = ""
 
 
-def read(client: Client, repository: Repository, digest: Digest) -> Beside:
+def read(client: Client, repository: Repository, digest: Digest) -> AttachedSignatures:
     """Every signature that `repository` keeps beside the image `digest`."""
-    found: list[Signature] = []
+    found: list[StoredSignature] = []
     damaged: list[str] = []
     beside: tuple[Descriptor, ...] = ()
     with _noted(damaged):
@@ -77,7 +77,7 @@ def read(client: Client, repository: Repository, digest: Digest) -> Beside:
             with _noted(damaged):
                 place = f"layer {number} of {forms.tag(digest, kind)}"
                 found.append(_collected(client.blob(repository, layer), layer, place))
-    return Beside(signatures=tuple(found), damaged=tuple(damaged))
+    return AttachedSignatures(signatures=tuple(found), damaged=tuple(damaged))
 
 
 @contextlib.contextmanager
@@ -95,7 +95,9 @@ def _noted(damaged: list[str]) -> Iterator[None]:
         damaged.append(error.message)
 
 
-def _bundled(client: Client, repository: Repository, descriptor: Descriptor) -> Iterator[Signature]:
+def _bundled(
+    client: Client, repository: Repository, descriptor: Descriptor
+) -> Iterator[StoredSignature]:
     # cosign lists its bundles by the type of their empty configuration: then the manifest tells.
     listed = descriptor.artifact_type
     if not listed.startswith(forms.BUNDLES) and listed not in ("", forms.EMPTY):
@@ -120,16 +122,16 @@ def _bundled(client: Client, repository: Repository, descriptor: Descriptor) -> 
             yield _of_envelope(bundle.dsse_envelope, label, bundle.hint)
 
 
-def _collected(data: bytes, layer: Descriptor, place: str) -> Signature:
+def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
     if layer.media_type == forms.DSSE:
         return _of_envelope(codec.decode(data, Envelope, file=place, what="envelope"), place)
-    claim = codec.decode(data, Claim, file=place, what="signature")
+    claim = codec.decode(data, ImageClaim, file=place, what="signature")
     try:
         signed = b64decode(layer.annotations.get(forms.SIGNATURE_NOTE, ""), validate=True)
     except binascii.Error as error:
         message = f"{place}: its signature is not base64"
         raise IntegrityError(message) from error
-    return Signature(
+    return StoredSignature(
         place=place,
         kind=statements.SIGNATURE if claim.critical.type == forms.CLAIM else claim.critical.type,
         digests=(claim.digest,),
@@ -138,11 +140,11 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> Signature:
     )
 
 
-def _of_envelope(envelope: Envelope, place: str, hint: str = "") -> Signature:
+def _of_envelope(envelope: Envelope, place: str, hint: str = "") -> StoredSignature:
     # What is signed is signed as something: a statement only if the envelope says so.
     stated = envelope.payload_type == statements.PAYLOAD_TYPE
     statement = envelope.statement(place) if stated else None
-    return Signature(
+    return StoredSignature(
         place=place,
         kind=statement.predicate_type if statement else envelope.payload_type,
         digests=statement.digests if statement else (),
@@ -182,7 +184,7 @@ def put_bundle(
 
 
 def add(
-    client: Client, repository: Repository, digest: Digest, kind: str, entries: Sequence[Entry]
+    client: Client, repository: Repository, digest: Digest, kind: str, entries: Sequence[LogEntry]
 ) -> None:
     """Add `entries` to an image's collection; those that it has already stay as they are.
 

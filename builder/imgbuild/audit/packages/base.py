@@ -20,7 +20,7 @@ from imgbuild.cache.store import Store
 from imgbuild.deb.archive import read
 from imgbuild.lock.resolution import Deb
 from imgbuild.oci.content import Files, pieces
-from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.tar import Member, MemberKind
 
 FACT = "audit-deb"
 THREADS = 2
@@ -53,19 +53,19 @@ def _read(path: Path, spool: Path) -> Iterator[ElfFacts]:
     package = read(path, spool, _keep)
     with Files() as files:
         for member in package.members:
-            if member.kind is Kind.FILE and member.size:
+            if member.kind is MemberKind.FILE and member.size:
                 facts = read_elf(partial(_chunks, member, files), member.path)
                 if facts is not None:
                     yield facts
-            elif member.kind is Kind.LINK:
+            elif member.kind is MemberKind.LINK:
                 yield ElfFacts(
                     file=member.path, machine="link", soname=posixpath.basename(member.target)
                 )
 
 
-def _keep(path: str, kind: Kind) -> bool:
+def _keep(path: str, kind: MemberKind) -> bool:
     wanted = _LIBRARY.fullmatch(path) or _INTERPRETER.fullmatch(path)
-    return kind in (Kind.FILE, Kind.LINK) and wanted is not None
+    return kind in (MemberKind.FILE, MemberKind.LINK) and wanted is not None
 
 
 def _chunks(member: Member, files: Files) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from packageurl import PackageURL
 
 from imgbuild.attest.sbom import cyclonedx, needs, packages, spdx
 from imgbuild.attest.sbom.document import ComponentKind, Sbom, sbom
-from imgbuild.attest.sbom.packages import Package, Packages
+from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.lock import extension
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.plan import seal as seals
@@ -138,7 +138,7 @@ def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
         lock.arch[Arch.X86_64], debs=(), base_layers=(layer,), base_manifest=digest
     )
     lock = msgspec.structs.replace(lock, base=base, arch={Arch.X86_64: resolved})
-    found = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, Packages())
+    found = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, SbomPackages())
     part = next(part for part in found.components if part.kind is ComponentKind.BASE)
     purl = PackageURL.from_string(part.purl)
     assert (purl.name, purl.version) == ("python", digest)
@@ -157,7 +157,7 @@ def test_extension_lists_what_it_adds_beside_what_is_published(tmp_path: Path):
     matrix = extended.read(extended.repository(tmp_path))
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
     sealed = seals.seal(lock, extended.records(plan(lock, one) for one in lock.arch))
-    found = sbom(lock, sealed, Arch.X86_64, Packages())
+    found = sbom(lock, sealed, Arch.X86_64, SbomPackages())
     parts = {part.id: part for part in found.components}
     script = parts["file/opt/team/train.sh"]
     assert (script.kind, script.sha256) == (ComponentKind.FILE, sha256(extended.SCRIPT))
@@ -284,7 +284,7 @@ def test_documents_follow_from_the_bill_alone(write):
     again = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, sbom_sample.packages(lock))
     assert write(again) == write(made())
     # Another licence is another document, with another serial number.
-    other = Packages(packages={})
+    other = SbomPackages(packages={})
     changed = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, other)
     field = "serialNumber" if write is cyclonedx.document else "documentNamespace"
     assert json.loads(write(changed))[field] != json.loads(write(made()))[field]

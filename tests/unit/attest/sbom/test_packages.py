@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.attest.sbom import packages
-from imgbuild.attest.sbom.packages import Package, Packages
+from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.lock.lock import make_lock
@@ -115,14 +115,14 @@ def test_nothing_known_writes_no_file(store: Store, tmp_path: Path):
 
 
 def test_two_that_disagree_about_a_file_are_refused():
-    known = Packages(packages={"a" * 64: Package(file="one.whl", licence="MIT")})
+    known = SbomPackages(packages={"a" * 64: Package(file="one.whl", licence="MIT")})
     with pytest.raises(IntegrityError, match=r"recorded as .*MIT.* is now .*ISC"):
         packages.merge(known, {"a" * 64: Package(file="one.whl", licence="ISC")})
 
 
 def test_file_that_cannot_be_read_is_refused(tmp_path: Path):
     path = packages.packages_path(tmp_path)
-    codec.write(path, Packages(format=99))
+    codec.write(path, SbomPackages(format=99))
     with pytest.raises(LockStale, match=r"packages\.json: format 99; this imgbuild reads 1"):
         packages.read_packages(tmp_path)
     path.write_bytes(b"[]")

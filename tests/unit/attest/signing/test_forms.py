@@ -15,7 +15,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.attest.signing import forms, keys, statements
-from imgbuild.attest.signing.forms import Bundle, Claim
+from imgbuild.attest.signing.forms import Bundle, ImageClaim
 from imgbuild.errors import InputError
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, Manifest
 from imgbuild.values import sha256
@@ -64,7 +64,7 @@ def test_a_collection_of_cosign_is_by_its_key(key):
     assert layer.digest == f"sha256:{sha256(data)}"
     signed = base64.b64decode(layer.annotations[forms.SIGNATURE_NOTE])
     assert key.public.verify(data, signed)
-    assert codec.decode(data, Claim, file="claim.json").digest == DIGEST
+    assert codec.decode(data, ImageClaim, file="claim.json").digest == DIGEST
 
 
 def test_a_claim_has_the_bytes_of_cosigns(key):

@@ -121,7 +121,7 @@ def test_a_second_key_adds_its_own(registry, key):
 
 def test_an_unsigned_image_has_none(registry):
     Client().put_manifest(registry.repository(NAME), IMAGE, MANIFEST)
-    assert read(registry) == stored.Beside(signatures=(), damaged=())
+    assert read(registry) == stored.AttachedSignatures(signatures=(), damaged=())
 
 
 def test_other_referrers_are_left_alone(registry, key):
@@ -172,7 +172,7 @@ def test_a_flipped_byte_in_a_signature_itself_is_nobodys(registry, key):
 def test_what_is_no_signature_is_damage_with_its_place(registry, key):
     sign(registry, key)
     data = b'{"critical": 7}'
-    entry = forms.Entry(media_type=forms.SIMPLE, data=data, notes={forms.SIGNATURE_NOTE: "AA=="})
+    entry = forms.LogEntry(media_type=forms.SIMPLE, data=data, notes={forms.SIGNATURE_NOTE: "AA=="})
     client, repository = Client(first_wait=0.001), registry.repository(NAME)
     stored.add(client, repository, named(IMAGE), forms.SIGNATURES, [entry])
     (damage,) = read(registry).damaged
