@@ -15,7 +15,7 @@ import time
 
 SIZE = 1 << 24  # numbers of four bytes: 64 MB
 EXACT = 1 << 24  # whole numbers up to it are exact in float32, in whatever order they are added
-PATIENCE = 60
+TIMEOUT = 60
 
 
 def modulus(share: int) -> int:
@@ -40,7 +40,7 @@ def work(local: int, options: argparse.Namespace) -> None:
         init_method=f"tcp://{options.address}:{options.port}",
         rank=rank,
         world_size=world,
-        timeout=datetime.timedelta(seconds=PATIENCE),
+        timeout=datetime.timedelta(seconds=TIMEOUT),
     )
     share = world * (world + 1) // 2
     step = modulus(share)

@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tier", default="static", help="static, cpu, gpu or multi-gpu")
     group.addoption("--expect", help="JSON: what the image must hold")
     group.addoption("--model", help="folder of a real model, for the gpu tiers")
-    group.addoption("--patience", default="1", help="multiplies time limits")
+    group.addoption("--timeout-factor", default="1", help="multiplies time limits")
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -30,7 +30,7 @@ def pytest_collection(session: pytest.Session) -> None:
     if not config.getoption("--expect"):
         message = "name what the image must hold: --expect FILE (see README.md)"
         raise pytest.UsageError(message)
-    words = [f"--{name}={config.getoption(name)}" for name in ("tier", "expect", "patience")]
+    words = [f"--{name}={config.getoption(name)}" for name in ("tier", "expect", "timeout_factor")]
     model = config.getoption("--model")
     try:
         options = run.read_options([*words, *([f"--model={model}"] if model else [])])

@@ -41,8 +41,8 @@ LEAST_FILES = 65_536  # Ray and vLLM hold a few for each worker and each connect
 LEAST_THREADS = 4_096
 SOCKET_PATH = 107  # bytes of the path of a socket, by the kernel
 RAY_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
-NETWORK_PATIENCE = 2.0
-PATIENCE = 7.0  # seconds for the checks: a driver or a network disk may answer late, or never
+NETWORK_TIME_LIMIT = 2.0
+TIME_LIMIT = 7.0  # seconds for the checks: a driver or a network disk may answer late, or never
 NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p", "cifs"}
 
 
@@ -298,7 +298,7 @@ def network() -> Iterator[Finding]:
 
     asking = threading.Thread(target=_ask, daemon=True)
     asking.start()
-    asking.join(NETWORK_PATIENCE)
+    asking.join(NETWORK_TIME_LIMIT)
     if answers and answers[0]:
         yield Finding("network", "note", f"{host} has an address here")
     else:
@@ -321,7 +321,7 @@ def examine(gpus: int, shared: int) -> list[Finding]:
         "model disk": model_disk,
         "network": network,
     }
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIME_LIMIT
     # What was asked for and could not be looked at is not known to be there.
     bad = {"driver": "error"} if gpus else {}
     begun = [_begin(name, check, bad.get(name, "warning")) for name, check in checks.items()]
@@ -365,7 +365,7 @@ def _ended(looking: _Looking, end: float) -> list[Finding]:
     if looking.thread is not None:
         looking.thread.join(max(0, end - time.monotonic()))
         if looking.thread.is_alive():
-            why = f"no answer within {PATIENCE:.0f} s: a driver or a disk that hangs, or is slow"
+            why = f"no answer within {TIME_LIMIT:.0f} s: a driver or a disk that hangs, or is slow"
             bad = "warning" if looking.found else looking.severity
             late = Finding(looking.name, bad, why, "look at it by itself on this node")
             return [*looking.found, late]

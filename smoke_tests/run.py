@@ -105,7 +105,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--only", default="*", help="shell patterns of case names: nccl|vllm*")
     parser.add_argument(
-        "--patience",
+        "--timeout-factor",
         type=float,
         default=1.0,
         help="multiplies each case's time limit: 10 under emulation",
@@ -149,8 +149,10 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     for name in ("jobs", "share"):
         if getattr(options, name) < 1:
             parser.error(f"invalid --{name}: {getattr(options, name)} (expected 1 or more)")
-    if not 0 < options.patience < float("inf"):
-        parser.error(f"invalid --patience: {options.patience} (expected a number above 0)")
+    if not 0 < options.timeout_factor < float("inf"):
+        parser.error(
+            f"invalid --timeout-factor: {options.timeout_factor} (expected a number above 0)"
+        )
     options.began = time.time()
     return options
 
@@ -198,7 +200,7 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
             start_new_session=True,
         )
         waited = work.with_suffix(".waited")
-        status, limit = watch(process, case.limit * options.patience, waited, options.jobs)
+        status, limit = watch(process, case.limit * options.timeout_factor, waited, options.jobs)
         end_group(process)
         stream.seek(0)
         log = stream.read().decode(errors="replace")
@@ -279,7 +281,7 @@ def environment(
         "SMOKE_ALLOWED": str(options.allowed.resolve()),
         "SMOKE_CASES": str(reported),
         "SMOKE_SAID": str(work.with_suffix(".said")),
-        "SMOKE_PATIENCE": str(options.patience),
+        "SMOKE_TIMEOUT_FACTOR": str(options.timeout_factor),
         "PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX") or str(folder / "pycache"),
         "PYTHONFAULTHANDLER": "1",
         "PYTHONNOUSERSITE": "1",

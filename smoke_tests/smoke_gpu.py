@@ -125,9 +125,9 @@ def age() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began - idle
 
 
-def patience() -> float:
+def timeout_factor() -> float:
     """The factor for time limits."""
-    return float(os.environ.get("SMOKE_PATIENCE") or 1)
+    return float(os.environ.get("SMOKE_TIMEOUT_FACTOR") or 1)
 
 
 def script(name: str) -> str:
@@ -194,7 +194,7 @@ def server(
             env={**os.environ, **(env or {})},
         )
     try:
-        _await(process, health, time.monotonic() + seconds * patience(), log)
+        _await(process, health, time.monotonic() + seconds * timeout_factor(), log)
         yield
     except BaseException:
         print(f"--- {log}\n{log.read_text('utf-8', 'replace')}\n--- end of {log}")
@@ -240,7 +240,7 @@ def end(problems: list[str], good: str) -> NoReturn:
 
 def get(url: str, seconds: float = 30) -> Any:
     """The JSON document at a URL."""
-    with DIRECT.open(url, timeout=seconds * patience()) as answer:
+    with DIRECT.open(url, timeout=seconds * timeout_factor()) as answer:
         return json.loads(answer.read())
 
 
@@ -252,7 +252,7 @@ def post(url: str, document: dict[str, Any], seconds: float = 120) -> Any:
         headers={"Content-Type": "application/json"},
     )
     try:
-        with DIRECT.open(request, timeout=seconds * patience()) as answer:
+        with DIRECT.open(request, timeout=seconds * timeout_factor()) as answer:
             return json.loads(answer.read())
     except urllib.error.HTTPError as error:
         message = f"{url} answered {error.code}: {error.read().decode(errors='replace')}"

@@ -63,7 +63,7 @@ def attempt(names: list[str]) -> dict[str, Attempt]:
 
 def run_child(names: list[str]) -> tuple[str, str]:
     """Import `names` in one process; its log, and why it ended if it ended early."""
-    limit = LIMIT * float(os.environ["SMOKE_PATIENCE"])
+    limit = LIMIT * float(os.environ["SMOKE_TIMEOUT_FACTOR"])
     try:
         done = subprocess.run(
             [sys.executable, "-c", CHILD, *names],

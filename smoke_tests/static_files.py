@@ -38,13 +38,13 @@ def main() -> None:
                 problems.append(f"{name}: {path}: {actual} bytes, RECORD says {size}")
     for folder, folders, names in os.walk(root):
         folders[:] = [item for item in folders if item != "__pycache__"]
-        problems += [text for item in names if (text := stranger(f"{folder}/{item}", owned))]
+        problems += [text for item in names if (text := foreign_file(f"{folder}/{item}", owned))]
         links = (f"{folder}/{item}" for item in [*folders, *names])
         problems += [f"{link}: a broken link" for link in links if not Path(link).exists()]
     finish(problems, f"{len(owned)} files, all complete and of a distribution")
 
 
-def stranger(path: str, owned: set[str]) -> str:
+def foreign_file(path: str, owned: set[str]) -> str:
     """The problem with a file in no RECORD. Links are allowed: they come from matrix.yaml."""
     if path in owned or Path(path).is_symlink():
         return ""

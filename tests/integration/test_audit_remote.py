@@ -43,8 +43,8 @@ class Counting:
         raise AssertionError(url)
 
 
-def world_of(wheel: Wheel, url: str, http: Counting, store: Store) -> PackageSet:
-    """A partial world of one wheel on a server."""
+def package_set_of(wheel: Wheel, url: str, http: Counting, store: Store) -> PackageSet:
+    """A partial package set of one wheel on a server."""
     library = Library(store, http, processes=1)
     return open_package_set(
         [wheel],
@@ -68,15 +68,15 @@ def test_modules_of_a_large_wheel_for_few_bytes(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "cache")
     with serve(Site(files={wheel.file: path.read_bytes()})) as site:
         http = Counting(Http(attempts=1))
-        world = world_of(wheel, site.url(wheel.file), http, store)
-        world.prefetch(world.modules_of("big"))
-        assert world.module("big.m299") is not None
+        package_set = package_set_of(wheel, site.url(wheel.file), http, store)
+        package_set.prefetch(package_set.modules_of("big"))
+        assert package_set.module("big.m299") is not None
         assert http.requests <= 5
         assert http.length < 1 << 20
-        world.books["big"].save()
+        package_set.books["big"].save()
         again = Counting(Http(attempts=1))
-        later = world_of(wheel, site.url(wheel.file), again, store)
-        assert later.module("big.m007") == world.module("big.m007")
+        later = package_set_of(wheel, site.url(wheel.file), again, store)
+        assert later.module("big.m007") == package_set.module("big.m007")
         assert again.requests == 0
 
 
@@ -99,12 +99,12 @@ def test_a_wheel_of_the_real_index(tmp_path: Path) -> None:
         sha256=file.sha256 or "0" * 64,
     )
     counted = Counting(http)
-    world = world_of(wheel, file.url, counted, Store.open(tmp_path / "cache"))
-    names = [name for name in world.modules_of("vllm") if name.startswith("vllm.entrypoints")]
-    world.prefetch(names)
-    facts = world.module("vllm.entrypoints.llm")
+    package_set = package_set_of(wheel, file.url, counted, Store.open(tmp_path / "cache"))
+    names = [name for name in package_set.modules_of("vllm") if name.startswith("vllm.entrypoints")]
+    package_set.prefetch(names)
+    facts = package_set.module("vllm.entrypoints.llm")
     assert facts is not None
     assert counted.length < size / 50
-    metadata = world.metadata("vllm")
+    metadata = package_set.metadata("vllm")
     assert metadata is not None
     assert any(line.startswith("transformers") for line in metadata.requires)

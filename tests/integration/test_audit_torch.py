@@ -87,7 +87,7 @@ def compiled(folder: Path, *, new_string: bool, typevars: bool) -> Path:
 
 
 def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Finding]:
-    """The findings of a wheel that holds `library`, in a world with the real torch."""
+    """The findings of a wheel that holds `library`, in a package set with the real torch."""
     files = {FILE: library.read_bytes(), "flashinfer/__init__.py": b""}
     path = samples.write_wheel(library.parent, "flashinfer-python", "0.2.5", files)
     wheel = samples.add(facts, path, "flashinfer-python", "0.2.5")
@@ -95,7 +95,7 @@ def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Find
     assert own is not None
     places = {torch[0].sha256: torch[1], wheel.sha256: own}
     with Library(facts, processes=1) as books:
-        world = open_package_set(
+        package_set = open_package_set(
             [torch[0], wheel],
             books,
             python="3.11",
@@ -104,7 +104,7 @@ def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Find
             locate=lambda one: places[one.sha256],
             partial=True,
         )
-        return [one for one in linking.check(world) if FILE in one.where]
+        return [one for one in linking.check(package_set) if FILE in one.where]
 
 
 def test_the_new_string_is_an_undefined_symbol(

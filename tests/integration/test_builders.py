@@ -1,4 +1,4 @@
-"""Docker, podman and buildah build the Dockerfile of a small world: the same files as imgbuild."""
+"""Docker, podman and buildah build the Dockerfile of a small image: the same files as imgbuild."""
 
 from __future__ import annotations
 

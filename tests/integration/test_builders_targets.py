@@ -1,7 +1,7 @@
 """Whole targets by real Docker, from the committed Dockerfiles and without a network: equal files.
 
 One after the other, since each takes some 25 GB while it is built; then what BuildKit kept goes.
-Marked long: a small world goes the same way in test_builders.py.
+Marked long: a small image goes the same way in test_builders.py.
 """
 
 from __future__ import annotations

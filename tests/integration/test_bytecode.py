@@ -37,8 +37,8 @@ for module in (helper, json, thewheel):
 """
 
 
-@pytest.fixture(scope="module", name="world")
-def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, dict[str, Any]]]:
+@pytest.fixture(scope="module", name="sample")
+def _sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, dict[str, Any]]]:
     """A project with a target and its variant, both built, and what was said of the wheel."""
     needs.user_namespaces()
     with dockerfile_project.project(tmp_path_factory.mktemp("bytecode") / "project") as project:
@@ -70,8 +70,8 @@ def inside(project: Project, *command: str) -> dict[str, Any]:
     return said
 
 
-def test_the_wheel_is_locked_like_any_other(world):
-    project, made = world
+def test_the_wheel_is_locked_like_any_other(sample):
+    project, made = sample
     assert re.fullmatch(r"0\+b[0-9a-f]{12}", made["version"])
     assert made["file"] == f"imgbuild_bytecode-{made['version']}-cp311-none-any.whl"
     assert (made["left_out"], made["differs"]) == ([], [])
@@ -84,8 +84,8 @@ def test_the_wheel_is_locked_like_any_other(world):
     assert locked["settings"]["env"]["PYTHONPYCACHEPREFIX"] == WHERE
 
 
-def test_modules_are_loaded_from_the_wheel_and_none_is_compiled(world):
-    project, _ = world
+def test_modules_are_loaded_from_the_wheel_and_none_is_compiled(sample):
+    project, _ = sample
     said = inside(project, "python", "-c", LOOK)["stdout"].splitlines()
     assert said == [
         f"{WHERE} 0 42",
@@ -102,8 +102,8 @@ def test_modules_are_loaded_from_the_wheel_and_none_is_compiled(world):
     assert "# wrote" not in told
 
 
-def test_a_source_that_changed_is_not_served_stale(world, tmp_path):
-    project, _ = world
+def test_a_source_that_changed_is_not_served_stale(sample, tmp_path):
+    project, _ = sample
     built = layout.read(project.folder / "build" / VARIANT)
     with run_in_image.root_folder(built, Arch.X86_64, Store.open()) as root:
         pyc = (root / WHERE.strip("/") / SITE / "helper.cpython-311.pyc").read_bytes()
@@ -126,8 +126,8 @@ def test_a_source_that_changed_is_not_served_stale(world, tmp_path):
 
 
 @pytest.mark.long
-def test_a_second_run_gives_the_same_bytes(world, tmp_path):
-    project, made = world
+def test_a_second_run_gives_the_same_bytes(sample, tmp_path):
+    project, made = sample
     again = json.loads(project.run(*VERB, TARGET, "-o", str(tmp_path), "--json").stdout)
     assert again == made
     assert sha256((tmp_path / made["file"]).read_bytes()) == made["sha256"]
@@ -136,8 +136,8 @@ def test_a_second_run_gives_the_same_bytes(world, tmp_path):
     assert json.loads(of_variant.stdout)["sha256"] == made["sha256"]
 
 
-def test_what_an_import_loads_can_be_taken_alone(world, tmp_path):
-    project, made = world
+def test_what_an_import_loads_can_be_taken_alone(sample, tmp_path):
+    project, made = sample
     words = ("--module", "thewheel", "--module", "json.tool", "--output", str(tmp_path))
     few = json.loads(project.run(*VERB, TARGET, *words, "--arch", "x86_64", "--json").stdout)
     assert few["imports"] == ["thewheel", "json.tool"]
@@ -152,8 +152,8 @@ def test_what_an_import_loads_can_be_taken_alone(world, tmp_path):
     assert f"{SITE}/tools/__init__.cpython-311.pyc" not in names
 
 
-def test_a_module_that_cannot_be_imported_is_told_in_pythons_words(world, tmp_path):
-    project, _ = world
+def test_a_module_that_cannot_be_imported_is_told_in_pythons_words(sample, tmp_path):
+    project, _ = sample
     words = ("--module", "thewheel.nothing", "--output", str(tmp_path / "out"))
     done = project.run(*VERB, TARGET, *words, status=1)
     assert f"{TARGET}: cannot import thewheel.nothing" in done.stderr
@@ -162,16 +162,16 @@ def test_a_module_that_cannot_be_imported_is_told_in_pythons_words(world, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_the_audit_has_nothing_to_say(world):
-    project, _ = world
+def test_the_audit_has_nothing_to_say(sample):
+    project, _ = sample
     done = project.run("audit", VARIANT)
     assert done.stdout == f"{VARIANT} x86_64: 0 errors, 0 warnings, 0 notes\n"
     project.run("lock", "--check", VARIANT)
 
 
-def test_the_smoke_tests_know_that_nobody_writes_it(world):
+def test_the_smoke_tests_know_that_nobody_writes_it(sample):
     """What fails is what fails in the target too: its torch is none."""
-    project, _ = world
+    project, _ = sample
     found = {}
     for target in (TARGET, VARIANT):
         words = ("--tier", "static", "--through", "root", "--json")
@@ -181,9 +181,9 @@ def test_the_smoke_tests_know_that_nobody_writes_it(world):
     assert {found[VARIANT][name] for name in ("system", "files", "versions")} == {"passed"}
 
 
-def test_docker_makes_the_same_files(world):
+def test_docker_makes_the_same_files(sample):
     needs.buildx()
-    project, _ = world
+    project, _ = sample
     project.run("render", VARIANT)
     project.run("build", VARIANT, "--builder", "docker")
     pair = ("--builders", "embedded,docker")

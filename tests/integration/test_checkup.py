@@ -91,12 +91,12 @@ def test_a_driver_without_a_gpu_is_no_error_where_none_was_asked_for(tmp_path: P
 
 def test_a_user_whom_nobody_knows(tmp_path: Path) -> None:
     needs.root()
-    as_stranger = (needs.tool("setpriv", "util-linux"), "--reuid=54321", "--clear-groups")
+    as_arbitrary_user = (needs.tool("setpriv", "util-linux"), "--reuid=54321", "--clear-groups")
     home = {"HOME": "/root"}
-    found = look(before=as_stranger, **home)
+    found = look(before=as_arbitrary_user, **home)
     assert found["user"]["severity"] == "error"
     assert "user id 54321 has no name" in found["user"]["message"]
-    named = look(before=as_stranger, USER="somebody", **home)
+    named = look(before=as_arbitrary_user, USER="somebody", **home)
     assert named["user"]["message"] == "somebody, id 54321"
 
 

@@ -33,7 +33,7 @@ NIGHT = ("ci", "nightly", "--through", "root", "--json")
 
 
 @dataclass
-class World:
+class Sample:
     """The project, the registry, and where scripts write."""
 
     project: Project
@@ -68,7 +68,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     needs.user_namespaces()
     folder = tmp_path_factory.mktemp("ci")
     with (
@@ -77,17 +77,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     ):
         project = ci_repository.make(folder / "project", site.url("simple"))
         base = ci_repository.git(project.folder, "rev-parse", "HEAD")
-        yield World(project, registry, base, folder / "scripts")
+        yield Sample(project, registry, base, folder / "scripts")
 
 
-def night(world: World, *more: str) -> list[str]:
+def night(sample: Sample, *more: str) -> list[str]:
     """The command line of a night over all targets."""
-    return world.project.command(*NIGHT, "--all", "--registry", world.place("rl"), *more)
+    return sample.project.command(*NIGHT, "--all", "--registry", sample.place("rl"), *more)
 
 
-def results(world: World) -> dict[str, str]:
+def results(sample: Sample) -> dict[str, str]:
     """When each step was done that has a result."""
-    found = sorted((world.project.folder / "build/ci").glob("*/*.json"))
+    found = sorted((sample.project.folder / "build/ci").glob("*/*.json"))
     documents = {path: json.loads(path.read_bytes()) for path in found}  # none is half written
     return {
         f"{path.parent.name} {path.stem}": document["started"]
@@ -96,23 +96,26 @@ def results(world: World) -> dict[str, str]:
     }
 
 
-def test_a_night_is_stopped_goes_on_and_repeats_nothing(world):
-    begun = world.project.folder / f"build/ci/{OTHER}@{ARCH}/check.json"
+def test_a_night_is_stopped_goes_on_and_repeats_nothing(sample):
+    begun = sample.project.folder / f"build/ci/{OTHER}@{ARCH}/check.json"
     with subprocess.Popen(
-        night(world), cwd=world.project.folder, env=world.project.environment(),
+        night(sample), cwd=sample.project.folder, env=sample.project.environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as running:  # fmt: skip
         while running.poll() is None and not begun.exists():
             time.sleep(0.05)
         running.send_signal(signal.SIGTERM)
     assert running.returncode in (130, -signal.SIGTERM)  # -: between two steps
-    before, asked = results(world), len(world.registry.asked())
+    before, asked = results(sample), len(sample.registry.asked())
     assert f"{TARGET}@publish tag" in before
     assert f"{OTHER}@{ARCH} smoke" not in before
-    assert world.tags("rl").keys() == {TARGET, next(tag for tag in world.tags("rl") if "-" in tag)}
+    assert sample.tags("rl").keys() == {
+        TARGET,
+        next(tag for tag in sample.tags("rl") if "-" in tag),
+    }
 
     done = subprocess.run(
-        night(world), cwd=world.project.folder, env=world.project.environment(),
+        night(sample), cwd=sample.project.folder, env=sample.project.environment(),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
@@ -122,23 +125,23 @@ def test_a_night_is_stopped_goes_on_and_repeats_nothing(world):
     }  # fmt: skip
     assert (said[BROKEN]["job"], said[BROKEN]["step"]) == (f"{BROKEN}@{ARCH}", "smoke")
     assert CAUSE in said[BROKEN]["error"]
-    after = results(world)
+    after = results(sample)
     again = {name for name, moment in before.items() if after[name] != moment}
     assert {name.split(" ")[1] for name in again} <= {"check", "size", "gate"}
     assert not {name for name in again if name.startswith(TARGET)}
-    put = [one.path for one in world.registry.writes(asked) if one.method == "PUT"]
+    put = [one.path for one in sample.registry.writes(asked) if one.method == "PUT"]
     assert not [path for path in put if f"/manifests/{TARGET}" in path]
-    named = world.tags("rl")
+    named = sample.tags("rl")
     assert {tag: named[tag] for tag in (TARGET, OTHER)} == {
-        TARGET: world.digest(TARGET), OTHER: world.digest(OTHER),
+        TARGET: sample.digest(TARGET), OTHER: sample.digest(OTHER),
     }  # fmt: skip
     assert not [tag for tag in named if tag.startswith(BROKEN)]
-    assert not list((world.project.folder / "build").glob("*/oci-layout"))  # several are dropped
+    assert not list((sample.project.folder / "build").glob("*/oci-layout"))  # several are dropped
 
 
-def test_nothing_is_left_to_do_but_what_failed(world):
-    command = ("ci", "jobs", "--all", "--registry", world.place("rl"), "--json")
-    chosen = json.loads(world.project.run(*command).stdout)
+def test_nothing_is_left_to_do_but_what_failed(sample):
+    command = ("ci", "jobs", "--all", "--registry", sample.place("rl"), "--json")
+    chosen = json.loads(sample.project.run(*command).stdout)
     assert [one["target"] for one in chosen["targets"]] == [BROKEN]
     assert {one["target"]: one["outcome"] for one in chosen["passed"]} == {
         TARGET: "published", OTHER: "published",
@@ -146,10 +149,10 @@ def test_nothing_is_left_to_do_but_what_failed(world):
 
 
 @pytest.fixture(scope="module")
-def changed(world: World) -> World:
-    """The same world after a pin of one target was changed."""
-    ci_repository.pin(world.project, TARGET, "2.0")
-    return world
+def changed(sample: Sample) -> Sample:
+    """The same sample after a pin of one target was changed."""
+    ci_repository.pin(sample.project, TARGET, "2.0")
+    return sample
 
 
 def test_a_change_under_review_builds_one_target(changed):
@@ -167,7 +170,7 @@ def test_a_change_under_review_builds_one_target(changed):
     assert len(changed.registry.writes()) == writes
     green = changed.job("images", "green")
     assert green.status == 0, green.said
-    assert f"| {TARGET} | ✅ proven |" in green.summary
+    assert f"| {TARGET} | ✅ tested |" in green.summary
     assert f"| {BROKEN} | ✅ unchanged |" in green.summary
 
 
@@ -182,7 +185,7 @@ def test_a_night_publishes_that_one_and_reports_the_other(changed, tmp_path):
     done = changed.job("target", "image", JOB=image["id"], REGISTRY=place)
     assert done.status == 0, done.said
     after = results(changed)
-    # What the change under review has proven, for the same digest and on this machine, stays.
+    # What the change under review has tested, for the same digest and on this machine, stays.
     assert after[f"{TARGET}@{ARCH} smoke"] == before[f"{TARGET}@{ARCH} smoke"]
     assert changed.tags("rl")[TARGET] != changed.digest(TARGET)  # pushed, not tagged
     [publish] = targets[TARGET]["publish"]
@@ -198,7 +201,7 @@ def test_a_night_publishes_that_one_and_reports_the_other(changed, tmp_path):
     report(changed, tmp_path)
 
 
-def report(world: World, folder: Path) -> None:
+def report(sample: Sample, folder: Path) -> None:
     """The report's scripts, with a program in the place of GitHub's that writes down its words."""
     program = folder / "gh"
     program.write_text(
@@ -206,28 +209,28 @@ def report(world: World, folder: Path) -> None:
     )
     program.chmod(0o755)
     env = {"PATH": ci_repository.with_programs(folder), "GH_TOKEN": "none", "GH_REPO": "me/rl"}
-    done = world.job("nightly", "report", **env)
+    done = sample.job("nightly", "report", **env)
     assert done.status == 1, done.said
     assert f"| {TARGET} | ✅ published |" in done.summary
     assert f"| {BROKEN} | ❌ failed | `{BROKEN}@{ARCH}` smoke |" in done.summary
     asked = (folder / "gh.log").read_text()
     made = f"issue create --title nightly: {BROKEN} --body-file build/issues/{BROKEN}.md"
     assert [line for line in asked.splitlines() if "create" in line] == [made]
-    assert CAUSE in (world.project.folder / f"build/issues/{BROKEN}.md").read_text()
-    [proven] = world.project.read(f"{TARGET}/smoke.json")["runs"]
-    [failed] = world.project.read(f"{BROKEN}/smoke.json")["runs"]
-    assert (proven["tier"], proven["result"], failed["result"]) == ("static", "pass", "fail")
+    assert CAUSE in (sample.project.folder / f"build/issues/{BROKEN}.md").read_text()
+    [tested] = sample.project.read(f"{TARGET}/smoke.json")["runs"]
+    [failed] = sample.project.read(f"{BROKEN}/smoke.json")["runs"]
+    assert (tested["tier"], tested["result"], failed["result"]) == ("static", "pass", "fail")
     assert CAUSE in json.dumps(failed)
     (folder / "gh.number").write_text("7\n")
-    world.job("nightly", "report", **env)
+    sample.job("nightly", "report", **env)
     assert (
         f"issue comment 7 --body-file build/issues/{BROKEN}.md" in (folder / "gh.log").read_text()
     )
 
 
 @pytest.fixture
-def own(changed: World) -> Iterator[World]:
-    """The same world; what a test makes of ci.yaml and the environment is undone after it."""
+def own(changed: Sample) -> Iterator[Sample]:
+    """The same sample; what a test makes of ci.yaml and the environment is undone after it."""
     path, env = changed.project.folder / "ci.yaml", dict(changed.project.env)
     text = path.read_text()
     yield changed
@@ -236,12 +239,12 @@ def own(changed: World) -> Iterator[World]:
     changed.project.env.update(env)
 
 
-def tell(world: World, more: str = "", **other: str) -> None:
+def tell(sample: Sample, more: str = "", **other: str) -> None:
     """Write ci.yaml, with `more`, and `other` in the place of words that it has."""
     text = ci_repository.SETTINGS + more
     for old, new in other.items():
         text = re.sub(rf"{old}: (\d+|\[.*\])", f"{old}: {new}", text)
-    (world.project.folder / "ci.yaml").write_text(text)
+    (sample.project.folder / "ci.yaml").write_text(text)
 
 
 def test_a_change_that_no_machine_can_build_is_not_green(own):
@@ -253,10 +256,10 @@ def test_a_change_that_no_machine_can_build_is_not_green(own):
     assert f"| {TARGET} | ⚠️ impossible |" in green.summary
 
 
-def expensive(world: World, target: str) -> dict[str, str]:
+def expensive(sample: Sample, target: str) -> dict[str, str]:
     """When each step of a target was done that proves something and takes its time."""
     cheap = ("check", "size", "gate", "push", "sign", "tag", "sif")
-    found = {name: when for name, when in results(world).items() if name.startswith(f"{target}@")}
+    found = {name: when for name, when in results(sample).items() if name.startswith(f"{target}@")}
     return {name: when for name, when in found.items() if name.split(" ")[1] not in cheap}
 
 
@@ -324,7 +327,7 @@ def test_a_sif_lies_beside_the_published_image(own):
 
 
 def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_path):
-    """By the key's other half a stranger's `verify` accepts it, and so does the real cosign.
+    """By the key's other half a arbitrary_user's `verify` accepts it, and so does the real cosign.
 
     Where the registry is made anew, the next night puts all of it there again.
     """
@@ -351,9 +354,9 @@ def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_pat
         shutil.rmtree(own.registry.storage / "docker/registry/v2/repositories/signed")
 
 
-def signature(world: World, name: str, key: Path, status: int = 0) -> str:
+def signature(sample: Sample, name: str, key: Path, status: int = 0) -> str:
     """What `verify` says of the signature of an image."""
-    done = world.project.run("verify", name, "--key", str(key), "--json", status=status)
+    done = sample.project.run("verify", name, "--key", str(key), "--json", status=status)
     found = {each["name"]: each["outcome"] for each in json.loads(done.stdout)["checks"]}
     outcome: str = found["signature"]
     return outcome

@@ -1,4 +1,4 @@
-"""The arm64 image of cu130-vllm, built on x86_64, run under qemu-user: emulated, not proven."""
+"""The arm64 image of cu130-vllm, built on x86_64, run under qemu-user: emulated, not tested."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from imgbuild.values import Arch
 from tests.support import needs, smoke_environment
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
-STRANGER = "54321:54321"
+ARBITRARY_USER = "54321:54321"
 MOUNTED = """\
 mkdir -p "$place/lower" "$place/memory"
 mount -t squashfs -o loop,ro "$image" "$place/lower"
@@ -49,20 +49,20 @@ mkdir -p "$root"
 """
 
 
-@pytest.fixture(scope="module", name="world")
-def _world(tmp_path_factory: pytest.TempPathFactory) -> layout.Layout:
+@pytest.fixture(scope="module", name="sample")
+def _sample(tmp_path_factory: pytest.TempPathFactory) -> layout.Layout:
     needs.root()
-    folder = tmp_path_factory.mktemp("world")
+    folder = tmp_path_factory.mktemp("sample")
     (folder / "wheels").mkdir()
     return smoke_environment.make_layout(folder, smoke_environment.good(folder / "wheels"))
 
 
 @pytest.fixture(scope="module", name="image")
-def _image(world: layout.Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _image(sample: layout.Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs.tool("unsquashfs", "squashfs-tools")
     out = tmp_path_factory.mktemp("image") / "small.sqsh"
     options = convert.ConvertOptions(format="squashfs")
-    convert.convert(world, Arch.X86_64, out, options, lock=b"{}\n")
+    convert.convert(sample, Arch.X86_64, out, options, lock=b"{}\n")
     return out
 
 
@@ -72,7 +72,7 @@ def start(
     """`enroot start` with these words, `said` on its stdin."""
     place.chmod(0o755)
     command = ["unshare", "--mount", "--propagation", "private", "bash", "-c",
-               SET_UP + way + STARTED, "start", str(image), str(place), STRANGER]  # fmt: skip
+               SET_UP + way + STARTED, "start", str(image), str(place), ARBITRARY_USER]  # fmt: skip
     return subprocess.run(
         [*command, *words], input=said, capture_output=True, text=True, check=False
     )

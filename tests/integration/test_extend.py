@@ -218,7 +218,7 @@ def test_another_published_lock_makes_it_stale(user: Project, tmp_path: Path) ->
     shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
     other = Project(copy, user.index_url, cache=None)
     path = copy / OFFICIAL / "lock.json"
-    path.write_bytes(path.read_bytes().replace(b"small world", b"small  world"))
+    path.write_bytes(path.read_bytes().replace(b"small image", b"small  image"))
     path.write_bytes(path.read_bytes() + b"\n")
     told = other.run("build", OWN, status=5).stderr
     assert "it extends small sha256:" in told

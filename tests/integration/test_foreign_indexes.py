@@ -91,7 +91,7 @@ JIT = """\
     arch: [x86_64]
     flashinfer: {{mode: jit, reason: what is not there is compiled at first use}}
 """
-COMMON = "summary: a small world\n    base: below\n    as_of: 2026-01-01"
+COMMON = "summary: a small image\n    base: below\n    as_of: 2026-01-01"
 
 
 def public() -> LocalIndex:

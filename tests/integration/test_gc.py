@@ -29,7 +29,7 @@ DAYS = ("20260101", "20260201")
 
 
 @dataclass
-class World:
+class Sample:
     """A project with two committed revisions of its lock, and what was pushed of each."""
 
     project: Project
@@ -74,7 +74,7 @@ def collect(registry: OwnRegistry) -> None:
 
 
 @pytest.fixture(scope="module")
-def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     """What all tests begin with; none of them changes it."""
     folder = tmp_path_factory.mktemp("gc")
     with (
@@ -86,7 +86,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
         below = {"kind": "registry", "image": base(folder, site), "python": "3.11",
                  "glibc": "2.36", "interpreter": "/usr/bin/python3.11"}  # fmt: skip
-        made = World(project, registry, [])
+        made = Sample(project, registry, [])
         for version, day in zip(("1.0", "2.0"), DAYS, strict=True):
             project.write(below, thewheel=version, arches=BOTH)
             if version == "1.0":
@@ -103,45 +103,45 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
-def world(pushed: World, tmp_path: Path) -> Iterator[World]:
+def sample(pushed: Sample, tmp_path: Path) -> Iterator[Sample]:
     """The same in a registry of the test's own."""
     with docker_registry.serve(tmp_path / "registry") as registry:
         shutil.copytree(pushed.registry.storage, registry.storage)
-        yield World(pushed.project, registry, pushed.digests)
+        yield Sample(pushed.project, registry, pushed.digests)
 
 
-def test_what_two_revisions_name_is_all_kept(world):
-    for place in (world.images, world.inputs):
-        sweep = world.gc(place, "--revisions", "2")
+def test_what_two_revisions_name_is_all_kept(sample):
+    for place in (sample.images, sample.inputs):
+        sweep = sample.gc(place, "--revisions", "2")
         assert sweep["garbage"] == []
         assert sweep["size"] == 0
-    assert world.gc(world.images)["kept"]["not this project's"] == 1
-    done = world.project.run("registry", "gc", world.registry.host, "--json")
-    assert [one["repository"] for one in json.loads(done.stdout)] == [world.inputs, world.images]
+    assert sample.gc(sample.images)["kept"]["not this project's"] == 1
+    done = sample.project.run("registry", "gc", sample.registry.host, "--json")
+    assert [one["repository"] for one in json.loads(done.stdout)] == [sample.inputs, sample.images]
 
 
-def test_what_the_last_revision_does_not_name_goes_and_frees_what_was_said(world, tmp_path):
-    old, new = world.digests
-    found = world.gc(world.images, "--revisions", "1")
+def test_what_the_last_revision_does_not_name_goes_and_frees_what_was_said(sample, tmp_path):
+    old, new = sample.digests
+    found = sample.gc(sample.images, "--revisions", "1")
     (entry,) = found["garbage"]
     assert (entry["digest"], entry["kind"], entry["target"]) == (old, "index", TARGET)
     assert entry["tags"] == [f"{TARGET}-{DAYS[0]}"]
     assert entry["unnamed_since"]
     assert len(entry["manifests"]) >= 1 + len(BOTH)
-    assert world.gc(world.images, "--revisions", "1", "--keep-tags", f"*-{DAYS[0]}")["size"] == 0
-    assert world.gc(world.images, "--revisions", "1", "--older-than", "36500d")["garbage"] == []
-    artifacts = world.gc(world.inputs, "--revisions", "1")
+    assert sample.gc(sample.images, "--revisions", "1", "--keep-tags", f"*-{DAYS[0]}")["size"] == 0
+    assert sample.gc(sample.images, "--revisions", "1", "--older-than", "36500d")["garbage"] == []
+    artifacts = sample.gc(sample.inputs, "--revisions", "1")
     assert {(one["kind"], one["target"]) for one in artifacts["garbage"]} == {("inputs", TARGET)}
     assert len(artifacts["garbage"]) == len(BOTH)
-    assert world.tags(world.images) >= {TARGET, "theirs", *(f"{TARGET}-{day}" for day in DAYS)}
+    assert sample.tags(sample.images) >= {TARGET, "theirs", *(f"{TARGET}-{day}" for day in DAYS)}
 
-    before = sum(world.registry.blobs().values())
-    for place in (world.images, world.inputs):
-        assert world.gc(place, "--revisions", "1", "--delete")["deleted"]
-        assert world.gc(place, "--revisions", "1")["garbage"] == []
-    assert f"{TARGET}-{DAYS[0]}" not in world.tags(world.images)
-    collect(world.registry)
-    left = world.registry.blobs()
+    before = sum(sample.registry.blobs().values())
+    for place in (sample.images, sample.inputs):
+        assert sample.gc(place, "--revisions", "1", "--delete")["deleted"]
+        assert sample.gc(place, "--revisions", "1")["garbage"] == []
+    assert f"{TARGET}-{DAYS[0]}" not in sample.tags(sample.images)
+    collect(sample.registry)
+    left = sample.registry.blobs()
     # Without the API for referrers each attachment writes their list anew, under the same tag. The
     # older lists have no tag, no API shows them, and they still name what was attached.
     gone = [one for sweep in (found, artifacts) for entry in sweep["garbage"]
@@ -153,30 +153,30 @@ def test_what_the_last_revision_does_not_name_goes_and_frees_what_was_said(world
     assert freed > held_by_lists
 
     pulled = tmp_path / "pulled"
-    world.project.run("pull", f"{world.images}:{TARGET}", "--output", str(pulled))
+    sample.project.run("pull", f"{sample.images}:{TARGET}", "--output", str(pulled))
     assert layout.verify(pulled).digest == new
-    skopeo("copy", "--quiet", "--src-tls-verify=false", f"docker://{world.images}:theirs",
+    skopeo("copy", "--quiet", "--src-tls-verify=false", f"docker://{sample.images}:theirs",
            f"dir:{tmp_path / 'theirs-again'}")  # fmt: skip
-    world.project.run("registry", "mirror", "status", TARGET, world.inputs)
+    sample.project.run("registry", "mirror", "status", TARGET, sample.inputs)
 
 
-def test_what_was_pushed_without_a_tag_is_found_by_the_history(world):
+def test_what_was_pushed_without_a_tag_is_found_by_the_history(sample):
     """A registry lists no manifest without a tag; old seals say what to ask for."""
-    old = world.digests[0]
+    old = sample.digests[0]
     # Both days name one image now, so that the old one has no tag left.
-    world.project.run("registry", "tag", f"{world.images}:{TARGET}", f"{TARGET}-{DAYS[0]}")
-    (entry,) = world.gc(world.images, "--revisions", "1")["garbage"]
+    sample.project.run("registry", "tag", f"{sample.images}:{TARGET}", f"{TARGET}-{DAYS[0]}")
+    (entry,) = sample.gc(sample.images, "--revisions", "1")["garbage"]
     assert (entry["digest"], entry["tags"]) == (old, [])
 
 
-def test_a_shallow_clone_deletes_nothing(world, tmp_path):
+def test_a_shallow_clone_deletes_nothing(sample, tmp_path):
     clone = tmp_path / "clone"
-    origin = f"file://{world.project.folder}"
+    origin = f"file://{sample.project.folder}"
     git(tmp_path, "clone", "--quiet", "--depth", "1", origin, str(clone))
-    project = Project(clone, world.project.index_url, cache=tmp_path / "cache")
-    done = project.run("registry", "gc", world.images, "--delete", status=2)
+    project = Project(clone, sample.project.index_url, cache=tmp_path / "cache")
+    done = project.run("registry", "gc", sample.images, "--delete", status=2)
     assert "is a shallow clone" in done.stderr
     assert "git fetch --unshallow" in done.stderr
-    done = project.run("registry", "gc", world.images)
+    done = project.run("registry", "gc", sample.images)
     assert "is a shallow clone" in done.stderr
-    assert world.tags(world.images) >= {f"{TARGET}-{day}" for day in DAYS}
+    assert sample.tags(sample.images) >= {f"{TARGET}-{day}" for day in DAYS}

@@ -78,7 +78,7 @@ def stack():
 
 
 class Small:
-    """A small world on an index of this machine, and the folder where it learns."""
+    """A small image on an index of this machine, and the folder where it learns."""
 
     def __init__(self, stack, monkeypatch, folder, **changes):
         self.site = stack.enter_context(serve(Site(files=index().site_files())))
@@ -138,7 +138,7 @@ def test_what_was_learned_is_used_at_once_and_never_learned_twice(stack, monkeyp
     assert constraints.constraints_path(small.images).read_bytes() == text
 
 
-def test_a_constraint_brings_no_package_into_a_world(stack, monkeypatch, tmp_path):
+def test_a_constraint_adds_no_package(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     small.settle()
     small.matrix = samples.matrix(pins={"torch": "2.6.0"}, requires={"trl": WANTED})

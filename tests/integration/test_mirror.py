@@ -43,7 +43,7 @@ done
 
 
 @dataclass
-class World:
+class Sample:
     """A locked project whose upstream may be gone, and a registry that holds its inputs."""
 
     project: Project
@@ -73,7 +73,7 @@ def base(folder: Path, site: Site) -> str:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     folder = tmp_path_factory.mktemp("mirror")
     with (
         docker_registry.serve(folder / "registry") as registry,
@@ -88,20 +88,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         done = project.run(
             "registry", "mirror", "push", TARGET, f"{registry.host}/team/inputs", "--json"
         )
-        yield World(project, registry, site, json.loads(done.stdout))
+        yield Sample(project, registry, site, json.loads(done.stdout))
         shutil.rmtree(folder / "image")
 
 
-def alone(world: World, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+def alone(sample: Sample, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run imgbuild in a network namespace that holds nothing but a registry of the same files."""
     unshare = needs.user_namespaces()
     needs.tool("ip", "iproute2")
     env = {
         **project.environment(),
         "REGISTRY": docker_registry.program(),
-        "CONFIGURATION": str(world.registry.folder / "config.yml"),
-        "LOG": str(world.registry.folder / "log-alone"),
-        "PORT": world.registry.host.rpartition(":")[2],
+        "CONFIGURATION": str(sample.registry.folder / "config.yml"),
+        "LOG": str(sample.registry.folder / "log-alone"),
+        "PORT": sample.registry.host.rpartition(":")[2],
     }
     inside = [unshare, "--user", "--map-root-user", "--net", "bash", "-ec", ALONE, "alone"]
     return subprocess.run(
@@ -110,23 +110,23 @@ def alone(world: World, project: Project, *arguments: str) -> subprocess.Complet
     )  # fmt: skip
 
 
-def manifest(world: World, tag: str) -> dict[str, Any]:
+def manifest(sample: Sample, tag: str) -> dict[str, Any]:
     """An artifact as the registry has it."""
     skopeo = needs.tool("skopeo")
-    command = [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{world.place}:{tag}"]
+    command = [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{sample.place}:{tag}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def test_every_input_of_the_lock_is_there_and_named(world):
-    lock = world.project.read(f"{TARGET}/lock.json")
-    kept = world.registry.blobs()
+def test_every_input_of_the_lock_is_there_and_named(sample):
+    lock = sample.project.read(f"{TARGET}/lock.json")
+    kept = sample.registry.blobs()
     for arch in BOTH:
         resolution = lock["arch"][arch]
         due = {f"sha256:{wheel['sha256']}": wheel["file"] for wheel in resolution["wheels"]}
         due |= {layer["digest"]: "" for layer in resolution["base_layers"]}
-        found = manifest(world, f"{TARGET}-{arch}-inputs")
+        found = manifest(sample, f"{TARGET}-{arch}-inputs")
         assert found["artifactType"] == ARTIFACT
         titles = {
             layer["digest"]: layer["annotations"]["org.opencontainers.image.title"]
@@ -135,110 +135,110 @@ def test_every_input_of_the_lock_is_there_and_named(world):
         assert titles.keys() == due.keys()
         assert all(titles[digest] == file for digest, file in due.items() if file)
         assert due.keys() <= kept.keys()
-    listed = {item["tag"]: item for item in world.pushed["artifacts"]}
+    listed = {item["tag"]: item for item in sample.pushed["artifacts"]}
     for tag, item in listed.items():
-        assert manifest(world, tag) == manifest(world, f"{TARGET}-{item['arch']}-inputs")
+        assert manifest(sample, tag) == manifest(sample, f"{TARGET}-{item['arch']}-inputs")
 
 
-def test_a_second_push_writes_nothing(world):
-    before = len(world.registry.asked())
-    done = world.project.run(*MIRROR, "push", TARGET, world.place, "--json")
+def test_a_second_push_writes_nothing(sample):
+    before = len(sample.registry.asked())
+    done = sample.project.run(*MIRROR, "push", TARGET, sample.place, "--json")
     again = json.loads(done.stdout)
     assert (again["sent"], again["sent_size"], again["fetched"]) == (0, 0, 0)
-    assert world.pushed["sent"] == world.pushed["files"] == again["files"]
-    assert len(world.registry.asked()) > before
-    assert world.registry.writes(before) == []
+    assert sample.pushed["sent"] == sample.pushed["files"] == again["files"]
+    assert len(sample.registry.asked()) > before
+    assert sample.registry.writes(before) == []
 
 
-def test_a_build_with_no_other_network(world, tmp_path):
+def test_a_build_with_no_other_network(sample, tmp_path):
     """An empty cache, upstream out of reach: the mirror alone gives the sealed digest."""
-    before = world.project.files()
-    project = world.fresh(tmp_path / "cache")
+    before = sample.project.files()
+    project = sample.fresh(tmp_path / "cache")
     output = tmp_path / "image"
-    world.project.run(*MIRROR, "use", world.place, "--mirror-only")
+    sample.project.run(*MIRROR, "use", sample.place, "--mirror-only")
     try:
-        done = alone(world, project, "build", TARGET, "--output", str(output))
+        done = alone(sample, project, "build", TARGET, "--output", str(output))
         assert done.returncode == 0, done.stderr
-        assert f"from the mirror {world.place}" in done.stderr
+        assert f"from the mirror {sample.place}" in done.stderr
     finally:
-        world.project.run(*MIRROR, "use", "--off")
-    assert layout.verify(output).digest == world.project.read(f"{TARGET}/digests.json")["digest"]
-    assert world.project.files() == before
-    asked = (world.registry.folder / "log-alone").read_text()
+        sample.project.run(*MIRROR, "use", "--off")
+    assert layout.verify(output).digest == sample.project.read(f"{TARGET}/digests.json")["digest"]
+    assert sample.project.files() == before
+    asked = (sample.registry.folder / "log-alone").read_text()
     assert '"GET /v2/team/inputs/blobs/sha256:' in asked
 
 
-def test_there_really_is_no_other_network(world, tmp_path):
+def test_there_really_is_no_other_network(sample, tmp_path):
     """The same build without the mirror, in the same namespace, cannot work."""
-    project = world.fresh(tmp_path / "cache", IMGBUILD_MIRROR="off")
+    project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR="off")
     output = tmp_path / "image"
-    done = alone(world, project, "build", TARGET, "--output", str(output))
+    done = alone(sample, project, "build", TARGET, "--output", str(output))
     assert done.returncode == 7, done.stderr
     assert not output.exists()
 
 
-def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(world, tmp_path):
-    wheel = world.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
-    place = world.registry.storage / "docker/registry/v2"
+def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(sample, tmp_path):
+    wheel = sample.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
+    place = sample.registry.storage / "docker/registry/v2"
     link = place / f"repositories/team/inputs/_layers/sha256/{wheel['sha256']}/link"
     kept = link.read_bytes()
     link.unlink()
     try:
-        strict = world.fresh(tmp_path / "strict")
-        options = ("build", TARGET, "--mirror", world.place, "--output", str(tmp_path / "image"))
+        strict = sample.fresh(tmp_path / "strict")
+        options = ("build", TARGET, "--mirror", sample.place, "--output", str(tmp_path / "image"))
         done = strict.run(*options, "--mirror-only", status=7)
         assert wheel["file"] in done.stderr
         assert "lacks 1 inputs of small" in done.stderr
-        assert f"imgbuild registry mirror push small {world.place}" in done.stderr
-        done = world.project.run(
-            "registry", "mirror", "status", TARGET, world.place, "--json", status=1
+        assert f"imgbuild registry mirror push small {sample.place}" in done.stderr
+        done = sample.project.run(
+            "registry", "mirror", "status", TARGET, sample.place, "--json", status=1
         )
         assert [item["lacking"] for item in json.loads(done.stdout)] == [[wheel["file"]]] * 2
-        asked = len(world.site.requests)
-        world.fresh(tmp_path / "lenient").run(*options)
-        wheels = [path for _, path, _ in world.site.requests[asked:] if path.endswith(".whl")]
+        asked = len(sample.site.requests)
+        sample.fresh(tmp_path / "lenient").run(*options)
+        wheels = [path for _, path, _ in sample.site.requests[asked:] if path.endswith(".whl")]
         assert [path.rpartition("/")[2] for path in wheels] == [wheel["file"]]
     finally:
         link.write_bytes(kept)
-    world.project.run(*MIRROR, "status", TARGET, world.place)
+    sample.project.run(*MIRROR, "status", TARGET, sample.place)
 
 
-def test_a_damaged_file_of_the_mirror_is_never_used(world, tmp_path):
-    wheel = world.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
+def test_a_damaged_file_of_the_mirror_is_never_used(sample, tmp_path):
+    wheel = sample.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
     key = wheel["sha256"]
-    blob = world.registry.storage / f"docker/registry/v2/blobs/sha256/{key[:2]}/{key}/data"
+    blob = sample.registry.storage / f"docker/registry/v2/blobs/sha256/{key[:2]}/{key}/data"
     kept = blob.read_bytes()
     blob.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
     try:
-        options = ("build", TARGET, "--mirror", world.place, "--output", str(tmp_path / "image"))
-        done = world.fresh(tmp_path / "strict").run(*options, "--mirror-only", status=9)
+        options = ("build", TARGET, "--mirror", sample.place, "--output", str(tmp_path / "image"))
+        done = sample.fresh(tmp_path / "strict").run(*options, "--mirror-only", status=9)
         assert key in done.stderr
-        done = world.fresh(tmp_path / "lenient").run(*options)
-        assert f"{wheel['file']} of {world.place} is skipped" in done.stderr
+        done = sample.fresh(tmp_path / "lenient").run(*options)
+        assert f"{wheel['file']} of {sample.place} is skipped" in done.stderr
     finally:
         blob.write_bytes(kept)
-    assert layout.verify(tmp_path / "image").digest in world.project.run("digest", TARGET).stdout
+    assert layout.verify(tmp_path / "image").digest in sample.project.run("digest", TARGET).stdout
 
 
-def test_a_mirror_that_does_not_answer_is_passed_over(world, tmp_path):
+def test_a_mirror_that_does_not_answer_is_passed_over(sample, tmp_path):
     nobody = "127.0.0.1:9/team/inputs"
-    project = world.fresh(tmp_path / "cache", IMGBUILD_MIRROR=nobody)
+    project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR=nobody)
     done = project.run("build", TARGET, "--output", str(tmp_path / "image"))
     assert f"the mirror {nobody} is skipped" in done.stderr
 
 
-def test_a_damaged_cache_is_not_published(world, tmp_path):
+def test_a_damaged_cache_is_not_published(sample, tmp_path):
     """The registry refuses other bytes, no artifact names them, and the cache is rid of them."""
-    project = world.fresh(tmp_path / "cache")
+    project = sample.fresh(tmp_path / "cache")
     project.run("build", TARGET, "--output", str(tmp_path / "image"))
-    wheel = world.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
+    wheel = sample.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
     path = tmp_path / "cache/files" / wheel["sha256"][:2] / wheel["sha256"]
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    other = f"{world.registry.host}/other/inputs"
+    other = f"{sample.registry.host}/other/inputs"
     done = project.run(*MIRROR, "push", TARGET, other, status=9)
     assert f"{path} was damaged" in done.stderr
-    assert not list(world.registry.storage.glob("**/other/inputs/_manifests/tags/*"))
+    assert not list(sample.registry.storage.glob("**/other/inputs/_manifests/tags/*"))
     assert not path.exists()
     project.run(*MIRROR, "push", TARGET, other)
     project.run(*MIRROR, "status", TARGET, other)

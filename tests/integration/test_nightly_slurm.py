@@ -75,11 +75,11 @@ def _night(
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    world = make(tmp_path)
+    sample = make(tmp_path)
     assert Command(monkeypatch, capsys)("build", TARGET).status == 0
     way, own = (
-        ci_jobs_sample.way(world, ci_jobs_sample.RUNNERS, through="root"),
-        ci_jobs_sample.of(world),
+        ci_jobs_sample.way(sample, ci_jobs_sample.RUNNERS, through="root"),
+        ci_jobs_sample.of(sample),
     )
     known = running.known(way, own)
     [image], [job] = own.image, own.gpu

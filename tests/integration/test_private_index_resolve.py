@@ -31,8 +31,8 @@ CUDA_TOOLKIT = [
 X86 = 'platform_machine == "x86_64"'
 
 
-def world():
-    """A small world in the shape of the real one; its newest files are after the cut-off."""
+def sample():
+    """A small image in the shape of the real one; its newest files are after the cut-off."""
     index = LocalIndex()
     index.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
     index.wheel("torch", "2.6.0", [f"nvidia-cublas-cu12==12.4.5.8; {X86}", "numpy"])
@@ -82,7 +82,7 @@ def versions(found):
 
 
 def test_cut_off_cuda_release_and_two_equal_answers(stack, default, tmp_path):
-    site = stack.enter_context(serve(Site(files=world().site_files())))
+    site = stack.enter_context(serve(Site(files=sample().site_files())))
     default(site.url("simple"))
     matrix = samples.matrix(requires={"nvidia-cuda-nvcc-cu12": Wanted(reason="for the test")})
     found = wheels(matrix, tmp_path / "a")
@@ -104,7 +104,7 @@ def private(stack, tmp_path):
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
-    site = Site(files=world().site_files(), login=("reader", "s3cret-word"))
+    site = Site(files=sample().site_files(), login=("reader", "s3cret-word"))
     stack.enter_context(serve(site, context))
     path = tmp_path / "authority.pem"
     authority.cert_pem.write_to_path(str(path))
@@ -163,7 +163,7 @@ def assigned(url, *, flat=False, **indexes):
 
 
 def test_pytorch_style_index_for_a_cuda_tag(stack, default, tmp_path):
-    own, public = LocalIndex(), world()
+    own, public = LocalIndex(), sample()
     tag = "cp311-cp311-linux_x86_64"
     own.wheel("torch", "2.6.0+cu124", ["nvidia-cublas-cu12==12.4.5.8", "numpy"], tag=tag)
     own.wheel("torch", "2.6.0+cu124", ["numpy"], tag="cp311-cp311-win_amd64")
@@ -183,7 +183,7 @@ def test_flashinfer_style_index_for_a_cuda_tag_and_a_torch(stack, default, tmp_p
     made = own.wheel("flashinfer-python", "0.2.5+cu124torch2.6", ["numpy", "torch==2.6.*"],
                      tag="cp38-abi3-linux_x86_64")  # fmt: skip
     first = stack.enter_context(serve(Site(files=own.flashinfer_files("cu124", "2.6"))))
-    default(stack.enter_context(serve(Site(files=world().site_files()))).url("simple"))
+    default(stack.enter_context(serve(Site(files=sample().site_files()))).url("simple"))
     matrix = assigned(first.url("whl/{cuda_tag}/torch{torch}/"), **{"flashinfer-python": "own"})
     matrix.targets["small"] = msgspec.structs.replace(
         matrix.targets["small"], pins={"torch": "2.6.0", "flashinfer-python": "0.2.5"}
@@ -201,7 +201,7 @@ def test_a_flat_index(stack, default, tmp_path):
     links = "".join(f'<a href="packages/{item.file}">x</a>' for item in own.published).encode()
     files = own.site_files() | {"links.html": links}
     first = stack.enter_context(serve(Site(files=files)))
-    default(stack.enter_context(serve(Site(files=world().site_files()))).url("simple"))
+    default(stack.enter_context(serve(Site(files=sample().site_files()))).url("simple"))
     matrix = assigned(first.url("links.html"), flat=True, trl="own")
     matrix.targets["small"] = msgspec.structs.replace(
         matrix.targets["small"], pins={"torch": "2.6.0", "trl": "0.18.2"}
@@ -210,7 +210,7 @@ def test_a_flat_index(stack, default, tmp_path):
 
 
 def test_a_hostile_default_index_cannot_win_an_assigned_package(stack, default, tmp_path):
-    own, public = LocalIndex(), world()
+    own, public = LocalIndex(), sample()
     own.wheel("company-kernels", "1.0", ["torch"])
     public.wheel("company-kernels", "99.0", ["torch"])
     first = stack.enter_context(serve(Site(files=own.site_files(api=False))))
@@ -227,7 +227,7 @@ def test_a_hostile_default_index_cannot_win_an_assigned_package(stack, default, 
 
 
 def test_a_package_that_left_its_index_is_not_taken_from_another(stack, default, tmp_path):
-    public = world()
+    public = sample()
     public.wheel("company-kernels", "1.0")
     first = stack.enter_context(serve(Site()))
     default(stack.enter_context(serve(Site(files=public.site_files()))).url("simple"))
@@ -241,7 +241,7 @@ def test_a_package_that_left_its_index_is_not_taken_from_another(stack, default,
 
 
 def test_a_cpu_build_is_refused_in_a_cuda_world(stack, default, tmp_path):
-    default(stack.enter_context(serve(Site(files=world().site_files()))).url("simple"))
+    default(stack.enter_context(serve(Site(files=sample().site_files()))).url("simple"))
     with pytest.raises(NoSolution, match="small cannot be solved for arm64") as caught:
         wheels(samples.matrix(), tmp_path, arch=Arch.ARM64)
     assert caught.value.reasons[0] == (
@@ -251,7 +251,7 @@ def test_a_cpu_build_is_refused_in_a_cuda_world(stack, default, tmp_path):
 
 
 def test_packages_that_cannot_be_together(stack, default, tmp_path):
-    index = world()
+    index = sample()
     index.wheel("trl", "0.18.2", ["numpy>=2.3"])
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
     matrix = samples.matrix(pins={"torch": "2.6.0", "trl": "0.18.2"})
@@ -260,8 +260,8 @@ def test_packages_that_cannot_be_together(stack, default, tmp_path):
     assert any("trl" in reason and "numpy" in reason for reason in caught.value.reasons)
 
 
-def test_a_mixed_cuda_world_is_refused(stack, default, tmp_path):
-    index = world()
+def test_a_mixed_cuda_package_set_is_refused(stack, default, tmp_path):
+    index = sample()
     index.wheel("kernels", "1.0", ["nvidia-cublas-cu11"])
     index.wheel("nvidia-cublas-cu11", "11.11.3.6")
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
@@ -274,7 +274,7 @@ def test_a_mixed_cuda_world_is_refused(stack, default, tmp_path):
 
 
 def test_a_torch_of_another_cuda_is_refused(stack, default, tmp_path):
-    index = world()
+    index = sample()
     index.wheel("torch", "2.7.0", [f"nvidia-cublas-cu12==12.6.4.1; {X86}"])
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
     matrix = samples.matrix(pins={"torch": "2.7.0"})
@@ -295,7 +295,7 @@ def test_pips_index_counts_where_uv_has_none(default, tmp_path, monkeypatch):
 
 
 def test_a_replaced_file_is_not_fetched(stack, default, tmp_path):
-    index = world()
+    index = sample()
     site = stack.enter_context(serve(Site(files=index.site_files())))
     default(site.url("simple"))
     found = wheels(samples.matrix(), tmp_path)

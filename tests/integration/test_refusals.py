@@ -1,4 +1,4 @@
-"""Impossible worlds on the real index: the reasons are true, and the nearest worlds are possible.
+"""Impossible package sets on the real index: the reasons are true, the suggestions possible.
 
 What a test asks for is what people asked for; see the issue tracker of each package. Versions that
 are published in the future must not break a test: what is compared lies in the past.
@@ -38,7 +38,7 @@ def matrix() -> Matrix:
 
 @pytest.fixture(scope="module")
 def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
-    """Asks for a world that must be refused; its chain is short."""
+    """Asks for a package set that must be refused; its chain is short."""
     store = Store.open(tmp_path_factory.mktemp("cache"))
 
     def ask(*wanted: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refusal:
@@ -87,13 +87,13 @@ def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     assert "trl 1.16.0 needs vllm>=0.11.1: trl/generation/vllm_client.py:" in chain
     assert "imports vllm.utils.network_utils, new in vllm 0.11.1" in chain
     assert "trl 1.16.0 names vllm<=0.31.0,>=0.22.0 as what it is made for (trl/import" in chain
-    near = [world for world in found.nearest if not world.startswith("the target")]
-    (vllm,) = [world for world in near if world.startswith("vllm ")]
+    near = [sample for sample in found.nearest if not sample.startswith("the target")]
+    (vllm,) = [sample for sample in near if sample.startswith("vllm ")]
     assert vllm == "vllm 0.22.0, with torch 2.11.0 for CUDA 13.0"  # the oldest that trl names
-    (trl,) = [world for world in near if world.startswith("trl ")]
+    (trl,) = [sample for sample in near if sample.startswith("trl ")]
     assert trl.endswith(", with torch 2.6.0 for CUDA 12.4")
     version = tuple(map(int, trl.split(",")[0].split()[1].split(".")))
-    # 0.18.2 is proven with this vLLM; from 0.24 on the trainer passes what it does not take.
+    # 0.18.2 is tested with this vLLM; from 0.24 on the trainer passes what it does not take.
     assert (0, 18, 2) <= version < (0, 24)
     assert found.nearest[-1].startswith("the target cu124-vllm on x86_64")
 

@@ -95,7 +95,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory, index: str) -> Pushed:
 
 
 @dataclass
-class World:
+class Sample:
     """A project that stands on the pushed base, locked and built."""
 
     project: Project
@@ -104,19 +104,19 @@ class World:
 
 
 @pytest.fixture(scope="module", params=["oci", "docker"])
-def world(
+def sample(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     pushed: Pushed,
     index: str,
-) -> Iterator[World]:
+) -> Iterator[Sample]:
     folder = tmp_path_factory.mktemp(request.param)
     project = Project(folder / "project", index, cache=folder / "cache")
     below = getattr(pushed, request.param)
     project.write(registry_base(below), arches=BOTH)
     project.run("lock", TARGET)
     project.run("build", TARGET, "--output", str(folder / "image"))
-    yield World(project=project, output=folder / "image", base=below)
+    yield Sample(project=project, output=folder / "image", base=below)
     shutil.rmtree(folder)
 
 
@@ -133,16 +133,16 @@ def manifest_of(image: str, arch: Arch) -> dict[str, list[dict[str, object]]]:
 
 
 @pytest.mark.parametrize("arch", Arch)
-def test_the_bases_layers_are_taken_as_they_are(world, arch):
-    below = manifest_of(world.base, arch)["layers"]
-    stored = layout.verify(world.output).image(arch)
+def test_the_bases_layers_are_taken_as_they_are(sample, arch):
+    below = manifest_of(sample.base, arch)["layers"]
+    stored = layout.verify(sample.output).image(arch)
     own = stored.layers[: len(below)]
     assert [(layer.digest, layer.size) for layer in own] == [
         (layer["digest"], layer["size"]) for layer in below
     ]
     assert {layer.media_type for layer in stored.layers} == {documents.LAYER_GZIP}
     assert len(stored.layers) > len(below)
-    assert world.project.run("digest", TARGET).stdout.strip() == layout.read(world.output).digest
+    assert sample.project.run("digest", TARGET).stdout.strip() == layout.read(sample.output).digest
 
 
 def test_both_kinds_of_base_are_what_they_are_called(pushed):
@@ -157,11 +157,11 @@ def test_both_kinds_of_base_are_what_they_are_called(pushed):
     assert layer["mediaType"] == "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
-def test_the_user_is_known_and_the_wheel_works_in_docker(world):
+def test_the_user_is_known_and_the_wheel_works_in_docker(sample):
     docker = needs.docker()
     loaded = json.loads(
-        world.project.run(
-            "load", TARGET, "--layout", str(world.output), "--arch", "x86_64", "--json"
+        sample.project.run(
+            "load", TARGET, "--layout", str(sample.output), "--arch", "x86_64", "--json"
         ).stdout
     )
     reference = loaded[0]["reference"]
@@ -190,49 +190,49 @@ def test_the_user_is_known_and_the_wheel_works_in_docker(world):
     ]
 
 
-def test_it_runs_in_a_root_folder(world):
-    done = world.project.run(
-        "run", TARGET, "--through", "root", "--arch", "x86_64", "--layout", str(world.output),
+def test_it_runs_in_a_root_folder(sample):
+    done = sample.project.run(
+        "run", TARGET, "--through", "root", "--arch", "x86_64", "--layout", str(sample.output),
         "--", "python", "-c", LOOK,
     )  # fmt: skip
     assert done.stdout.strip() == SEEN
 
 
-def test_a_second_lock_writes_the_same_bytes_and_check_is_clean(world):
-    before = world.project.files()
-    world.project.run("lock", TARGET, "--check")
-    world.project.run("lock", TARGET)
-    assert world.project.files() == before
+def test_a_second_lock_writes_the_same_bytes_and_check_is_clean(sample):
+    before = sample.project.files()
+    sample.project.run("lock", TARGET, "--check")
+    sample.project.run("lock", TARGET)
+    assert sample.project.files() == before
     assert {"layers.json", f"{TARGET}/lock.json", f"{TARGET}/requirements-arm64.txt"} <= set(before)
 
 
-def test_an_empty_cache_gives_the_same_digest(world, tmp_path):
-    project = Project(world.project.folder, world.project.index_url, cache=tmp_path / "cache")
+def test_an_empty_cache_gives_the_same_digest(sample, tmp_path):
+    project = Project(sample.project.folder, sample.project.index_url, cache=tmp_path / "cache")
     project.run("build", TARGET, "--output", str(tmp_path / "image"))
-    assert layout.verify(tmp_path / "image").digest == layout.read(world.output).digest
+    assert layout.verify(tmp_path / "image").digest == layout.read(sample.output).digest
     project.run("build", TARGET, "--output", str(tmp_path / "again"), "--offline", "--verify")
-    assert layout.verify(tmp_path / "again").digest == layout.read(world.output).digest
+    assert layout.verify(tmp_path / "again").digest == layout.read(sample.output).digest
 
 
-def test_the_base_alone(world, tmp_path):
-    world.project.run("build", TARGET, "--only", "base", "--output", str(tmp_path / "base"))
+def test_the_base_alone(sample, tmp_path):
+    sample.project.run("build", TARGET, "--only", "base", "--output", str(tmp_path / "base"))
     found = layout.verify(tmp_path / "base")
     for arch in Arch:
-        below = manifest_of(world.base, arch)["layers"]
+        below = manifest_of(sample.base, arch)["layers"]
         assert [layer.digest for layer in found.image(arch).layers] == [
             layer["digest"] for layer in below
         ]
 
 
 @pytest.mark.parametrize("form", ["oci-archive", "docker-archive"])
-def test_archives_hold_the_bases_layers(world, tmp_path, form):
+def test_archives_hold_the_bases_layers(sample, tmp_path, form):
     archive = tmp_path / "small.tar"
     # A docker-archive has one architecture.
-    world.project.run(
+    sample.project.run(
         "build", TARGET, "--arch", "x86_64", "--format", form, "--output", str(archive)
     )
     config = json.loads(skopeo("inspect", "--config", f"{form}:{archive}"))
-    diff_ids = layout.read(world.output).image(Arch.X86_64).diff_ids
+    diff_ids = layout.read(sample.output).image(Arch.X86_64).diff_ids
     assert tuple(config["rootfs"]["diff_ids"]) == diff_ids
 
 

@@ -25,7 +25,7 @@ from tests.support.source_code import ROOT
 
 pytestmark = pytest.mark.network
 
-# Of the set that ran on a GPU; a resolution that moves one of them is another world.
+# Of the set that ran on a GPU; a resolution that moves one of them is another package set.
 PROVEN = {
     "torch": "2.6.0",
     "vllm": "0.8.5.post1",
@@ -46,7 +46,7 @@ def store(tmp_path_factory):
 
 
 def no_root():
-    raise AssertionError("a pure-wheel world unpacked a root folder")
+    raise AssertionError("a pure-wheel package set unpacked a root folder")
 
 
 def ask(matrix: Matrix, name: str, arch: Arch, store: Store) -> tuple[Wheel, ...]:
@@ -60,7 +60,7 @@ def matrix() -> Matrix:
 
 
 @pytest.mark.long
-def test_cu124_is_the_proven_world_and_twice_the_same(store, tmp_path):
+def test_cu124_is_the_proven_package_set_and_twice_the_same(store, tmp_path):
     found = ask(matrix(), "cu124-vllm", Arch.X86_64, store)
     versions = {wheel.package: wheel.version for wheel in found}
     assert {package: versions.get(package) for package in PROVEN} == PROVEN

@@ -22,7 +22,7 @@ CLIENT = b"from engine.net import start\n\n\nclass GRPOTrainer:\n    pass\n"
 
 
 def index() -> LocalIndex:
-    """The small CUDA world, and an engine whose newer client imports what only a newer engine has.
+    """A small CUDA package set whose newer client imports what only a newer engine has.
 
     On arm64 this torch is a CPU build, as the real one of its day is.
     """
@@ -73,7 +73,7 @@ def project(site: Site, tmp_path: Path) -> Project:
     return found
 
 
-def test_a_world_with_its_reasons_and_a_row_to_paste(project: Project) -> None:
+def test_a_package_set_with_its_reasons_and_a_row_to_paste(project: Project) -> None:
     done = project.run("resolve", "thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64")
     lines = done.stdout.splitlines()
     words = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
@@ -104,7 +104,7 @@ def test_what_the_code_says_moves_what_is_free_to_move(project: Project) -> None
     assert not (project.folder / "images").exists()
 
 
-def test_an_impossible_world_has_its_own_status_and_a_chain(project: Project) -> None:
+def test_an_impossible_package_set_has_its_own_status_and_a_chain(project: Project) -> None:
     wanted = ("engine==1.0", "trl==0.19.0", "--arch", "x86_64", "--cuda", "12.4")
     done = project.run("resolve", *wanted, status=8)
     assert done.stdout == ""
@@ -171,6 +171,6 @@ def test_offline_says_what_it_cannot_look_up(site: Site, project: Project) -> No
     assert site.requests == []
 
 
-def test_a_world_without_torch_must_say_its_cuda(project: Project) -> None:
+def test_a_package_set_without_torch_must_say_its_cuda(project: Project) -> None:
     done = project.run("resolve", "helper", "--arch", "x86_64", status=2)
     assert "name the release with --cuda" in done.stderr

@@ -76,7 +76,7 @@ def root(store):
         yield ask
 
 
-def world(site, **changes):
+def sample(site, **changes):
     """A matrix whose package demo comes from `site` and may be built from its sdist."""
     sdist = Sdist(reason=REASON, env={"DEMO": "word"}, **changes)
     matrix = samples.matrix(
@@ -121,7 +121,7 @@ def forget(store, found):
 
 def test_nothing_of_the_surroundings_gets_in(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP})
-    first = build(world(site), root, store)
+    first = build(sample(site), root, store)
     path = store.file(first.wheel.sha256)
     assert path is not None
     with zipfile.ZipFile(path) as wheel:
@@ -136,7 +136,7 @@ def test_nothing_of_the_surroundings_gets_in(site, root, store, monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     before = os.umask(0o077)
     try:
-        assert build(world(site), root, store) == first
+        assert build(sample(site), root, store) == first
     finally:
         os.umask(before)
     assert store.file(first.wheel.sha256) is not None  # it was built again
@@ -146,7 +146,7 @@ def test_nothing_of_the_surroundings_gets_in(site, root, store, monkeypatch):
 @pytest.mark.long
 def test_a_lost_wheel_is_built_again_from_the_lock(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP})
-    matrix = world(site)
+    matrix = sample(site)
     found = build(matrix, root, store)
     resolution = Resolution(wheels=(), built=(found,))
     lock = make_lock(matrix, "small", {host_arch(): resolution})
@@ -170,7 +170,7 @@ def audited(site, root, store):
     index.add("demo", "demo-1.0.tar.gz", sdist_bytes("demo", "1.0", files))
     trl = index.wheel("trl", "9.0", files={"trl/__init__.py": TRAINER})
     site.files.update(index.site_files(api=False))
-    matrix = world(site)
+    matrix = sample(site)
     built = build(matrix, root, store)
     assigned = {"demo": "own", "trl": "own"}
     target = msgspec.structs.replace(matrix.targets["small"], indexes=assigned)
@@ -220,14 +220,14 @@ def test_the_code_of_a_built_wheel_is_audited_though_no_cache_has_it(site, root,
 def test_a_build_may_ask_for_more_than_it_declares(site, root, store):
     files = {"pyproject.toml": PYPROJECT, "tools/own.py": BACKEND, "setup.py": SETUP}
     publish(site, files)
-    found = build(world(site), root, store)
+    found = build(sample(site), root, store)
     assert {"packaging", "setuptools", "wheel"} <= {wheel.package for wheel in found.requires}
 
 
 def refused(site, root, store, files, **changes):
     publish(site, files)
     with pytest.raises(NoSolution) as caught:
-        build(world(site, **changes), root, store)
+        build(sample(site, **changes), root, store)
     return caught.value
 
 
@@ -258,7 +258,7 @@ def test_another_version_than_promised_is_refused(site, root, store):
     assert error.reasons == ("it builds version 1.0+local, not 1.0",)
 
 
-def test_what_a_build_needs_of_the_world_must_be_pinned(site, root, store):
+def test_what_a_build_needs_must_be_pinned(site, root, store):
     error = refused(site, root, store, {"setup.py": SETUP}, requires=("torch",))
     assert "needs torch at the target's version, but the target has no such pin" in error.message
     assert error.hint == "pin torch in the target"

@@ -1,4 +1,4 @@
-"""SIF of a small world with Python, run, pulled and pushed by a real Apptainer."""
+"""SIF of a small image with Python, run, pulled and pushed by a real Apptainer."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ PREFIX = "/opt/venv"
 SMOKE = Path(__file__).parents[2] / "smoke_tests"
 
 
-@pytest.fixture(scope="module", name="world")
-def _world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("world")
+@pytest.fixture(scope="module", name="sample")
+def _sample(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sample")
     (folder / "wheels").mkdir()
     return smoke_environment.make_layout(folder, smoke_environment.good(folder / "wheels"))
 
 
 @pytest.fixture(scope="module", name="sif")
-def _sif(world, tmp_path_factory):
+def _sif(sample, tmp_path_factory):
     """Where everybody may read it: an ordinary user runs it too."""
     with ordinary.home() as folder:
         out = folder / "small.sif"
         lock = codec.encode({"a": "lock"})
-        convert.convert(world, ARCH, out, convert.ConvertOptions(), lock=lock)
+        convert.convert(sample, ARCH, out, convert.ConvertOptions(), lock=lock)
         yield out
 
 
@@ -95,10 +95,10 @@ def test_exec_has_the_environment_of_the_image_and_not_the_callers_packages(sif,
     assert f"LD_LIBRARY_PATH={files.LIBRARIES}" in found
 
 
-def test_what_an_image_of_anybodys_says_of_python_and_its_home(world, tmp_path):
+def test_what_an_image_of_anybodys_says_of_python_and_its_home(sample, tmp_path):
     """Its PYTHONPATH is as in Docker, the caller's does not enter; its HOME is not the caller's."""
     place = tmp_path / "layout"
-    shutil.copytree(world.path, place)
+    shutil.copytree(sample.path, place)
     settings = ("PYTHONPATH=/opt/mine", "HOME=/root/of/the/image", "UID=1000", "ODD-NAME=1")
     words = [word for setting in settings for word in ("--config.env", setting)]
     umoci = [needs.tool("umoci"), "config", "--image", f"{place}:small", *words]
@@ -116,13 +116,13 @@ def test_what_an_image_of_anybodys_says_of_python_and_its_home(world, tmp_path):
     assert {"HOME=/home/me", "PYTHONPATH=/my/code"} <= set(found)
 
 
-def test_inspect_tells_where_it_came_from(sif, world):
+def test_inspect_tells_where_it_came_from(sif, sample):
     said = json.loads(apptainer("inspect", "--json", "--labels", sif).stdout)
     labels = said["data"]["attributes"]["labels"]
-    assert labels[files.IMAGE_LABEL] == world.digest
+    assert labels[files.IMAGE_LABEL] == sample.digest
     lock = codec.encode({"a": "lock"})
     assert labels[files.LOCK_LABEL] == f"sha256:{sha256(lock)}"
-    assert world.digest in apptainer("inspect", "--deffile", sif).stdout
+    assert sample.digest in apptainer("inspect", "--deffile", sif).stdout
     listed = apptainer("sif", "list", sif).stdout.splitlines()
     number = [line.split("|")[0].strip() for line in listed if "JSON" in line][-1]
     assert apptainer("sif", "dump", number, sif).stdout.encode() == lock
@@ -141,7 +141,7 @@ def test_a_user_without_any_right_runs_it_in_a_home_of_his_own(sif):
     bound = ("--home", f"{home}:/home/me")
     code = "import alpha, os, pathlib; pathlib.Path.home().joinpath('x').write_text('x');"
     code += " print(alpha.VALUE, os.getuid(), pathlib.Path.home())"
-    # A world of wheels alone has no PYTHONNOUSERSITE; the images of targets have.
+    # A package set of wheels alone has no PYTHONNOUSERSITE; the images of targets have.
     said = as_nobody("exec", *bound, "--env", "PYTHONNOUSERSITE=1", sif, "python", "-c", code)
     assert said.stdout == "2 65534 /home/me\n"
     assert (home / "x").read_text() == "x"
@@ -190,12 +190,12 @@ def test_old_runtimes_find_their_actions(sif, tmp_path):
         assert "PYTHONPATH=" in done.stdout.splitlines()
 
 
-def test_apptainer_makes_the_same_of_the_pushed_image(world, sif, tmp_path):
+def test_apptainer_makes_the_same_of_the_pushed_image(sample, sif, tmp_path):
     """Its own SIF of docker://… has the same files but for the times and its own scripts."""
     registry, skopeo = needs.registry(), needs.tool("skopeo")
     place = f"{registry}/sif-small:{os.getpid()}"
     subprocess.run(
-        [skopeo, "copy", "--quiet", "--dest-tls-verify=false", f"oci:{world.path}:small",
+        [skopeo, "copy", "--quiet", "--dest-tls-verify=false", f"oci:{sample.path}:small",
          f"docker://{place}"],
         check=True,
     )  # fmt: skip
@@ -215,18 +215,18 @@ def _without_owners(found: dict[str, squashed.Facts]) -> dict[str, tuple[object,
     return {name: (kind, mode, what) for name, (kind, mode, _, what, _) in found.items()}
 
 
-def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_path):
+def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(sample, tmp_path):
     with docker_registry.serve(tmp_path / "registry") as registry:
         place = f"{registry.host}/team/small"
         imgbuild = [sys.executable, "-m", "imgbuild"]
-        command = [*imgbuild, "push", place, "--sif", "--layout", world.path, "--json"]
+        command = [*imgbuild, "push", place, "--sif", "--layout", sample.path, "--json"]
         early = subprocess.run(command, capture_output=True, text=True, check=False)
         assert early.returncode == 2
-        assert f"does not have the image {world.digest}" in early.stderr
+        assert f"does not have the image {sample.digest}" in early.stderr
         assert "imgbuild push small" in early.stderr
         subprocess.run(
             [needs.tool("skopeo"), "copy", "--quiet", "--dest-tls-verify=false",
-             f"oci:{world.path}:small", f"docker://{place}:small"],
+             f"oci:{sample.path}:small", f"docker://{place}:small"],
             check=True,
         )  # fmt: skip
         first, second = (
@@ -238,7 +238,7 @@ def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_
         assert (pushed["moved"], second["pushed"]["moved"]) == (first["size"], 0)
         assert second["pushed"]["digest"] == pushed["digest"]
         client, repository = Client(), parse_repository(place)
-        [referrer] = client.referrers(repository, world.digest)
+        [referrer] = client.referrers(repository, sample.digest)
         assert referrer.digest == pushed["digest"]
         # Of the image in the registry, too, and with nothing but its name.
         again = ["build", "--from", f"{place}:small", "--format", "sif"]
@@ -256,7 +256,7 @@ def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_
         )
     for document in (mine, theirs):
         del document["layers"][0]["annotations"]
-    assert mine.pop("subject")["digest"] == world.digest
+    assert mine.pop("subject")["digest"] == sample.digest
     assert mine == theirs
 
 

@@ -139,9 +139,9 @@ def test_an_interrupt_takes_the_job_out_of_the_queue(tmp_path):
 
 def test_a_night_keeps_why_a_job_has_no_results(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    world = make(tmp_path)
+    sample = make(tmp_path)
     assert Command(monkeypatch, capsys)("build", TARGET).status == 0
-    way, own = ci_jobs_sample.way(world, ci_jobs_sample.RUNNERS), ci_jobs_sample.of(world)
+    way, own = ci_jobs_sample.way(sample, ci_jobs_sample.RUNNERS), ci_jobs_sample.of(sample)
     [image], [job] = own.image, own.gpu
     ci_jobs_sample.passed(way.results, image)
     known = {each.id: each for each in own.all}

@@ -1,4 +1,4 @@
-"""Smoke tests really run, on small worlds that are sound or broken in one way."""
+"""Smoke tests really run, on small images that are sound or broken in one way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCRIPTS = REPOSITORY / "smoke_tests"
 NOTHING: Mapping[str, list[Any]] = {"imports": [], "entry points": [], "requirements": []}
 
 
-class World:
+class Sample:
     """A virtual environment, what is expected of it, and the tests run on it."""
 
     def __init__(self, folder: Path) -> None:
@@ -51,7 +51,7 @@ class World:
             self.expect["packages"][name] = "1.0"
 
     def run(
-        self, only: str, *, tier: str = "static", patience: float = 1, **env: str
+        self, only: str, *, tier: str = "static", timeout_factor: float = 1, **env: str
     ) -> dict[str, Case]:
         """Run cases on it, by the environment's own Python."""
         (self.folder / "expect.json").write_text(json.dumps(self.expect))
@@ -60,7 +60,12 @@ class World:
             [
                 *(self.folder / "venv/bin/python", SCRIPTS / "run.py", "--json", "--tier", tier),
                 *("--expect", self.folder / "expect.json", "--only", only),
-                *("--allowed", self.folder / "allowed.json", "--patience", str(patience)),
+                *(
+                    "--allowed",
+                    self.folder / "allowed.json",
+                    "--timeout-factor",
+                    str(timeout_factor),
+                ),
             ],
             env={"PATH": os.environ["PATH"], "HOME": str(self.folder), **env},
             capture_output=True,
@@ -73,77 +78,77 @@ class World:
         return {case["name"]: Case(**case) for case in cases}
 
 
-@pytest.fixture(name="world")
-def _world(tmp_path: Path) -> World:
-    return World(tmp_path)
+@pytest.fixture(name="sample")
+def _sample(tmp_path: Path) -> Sample:
+    return Sample(tmp_path)
 
 
 @pytest.mark.parametrize("case", ["versions", "requirements", "files", "imports"])
-def test_a_sound_world_passes(world, case):
-    cases = world.run(case)
+def test_a_sound_package_set_passes(sample, case):
+    cases = sample.run(case)
     assert {item.outcome for item in cases.values()} == {"passed"}, cases
 
 
-def test_all_outermost_names_are_imported(world):
-    cases = world.run("imports")
+def test_all_outermost_names_are_imported(sample):
+    cases = sample.run("imports")
     assert cases["import alpha"].message == "1 names: alpha"
     assert cases["import beta"].message == "2 names: beta, spaces.inner"
     assert cases["imports"].message == "4 names of 3 distributions"
 
 
-def old(world):
-    world.expect["packages"]["beta"] = "2.1"
+def old(sample):
+    sample.expect["packages"]["beta"] = "2.1"
 
 
-def absent(world):
-    world.expect["packages"]["gamma"] = "1.0"
+def absent(sample):
+    sample.expect["packages"]["gamma"] = "1.0"
 
 
-def extra(world):
-    world.add("gamma", {"gamma.py": b""}, locked=False)
+def extra(sample):
+    sample.add("gamma", {"gamma.py": b""}, locked=False)
 
 
-def twice(world):
-    world.add("beta", {"beta_too.py": b""})
+def twice(sample):
+    sample.add("beta", {"beta_too.py": b""})
 
 
-def lost(world):
-    (world.site / "alpha/data.txt").unlink()
+def lost(sample):
+    (sample.site / "alpha/data.txt").unlink()
 
 
-def cut(world):
-    (world.site / "alpha/data.txt").write_text("dat")
+def cut(sample):
+    (sample.site / "alpha/data.txt").write_text("dat")
 
 
-def stray(world):
-    (world.site / "alpha/stray.py").write_text("")
+def stray(sample):
+    (sample.site / "alpha/stray.py").write_text("")
 
 
-def dangling(world):
-    (world.site / "alpha/link").symlink_to("nothing")
+def dangling(sample):
+    (sample.site / "alpha/link").symlink_to("nothing")
 
 
-def alone(world):
-    world.expect["packages"].pop("beta")
-    for path in (world.site / "beta-2.0.dist-info").iterdir():
+def alone(sample):
+    sample.expect["packages"].pop("beta")
+    for path in (sample.site / "beta-2.0.dist-info").iterdir():
         path.unlink()
-    (world.site / "beta-2.0.dist-info").rmdir()
+    (sample.site / "beta-2.0.dist-info").rmdir()
 
 
-def raising(world):
-    world.add("gamma", {"gamma/__init__.py": b"from alpha import NOTHING\n"})
+def raising(sample):
+    sample.add("gamma", {"gamma/__init__.py": b"from alpha import NOTHING\n"})
 
 
-def crashing(world):
-    world.add("gamma", {"gamma.py": b"import os\nos.abort()\n", "later.py": b""})
+def crashing(sample):
+    sample.add("gamma", {"gamma.py": b"import os\nos.abort()\n", "later.py": b""})
 
 
-def hanging(world):
-    world.add("gamma", {"gamma.py": b"import time\ntime.sleep(600)\n"})
+def hanging(sample):
+    sample.add("gamma", {"gamma.py": b"import time\ntime.sleep(600)\n"})
 
 
-def leaving(world):
-    world.add("gamma", {"gamma.py": b"import os\nos._exit(0)\n"})
+def leaving(sample):
+    sample.add("gamma", {"gamma.py": b"import os\nos._exit(0)\n"})
 
 
 @pytest.mark.parametrize(
@@ -160,9 +165,9 @@ def leaving(world):
         ("files", dangling, "alpha/link: a broken link"),
     ],
 )
-def test_a_broken_world_fails_and_says_why(world, case, break_it, words):
-    break_it(world)
-    found = world.run(case)[case]
+def test_a_broken_package_set_fails_and_says_why(sample, case, break_it, words):
+    break_it(sample)
+    found = sample.run(case)[case]
     assert found.outcome == "failed"
     assert words in found.message
 
@@ -176,9 +181,9 @@ def test_a_broken_world_fails_and_says_why(world, case, break_it, words):
         (leaving, "gamma: ended with status 0"),
     ],
 )
-def test_an_import_that_fails_is_located(world, break_it, words):
-    break_it(world)
-    cases = world.run("imports", patience=0.01 if break_it is hanging else 1)
+def test_an_import_that_fails_is_located(sample, break_it, words):
+    break_it(sample)
+    cases = sample.run("imports", timeout_factor=0.01 if break_it is hanging else 1)
     assert cases["import gamma"].outcome == "failed"
     assert words in cases["import gamma"].message
     assert cases["import alpha"].outcome == "passed"
@@ -186,9 +191,9 @@ def test_an_import_that_fails_is_located(world, break_it, words):
     assert cases["imports"].message == "error: gamma does not import"
 
 
-def test_a_crash_does_not_hide_the_next_name(world):
-    world.add("gamma", {"first.py": b"import os\nos.abort()\n", "second.py": b"1 / 0\n"})
-    message = world.run("imports")["import gamma"].message
+def test_a_crash_does_not_hide_the_next_name(sample):
+    sample.add("gamma", {"first.py": b"import os\nos.abort()\n", "second.py": b"1 / 0\n"})
+    message = sample.run("imports")["import gamma"].message
     assert "first: ended with status -6" in message
     assert "second: ZeroDivisionError: division by zero (second.py:1)" in message
 
@@ -196,10 +201,10 @@ def test_a_crash_does_not_hide_the_next_name(world):
 ENTRY = {"package": "gamma", "name": "gamma", "reason": "a reason that is long enough"}
 
 
-def test_an_accepted_failure_is_a_skip_and_never_a_pass(world):
-    raising(world)
-    world.allowed["imports"] = [{**ENTRY, "error": "cannot import name 'NOTHING'"}]
-    cases = world.run("imports")
+def test_an_accepted_failure_is_a_skip_and_never_a_pass(sample):
+    raising(sample)
+    sample.allowed["imports"] = [{**ENTRY, "error": "cannot import name 'NOTHING'"}]
+    cases = sample.run("imports")
     assert cases["import gamma: gamma"].outcome == "skipped"
     assert "cannot import name 'NOTHING'" in cases["import gamma: gamma"].message
     assert ENTRY["reason"] in cases["import gamma: gamma"].message
@@ -208,29 +213,29 @@ def test_an_accepted_failure_is_a_skip_and_never_a_pass(world):
 
 
 @pytest.mark.parametrize("versions", [None, ["1.0"]])
-def test_an_entry_that_accepts_nothing_is_a_failure(world, versions):
-    world.add("gamma", {"gamma.py": b""})
+def test_an_entry_that_accepts_nothing_is_a_failure(sample, versions):
+    sample.add("gamma", {"gamma.py": b""})
     bounded = {"versions": versions} if versions else {}
-    world.allowed["imports"] = [{**ENTRY, **bounded, "error": "cannot import"}]
-    cases = world.run("imports")
+    sample.allowed["imports"] = [{**ENTRY, **bounded, "error": "cannot import"}]
+    cases = sample.run("imports")
     assert "but nothing fails like that" in cases["import gamma"].message
     assert cases["imports"].outcome == "failed"
 
 
-def test_an_entry_for_another_version_is_not_used(world):
-    raising(world)
-    world.allowed["imports"] = [{**ENTRY, "versions": ["0.9"], "error": "cannot import name"}]
-    assert world.run("imports")["import gamma"].outcome == "failed"
+def test_an_entry_for_another_version_is_not_used(sample):
+    raising(sample)
+    sample.allowed["imports"] = [{**ENTRY, "versions": ["0.9"], "error": "cannot import name"}]
+    assert sample.run("imports")["import gamma"].outcome == "failed"
 
 
-def test_a_waived_requirement_must_still_be_broken(world):
+def test_a_waived_requirement_must_still_be_broken(sample):
     line = "alpha 1.0 requires beta, which is not installed."
-    world.allowed["requirements"] = [{"package": "alpha", "error": line, "reason": "as above"}]
-    idle = world.run("requirements")["requirements"]
+    sample.allowed["requirements"] = [{"package": "alpha", "error": line, "reason": "as above"}]
+    idle = sample.run("requirements")["requirements"]
     assert idle.outcome == "failed"
     assert "but pip does not report it" in idle.message
-    alone(world)
-    assert world.run("requirements")["requirements"].outcome == "passed"
+    alone(sample)
+    assert sample.run("requirements")["requirements"].outcome == "passed"
 
 
 SGLANG = {
@@ -256,60 +261,60 @@ def _jit_activation_module(dtype):
 }
 
 
-def test_a_kernel_of_sglang_that_does_not_compile_is_told(world):
+def test_a_kernel_of_sglang_that_does_not_compile_is_told(sample):
     needs.tool("gcc")
-    world.add("torch", {"torch.py": b"bfloat16 = 'bf16'\n"})
-    world.add("sglang", SGLANG)
-    sound = world.run("sglang kernels")["sglang kernels"]
+    sample.add("torch", {"torch.py": b"bfloat16 = 'bf16'\n"})
+    sample.add("sglang", SGLANG)
+    sound = sample.run("sglang kernels")["sglang kernels"]
     assert (sound.outcome, sound.message) == ("passed", "activation compiled for sm_90")
-    source = world.site / "sglang/jit_kernel/activation.py"
+    source = sample.site / "sglang/jit_kernel/activation.py"
     source.write_text(source.read_text().replace("2 * number", "2 * unknown"))
-    found = world.run("sglang kernels")["sglang kernels"]
+    found = sample.run("sglang kernels")["sglang kernels"]
     assert found.outcome == "failed"
     assert re.search(r"activation: <stdin>:1:\d+: error: .unknown. undeclared", found.log)
     source.unlink()
-    none = world.run("sglang kernels")["sglang kernels"]
+    none = sample.run("sglang kernels")["sglang kernels"]
     assert none.message == "error: SGLang has none of the kernels that this case knows"
 
 
-def test_a_compiler_compiles_and_its_absence_is_told(world, monkeypatch):
+def test_a_compiler_compiles_and_its_absence_is_told(sample, monkeypatch):
     needs.tool("g++", "g++")
-    world.expect["debian"] = ["g++"]
-    assert world.run("compiler")["compiler"].outcome == "passed"
+    sample.expect["debian"] = ["g++"]
+    assert sample.run("compiler")["compiler"].outcome == "passed"
     monkeypatch.setenv("PATH", "/nonexistent")
-    found = world.run("compiler")["compiler"]
+    found = sample.run("compiler")["compiler"]
     assert found.outcome == "failed"
     assert found.message.startswith("FileNotFoundError: [Errno 2] No such file or directory: 'cc'")
 
 
-def test_a_driver_library_in_the_image_is_refused(world):
-    library = world.folder / "venv/lib/stubs/libcuda.so"
+def test_a_driver_library_in_the_image_is_refused(sample):
+    library = sample.folder / "venv/lib/stubs/libcuda.so"
     library.parent.mkdir()
     library.write_bytes(b"")
-    found = world.run("system")["system"]
+    found = sample.run("system")["system"]
     assert found.outcome == "failed"
     assert str(library) in found.log
 
 
-def test_a_stub_that_the_loader_finds_is_no_driver(world):
+def test_a_stub_that_the_loader_finds_is_no_driver(sample):
     """Where no driver of the host is, a library of its name is the image's."""
-    stub = world.folder / "stubs/libcuda.so.1"
+    stub = sample.folder / "stubs/libcuda.so.1"
     stub.parent.mkdir()
     subprocess.run(["gcc", "-shared", "-o", stub, "-x", "c", os.devnull], check=True)
-    found = world.run("system", LD_LIBRARY_PATH=str(stub.parent))["system"]
+    found = sample.run("system", LD_LIBRARY_PATH=str(stub.parent))["system"]
     assert f"a CUDA driver library is in the image: {stub}" in found.log
 
 
-def test_root_is_refused(world):
+def test_root_is_refused(sample):
     needs.root()
-    assert "the user is root" in world.run("system")["system"].log
+    assert "the user is root" in sample.run("system")["system"].log
 
 
-def test_what_the_lock_lacks_is_skipped_and_no_pass(world):
-    found = world.run("*", tier="cpu")
+def test_what_the_lock_lacks_is_skipped_and_no_pass(sample):
+    found = sample.run("*", tier="cpu")
     assert found["grpo step"].outcome == "skipped"
     assert found["grpo step"].message == "the lock has no trl"
-    assert world.run("triton*")["triton launcher"].outcome == "skipped"
+    assert sample.run("triton*")["triton launcher"].outcome == "skipped"
 
 
 EXPECTED = {
@@ -331,8 +336,8 @@ EXPECTED = {
         ),
         (
             json.dumps(EXPECTED),
-            ["--patience=0"],
-            "invalid --patience: 0.0 (expected a number above 0)",
+            ["--timeout-factor=0"],
+            "invalid --timeout-factor: 0.0 (expected a number above 0)",
         ),
         (json.dumps(EXPECTED), ["--jobs=0"], "invalid --jobs: 0 (expected 1 or more)"),
         (json.dumps(EXPECTED), ["--report=/absent/r.json"], "/absent/r.json: its folder does not"),
@@ -351,15 +356,15 @@ def test_invalid_input_of_the_runner_is_an_error_before_a_case_runs(expect, word
     assert not done.stdout
 
 
-def test_what_a_pth_file_adds_is_imported_by_its_own_name(world):
+def test_what_a_pth_file_adds_is_imported_by_its_own_name(sample):
     failing = b"import sys\nassert __name__ == 'inner', __name__\n"
-    world.add("gamma", {"gamma.pth": b"deep/below\n", "deep/below/inner.py": failing})
-    assert world.run("imports")["import gamma"].message == "1 names: inner"
+    sample.add("gamma", {"gamma.pth": b"deep/below\n", "deep/below/inner.py": failing})
+    assert sample.run("imports")["import gamma"].message == "1 names: inner"
 
 
-def test_a_library_that_is_no_extension_module_is_not_imported(world):
+def test_a_library_that_is_no_extension_module_is_not_imported(sample):
     library = {"gamma/__init__.py": b"", "gamma/libgamma.so": b"\x7fELF", "gamma/empty.so": b""}
-    world.add("gamma", library)
-    assert world.run("imports")["import gamma"].message == "1 names: gamma"
-    world.add("delta", {"delta/__init__.py": b"", "delta/fake.so": b"PyInit_fake\0"})
-    assert "delta.fake: ImportError" in world.run("imports")["import delta"].message
+    sample.add("gamma", library)
+    assert sample.run("imports")["import gamma"].message == "1 names: gamma"
+    sample.add("delta", {"delta/__init__.py": b"", "delta/fake.so": b"PyInit_fake\0"})
+    assert "delta.fake: ImportError" in sample.run("imports")["import delta"].message

@@ -154,7 +154,7 @@ def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path)
     store = Store.open(tmp_path)
     try:
         [report] = run.smoke(
-            lock, built, Arch.X86_64, ["static"], through=kind, store=store, stranger=True
+            lock, built, Arch.X86_64, ["static"], through=kind, store=store, arbitrary_user=True
         )
     finally:
         if kind != "root":
@@ -163,7 +163,7 @@ def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path)
     assert failed == {"compiler", "entry points"}, report.cases
     [system] = [case for case in report.cases if case.name == "system"]
     assert "the root is read-only" in system.log
-    assert f"user id {run.STRANGER[0]}," in system.message
+    assert f"user id {run.ARBITRARY_USER[0]}," in system.message
 
 
 @pytest.mark.apptainer
@@ -172,7 +172,7 @@ def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     [report, none] = sif.smoke_sif(
-        lock, built, Arch.X86_64, ["static", "gpu"], store=store, how=result.How(patience=10)
+        lock, built, Arch.X86_64, ["static", "gpu"], store=store, how=result.How(timeout_factor=10)
     )
     # What is small here: no compiler, none of the packages whose entry points are tested.
     failed = {case.name for case in report.cases if case.outcome == "failed"}
@@ -181,7 +181,7 @@ def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     assert system.outcome == "passed"
     assert "the root is read-only" in system.log
     if os.geteuid() == 0:
-        assert f"user id {run.STRANGER[0]}," in system.message
+        assert f"user id {run.ARBITRARY_USER[0]}," in system.message
     assert not run.succeeded(none)  # here is no GPU, or the image has nothing to test on it
 
 

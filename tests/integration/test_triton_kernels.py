@@ -49,7 +49,7 @@ print(hashlib.sha256(made.asm["cubin"]).hexdigest())
 """
 
 
-class World:
+class Sample:
     """An environment with Triton, and a folder for its caches."""
 
     def __init__(self, folder: Path) -> None:
@@ -79,36 +79,36 @@ class World:
         return done.stdout.strip() or done.stderr
 
 
-@pytest.fixture(scope="module", name="world")
-def _world(tmp_path_factory: pytest.TempPathFactory) -> World:
+@pytest.fixture(scope="module", name="sample")
+def _sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     needs.network()
     if sys.version_info[:2] != (3, 11):
         pytest.skip("the wheel of Triton is Python 3.11's")
-    return World(tmp_path_factory.mktemp("triton"))
+    return Sample(tmp_path_factory.mktemp("triton"))
 
 
-def test_a_kernel_of_the_wheel_is_not_compiled_again(world):
-    made = [world.compile(128, cache) for cache in ("first", "second")]
+def test_a_kernel_of_the_wheel_is_not_compiled_again(sample):
+    made = [sample.compile(128, cache) for cache in ("first", "second")]
     assert made[0] == made[1]
     assert len(made[0]) == 64, made[0]
     lock = samples.lock(samples.wheel("triton", RELEASE))
-    pair = (world.folder / "first", world.folder / "second")
-    wheel = triton.take(lock, Arch.X86_64, pair, world.folder / "made")
+    pair = (sample.folder / "first", sample.folder / "second")
+    wheel = triton.take(lock, Arch.X86_64, pair, sample.folder / "made")
     assert [kernel.name for kernel in wheel.kernels] == ["add"]
     assert wheel.kernels[0].differs == ()
     install = [find_uv_bin(), "pip", "install", "--quiet", "--offline", "--no-deps", "--no-index"]
-    python = f"--python={world.folder / 'venv/bin/python'}"
-    subprocess.run([*install, python, world.folder / "made" / wheel.file], check=True)
+    python = f"--python={sample.folder / 'venv/bin/python'}"
+    subprocess.run([*install, python, sample.folder / "made" / wheel.file], check=True)
 
     manager = {triton.VARIABLE: f"{triton.MODULE}:Cache"}
     none = {**manager, triton.VARIABLE: "triton.runtime.cache:FileCacheManager"}
-    assert "it is compiled" in world.compile(128, "empty", "never")
-    assert "it is compiled" in world.compile(128, "empty", "never", **none)  # as the docs say
-    assert world.compile(128, "moved/here", "never", **manager) == made[0]
-    [group] = (world.folder / "moved/here").rglob("__grp__*")
-    assert str(world.folder / "moved/here/triton") in group.read_text()  # not of where it was
-    assert "it is compiled" in world.compile(256, "moved/here", "never", **manager)
-    other = world.compile(256, "moved/here", **manager)  # what the wheel lacks, as before
+    assert "it is compiled" in sample.compile(128, "empty", "never")
+    assert "it is compiled" in sample.compile(128, "empty", "never", **none)  # as the docs say
+    assert sample.compile(128, "moved/here", "never", **manager) == made[0]
+    [group] = (sample.folder / "moved/here").rglob("__grp__*")
+    assert str(sample.folder / "moved/here/triton") in group.read_text()  # not of where it was
+    assert "it is compiled" in sample.compile(256, "moved/here", "never", **manager)
+    other = sample.compile(256, "moved/here", **manager)  # what the wheel lacks, as before
     assert len(other) == 64
     assert other != made[0]
-    assert world.compile(256, "moved/here", "never", **manager) == other
+    assert sample.compile(256, "moved/here", "never", **manager) == other

@@ -43,12 +43,12 @@ BOTH = ("x86_64", "arm64")
 
 
 @dataclass
-class World:
+class Sample:
     """The project that pushed, the registry, and a user who has neither checkout nor cache."""
 
     project: Project
     registry: OwnRegistry
-    stranger: Project
+    consumer: Project
     keys: Path
     site: Site
 
@@ -65,8 +65,8 @@ class World:
         return codec.read(self.project.folder / f"images/{TARGET}/digests.json", Seal)
 
     def verify(self, *options: str, status: int = 0, reference: str = "") -> dict[str, str]:
-        """Check → outcome, as the stranger's imgbuild answers."""
-        done = self.stranger.run(
+        """Check → outcome, as the consumer's imgbuild answers."""
+        done = self.consumer.run(
             "verify", reference or self.reference, *options, "--json", status=status
         )
         return {
@@ -85,8 +85,8 @@ class World:
         return found[0]
 
 
-@pytest.fixture(name="world", scope="module")
-def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@pytest.fixture(name="sample", scope="module")
+def _sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     folder = tmp_path_factory.mktemp("verify")
     cosign("generate-key-pair", cwd=folder)
     with (
@@ -102,9 +102,9 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         project.run(
             "push", TARGET, f"{registry.host}/{NAME}", "--sign-key", str(folder / "cosign.key")
         )
-        stranger = Project(folder / "elsewhere", site.url("simple"), folder / "empty")
-        stranger.folder.mkdir()
-        yield World(project, registry, stranger, folder, site)
+        consumer = Project(folder / "elsewhere", site.url("simple"), folder / "empty")
+        consumer.folder.mkdir()
+        yield Sample(project, registry, consumer, folder, site)
 
 
 def _base(folder: Path, site: Site) -> str:
@@ -128,8 +128,8 @@ def cosign(*arguments: str, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_a_stranger_verifies_all_of_it_and_builds_it_again(world):
-    found = world.signed("--blobs", "--rebuild")
+def test_a_consumer_verifies_all_of_it_and_builds_it_again(sample):
+    found = sample.signed("--blobs", "--rebuild")
     assert set(found.values()) == {"passed"}
     assert {"signature", "lock", "provenance", "rebuild", "layer bytes"} <= found.keys()
     assert {
@@ -137,13 +137,13 @@ def test_a_stranger_verifies_all_of_it_and_builds_it_again(world):
     } <= found.keys()
 
 
-def test_cosign_accepts_signature_and_statements(world):
-    key = ("--key", str(world.keys / "cosign.pub"), "--insecure-ignore-tlog")
-    sealed = world.sealed
-    lock = sha256((world.project.folder / f"images/{TARGET}/lock.json").read_bytes())
+def test_cosign_accepts_signature_and_statements(sample):
+    key = ("--key", str(sample.keys / "cosign.pub"), "--insecure-ignore-tlog")
+    sealed = sample.sealed
+    lock = sha256((sample.project.folder / f"images/{TARGET}/lock.json").read_bytes())
     for form in ((), ("--new-bundle-format=false",)):
         for digest in (sealed.digest, *(one.manifest for one in sealed.arch.values())):
-            name = f"{world.registry.host}/{NAME}@{digest}"
+            name = f"{sample.registry.host}/{NAME}@{digest}"
             assert digest in cosign("verify", *key, *form, name)
             said = _statement(
                 cosign("verify-attestation", *key, *form, "--type", "slsaprovenance1", name)
@@ -151,7 +151,7 @@ def test_cosign_accepts_signature_and_statements(world):
             assert provenance.basis(said) is not None
             assert lock in said.decode()
         for one in sealed.arch.values():
-            name = f"{world.registry.host}/{NAME}@{one.manifest}"
+            name = f"{sample.registry.host}/{NAME}@{one.manifest}"
             for kind in ("cyclonedx", "spdxjson"):
                 cosign("verify-attestation", *key, *form, "--type", kind, name)
 
@@ -161,15 +161,15 @@ def _statement(answer: str) -> bytes:
     return codec.compact(json.loads(payload))
 
 
-def _stored(world: World) -> dict[str, tuple[str, str]]:
+def _stored(sample: Sample) -> dict[str, tuple[str, str]]:
     """What → its digest, and the check that refuses it when a byte of it is flipped."""
-    client, sealed = Client(), world.sealed
+    client, sealed = Client(), sample.sealed
     arm = sealed.arch[Arch.ARM64]
 
     bill = (cyclonedx.MEDIA_TYPE, "sbom.cdx.json")
 
     def _file(subject: str, kind: str, name: str) -> str:
-        (one,) = artifacts.find(client, world.repository, subject, kind)
+        (one,) = artifacts.find(client, sample.repository, subject, kind)
         return f"sha256:{sha256(one.files[name].data)}"
 
     return {
@@ -183,31 +183,31 @@ def _stored(world: World) -> dict[str, tuple[str, str]]:
         "lock": (_file(sealed.digest, bundle.ARTIFACT_TYPE, "lock.json"), "lock"),
         "seal": (_file(sealed.digest, bundle.ARTIFACT_TYPE, "digests.json"), "lock"),
         "signature": (
-            f"sha256:{sha256(forms.claim(str(world.repository), sealed.digest))}", "signature",
+            f"sha256:{sha256(forms.claim(str(sample.repository), sealed.digest))}", "signature",
         ),
     }  # fmt: skip
 
 
-def test_a_byte_flipped_on_the_registrys_disk_is_refused(world):
-    for what, (digest, check) in _stored(world).items():
-        path = world.file(digest)
+def test_a_byte_flipped_on_the_registrys_disk_is_refused(sample):
+    for what, (digest, check) in _stored(sample).items():
+        path = sample.file(digest)
         whole = path.read_bytes()
         middle = len(whole) // 2
         path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-        found = world.signed("--blobs", status=9)
+        found = sample.signed("--blobs", status=9)
         assert found[check] == "failed", (what, found)
         path.write_bytes(whole)
-    assert "failed" not in world.signed("--blobs").values()
+    assert "failed" not in sample.signed("--blobs").values()
 
 
-def test_a_lock_that_lies_is_found_out_by_building_it(world):
+def test_a_lock_that_lies_is_found_out_by_building_it(sample):
     """Another layer, and lock, seal, documents and SBOMs that fit it: only a build can tell."""
-    here = world.project.folder / "images" / TARGET
+    here = sample.project.folder / "images" / TARGET
     honest = bundle.read_folder(here)
-    client, repository = Client(), Repository(world.registry.host, "evil")
+    client, repository = Client(), Repository(sample.registry.host, "evil")
     known = seals.sealed_records(honest.sealed)
     victim = next(one for one in honest.sealed.arch[Arch.X86_64].layers if one.name == "thewheel")
-    record, path = images.layer(world.keys / "evil", [images.text("opt/evil", "evil\n")])
+    record, path = images.layer(sample.keys / "evil", [images.text("opt/evil", "evil\n")])
     known[victim.id] = record
     sealed = seals.seal(honest.lock, known)
     assert sealed.digest != honest.sealed.digest
@@ -219,10 +219,10 @@ def test_a_lock_that_lies_is_found_out_by_building_it(world):
         client.upload(repository, bytes_source(made.config))
         for layer in made.layers:
             if layer.digest != record.digest:
-                client.upload(repository, bytes_source(world.file(layer.digest).read_bytes()))
+                client.upload(repository, bytes_source(sample.file(layer.digest).read_bytes()))
         client.put_manifest(repository, made.manifest, MANIFEST)
     client.put_manifest(repository, index(manifests), INDEX, tag="one")
-    assert client.resolve(Reference(world.registry.host, "evil", "one")) == Descriptor(
+    assert client.resolve(Reference(sample.registry.host, "evil", "one")) == Descriptor(
         media_type=INDEX, digest=sealed.digest, size=len(index(manifests))
     )
     evil = msgspec.structs.replace(
@@ -230,14 +230,16 @@ def test_a_lock_that_lies_is_found_out_by_building_it(world):
     )
     for due in attachments.artifacts(evil, tuple(Arch), _claimed(honest, sealed)):
         artifacts.attach(client, repository, due.subject, due.artifact_type, due.files)
-    name = f"{world.registry.host}/evil:one"
-    assert "failed" not in world.verify("--blobs", reference=name).values()
-    found = world.verify("--rebuild", reference=name, status=9)
+    name = f"{sample.registry.host}/evil:one"
+    assert "failed" not in sample.verify("--blobs", reference=name).values()
+    found = sample.verify("--rebuild", reference=name, status=9)
     assert [check for check, how in found.items() if how == "failed"] == ["rebuild"]
     own = ("--lock", str(here))
-    assert world.verify(*own, reference=name, status=9)["image"] == "failed"
+    assert sample.verify(*own, reference=name, status=9)["image"] == "failed"
     assert (
-        world.verify("--key", str(world.keys / "cosign.pub"), reference=name, status=9)["signature"]
+        sample.verify("--key", str(sample.keys / "cosign.pub"), reference=name, status=9)[
+            "signature"
+        ]
         == "failed"
     )
 
@@ -247,22 +249,24 @@ def _claimed(honest: bundle.Carried, sealed: Seal) -> bytes:
     return provenance.statement(honest.lock, sealed, tuple(Arch), circumstances)
 
 
-def test_keyless_asks_cosign_and_tells_its_refusal(world):
+def test_keyless_asks_cosign_and_tells_its_refusal(sample):
     """The rest of that way needs a CI's identity and sigstore's servers: a workflow runs it."""
     nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
-    alone = Project(world.stranger.folder, world.stranger.index_url, world.stranger.cache, nowhere)
-    done = alone.run("sign", world.reference, "--keyless", status=1)
+    alone = Project(
+        sample.consumer.folder, sample.consumer.index_url, sample.consumer.cache, nowhere
+    )
+    done = alone.run("sign", sample.reference, "--keyless", status=1)
     assert "cosign sign --yes" in done.stderr
     assert "TUF" in done.stderr
 
 
-def test_statements_are_what_was_attached(world):
+def test_statements_are_what_was_attached(sample):
     """cosign's view of the SBOM's statement is the SBOM itself."""
-    arm = world.sealed.arch[Arch.ARM64].manifest
-    (one,) = artifacts.find(Client(), world.repository, arm, cyclonedx.MEDIA_TYPE)
+    arm = sample.sealed.arch[Arch.ARM64].manifest
+    (one,) = artifacts.find(Client(), sample.repository, arm, cyclonedx.MEDIA_TYPE)
     answer = cosign(
-        "verify-attestation", "--key", str(world.keys / "cosign.pub"), "--insecure-ignore-tlog",
-        "--type", "cyclonedx", f"{world.registry.host}/{NAME}@{arm}",
+        "verify-attestation", "--key", str(sample.keys / "cosign.pub"), "--insecure-ignore-tlog",
+        "--type", "cyclonedx", f"{sample.registry.host}/{NAME}@{arm}",
     )  # fmt: skip
     said: Any = json.loads(_statement(answer))
     assert said["predicateType"] == statements.CYCLONEDX

@@ -19,7 +19,7 @@ from imgbuild.ci.settings import CiSettings
 from imgbuild.project import Project
 from imgbuild.values import Arch
 from tests.support import inprocess_project, registry_project
-from tests.support.inprocess_project import TARGET, World
+from tests.support.inprocess_project import TARGET, Sample
 from tests.support.registry_project import Place
 
 BOTH = (Arch.X86_64, Arch.ARM64)
@@ -33,7 +33,7 @@ runners:
 
 
 @pytest.fixture(scope="module", name="made")
-def _made(tmp_path_factory: pytest.TempPathFactory) -> World:
+def _made(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IMGBUILD_CACHE", str(folder / "cache"))
@@ -41,8 +41,8 @@ def _made(tmp_path_factory: pytest.TempPathFactory) -> World:
         return inprocess_project.make(folder / "project")
 
 
-@pytest.fixture(name="world")
-def _world(made: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+@pytest.fixture(name="sample")
+def _sample(made: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     """A copy of the project in a folder of the test."""
     folder = Path(shutil.copytree(made.folder, tmp_path / "project"))
     monkeypatch.chdir(folder)
@@ -54,24 +54,24 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     yield from registry_project.place(tmp_path, monkeypatch)
 
 
-def told(world: World, text: str = "") -> CiSettings:
+def told(sample: Sample, text: str = "") -> CiSettings:
     """The settings of the project, with `text` in its ci.yaml."""
     if text:
-        (world.folder / "ci.yaml").write_text(f"version: 1\n{text}")
-    return settings.read(Project(matrix=world.matrix))
+        (sample.folder / "ci.yaml").write_text(f"version: 1\n{text}")
+    return settings.read(Project(matrix=sample.matrix))
 
 
-def way(world: World, text: str = "", **more: object) -> RunContext:
+def way(sample: Sample, text: str = "", **more: object) -> RunContext:
     """The values with which jobs of the project run."""
-    fixed = {"registry": "registry.example/rl", "date": DAY, "results": world.folder / "build/ci"}
-    project = Project(matrix=world.matrix)
-    return RunContext(project=project, settings=told(world, text), **{**fixed, **more})  # type: ignore[arg-type]
+    fixed = {"registry": "registry.example/rl", "date": DAY, "results": sample.folder / "build/ci"}
+    project = Project(matrix=sample.matrix)
+    return RunContext(project=project, settings=told(sample, text), **{**fixed, **more})  # type: ignore[arg-type]
 
 
-def of(world: World, text: str = RUNNERS, *, again: bool = False, gate: str = "") -> TargetJobs:
+def of(sample: Sample, text: str = RUNNERS, *, again: bool = False, gate: str = "") -> TargetJobs:
     """The jobs of the target with one architecture."""
-    found = told(world, text + gate)
-    made = jobs.jobs(TARGET, (Arch.X86_64,), world.seal, found, again=again)
+    found = told(sample, text + gate)
+    made = jobs.jobs(TARGET, (Arch.X86_64,), sample.seal, found, again=again)
     return jobs.labelled(made, found)
 
 

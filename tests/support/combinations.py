@@ -156,7 +156,7 @@ class Laboratory:
             with self.store.scratch() as folder:
                 if record.script:
                     books.append(library.book(*_script(folder, record.script)))
-                world = PackageSet(
+                package_set = PackageSet(
                     books,
                     library,
                     python=record.python,
@@ -164,7 +164,7 @@ class Laboratory:
                     glibc=record.glibc,
                     partial=not record.closed,
                 )
-                return self._judged(world, record, library)
+                return self._judged(package_set, record, library)
 
     def _read_members(self, book: Book, members: tuple[str, ...]) -> None:
         """Read those of the named shared objects that it has, and no others."""
@@ -192,19 +192,19 @@ class Laboratory:
         return facts
 
     def _judged(
-        self, world: PackageSet, record: Combination, library: Library
+        self, package_set: PackageSet, record: Combination, library: Library
     ) -> tuple[Finding, ...]:
         if record.check in WITHOUT_CODE:
-            return judge.audit(world, Terms(cuda=record.cuda), checks=WITHOUT_CODE).findings
+            return judge.audit(package_set, Terms(cuda=record.cuda), checks=WITHOUT_CODE).findings
         rules = policy.load()
         if record.script:
             entry = MainPathEntry(name=SCRIPT, why="the program that is looked at")
             rules = msgspec.structs.replace(rules, walk=rules.walk | {SCRIPT}, entries=(entry,))
         # Corners hold notes alone: they are looked into where a note is what is expected.
         look = corners.survey if record.level is Severity.NOTE else closure.main_path
-        path = look(world, rules)
+        path = look(package_set, rules)
         report = audit_lock.audit_with_past(
-            world,
+            package_set,
             path,
             Terms(cuda=record.cuda),
             judge.CHECKS,

@@ -50,7 +50,7 @@ class Container:
         self.put(SCRIPTS, run.PLACE)
         self.put(expect, f"{run.PLACE}/{run.EXPECT}")
         self.damage(f"chmod -R a+rX {run.PLACE}")
-        how = How(patience=4, only=only)
+        how = How(timeout_factor=4, only=only)
         command = run.command_line(lock.settings.prefix, tier, how)
         done = subprocess.run(
             [self.docker, "exec", self.name, *command],

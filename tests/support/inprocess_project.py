@@ -48,7 +48,7 @@ PACKAGES = {
 }
 SECOND = f"""
   {UNLOCKED}:
-    summary: a new world
+    summary: a new image
     base: debian-12
     cuda: "13.0"
     arch: [x86_64, arm64]
@@ -69,7 +69,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class World:
+class Sample:
     """The project in the folder where the test runs."""
 
     folder: Path
@@ -89,7 +89,7 @@ class World:
         self.matrix.write_text(text.replace(old, new))
 
 
-def make(folder: Path) -> World:
+def make(folder: Path) -> Sample:
     """Write matrix, lock and seal into `folder`, and their inputs into the cache."""
     (folder / "matrix.yaml").write_text(RIGHT + SECOND.lstrip("\n"))
     store = Store.open()
@@ -103,7 +103,7 @@ def make(folder: Path) -> World:
     matrix = load(folder / "matrix.yaml")
     lock, sealed = seal_target(folder, matrix, TARGET, wheels, (Arch.X86_64,))
     store.release()
-    return World(folder=folder, lock=lock, seal=sealed, wheels=wheels)
+    return Sample(folder=folder, lock=lock, seal=sealed, wheels=wheels)
 
 
 def seal_target(
@@ -144,24 +144,24 @@ def json_of(answer: Answer) -> Any:
     return json.loads(answer.stdout)
 
 
-def damage(world: World, package: str) -> Wheel:
+def damage(sample: Sample, package: str) -> Wheel:
     """Put other bytes into the cache where the wheel of `package` was."""
-    wheel = world.wheels[package]
+    wheel = sample.wheels[package]
     path = Store.open().file(wheel.sha256)
     assert path is not None
     path.chmod(0o644)
-    other = samples.write_wheel(world.folder, package, wheel.version, {"other.py": b"VALUE = 2\n"})
+    other = samples.write_wheel(sample.folder, package, wheel.version, {"other.py": b"VALUE = 2\n"})
     path.write_bytes(other.read_bytes())
     other.unlink()
     return wheel
 
 
-def reseal(world: World, digest: str) -> None:
+def reseal(sample: Sample, digest: str) -> None:
     """Write into the seal that the layer `trl` has the digest `digest`, and seal the lock so."""
-    known = seals.sealed_records(world.seal)
-    (layer,) = [each for each in world.seal.arch[Arch.X86_64].layers if each.name == "trl"]
+    known = seals.sealed_records(sample.seal)
+    (layer,) = [each for each in sample.seal.arch[Arch.X86_64].layers if each.name == "trl"]
     known[layer.id] = msgspec.structs.replace(known[layer.id], digest=digest)
-    current.write_locked(project.find(world.folder), world.lock, seals.seal(world.lock, known))
+    current.write_locked(project.find(sample.folder), sample.lock, seals.seal(sample.lock, known))
 
 
 class Command:

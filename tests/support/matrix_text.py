@@ -44,7 +44,7 @@ sdists:
   antlr4: {reason: it has no wheel, requires: [torch]}
 targets:
   cu124-vllm:
-    summary: an old world
+    summary: an old image
     base: debian-12
     cuda: "12.4"
     arch: [x86_64]

@@ -20,7 +20,7 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.values import Arch
 from tests.support import inprocess_project, memory_registry
-from tests.support.inprocess_project import TARGET, UNLOCKED, World
+from tests.support.inprocess_project import TARGET, UNLOCKED, Sample
 from tests.support.memory_registry import Registry
 from tests.support.memory_registry_values import Asked
 
@@ -34,7 +34,7 @@ TAGS = (TARGET, f"{TARGET}-20261121")
 class Place:
     """A project, a registry, and the requests of pushes to it."""
 
-    world: World
+    sample: Sample
     registry: Registry
 
     @property
@@ -44,7 +44,7 @@ class Place:
 
     def work(self, *mounts: str, tag: bool = True, attach: bool = False) -> PushContext:
         """The settings of a push, with short waits."""
-        session = targets.open_session(self.world.matrix, targets.Options(offline=True))
+        session = targets.open_session(self.sample.matrix, targets.Options(offline=True))
         return PushContext(
             client=Client(first_wait=0.001, attempts=3, origin=True),
             repository=self.repository,
@@ -58,14 +58,14 @@ class Place:
 
     def plan(self, *, only_base: bool = False) -> PushPlan:
         """The plan of the target with one architecture."""
-        world = self.world
-        return push_plan(world.lock, world.seal, (Arch.X86_64,), date=DAY, only_base=only_base)
+        sample = self.sample
+        return push_plan(sample.lock, sample.seal, (Arch.X86_64,), date=DAY, only_base=only_base)
 
     def both(self, *arches: Arch) -> PushPlan:
         """The plan of a target that is sealed for two architectures, or of some of them."""
-        matrix = load(self.world.matrix)
+        matrix = load(self.sample.matrix)
         lock, sealed = inprocess_project.seal_target(
-            self.world.folder, matrix, BOTH, self.world.wheels, Arch
+            self.sample.folder, matrix, BOTH, self.sample.wheels, Arch
         )
         return push_plan(lock, sealed, arches or tuple(Arch), date=DAY)
 
@@ -87,11 +87,11 @@ class Place:
 
     def forget(self, monkeypatch: pytest.MonkeyPatch, *kept: str) -> Store:
         """Use an empty cache from now on, with the wheels of the packages `kept`."""
-        old, place = Store.open(), self.world.folder.parent / "another-cache"
+        old, place = Store.open(), self.sample.folder.parent / "another-cache"
         monkeypatch.setenv("IMGBUILD_CACHE", str(place))
         new = Store.open()
         for package in kept:
-            wheel = self.world.wheels[package]
+            wheel = self.sample.wheels[package]
             path = old.file(wheel.sha256)
             assert path is not None
             with new.scratch() as scratch:
@@ -108,4 +108,4 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     folder.mkdir()
     monkeypatch.chdir(folder)
     with memory_registry.serve(Registry()) as registry:
-        yield Place(world=inprocess_project.make(folder), registry=registry)
+        yield Place(sample=inprocess_project.make(folder), registry=registry)

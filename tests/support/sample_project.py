@@ -43,7 +43,7 @@ requires: {{}}
 layers: {{own_from: 1000000, named: [thewheel], groups: 2, order: [torch], limit: 40}}
 targets:
   small:
-    summary: a small world
+    summary: a small image
     base: below
     cuda: "12.4"
     arch: [{arches}]

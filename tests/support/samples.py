@@ -33,7 +33,7 @@ USER = User(name="imgbuild", uid=1000, gid=1000, home="/home/imgbuild")
 def matrix(**changes: object) -> Matrix:
     """A matrix with one target, `small`; `changes` replace fields of the target."""
     target = {
-        "summary": "a small world",
+        "summary": "a small image",
         "base": "debian-12",
         "cuda": "12.4",
         "arch": (Arch.X86_64,),

@@ -38,7 +38,7 @@ Found = dict[str, tuple[CheckOutcome, str]]
 OF_A_LOCK = frozenset({"provenance", "SBOM CycloneDX", "SBOM SPDX"})
 
 
-class World:
+class Sample:
     """The image, its inputs, and the key that signed it."""
 
     def __init__(self, place: Place) -> None:
@@ -146,23 +146,23 @@ class World:
                     self.client.delete(self.repository, one.digest)
 
 
-def own(world: World) -> ExpectedLock:
+def own(sample: Sample) -> ExpectedLock:
     """The lock of the project that pushed."""
-    return expected_lock.of_project(world.place.work().project, BOTH)
+    return expected_lock.of_project(sample.place.work().project, BOTH)
 
 
-def make(folder: Path) -> Iterator[World]:
-    """A `World` below `folder`, for a fixture of a whole file."""
+def make(folder: Path) -> Iterator[Sample]:
+    """A `Sample` below `folder`, for a fixture of a whole file."""
     with pytest.MonkeyPatch.context() as patch:
         for place in registry_project.place(folder, patch):
-            yield World(place)
+            yield Sample(place)
 
 
-def use(world: World, monkeypatch: pytest.MonkeyPatch, folder: Path) -> World:
-    """`world` for one test, reset: in its project, with its cache, without the user's settings."""
+def use(sample: Sample, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Sample:
+    """`sample` for one test, reset: in its project, with its cache, without the user's settings."""
     memory_registry.alone(monkeypatch, folder)
-    monkeypatch.setenv("IMGBUILD_CACHE", str(world.place.world.folder.parent / "cache"))
+    monkeypatch.setenv("IMGBUILD_CACHE", str(sample.place.sample.folder.parent / "cache"))
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
-    monkeypatch.chdir(world.place.world.folder)
-    world.restore(world.signed)
-    return world
+    monkeypatch.chdir(sample.place.sample.folder)
+    sample.restore(sample.signed)
+    return sample

@@ -11,7 +11,7 @@ import msgspec
 from imgbuild.report import Case, Report
 from imgbuild.smoke import records, result, run
 from imgbuild.values import Arch
-from tests.support.inprocess_project import TARGET, World
+from tests.support.inprocess_project import TARGET, Sample
 
 NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)"
 PASSED = Case(name="device", outcome="passed", seconds=0.2, message="NVIDIA H200 sm_90 143155 MiB")
@@ -21,9 +21,9 @@ SHA = "sha256:"
 OTHER = SHA + "9" * 64
 
 
-def machine(world: World, **changes: object) -> dict[str, Any]:
+def machine(sample: Sample, **changes: object) -> dict[str, Any]:
     """machine.json of an unpacked run in the project's image."""
-    image = world.seal.arch[Arch.X86_64]
+    image = sample.seal.arch[Arch.X86_64]
     diff_ids = [layer.diff_id for layer in image.layers]
     return {
         "target": TARGET,
@@ -46,24 +46,24 @@ def machine(world: World, **changes: object) -> dict[str, Any]:
 
 
 def left(
-    world: World, *cases: Case, name: str = "docs/out", document: object = None, **changes: object
+    sample: Sample, *cases: Case, name: str = "docs/out", document: object = None, **changes: object
 ) -> Path:
     """The folder of an unpacked run; `changes` are those of machine.json."""
-    folder = world.folder / name
+    folder = sample.folder / name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "machine.json").write_text(json.dumps(machine(world, **changes)))
+    (folder / "machine.json").write_text(json.dumps(machine(sample, **changes)))
     report = run.RunnerReport(format=1, tier="gpu", python="3.11", cases=cases or (PASSED, SKIPPED))
     (folder / "report.json").write_bytes(msgspec.json.encode(document or report))
     return folder
 
 
-def recorded(world: World, target: str = TARGET) -> tuple[records.Run, ...]:
-    return records.read_ledger(world.folder / "images", target).runs
+def recorded(sample: Sample, target: str = TARGET) -> tuple[records.Run, ...]:
+    return records.read_records(sample.folder / "images", target).runs
 
 
-def report(world: World, *cases: Case, tier: str = "static", **changes: object) -> result.Tested:
+def report(sample: Sample, *cases: Case, tier: str = "static", **changes: object) -> result.Tested:
     """A report of `imgbuild smoke` in the project's image."""
-    image = world.seal.arch[Arch.X86_64]
+    image = sample.seal.arch[Arch.X86_64]
     fields: dict[str, object] = {
         "digest": image.manifest,
         "config": image.config,

@@ -197,7 +197,7 @@ def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
 
 
 def _portable(index: PackageIndex, root: Path) -> PackageIndex:
-    """`index` as whoever can pull may read it.
+    """`index` as anyone who can pull may read it.
 
     A folder of wheels is relative to where the matrix lies, as that names it. No address holds a
     login: the matrix is refused with one, and this is the last place before it is public.

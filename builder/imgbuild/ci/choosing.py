@@ -57,7 +57,7 @@ class TaggedImage(msgspec.Struct, frozen=True, kw_only=True):
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the choice.
 
-    `revision`: only targets whose digest is another one than there. `arches`: those to be proven,
+    `revision`: only targets whose digest is another one than there. `arches`: those to be tested,
     of those that a target has. `shard` is the part I of N, from 1 on. `labels`: name machines.
     """
 

@@ -143,7 +143,7 @@ def jobs(
     *,
     again: bool = False,
 ) -> TargetJobs:
-    """The jobs of `target`, proven on `arches`; with `again`, built on a second kind of machine.
+    """The jobs of `target`, tested on `arches`; with `again`, built on a second kind of machine.
 
     InputError if a tier needs a GPU and no machine with one is named.
     """

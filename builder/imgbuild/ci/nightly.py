@@ -175,5 +175,5 @@ def run_command(way: RunContext) -> tuple[str, ...]:
     words += [word for arch in way.arches for word in ("--arch", arch)]
     words += [word for tier in way.settings.gate for word in ("--gate", tier)]
     words += ["--through", way.through] if way.through else []
-    words += ["--timeout-factor", str(way.patience)] if way.patience != 1.0 else []
+    words += ["--timeout-factor", str(way.timeout_factor)] if way.timeout_factor != 1.0 else []
     return (*words, *(word for host in way.plain_http for word in ("--plain-http", host)))

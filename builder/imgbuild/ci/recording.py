@@ -10,8 +10,8 @@ from imgbuild.ci import results
 from imgbuild.ci.jobs import TargetJobs
 from imgbuild.errors import InputError, LockStale
 from imgbuild.project import Project
-from imgbuild.smoke import proofs, reports
-from imgbuild.smoke.proofs import Recorded
+from imgbuild.smoke import recording, reports
+from imgbuild.smoke.recording import Recorded
 from imgbuild.system.reporter import SILENT, Reporter
 
 
@@ -22,7 +22,7 @@ def record(
     store: Store,
     reporter: Reporter = SILENT,
 ) -> tuple[Recorded, ...]:
-    """Put every tier that ran in a job of `targets` into its ledger: passed ones and failed ones.
+    """Add every tier that ran in a job of `targets`, passed or failed, to the test records.
 
     What cannot be recorded (tests that did not begin, another image than the seal's) is told and
     stops no other one.
@@ -34,7 +34,7 @@ def record(
             continue
         try:
             found = reports.image_runs(folder / job.id, project)
-            recorded += proofs.prove(project, found, store)
+            recorded += recording.record(project, found, store)
         except (InputError, LockStale) as error:
             reporter.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")
     return tuple(recorded)

@@ -12,7 +12,7 @@ from imgbuild.ci.choosing import JobPlan
 from imgbuild.ci.jobs import CiJob, TargetJobs
 from imgbuild.ci.results import JobResult, StartedJob
 
-Word = Literal["published", "proven", "failed", "unfinished", "unchanged", "impossible"]
+Word = Literal["published", "tested", "failed", "unfinished", "unchanged", "impossible"]
 HEAD = ("target", "outcome", "job", "step", "minutes", "first error")
 MARKS: dict[Word, str] = {"failed": "❌", "impossible": "⚠️", "unfinished": "⏳"}
 
@@ -22,7 +22,7 @@ class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `repeat` is the line that does its job again: of an unfinished one, the first that is not done.
 
-    published: its tag names this digest. proven: all jobs passed but those that publish. unchanged:
+    published: its tag names this digest. tested: all jobs passed but those that publish. unchanged:
     the digest is that of the revision asked about. unfinished: jobs have not been done, and none
     failed. impossible: there is no machine for one of its jobs.
     """
@@ -92,9 +92,9 @@ def verdict(folder: Path, own: TargetJobs, *, published: bool = False) -> Target
     unfinished = [one for one in found if not one.passed]
     if not unfinished:
         any_published = any(one.job.id in publishing for one in found)
-        return made if any_published else msgspec.structs.replace(made, outcome="proven")
+        return made if any_published else msgspec.structs.replace(made, outcome="tested")
     if not published and all(one.job.id in publishing and not one.steps for one in unfinished):
-        return msgspec.structs.replace(made, outcome="proven")
+        return msgspec.structs.replace(made, outcome="tested")
     open_ = [one for one in unfinished if not _waits(one, waited)]
     return msgspec.structs.replace(
         made,

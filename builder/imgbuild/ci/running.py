@@ -44,8 +44,8 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     """How jobs are done: where results lie, which registry is meant, and what verbs are told.
 
     `registry` is HOST/REPOSITORY, "" if nothing is to leave this machine. `arches` are those to be
-    proven, none: all that a target has. `patience` and `through` are those of `smoke`, `key` and
-    `keyless` those of `sign`; `jobs` are processes.
+    tested, none: all that a target has. `timeout_factor` and `through` are those of `smoke`; `key`
+    and `keyless` those of `sign`; `jobs` are processes.
     """
 
     project: Project
@@ -57,7 +57,7 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     key: Path | None = None
     keyless: bool = False
     through: str = ""
-    patience: float = 1.0
+    timeout_factor: float = 1.0
     jobs: int = 0
     offline: bool = False
     plain_http: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ def repeat(way: RunContext, job: CiJob, *, alone: bool = False) -> str:
     words += [word for arch in way.arches for word in ("--arch", arch)]
     words += [word for tier in way.settings.gate for word in ("--gate", tier)]
     words += ["--through", way.through] if way.through else []
-    words += ["--timeout-factor", str(way.patience)] if way.patience != 1.0 else []
+    words += ["--timeout-factor", str(way.timeout_factor)] if way.timeout_factor != 1.0 else []
     return process.pasted([*words, *(["--offline"] if way.offline else [])])
 
 
@@ -149,7 +149,7 @@ def require(way: RunContext, job: CiJob, others: Mapping[str, CiJob]) -> None:
 def over(way: RunContext, job: CiJob) -> bool:
     """Whether nothing of `job` is left: all has passed, and its registry has what it put there.
 
-    A job that puts tags is never over: whoever moved one since left no word here.
+    A job that puts tags is never over: a tag may have been moved since.
     """
     return results.read_job(way.results, job).passed and due_steps(way, job) <= LOOKS
 
@@ -157,7 +157,7 @@ def over(way: RunContext, job: CiJob) -> bool:
 def due_steps(way: RunContext, job: CiJob) -> set[Step]:
     """The steps of `job` that are to be done; an image that was tested and is gone is not.
 
-    What was proven of a digest holds; what was put into a registry is asked for there.
+    What was tested of a digest holds; what was put into a registry is asked for there.
     """
     sealed = read_seal(way.project, job.target)
     due: set[Step] = set()
@@ -214,7 +214,11 @@ def command(way: RunContext, job: CiJob, step: Step) -> tuple[str, ...]:
 def _smoke(way: RunContext, job: CiJob) -> list[str]:
     words = [word for tier in job.tiers for word in ("--tier", tier)]
     words += ["--through", way.through] if way.through else []
-    return [*words, "--timeout-factor", str(way.patience)] if way.patience != 1.0 else words
+    return (
+        [*words, "--timeout-factor", str(way.timeout_factor)]
+        if way.timeout_factor != 1.0
+        else words
+    )
 
 
 def _signer(way: RunContext) -> list[str]:

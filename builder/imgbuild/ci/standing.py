@@ -47,7 +47,7 @@ def stands(
 
 
 def _signed(client: Client, repository: Repository, digest: Digest) -> bool:
-    """Whether a signature lies beside the image, whoever's it is."""
+    """Whether a signature of any key is beside the image."""
     from imgbuild.attest.signing import statements, stored  # loads cryptography
 
     found = stored.read(client, repository, digest).signatures

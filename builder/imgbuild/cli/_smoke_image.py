@@ -112,7 +112,7 @@ def reports(
 ) -> Iterator[Tested]:
     """The report of each tier, as soon as it has run."""
     from imgbuild.sif import container
-    from imgbuild.smoke import proofs, sif
+    from imgbuild.smoke import recording, sif
     from imgbuild.smoke import run as tests
 
     tiers, how = asked.tiers, asked.how
@@ -126,12 +126,12 @@ def reports(
     locked, only = image.lock(), one_arch(built, arch)
     if asked.record and image.project is not None:
         config = built.image(only).config.digest
-        proofs.require_sealed(image.project, locked, only, config, str(built.path))
+        recording.require_sealed(image.project, locked, only, config, str(built.path))
     if asked.through is Through.APPTAINER:
         return sif.smoke_sif(locked, built, only, tiers, store=store, how=how, reporter=console)
     return tests.smoke(
         locked, built, only, tiers, through=asked.through and asked.through.value,
-        store=store, how=how, stranger=asked.arbitrary, reporter=console,
+        store=store, how=how, arbitrary_user=asked.arbitrary, reporter=console,
     )  # fmt: skip
 
 

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imgbuild.project import Project
-    from imgbuild.smoke.proofs import Recorded
+    from imgbuild.smoke.recording import Recorded
 
 
 def record(paths: Sequence[Path], project: Project) -> None:
     """Add the runs in `paths` to images/TARGET/smoke.json; none of them if one is refused."""
     from imgbuild.cache.store import Store
-    from imgbuild.smoke import proofs, reports
+    from imgbuild.smoke import recording, reports
 
     found = [each for path in paths for each in reports.image_runs(path, project)]
-    recorded = proofs.prove(project, found, Store.open())
+    recorded = recording.record(project, found, Store.open())
     report(recorded)
     lines = [f"{each.target} {each.arch} {each.tier} {each.result}" for each in recorded]
     answer(recorded, lines)
@@ -29,8 +29,8 @@ def record(paths: Sequence[Path], project: Project) -> None:
 
 def report(recorded: Sequence[Recorded]) -> None:
     """Say which test records have changed, and what is made from them."""
-    for path in dict.fromkeys(each.ledger for each in recorded):
-        own = [each for each in recorded if each.ledger == path]
+    for path in dict.fromkeys(each.file for each in recorded):
+        own = [each for each in recorded if each.file == path]
         fresh = sum(each.new for each in own)
         console.info(f"{path}: {fresh} new, {len(own) - fresh} known before")
     if any(each.new for each in recorded):

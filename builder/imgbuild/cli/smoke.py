@@ -182,7 +182,9 @@ def smoke(
 
 def _how(factor: float, model: Path | None, jobs: int, share: int, case: str) -> How:
     jobs = processes(jobs)
-    return How(patience=factor, model=_model(model), jobs=jobs, share=min(share, jobs), only=case)
+    return How(
+        timeout_factor=factor, model=_model(model), jobs=jobs, share=min(share, jobs), only=case
+    )
 
 
 def _refuse(
@@ -276,10 +278,10 @@ def _smoke(
 
 def _record(project: Project, report: Tested, store: Store) -> dict[str, ImgbuildError]:
     """Add the run to the test record; by target, the error if it is refused."""
-    from imgbuild.smoke import proofs, reports
+    from imgbuild.smoke import recording, reports
 
     try:
-        _smoke_import.report(proofs.prove(project, reports.of_reports([report]), store))
+        _smoke_import.report(recording.record(project, reports.of_reports([report]), store))
     except Interrupted:
         raise
     except ImgbuildError as error:

@@ -64,7 +64,7 @@ def verify(
     Only the image is needed, since its lock is attached to it. Each check is a line: passed,
     failed, or not checked and why. Exit status 9 if a check failed, if a check that an option asks
     for is not possible, or if no check passed. Without --key or a lock of your own, --rebuild
-    builds from a lock that whoever can write to the registry could replace.
+    builds from a lock that anyone who can write to the registry could replace.
 
     Examples:
 

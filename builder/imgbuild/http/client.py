@@ -73,7 +73,7 @@ class Request(msgspec.Struct, frozen=True):
     scopes: tuple[str, ...] = ()
     server: str = ""
     anonymous: bool = False
-    patience: float | None = None  # seconds for each read, where the usual ones do not suffice
+    read_timeout: float | None = None  # seconds for each read; None: the default
 
     @property
     def place(self) -> str:
@@ -297,7 +297,7 @@ class Http:
                 headers=sent,
                 data=request.body() if request.body is not None else None,
                 stream=True,
-                timeout=(self._timeout[0], request.patience or self._timeout[1]),
+                timeout=(self._timeout[0], request.read_timeout or self._timeout[1]),
                 allow_redirects=False,
             )
         except session.network_errors() as error:

@@ -113,7 +113,7 @@ class Shelf:
             sha256=release.file.sha256,
         )
 
-    def world(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
+    def package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
         """A package set of these releases, in which everything else is unknown."""
         wheels, urls = [], {}
         for package, release in releases.items():
@@ -156,7 +156,9 @@ def lacks(shelf: Shelf, evidence: Evidence, release: PackageRelease) -> bool | N
     key = ("lacks", evidence.relation, evidence.subject, wheel.sha256)
 
     def _ask() -> bool | None:
-        return _ASKS[evidence.relation](shelf.world({evidence.other: release}), evidence.subject)
+        return _ASKS[evidence.relation](
+            shelf.package_set({evidence.other: release}), evidence.subject
+        )
 
     return shelf.remembered(key, _ask, bool | None)  # type: ignore[arg-type]
 
@@ -166,74 +168,79 @@ def brings(shelf: Shelf, package: str, release: PackageRelease, module: str) -> 
     wheel = shelf.wheel(package, release)
 
     def _ask() -> bool:
-        return module in shelf.world({package: release}).modules_of(package)
+        return module in shelf.package_set({package: release}).modules_of(package)
 
     return shelf.remembered(("brings", module, wheel.sha256), _ask, bool)
 
 
-def _lacks_module(world: PackageSet, subject: str) -> bool | None:
-    there = world.exists(subject)
-    return None if there is None else not there and world.module(subject) is None
+def _lacks_module(package_set: PackageSet, subject: str) -> bool | None:
+    there = package_set.exists(subject)
+    return None if there is None else not there and package_set.module(subject) is None
 
 
-def _lacks_name(world: PackageSet, subject: str) -> bool | None:
+def _lacks_name(package_set: PackageSet, subject: str) -> bool | None:
     module, _, name = subject.partition(":")
     first, *rest = name.split(".")
-    found = search.lookup(world, module, first)
+    found = search.lookup(package_set, module, first)
     for part in rest:
         if found.state != "defined":
             break
-        found = search.member(world, found, part)
+        found = search.member(package_set, found, part)
     return _absent(found)
 
 
-def _lacks_attribute(world: PackageSet, subject: str) -> bool | None:
-    found = dotted(world, subject)
+def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
+    found = dotted(package_set, subject)
     if found.state != "unknown":
         return _absent(found)
     owner, _, name = subject.rpartition(".")
-    return True if silent(world, dotted(world, owner), name) else None
+    return True if silent(package_set, dotted(package_set, owner), name) else None
 
 
-def silent(world: PackageSet, found: search.LookupResult, name: str) -> bool:
+def silent(package_set: PackageSet, found: search.LookupResult, name: str) -> bool:
     """Whether a class and all its bases are readable, and the word `name` is in none of them.
 
     Then no `__getattr__` that answers from a table can answer for it.
     """
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
-    for one in search.ancestors(world, search.follow(world, found)):
-        owner = world.owner(one.home.module) if one.home is not None else None
-        source = world.read(owner, one.home.file) if owner is not None and one.home else None
+    for one in search.ancestors(package_set, search.follow(package_set, found)):
+        owner = package_set.owner(one.home.module) if one.home is not None else None
+        source = package_set.read(owner, one.home.file) if owner is not None and one.home else None
         if source is None or word.search(source):
             return False
     return True
 
 
-def _lacks_keyword(world: PackageSet, subject: str) -> bool | None:
+def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
     callee, _, keyword = subject.removesuffix(")").partition("(")
-    taken = search.signature(world, dotted(world, callee))
+    taken = search.signature(package_set, dotted(package_set, callee))
     return None if taken is None else not taken.takes(keyword)
 
 
-def _refuses_arguments(world: PackageSet, subject: str) -> bool | None:
+def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
     """Whether an argument is asked for that a call leaves out, or so few places are taken."""
     callee, _, what = subject.removesuffix(")").partition("(")
-    found = dotted(world, callee)
-    taken = search.signature(world, found)
+    found = dotted(package_set, callee)
+    taken = search.signature(package_set, found)
     if taken is None:
         return None
     if not what.isdecimal():
         return any(one.name == what and not one.default for one in taken.parameters)
-    if isinstance(search.follow(world, found).definition, Function) and found.owner is not None:
+    if (
+        isinstance(search.follow(package_set, found).definition, Function)
+        and found.owner is not None
+    ):
         return None  # it is unknown whether self is among the places
     places = [one for one in taken.parameters if one.kind != "keyword"]
     return not taken.varargs and len(places) <= int(what)
 
 
-def _has_registered(world: PackageSet, subject: str) -> bool | None:
+def _has_registered(package_set: PackageSet, subject: str) -> bool | None:
     name = subject.rpartition("(")[2].removesuffix(")")
     rules = policy.load()
-    return any(registries.has(world, rules, package, name) for package in world.packages)
+    return any(
+        registries.has(package_set, rules, package, name) for package in package_set.packages
+    )
 
 
 _ASKS: dict[Relation, Callable[[PackageSet, str], bool | None]] = {
@@ -250,17 +257,17 @@ def _absent(found: search.LookupResult) -> bool | None:
     return None if found.state == "unknown" else found.state == "absent"
 
 
-def dotted(world: PackageSet, path: str) -> search.LookupResult:
+def dotted(package_set: PackageSet, path: str) -> search.LookupResult:
     """What a path from the top of a package refers to: "vllm.SamplingParams", or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
-    facts = world.module(first)
+    facts = package_set.module(first)
     if not isinstance(facts, ModuleFacts):
         return search.LookupResult(state="unknown" if facts is not None else "absent")
     found = search.LookupResult(state="defined", definition=facts, home=facts)
     for part in rest:
         if found.state != "defined":
             break
-        found = search.member(world, found, part)
+        found = search.member(package_set, found, part)
     return found
 
 
@@ -278,9 +285,9 @@ def asks(shelf: Shelf, evidence: Evidence, release: PackageRelease) -> bool:
     key = ("asks", evidence.relation, subject, file, shapes, wheel.sha256)
 
     def _ask() -> bool:
-        world = shelf.world({evidence.package: release})
+        package_set = shelf.package_set({evidence.package: release})
         return any(
-            _uses(facts, evidence, shapes) for facts in _files(world, evidence.package, file)
+            _uses(facts, evidence, shapes) for facts in _files(package_set, evidence.package, file)
         )
 
     return shelf.remembered(key, _ask, bool)
@@ -295,10 +302,10 @@ def _shapes(shelf: Shelf, evidence: Evidence) -> tuple[_Shape, ...]:
     own = shelf.release(evidence.package, evidence.version)
     if own is None:
         return ()
-    world = shelf.world({evidence.package: own})
+    package_set = shelf.package_set({evidence.package: own})
     return tuple(
         _shape(call)
-        for facts in _files(world, evidence.package, evidence.file)
+        for facts in _files(package_set, evidence.package, evidence.file)
         for call in facts.calls
         if call.line == evidence.line and _calls(call, evidence.subject)
     )
@@ -314,15 +321,15 @@ def _calls(call: Call, subject: str) -> bool:
     return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
 
 
-def _files(world: PackageSet, package: str, file: str) -> Iterator[ModuleFacts]:
+def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleFacts]:
     """The module of `file`, else those of files with its name."""
-    modules = world.modules_of(package)
+    modules = package_set.modules_of(package)
     name = file.rpartition("/")[2]
     same = [module for module, path in modules.items() if path == file]
     if not same and name != "__init__.py":
         same = [module for module, path in modules.items() if path.endswith(f"/{name}")]
     for module in sorted(same):
-        facts = world.module(module)
+        facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
             yield facts
 

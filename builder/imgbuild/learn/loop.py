@@ -146,16 +146,16 @@ def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
 
 def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
     """Errors on the main path, from code, METADATA and older releases of the packages."""
-    world = world_of(resolution, shelf)
+    package_set = package_set_of(resolution, shelf)
 
     def _past(path: MainPath) -> list[Finding]:
-        return removed_attributes.check(world, path, lambda: shelf)
+        return removed_attributes.check(package_set, path, lambda: shelf)
 
-    path = main_path(world, widened(world, terms.added))
-    return audit(world, terms, checks=READABLE, path=path, past=_past)
+    path = main_path(package_set, widened(package_set, terms.added))
+    return audit(package_set, terms, checks=READABLE, path=path, past=_past)
 
 
-def world_of(resolution: Resolution, shelf: Shelf) -> PackageSet:
+def package_set_of(resolution: Resolution, shelf: Shelf) -> PackageSet:
     """The package set of a resolution; what is not in the store is read from its index."""
     rules = shelf.catalogue.rules
 

@@ -40,39 +40,41 @@ class Read(msgspec.Struct, frozen=True):
     subject: str
 
 
-def check(world: PackageSet, path: MainPath, open_shelf: Callable[[], Shelf]) -> list[Finding]:
+def check(
+    package_set: PackageSet, path: MainPath, open_shelf: Callable[[], Shelf]
+) -> list[Finding]:
     """Reads of attributes that were there when the reader was written, and are gone.
 
     `open_shelf` gives the releases of packages; it is not called where nothing is read like that.
     """
     shelf: Shelf | None = None
     found: dict[tuple[str, int, str], Finding] = {}
-    for read in _reads(world, path):
+    for read in _reads(package_set, path):
         # One finding is enough for a union of classes that lack the same.
         key = (read.facts.module, read.line, read.subject.rpartition(".")[2])
         if key in found:
             continue
         shelf = shelf or open_shelf()
-        if _had(world, shelf, read):
-            place = place_of(world, read.facts, read.line, read.entry)
+        if _had(package_set, shelf, read):
+            place = place_of(package_set, read.facts, read.line, read.entry)
             if place is not None:
                 found[key] = finding(
-                    world,
+                    package_set,
                     CHECK,
                     place,
                     relation=Relation.ATTRIBUTE,
                     other=read.other,
                     subject=read.subject,
                     text=f"reads {read.subject}, which {read.other} "
-                    f"{world.version(read.other)} has no longer",
+                    f"{package_set.version(read.other)} has no longer",
                     error=True,
                 )
     return list(found.values())
 
 
-def _had(world: PackageSet, shelf: Shelf, read: Read) -> bool:
+def _had(package_set: PackageSet, shelf: Shelf, read: Read) -> bool:
     """Whether the other package had the attribute when the reader's release was uploaded."""
-    own = shelf.release(read.own, world.version(read.own) or "0")
+    own = shelf.release(read.own, package_set.version(read.own) or "0")
     then = at_time(shelf.releases(read.other), own.uploaded if own is not None else None)
     if own is None or then is None:
         return False
@@ -86,19 +88,21 @@ def _had(world: PackageSet, shelf: Shelf, read: Read) -> bool:
     return lacks(shelf, evidence, then) is False
 
 
-def _reads(world: PackageSet, path: MainPath) -> Iterator[Read]:
+def _reads(package_set: PackageSet, path: MainPath) -> Iterator[Read]:
     for module in path.modules():
-        facts = world.module(module)
+        facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
             for fact in facts.attributes:
-                yield from _read(world, path, facts, fact)
+                yield from _read(package_set, path, facts, fact)
 
 
-def _read(world: PackageSet, path: MainPath, facts: ModuleFacts, fact: Attribute) -> Iterator[Read]:
+def _read(
+    package_set: PackageSet, path: MainPath, facts: ModuleFacts, fact: Attribute
+) -> Iterator[Read]:
     how = path.reached(facts.module, scopes(facts).runner(fact.scope)) if fact.receiver else None
     if how is None or how.level >= Level.REMOTE:
         return
-    course = judge(world, fact.guards)
+    course = judge(package_set, fact.guards)
     if (
         not course.runs
         or not course.clear
@@ -106,31 +110,35 @@ def _read(world: PackageSet, path: MainPath, facts: ModuleFacts, fact: Attribute
         or fact.expression in course.asked
     ):
         return
-    own, name = world.owner(facts.module), fact.expression.rpartition(".")[2]
-    for path_to, holder in _classes(world, facts, fact.receiver, fact.scope):
-        other = world.owner(holder.home.module) if holder.home is not None else None
+    own, name = package_set.owner(facts.module), fact.expression.rpartition(".")[2]
+    for path_to, holder in _classes(package_set, facts, fact.receiver, fact.scope):
+        other = package_set.owner(holder.home.module) if holder.home is not None else None
         if own is None or other is None or other == own or other not in policy.load().walk:
             continue
-        open_ended = search.member(world, holder, name).state == "unknown"
-        if open_ended and silent(world, holder, name) and not _defines(world, other, name):
+        open_ended = search.member(package_set, holder, name).state == "unknown"
+        if (
+            open_ended
+            and silent(package_set, holder, name)
+            and not _defines(package_set, other, name)
+        ):
             yield Read(facts, fact.line, how.entry, own, other, f"{path_to}.{name}")
 
 
-def _defines(world: PackageSet, package: str, name: str) -> bool:
+def _defines(package_set: PackageSet, package: str, name: str) -> bool:
     """Whether any class of the package, a subclass perhaps, gives itself something of that name."""
     word = re.escape(name)
     given = re.compile(rf"def {word}\b|\b{word}\b\s*[:=]|[\"']{word}[\"']".encode())
-    roots = {module.partition(".")[0] for module in world.modules_of(package)}
-    return any(given.search(world.books[package].text(root).source) for root in sorted(roots))
+    roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
+    return any(given.search(package_set.books[package].text(root).source) for root in sorted(roots))
 
 
 def _classes(
-    world: PackageSet, facts: ModuleFacts, receiver: str, scope: str
+    package_set: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, LookupResult]]:
     """The classes that a receiver may be of, one or those of a union, by their path for readers."""
-    found = search.class_of(world, facts, receiver, scope=scope)
+    found = search.class_of(package_set, facts, receiver, scope=scope)
     text, home = receiver, facts
-    named = search.resolve(world, facts, receiver.removesuffix("()"), scope=scope)
+    named = search.resolve(package_set, facts, receiver.removesuffix("()"), scope=scope)
     if isinstance(found.definition, Class):
         if named.trace:
             yield named.trace[0].lstrip("*").replace(":", "."), found
@@ -139,7 +147,7 @@ def _classes(
         text, home, scope = named.definition.value, named.home, ""
     for part in parts(text):
         if part != receiver:
-            yield from _classes(world, home, part, scope)
+            yield from _classes(package_set, home, part, scope)
 
 
 def parts(text: str) -> list[str]:

@@ -390,7 +390,7 @@ def _target(row: Extension, found: PublishedTarget, base: str) -> Target:
         env=row.env,
         labels=row.labels,
         waive=row.waive,
-        proof=row.proof,
+        tested=row.tested,
     )
 
 

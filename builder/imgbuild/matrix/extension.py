@@ -24,9 +24,9 @@ from imgbuild.matrix.model import (
     Name,
     Package,
     PackageIndex,
-    Proof,
     Registry,
     Sdists,
+    Tested,
     Variable,
     Version,
     Waivers,
@@ -131,7 +131,7 @@ class Extension(_Strict, frozen=True):
         tuple[str, ...] | None, msgspec.Meta(description="instead of the published target's")
     ] = None
     waive: Waivers = ()
-    proof: Proof = ""
+    tested: Tested = ""
 
 
 class Extensions(_Strict, frozen=True):

@@ -294,7 +294,7 @@ class Waiver(Strict, frozen=True):
 Waivers = Annotated[
     tuple[Waiver, ...], msgspec.Meta(description="findings of the audit that are accepted")
 ]
-Proof = Annotated[str, msgspec.Meta(description="what is known to have run, in words")]
+Tested = Annotated[str, msgspec.Meta(description="what is known to have run, in words")]
 Registry = Annotated[
     Repository | None, msgspec.Meta(description="where the images and their bases are published")
 ]
@@ -342,7 +342,7 @@ class Target(Strict, frozen=True):
     env: Variables = {}
     labels: Labels = {}
     waive: Waivers = ()
-    proof: Proof = ""
+    tested: Tested = ""
 
 
 class Matrix(Strict, frozen=True):

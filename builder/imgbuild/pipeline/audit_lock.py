@@ -138,7 +138,7 @@ class _Audit:
         with Library(self._store, Blocks(elsewhere)) as library:
             if "elf" in checks or "cuda" in checks:
                 self._read_elves(library)
-            world = open_package_set(
+            package_set = open_package_set(
                 tuple(self._wheels.values()),
                 library,
                 python=base.python,
@@ -147,19 +147,19 @@ class _Audit:
                 locate=self._place,
             )
             return judge.audit(
-                world,
+                package_set,
                 terms,
                 libraries=self._libraries,
                 checks=checks,
-                past=self._past(world, elsewhere, library),
+                past=self._past(package_set, elsewhere, library),
             )
 
     def _past(
-        self, world: PackageSet, elsewhere: LockedRanges, library: Library
+        self, package_set: PackageSet, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
         """As `past_of`; an error of fetching names this target."""
         http, pins = self._inputs.context.http, self._resolution.versions
-        check = past_of(world, elsewhere.indexes, library, http, pins)
+        check = past_of(package_set, elsewhere.indexes, library, http, pins)
 
         def _past(path: MainPath) -> list[Finding]:
             try:
@@ -319,7 +319,7 @@ def audit_pins(
     for package in picked.lacking:
         context.reporter.warn(f"{package} has no wheel for this machine; the audit leaves it out")
     with Library(context.store, Blocks(http)) as library:
-        world = open_package_set(
+        package_set = open_package_set(
             picked.wheels,
             library,
             python=machine.python,
@@ -328,11 +328,13 @@ def audit_pins(
             locate=lambda wheel: picked.urls[wheel.sha256],
             partial=bool(picked.lacking),
         )
-        return audit_with_past(world, survey(world), terms, checks, indexes, library, pins)
+        return audit_with_past(
+            package_set, survey(package_set), terms, checks, indexes, library, pins
+        )
 
 
 def audit_with_past(
-    world: PackageSet,
+    package_set: PackageSet,
     path: MainPath,
     terms: Terms,
     checks: Sequence[str],
@@ -342,12 +344,12 @@ def audit_with_past(
 ) -> Report:
     """The audit of a set of pins whose packages' other releases may be looked into."""
     http = library.http
-    past = past_of(world, lambda: indexes, library, http, pins) if http is not None else None
-    return judge.audit(world, terms, checks=checks, path=path, past=past)
+    past = past_of(package_set, lambda: indexes, library, http, pins) if http is not None else None
+    return judge.audit(package_set, terms, checks=checks, path=path, past=past)
 
 
 def past_of(
-    world: PackageSet,
+    package_set: PackageSet,
     indexes: Callable[[], Indexes],
     library: Library,
     http: Ranges,
@@ -359,8 +361,8 @@ def past_of(
     """
 
     def _shelf() -> Shelf:
-        machine = Tags(python=world.python, glibc=world.glibc, arch=world.arch)
+        machine = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
         rules = Rules(as_of=datetime.date.max, tags=machine, pins=pins)
         return Shelf(Catalogue(indexes(), rules, http, library.store), library, library.store)
 
-    return lambda path: removed_attributes.check(world, path, _shelf)
+    return lambda path: removed_attributes.check(package_set, path, _shelf)

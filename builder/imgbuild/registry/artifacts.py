@@ -1,7 +1,7 @@
 """Documents attached to an image in a registry: OCI artifacts that refer to its manifest.
 
-Whoever may write to a repository may attach to its images: what is read here is what somebody said,
-and callers hold it against the image.
+Anyone who may write to a repository may attach to its images, so callers compare what is read here
+with the image.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def resolve(
 
     A HEAD whose answer lacks the digest, the size or the type, or contradicts the digest that was
     asked for, and a registry that knows no HEAD, are asked by GET. `capability` says who is asked,
-    if not whoever may be.
+    if not any user may be.
     """
     capability = capability or _capability(reference)
 
@@ -147,7 +147,7 @@ def put(
         "PUT",
         lambda: data,
         scopes=(pushing(repository.name),),
-        patience=300.0,
+        read_timeout=300.0,
     )
     told, subject = _accepted(lambda: http.ask(repository.host, hosts.PUSH, request, _read))
     if not told:

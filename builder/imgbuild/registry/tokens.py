@@ -127,7 +127,7 @@ def answer(
 
 
 def _refuse_other_ways(realm: str, url: str) -> None:
-    """Least of all a file of this machine, whose token would go to whoever named it."""
+    """Least of all a file of this machine, whose token would go to anyone who named it."""
     try:
         web = origin(realm).startswith(("http://", "https://")) and urlsplit(realm).hostname
     except ValueError:  # brackets or a port that are none

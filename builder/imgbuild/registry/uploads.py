@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PIECE = 128 * 1024
 CHUNK = 32 * 1024 * 1024  # after a break; what is lost at most by the next one
-PATIENCE = 300.0  # seconds: some registries copy a whole blob before they answer
+COPY_TIMEOUT = 300.0  # seconds: some registries copy a whole blob before they answer
 OCTETS = {"Content-Type": "application/octet-stream"}
 _PROGRESS = 1 << 20
 
@@ -274,7 +274,7 @@ class _Upload:
             return UploadBody(self._source, start, length, self._count) if length else b""
 
         plain = self._request(method, place, {**headers, "Content-Length": str(length)})
-        return msgspec.structs.replace(plain, body=_body, patience=PATIENCE)
+        return msgspec.structs.replace(plain, body=_body, read_timeout=COPY_TIMEOUT)
 
     def _request(self, method: str, place: str, headers: dict[str, str]) -> Request:
         return Request(

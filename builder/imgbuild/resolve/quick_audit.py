@@ -58,7 +58,7 @@ def audit_requested(
         releases = dict(_releases(shelf, versions))
         if len(releases) < 2:
             return QuickAudit()
-        report = audit(shelf.world(releases), Terms(), checks=CHECKS)
+        report = audit(shelf.package_set(releases), Terms(), checks=CHECKS)
         errors = [one for one in report.findings if one.severity is Severity.ERROR]
         learned = lessons(errors, shelf, pinned)
         for entry in learned:

@@ -137,10 +137,10 @@ class Suggestions:
         return None
 
     def _told(
-        self, world: str, requests: Sequence[Demand], cuda: str | None, read: frozenset[str]
+        self, summary: str, requests: Sequence[Demand], cuda: str | None, read: frozenset[str]
     ) -> str:
         """A suggestion in words: with its torch, and what was not read of its packages."""
-        text = _with_torch(world, conflict.torch_of(self.facts, requests, cuda))
+        text = _with_torch(summary, conflict.torch_of(self.facts, requests, cuda))
         unread = [w.package for w in requests if w.package not in read and w.package != TORCH]
         if not unread:
             return text
@@ -223,14 +223,14 @@ def _key(requests: Iterable[Demand]) -> Key:
     return frozenset((requested.package, requested.spec) for requested in requests)
 
 
-def _with_torch(world: str, torch: TorchBuild | None) -> str:
+def _with_torch(summary: str, torch: TorchBuild | None) -> str:
     if torch is None or torch.cuda is None:
-        return world
+        return summary
     own = f"torch {torch.version}"
     return (
-        f"{world} for CUDA {torch.cuda}"
-        if world == own
-        else f"{world}, with {own} for CUDA {torch.cuda}"
+        f"{summary} for CUDA {torch.cuda}"
+        if summary == own
+        else f"{summary}, with {own} for CUDA {torch.cuda}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The matrix as a table: targets, their versions, their architectures, where they were proven.
+"""The matrix as a table: targets, their versions, their architectures, where they were tested.
 
 Input: a matrix and selected targets. Output: rows as values, and those as text or Markdown.
 """
@@ -15,8 +15,8 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import seal as seals
 from imgbuild.project import Project
-from imgbuild.smoke import proofs
-from imgbuild.smoke.records import NO_PROOF, TIERS, Run, words
+from imgbuild.smoke import recording
+from imgbuild.smoke.records import NO_RECORD, TIERS, Run, words
 from imgbuild.values import Arch, Bytes, Digest
 
 # The packages that have a column of their own, where any shown target pins them; the rest of the
@@ -31,21 +31,21 @@ NONE = "-"
 
 # What `imgbuild list --into` writes between these lines; the first one names the command.
 BEGIN, END = "<!-- images -->", "<!-- /images -->"
-MADE = "<!-- made from locks and proofs by: imgbuild list --into README.md -->"
+MADE = "<!-- made from locks and test records by: imgbuild list --into README.md -->"
 
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
     """A sealed image: its manifest's digest, what a pull moves in bytes, what proves it.
 
-    `runs` are those that count, of each tier on each kind of GPU the latest; `proven` says the same
-    in words, or that there is no proof.
+    `runs` are those that count, of each tier on each kind of GPU the latest; `tested` says the same
+    in words, or that there is not a test record.
     """
 
     arch: Arch
     digest: Digest
     size: Bytes
     runs: tuple[Run, ...] = ()
-    proven: str = NO_PROOF
+    tested: str = NO_RECORD
 
 
 class TableRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     pins: dict[str, str]
     indexes: dict[str, str]
     exclude: dict[Arch, str]
-    proof: str
+    tested: str
     state: str = ""
     reasons: tuple[str, ...] = ()
     images: tuple[TableImage, ...] = ()
@@ -78,7 +78,7 @@ def picture(arch: Arch, digest: Digest, size: Bytes, runs: Sequence[Run]) -> Tab
     """An image and the runs that count for it."""
     told = "; ".join(words(run) for run in runs)
     return TableImage(
-        arch=arch, digest=digest, size=size, runs=tuple(runs), proven=told or NO_PROOF
+        arch=arch, digest=digest, size=size, runs=tuple(runs), tested=told or NO_RECORD
     )
 
 
@@ -98,7 +98,7 @@ def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
             pins=item.target.pins,
             indexes=item.target.indexes,
             exclude=item.target.exclude,
-            proof=" ".join(item.target.proof.split()),
+            tested=" ".join(item.target.tested.split()),
         )
         for item in selected
     )
@@ -148,19 +148,19 @@ def _cells(table: Sequence[TableRow]) -> list[list[str]]:
     packages = [name for name in COLUMNS if any(name in row.pins for row in table)]
     also = ["also"] * any(_also(row) for row in table)
     state = ["state"] * any(row.state for row in table)
-    proven = ["proven"] * any(row.images for row in table)
-    told = [*state, *proven]
+    tested = ["tested"] * any(row.images for row in table)
+    told = [*state, *tested]
     head = ["target", "CUDA", "Python", *packages, *also, "flashinfer", "arch", "as of", *told]
     lines = (_line(row, packages, also=bool(also), state=bool(state)) for row in table)
-    ends = ([" / ".join(_proofs(row)) or NONE for _ in proven] for row in table)
+    ends = ([" / ".join(_records(row)) or NONE for _ in tested] for row in table)
     return [head, *([*line, *end] for line, end in zip(lines, ends, strict=True))]
 
 
 def images(table: Sequence[TableRow]) -> list[str]:
-    """Lines of a Markdown table of the images there are: sizes as a pull moves them, and proofs."""
+    """A Markdown table of the images: what a pull of each moves, and its test records."""
     own = ("torch", "vllm", "trl", "verl")
     sealed = [row for row in table if row.images]
-    head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "proven"]
+    head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "tested"]
     body = [
         [
             f"`{row.target}`",
@@ -168,7 +168,7 @@ def images(table: Sequence[TableRow]) -> list[str]:
             *(row.pins.get(name, NONE) for name in own),
             _also(row) or NONE,
             "<br>".join(f"{one.arch} {one.size / 1e9:.1f} GB" for one in row.images),
-            "<br>".join(_proofs(row)),
+            "<br>".join(_records(row)),
         ]
         for row in sealed
     ]
@@ -183,11 +183,11 @@ def into(text: str, lines: Sequence[str]) -> str | None:
     return before + "\n".join(lines) + after if begin and end else None
 
 
-def _proofs(row: TableRow) -> list[str]:
-    """Of each image, where it was proven: "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
+def _records(row: TableRow) -> list[str]:
+    """Of each image, where it was tested: "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
     several = len(row.images) > 1
     return [
-        f"{f'{found.arch} ' if several else ''}{short(found.digest)}: {found.proven}"
+        f"{f'{found.arch} ' if several else ''}{short(found.digest)}: {found.tested}"
         for found in row.images
     ]
 
@@ -219,7 +219,7 @@ def shown(project: Project, row: TableRow) -> TableRow:
     if not path.exists():
         return row
     sealed = codec.read(path, seals.Seal, what="seal", hint=locks.damaged(row.target))
-    runs = proofs.counting(project, sealed)
+    runs = recording.counting(project, sealed)
     found = [
         picture(arch, sealed.arch[arch].manifest, sealed.arch[arch].size, runs[arch])
         for arch in row.arch

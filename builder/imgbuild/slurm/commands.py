@@ -66,7 +66,7 @@ def wait(
 
 
 def ended(number: str) -> JobEnd:
-    """Wait for the end of a job, whoever submitted it; an interrupt leaves it as it is.
+    """Wait for the end of a job of any user; an interrupt leaves the job as it is.
 
     WorkFailed if Slurm is silent for long.
     """

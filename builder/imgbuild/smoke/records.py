@@ -21,11 +21,11 @@ from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.report import Tier
 from imgbuild.values import Arch, Digest, sha256
 
-LEDGER_FORMAT = 1
+RECORDS_FORMAT = 1
 FILE = "smoke.json"
 REMEDY = "restore it from git; `imgbuild smoke --record` and `--import` write it"
 TIERS: tuple[Tier, ...] = get_args(Tier)
-NO_PROOF = "no test record for this digest"
+NO_RECORD = "no test record for this digest"
 # Packages whose versions a run lists; the lock of the same configuration has the others.
 ASKED = (
     "torch", "vllm", "sglang", "transformers", "trl", "verl", "tensordict", "deepspeed", "unsloth",
@@ -61,8 +61,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wall-clock time of container and tests. `passed`, `failed` and `skipped` are numbers of cases;
     `jobs` ran at a time, `share` of them on the GPUs. `through` says what it ran in (PLACES), `sif`
     is the digest of the SIF if there was one. `caches` is the content of the image's caches at the
-    start, "" if unknown. `stranger`: the user was not in the image's /etc/passwd, and its files
-    were read-only. `report` is the path of the full report in the project, "" if it is not kept.
+    start, "" if unknown. `arbitrary_user`: the user was not in the image's /etc/passwd, and its
+    files were read-only. `report` is the path of the full report in the project, "" if not kept.
     """
 
     date: Moment
@@ -81,7 +81,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     first: FirstFailure | None = None
     through: str
     sif: Digest | None = None
-    stranger: bool = False
+    arbitrary_user: bool = False
     jobs: Annotated[int, msgspec.Meta(ge=1)] = 1
     share: Annotated[int, msgspec.Meta(ge=1)] = 1
     caches: str = ""
@@ -104,31 +104,31 @@ class ImageContent(msgspec.Struct, frozen=True, kw_only=True):
     diff_ids: tuple[Digest, ...]
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+class SmokeRecords(msgspec.Struct, frozen=True, kw_only=True):
     """All runs of a target, sorted by date. `images`: digest of a configuration → its content."""
 
-    format: int = LEDGER_FORMAT
+    format: int = RECORDS_FORMAT
     target: str
     images: dict[Digest, ImageContent] = {}
     runs: tuple[Run, ...] = ()
 
 
-def ledger_path(images: Path, target: str) -> Path:
+def records_path(images: Path, target: str) -> Path:
     """The path of the test records of `target` in the folder `images`."""
     return images / target / FILE
 
 
-def read_ledger(images: Path, target: str) -> Ledger:
+def read_records(images: Path, target: str) -> SmokeRecords:
     """The test records of `target`, empty if there are none.
 
     InputError, with all problems, if the file is damaged; LockStale if it has another format.
     """
-    path = ledger_path(images, target)
+    path = records_path(images, target)
     if not path.exists():
-        return Ledger(target=target)
-    found = codec.read(path, Ledger, what="file of test records", hint=REMEDY)
-    if found.format != LEDGER_FORMAT:
-        message = f"{path}: unsupported format {found.format} (expected {LEDGER_FORMAT})"
+        return SmokeRecords(target=target)
+    found = codec.read(path, SmokeRecords, what="file of test records", hint=REMEDY)
+    if found.format != RECORDS_FORMAT:
+        message = f"{path}: unsupported format {found.format} (expected {RECORDS_FORMAT})"
         raise LockStale(message, hint="use the imgbuild that wrote it")
     problems = tuple(_faults(found, target, str(path)))
     if problems:
@@ -138,7 +138,7 @@ def read_ledger(images: Path, target: str) -> Ledger:
     return found
 
 
-def _faults(found: Ledger, target: str, file: str) -> Iterable[Problem]:
+def _faults(found: SmokeRecords, target: str, file: str) -> Iterable[Problem]:
     def _problem(path: str, message: str, value: object, expected: str = "") -> Problem:
         return Problem(
             file=file, path=path, message=message, value=str(value), expected=expected or None
@@ -166,14 +166,16 @@ def _faults(found: Ledger, target: str, file: str) -> Iterable[Problem]:
         yield _problem(f"images.{config}", "no run refers to it", config)
 
 
-def merge(ledger: Ledger, runs: Iterable[Run], images: Mapping[Digest, ImageContent]) -> Ledger:
-    """`ledger` with `runs`, whose contents are in `images`; a run with the same key is replaced."""
-    together = {run.key: run for run in (*ledger.runs, *runs)}
+def merge(
+    recorded: SmokeRecords, runs: Iterable[Run], images: Mapping[Digest, ImageContent]
+) -> SmokeRecords:
+    """`recorded` with `runs`, whose contents are in `images`; a run of the same key is replaced."""
+    together = {run.key: run for run in (*recorded.runs, *runs)}
     ordered = tuple(run for _, run in sorted(together.items()))
-    contents = {**ledger.images, **images}
+    contents = {**recorded.images, **images}
     named = sorted({run.config for run in ordered})
     return msgspec.structs.replace(
-        ledger, images={config: contents[config] for config in named}, runs=ordered
+        recorded, images={config: contents[config] for config in named}, runs=ordered
     )
 
 
@@ -188,22 +190,22 @@ def add(
 
     Several processes may do so at once. InputError if the file is damaged; it is not overwritten.
     """
-    with store.exclusive(f"proofs-{sha256(str(ledger_path(images, target)).encode())}"):
-        known = read_ledger(images, target)
-        return codec.write(ledger_path(images, target), merge(known, runs, contents))
+    with store.exclusive(f"records-{sha256(str(records_path(images, target)).encode())}"):
+        known = read_records(images, target)
+        return codec.write(records_path(images, target), merge(known, runs, contents))
 
 
 def counting(
-    ledger: Ledger, arch: Arch, config: Digest, diff_ids: tuple[Digest, ...]
+    recorded: SmokeRecords, arch: Arch, config: Digest, diff_ids: tuple[Digest, ...]
 ) -> tuple[Run, ...]:
     """The runs that count for an image: the latest of each tier on each kind of GPU, by tier.
 
     Empty if the recorded content of `config` differs from `diff_ids`.
     """
-    if ledger.images.get(config) != ImageContent(diff_ids=diff_ids):
+    if recorded.images.get(config) != ImageContent(diff_ids=diff_ids):
         return ()
     latest: dict[tuple[int, tuple[str, ...]], Run] = {}
-    for run in ledger.runs:
+    for run in recorded.runs:
         if (run.config, run.arch) == (config, arch):
             kind = (TIERS.index(run.tier), tuple(sorted(set(run.gpu))))
             latest[kind] = max(latest.get(kind, run), run, key=lambda one: (one.date, not one.good))

@@ -2,7 +2,7 @@
 
 Read are the reports of `imgbuild smoke`, as values or as a file that `--json` wrote, and folders of
 an unpacked run: machine.json (image, host, exit status) and report.json (the tests' own report).
-Each tier becomes a `ImageRun`, which `proofs` compares with the target's digests.
+Each tier becomes a `ImageRun`, which `recording` compares with the target's digests.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _of_folder(folder: Path, project: Project) -> ImageRun:
         seconds=machine.seconds,
         through=machine.through,
         sif=machine.sif,
-        stranger=by_apptainer,
+        arbitrary_user=by_apptainer,
         jobs=machine.jobs,
         # Older tools wrote what was asked for; tiers other than gpu never shared.
         share=machine.share if machine.tier == "gpu" else 1,
@@ -202,6 +202,6 @@ def _below(path: Path, project: Project) -> str:
 
 
 def refuse(place: str, why: str, *, hint: str = AGAIN) -> NoReturn:
-    """InputError: what stands in `place` is no proof."""
-    message = f"{place} is no proof: {why}"
+    """InputError: what stands in `place` is not a test record."""
+    message = f"{place} is not a test record: {why}"
     raise InputError(message, hint=hint)

@@ -1,6 +1,6 @@
 """The result of a run of the smoke tests: a report with its image, engine, GPUs and time.
 
-`imgbuild smoke --json` writes it, and `proofs` makes a test record of it.
+`imgbuild smoke --json` writes it, and `recording` makes a test record of it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ STOPPED = "smoke tests"  # the name of the only case of a tier that could not be
 class How(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run.
 
-    `patience` multiplies the time limits, for emulated or loaded machines; `model` is a folder of
-    this machine with a model that replaces the tiny one. `jobs` cases run at a time, `share` of
+    `timeout_factor` multiplies the time limits, for emulated or loaded machines; `model` is a
+    folder of a model that replaces the tiny one. `jobs` cases run at a time, `share` of
     them on the GPUs in the gpu tier; `only` are shell patterns of their names: "nccl|vllm*".
     """
 
-    patience: float = 1.0
+    timeout_factor: float = 1.0
     model: Path | None = None
     jobs: int = 1
     share: int = 1
@@ -50,15 +50,15 @@ class Tested(Report, frozen=True, kw_only=True):
 
     `digest` and `config` are those of the image on its architecture, "" if no image was tested or
     it is unknown. `gpu` are the names of the GPUs and `driver` is its release, if a GPU tier found
-    them. `started` is in UTC; `seconds` is the wall-clock time of container and tests. `stranger`:
-    the user was not in the image's /etc/passwd, and its files were read-only. `jobs`, `share` and
-    `only` are as in `How`; `model` is the name of the model's folder if one was given.
+    them. `started` is in UTC; `seconds` is the wall-clock time of container and tests.
+    `arbitrary_user`: the user was not in the image's /etc/passwd, and its files were read-only.
+    `jobs`, `share` and `only` are as in `How`; `model` is the name of the model's folder if one was given.
     """
 
     digest: str = ""
     config: str = ""
     through: str = ""
-    stranger: bool = False
+    arbitrary_user: bool = False
     gpu: tuple[str, ...] = ()
     driver: str = ""
     started: str = ""
@@ -70,7 +70,7 @@ class Tested(Report, frozen=True, kw_only=True):
 
 
 def ran(
-    report: Report, result: Result, through: Through, how: How, *, stranger: bool = False
+    report: Report, result: Result, through: Through, how: How, *, arbitrary_user: bool = False
 ) -> Tested:
     """The result of the run of `report`, whose process `result` has just ended."""
     ended = datetime.datetime.now(datetime.UTC)
@@ -78,7 +78,7 @@ def ran(
     return Tested(
         **{name: getattr(report, name) for name in Report.__struct_fields__},
         through=through,
-        stranger=stranger,
+        arbitrary_user=arbitrary_user,
         gpu=gpu,
         driver=driver,
         started=stamp(ended - datetime.timedelta(seconds=result.seconds)),

@@ -38,8 +38,8 @@ EXPECT = "expect.json"
 FORMAT = 1
 MODEL = "/model"
 Tier = reports.Tier
-# The user and group id for `stranger`, which the image's /etc/passwd does not have.
-STRANGER = (54321, 54321)
+# The user and group id for `arbitrary_user`, which the image's /etc/passwd does not have.
+ARBITRARY_USER = (54321, 54321)
 USUAL = How()
 GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and the number of GPUs they need
 
@@ -101,13 +101,13 @@ def smoke(
     through: str | None,
     store: Store,
     how: How = USUAL,
-    stranger: bool = False,
+    arbitrary_user: bool = False,
     reporter: Reporter = SILENT,
 ) -> Iterator[Tested]:
     """Run `tiers` in the image of `layout` on `arch`, and yield a report for each.
 
     `through` is "docker", "podman" or "root"; None means a running engine, else a root folder. With
-    `stranger` the image's files are read-only and the user is not in its /etc/passwd, as on
+    `arbitrary_user` the image's files are read-only and the user is not in its /etc/passwd, as on
     clusters. InputError if the layout has no image for `arch`, ToolMissing if the named engine is
     not running, WorkFailed if the tests could not run.
     """
@@ -121,10 +121,12 @@ def smoke(
         for tier in tiers:
             command = command_line(lock.settings.prefix, tier, how)
             with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
-                settings = _container(tier, how.model, stranger=stranger)
+                settings = _container(tier, how.model, arbitrary_user=arbitrary_user)
                 result = _in_container(found, loaded.reference, command, expected, settings)
             report = read_report(result, expected, tier, reporter=reporter)
-            yield of_image(image, ran(report, result, found.kind, how, stranger=stranger))
+            yield of_image(
+                image, ran(report, result, found.kind, how, arbitrary_user=arbitrary_user)
+            )
         return
     with run_in_image.root_folder(layout, arch, store, reporter=reporter) as root:
         settings_ = run_in_image.running(layout, arch)
@@ -137,7 +139,7 @@ def smoke(
                 settings=settings_,
                 store=store,
                 how=how,
-                stranger=stranger,
+                arbitrary_user=arbitrary_user,
                 reporter=reporter,
             )
             yield of_image(image, made)
@@ -158,7 +160,7 @@ def smoke_root(
     settings: run_in_image.CommandConfig,
     store: Store,
     how: How = USUAL,
-    stranger: bool = False,
+    arbitrary_user: bool = False,
     reporter: Reporter = SILENT,
 ) -> Tested:
     """Run `tier` in the folder `root` with the unpacked image; `settings` is its configuration."""
@@ -181,12 +183,12 @@ def smoke_root(
                 env=env,
                 binds=binds,
                 cwd=settings.workdir,
-                user=STRANGER if stranger else (user.uid, user.gid),
+                user=ARBITRARY_USER if arbitrary_user else (user.uid, user.gid),
                 network=False,
-                readonly=stranger,
+                readonly=arbitrary_user,
             )
     report = read_report(result, expected, tier, reporter=reporter)
-    return ran(report, result, "root", how, stranger=stranger)
+    return ran(report, result, "root", how, arbitrary_user=arbitrary_user)
 
 
 def smoke_here(
@@ -229,7 +231,11 @@ def command_line(
 ) -> list[str]:
     """The command line of smoke_tests/run.py in the folder `place`, with a model in `model`."""
     words = [f"{prefix}/bin/python", f"{place}/run.py", "--json", f"--tier={tier}"]
-    words += [f"--expect={place}/{EXPECT}", f"--patience={how.patience}", f"--only={how.only}"]
+    words += [
+        f"--expect={place}/{EXPECT}",
+        f"--timeout-factor={how.timeout_factor}",
+        f"--only={how.only}",
+    ]
     words += [f"--jobs={how.jobs}", f"--share={how.share}"]
     return [*words, *([f"--model={model}"] if how.model else [])]
 
@@ -246,19 +252,19 @@ def write(expected: Expectation, scratch: Path) -> Path:
     return folder
 
 
-def _container(tier: Tier, model: Path | None, *, stranger: bool) -> engine.ContainerOptions:
+def _container(tier: Tier, model: Path | None, *, arbitrary_user: bool) -> engine.ContainerOptions:
     """The options of a container for `tier`. NCCL needs more shared memory than the usual 64 MB."""
     # The tests are in a volume, since no files can be copied into a read-only root.
     options = [f"--volume={PLACE}", *(["--shm-size=8g"] if tier in GPU_TIERS else [])]
     if model is not None:
         options.append(f"--volume={model}:{MODEL}:ro")
-    if stranger:
+    if arbitrary_user:
         options += ["--read-only", "--tmpfs=/tmp:rw,exec,nosuid,mode=1777"]
     return engine.ContainerOptions(
         env=driver.chosen() if tier in GPU_TIERS else {},
         network=False,
         gpus=tier in GPU_TIERS,
-        user=":".join(map(str, STRANGER)) if stranger else None,
+        user=":".join(map(str, ARBITRARY_USER)) if arbitrary_user else None,
         options=tuple(options),
     )
 

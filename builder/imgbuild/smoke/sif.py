@@ -68,11 +68,11 @@ def smoke_file(
                 work=work,
                 workdir=lock.settings.workdir,
                 gpus=tier in run.GPU_TIERS,
-                user=run.STRANGER,
+                user=run.ARBITRARY_USER,
                 env=driver.chosen() if tier in run.GPU_TIERS else {},
             )
             command = run.command_line(lock.settings.prefix, tier, how)
             with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):
                 result = apptainer.run(program, image, command, settings)
             report = run.read_report(result, expected, tier, reporter=reporter)
-            yield ran(report, result, "apptainer", how, stranger=True)
+            yield ran(report, result, "apptainer", how, arbitrary_user=True)

@@ -89,8 +89,8 @@ def _clean() -> list[str]:
         f"{name}={os.environ[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in os.environ
     ]
     # A page may wait for a build from an sdist; what fails at the local index fails again.
-    patience = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
-    return [process.find("env", remedy="install coreutils"), "-i", *kept, *patience]
+    timeouts = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
+    return [process.find("env", remedy="install coreutils"), "-i", *kept, *timeouts]
 
 
 def ask(

@@ -129,8 +129,8 @@ def document(
     """Whether an attached SBOM, and the statement of it, is one of `dues`.
 
     These follow from the lock; there are several where it was attached with several states of what
-    is known of its packages. Others may lie there too, of an earlier push or of whoever can write:
-    they are named. One that the key signed and that differs is of another version of imgbuild:
+    is known of its packages. Others may be there, of an earlier push or of another writer: they
+    are named. One that the key signed and that differs is of another version of imgbuild:
     Unchecked.
     """
     if not attached and not found:

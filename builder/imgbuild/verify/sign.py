@@ -1,6 +1,6 @@
 """Signs an image that is already in a registry, after verifying it.
 
-What others attached is never signed: whoever can write to the registry could have a builder or a
+What others attached is never signed: anyone who can write to the registry could have a builder or a
 commit of their choice vouched for.
 """
 

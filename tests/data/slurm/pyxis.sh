@@ -104,15 +104,15 @@ remove() {
 # which half is for files.
 # Not by `ray stop`: that ends every Ray of yours on the node, that of another job too.
 leave() {
-  local status=$? patience=10 late
+  local status=$? grace=10 late
   set +e
   trap - EXIT TERM INT
   trap '' PIPE
   if [ -z "$told" ]; then :
-  elif scontrol show job "$SLURM_JOB_ID" 2>/dev/null | grep -q 'JobState=RUNNING'; then patience=45
-  else patience=$(scontrol show config | awk '$1 == "KillWait" {print int($3 / 2)}'); fi
+  elif scontrol show job "$SLURM_JOB_ID" 2>/dev/null | grep -q 'JobState=RUNNING'; then grace=45
+  else grace=$(scontrol show config | awk '$1 == "KillWait" {print int($3 / 2)}'); fi
   scancel --quiet --signal=TERM "$SLURM_JOB_ID"
-  for ((second = 0; second < ${patience:-10}; second++)); do
+  for ((second = 0; second < ${grace:-10}; second++)); do
     [ -n "$(steps)" ] || break
     sleep 1
   done

@@ -37,7 +37,7 @@ BASE = (
 )
 
 
-class World:
+class Sample:
     """An extension of a published target on a registry's image, whose layers are in the cache."""
 
     def __init__(self, folder: Path) -> None:
@@ -70,8 +70,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def sample(tmp_path: Path) -> Sample:
+    return Sample(tmp_path)
 
 
 def recipe(lock: Lock) -> AddedFilesRecipe:
@@ -81,8 +81,8 @@ def recipe(lock: Lock) -> AddedFilesRecipe:
     return found
 
 
-def test_folders_that_are_not_plain_are_locked(world: World) -> None:
-    lock = folders.known(world.lock(PRIVATE, OWNED, "/srv/a", "/new/b"), world.inputs)
+def test_folders_that_are_not_plain_are_locked(sample: Sample) -> None:
+    lock = folders.known(sample.lock(PRIVATE, OWNED, "/srv/a", "/new/b"), sample.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {
         "/etc/ssl/private": AddedFolder(mode="0700"),
@@ -90,24 +90,24 @@ def test_folders_that_are_not_plain_are_locked(world: World) -> None:
     }
 
 
-def test_a_second_time_the_base_is_not_read(world: World) -> None:
-    first = folders.known(world.lock(PRIVATE), world.inputs)
-    for record, _ in world.layers:
-        blob = world.store.blob(record.digest)
+def test_a_second_time_the_base_is_not_read(sample: Sample) -> None:
+    first = folders.known(sample.lock(PRIVATE), sample.inputs)
+    for record, _ in sample.layers:
+        blob = sample.store.blob(record.digest)
         assert blob is not None
         blob.unlink()
-    assert folders.known(world.lock(PRIVATE), world.inputs) == first
+    assert folders.known(sample.lock(PRIVATE), sample.inputs) == first
 
 
-def test_the_image_has_them_as_the_base_has(world: World) -> None:
-    lock = folders.known(world.lock(PRIVATE, OWNED), world.inputs)
+def test_the_image_has_them_as_the_base_has(sample: Sample) -> None:
+    lock = folders.known(sample.lock(PRIVATE, OWNED), sample.inputs)
     own = recipe(lock)
     layer = io.BytesIO()
     write_layer(skeleton.added_members(own, dict.fromkeys(own.files, extended.SCRIPT)), layer)
-    (world.store.root.parent / "own").write_bytes(layer.getvalue())
+    (sample.store.root.parent / "own").write_bytes(layer.getvalue())
     tree = Merged()
-    blobs = [world.store.blob(record.digest) for record, _ in world.layers]
-    for blob in (*blobs, world.store.root.parent / "own"):
+    blobs = [sample.store.blob(record.digest) for record, _ in sample.layers]
+    for blob in (*blobs, sample.store.root.parent / "own"):
         assert blob is not None
         with inflated(blob) as stream:
             tree.add(Reader(stream, str(blob)))
@@ -118,12 +118,12 @@ def test_the_image_has_them_as_the_base_has(world: World) -> None:
     assert found[PRIVATE] == (0o600, 0, 0)
 
 
-def test_where_all_folders_are_plain_the_layer_is_as_it_was(world: World) -> None:
-    before = world.lock("/srv/a", "/opt/b/c")
-    after = folders.known(before, world.inputs)
+def test_where_all_folders_are_plain_the_layer_is_as_it_was(sample: Sample) -> None:
+    before = sample.lock("/srv/a", "/opt/b/c")
+    after = folders.known(before, sample.inputs)
     assert after == before
-    moved = folders.known(world.lock(PRIVATE), world.inputs)
-    ids = [plan(each, Arch.X86_64).layers[-1].id for each in (world.lock(PRIVATE), moved)]
+    moved = folders.known(sample.lock(PRIVATE), sample.inputs)
+    ids = [plan(each, Arch.X86_64).layers[-1].id for each in (sample.lock(PRIVATE), moved)]
     assert ids[0] != ids[1]
 
 
@@ -137,25 +137,25 @@ def test_where_all_folders_are_plain_the_layer_is_as_it_was(world: World) -> Non
      # A folder that nobody names, above others.
      ("/etc", "/etc is a folder there")],
 )  # fmt: skip
-def test_a_file_below_what_cannot_hold_it_is_refused(world: World, place: str, told: str) -> None:
+def test_a_file_below_what_cannot_hold_it_is_refused(sample: Sample, place: str, told: str) -> None:
     with pytest.raises(InputError) as caught:
-        folders.known(world.lock("/srv/a", place), world.inputs)
+        folders.known(sample.lock("/srv/a", place), sample.inputs)
     assert told in caught.value.message
     assert f"targets.ours.files.{place} " in caught.value.message
     if told.endswith("is a folder there"):
         assert caught.value.hint == f"write {place}/train.sh"
 
 
-def test_a_link_in_place_of_a_folder_is_refused(world: World) -> None:
-    lock = world.lock()
+def test_a_link_in_place_of_a_folder_is_refused(sample: Sample) -> None:
+    lock = sample.lock()
     assert lock.extends is not None
     extends = msgspec.structs.replace(lock.extends, links={"/srv": "/data/srv1"})
     with pytest.raises(InputError, match=r"targets\.ours\.links\./srv .* is a folder") as caught:
-        folders.known(msgspec.structs.replace(lock, extends=extends), world.inputs)
+        folders.known(msgspec.structs.replace(lock, extends=extends), sample.inputs)
     assert caught.value.hint == "write /srv/srv1"
 
 
-def test_a_file_in_place_of_a_file_or_of_a_link_is_no_folder(world: World) -> None:
-    lock = folders.known(world.lock("/etc/passwd", "/var/run"), world.inputs)
+def test_a_file_in_place_of_a_file_or_of_a_link_is_no_folder(sample: Sample) -> None:
+    lock = folders.known(sample.lock("/etc/passwd", "/var/run"), sample.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {}

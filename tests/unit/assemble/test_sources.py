@@ -55,7 +55,7 @@ BUILT = BuiltWheel(
 )
 
 
-def world(folder: Path, arch: Arch, debs: tuple[Deb, ...] = DEBS) -> tuple[Lock, Matrix]:
+def sample(folder: Path, arch: Arch, debs: tuple[Deb, ...] = DEBS) -> tuple[Lock, Matrix]:
     """A lock for `arch` with a built wheel, whose sdist and backend lie in a folder."""
     matrix = samples.matrix(indexes={"demo": "own", "backend": "own"}, arch=(arch,))
     own = PackageIndex(url=f"{folder.as_uri()}/", flat=True, upload_times="none")
@@ -93,7 +93,7 @@ def other(arch: Arch) -> Arch:
 def test_a_wheel_is_built_without_a_server_if_its_root_is_here_too(
     tmp_path: Path, here: tuple[LockedFile, ...], needed: bool
 ) -> None:
-    lock, matrix = world(tmp_path, host_arch())
+    lock, matrix = sample(tmp_path, host_arch())
     due = {BUILT.wheel.sha256}
     context = Context(store_of(tmp_path, here), Http(offline=True))
     located = LockSources(lock, matrix, context).locate(due)
@@ -106,7 +106,7 @@ def test_a_lock_without_packages_of_this_machine_needs_debians_archive(
     tmp_path: Path, elsewhere: bool
 ) -> None:
     arch, debs = (other(host_arch()), DEBS) if elsewhere else (host_arch(), ())
-    lock, matrix = world(tmp_path, arch, debs)
+    lock, matrix = sample(tmp_path, arch, debs)
     due = {BUILT.wheel.sha256}
     context = Context(store_of(tmp_path, (TOOLS, *DEBS)), Http(offline=True))
     assert LockSources(lock, matrix, context).locate(due).remote == due
@@ -115,7 +115,7 @@ def test_a_lock_without_packages_of_this_machine_needs_debians_archive(
 def test_offline_it_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
     (tmp_path / SDIST.file).write_bytes(words(SDIST.file))
     (tmp_path / BACKEND.file).write_bytes(words(BACKEND.file))
-    lock, matrix = world(tmp_path, host_arch())
+    lock, matrix = sample(tmp_path, host_arch())
     store = store_of(tmp_path, (TOOLS,))
     inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:

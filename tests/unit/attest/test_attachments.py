@@ -102,7 +102,7 @@ def test_second_time_nothing_moves(place: Place, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_the_registry_lost_stops_no_push_and_is_put_again(place: Place):
-    """A lost blob, by a disk, a registry's own collection of garbage, or a stranger."""
+    """A lost blob, by a disk, a registry's own collection of garbage, or a third party."""
     plan = place.both()
     first = pushed(place, plan)
     whole = dict(place.registry.blobs)
@@ -139,15 +139,15 @@ def test_another_builder_says_so_itself(place: Place, monkeypatch: pytest.Monkey
 
 def elsewhere(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with no matrix above, and a cache with the inputs alone: no layer, no project."""
-    store = place.forget(monkeypatch, *place.world.wheels)
+    store = place.forget(monkeypatch, *place.sample.wheels)
     # The base's layer has no real packages here, so it is an input itself.
     old = tmp_path / "cache/blobs/sha256"
-    base = place.world.seal.arch[Arch.X86_64].layers[0].digest
+    base = place.sample.seal.arch[Arch.X86_64].layers[0].digest
     with store.scratch() as scratch:
         copied = shutil.copy(old / base.removeprefix("sha256:"), scratch / "base")
         store.add_blob(Path(copied), base)
     store.release()
-    shutil.rmtree(place.world.folder)
+    shutil.rmtree(place.sample.folder)
     folder = tmp_path / "empty"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -162,7 +162,7 @@ def test_image_is_built_again_from_its_reference(
     here = elsewhere(place, monkeypatch, tmp_path)
     reference = f"{place.registry.host}/{NAME}:{TARGET}"
     (made,) = json_of(command("build", "--from", reference, "--json"))
-    assert made["digest"] == plan.top.digest == place.world.seal.digest
+    assert made["digest"] == plan.top.digest == place.sample.seal.digest
     assert made["output"] == str(here / "build" / TARGET)
     assert layout.read(here / "build" / TARGET).digest == plan.top.digest
     assert made["made"] > 1

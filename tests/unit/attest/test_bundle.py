@@ -26,19 +26,19 @@ from imgbuild.plan.plan import AddedFilesRecipe, plan
 from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch, sha256
 from tests.support import extended, inprocess_project
-from tests.support.inprocess_project import TARGET, World
+from tests.support.inprocess_project import TARGET, Sample
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()
     return inprocess_project.make(folder)
 
 
-def of(world: World) -> Carried:
-    return bundle.of(world.lock, world.seal, project.find(world.folder))
+def of(sample: Sample) -> Carried:
+    return bundle.of(sample.lock, sample.seal, project.find(sample.folder))
 
 
 def ours(folder: Path) -> tuple[Path, Lock, Seal]:
@@ -52,14 +52,14 @@ def ours(folder: Path) -> tuple[Path, Lock, Seal]:
     return path, lock, sealed
 
 
-def test_what_travels_is_read_back(world: World):
-    own = of(world)
+def test_what_travels_is_read_back(sample: Sample):
+    own = of(sample)
     assert set(own.data) == {"lock.json", "digests.json", "packages.json", "sources.json"}
-    images = world.folder / "images" / TARGET
+    images = sample.folder / "images" / TARGET
     assert own.data["lock.json"] == (images / "lock.json").read_bytes()
     assert own.data["digests.json"] == (images / "digests.json").read_bytes()
     assert bundle.read(own.data, "there") == own
-    assert of(world).data == own.data
+    assert of(sample).data == own.data
     assert own.sources == Sources(
         default_index="main",
         indexes={
@@ -71,9 +71,9 @@ def test_what_travels_is_read_back(world: World):
     )
 
 
-def test_no_login_travels(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_no_login_travels(sample: Sample, monkeypatch: pytest.MonkeyPatch):
     """The matrix is refused with one: this is the wall behind that."""
-    matrix = published.load(world.matrix)
+    matrix = published.load(sample.matrix)
     base = msgspec.structs.replace(
         matrix.bases["debian-12"], mirrors=("https://robot:S3CRET@deb.example/debian",)
     )
@@ -84,26 +84,26 @@ def test_no_login_travels(world: World, monkeypatch: pytest.MonkeyPatch):
         indexes={**matrix.indexes, "torch": torch},
     )
     monkeypatch.setattr(published, "load", lambda _: changed)
-    own = of(world)
+    own = of(sample)
     assert not any(b"S3CRET" in data for data in own.data.values())
     assert own.sources.mirrors == ("https://deb.example/debian",)
     assert own.sources.indexes["torch"].url == "https://wheels.example/{cuda_tag}"
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "a/b", "", ".."])
-def test_a_target_whose_name_leads_elsewhere_is_refused(world: World, name: str):
+def test_a_target_whose_name_leads_elsewhere_is_refused(sample: Sample, name: str):
     """Its image would be written to build/NAME below the current folder."""
-    lock = msgspec.structs.replace(world.lock, target=name)
-    sealed = seals.seal(lock, seals.sealed_records(world.seal))
-    data = of(world).data | {"lock.json": codec.encode(lock), "digests.json": codec.encode(sealed)}
+    lock = msgspec.structs.replace(sample.lock, target=name)
+    sealed = seals.seal(lock, seals.sealed_records(sample.seal))
+    data = of(sample).data | {"lock.json": codec.encode(lock), "digests.json": codec.encode(sealed)}
     with pytest.raises(InputError, match="is no name of a target"):
         bundle.read(data, "there")
 
 
-def test_matrix_of_it_finds_the_same_addresses(world: World, tmp_path: Path):
-    own = of(world)
+def test_matrix_of_it_finds_the_same_addresses(sample: Sample, tmp_path: Path):
+    own = of(sample)
     made = bundle.matrix(own, tmp_path)
-    real = published.load(world.matrix)
+    real = published.load(sample.matrix)
     found = places(made, made.targets[TARGET], lambda: "the machine's own")
     assert found == places(real, real.targets[TARGET], lambda: "the machine's own")
     assert found["torch"].address == "https://example.org/whl/cu124/torch2.6"
@@ -113,62 +113,62 @@ def test_matrix_of_it_finds_the_same_addresses(world: World, tmp_path: Path):
     assert made.targets[TARGET].as_of == datetime.date(2025, 6, 20)
 
 
-def test_folder_of_wheels_is_relative_to_where_the_lock_lies(world: World, tmp_path: Path):
-    world.edit(
+def test_folder_of_wheels_is_relative_to_where_the_lock_lies(sample: Sample, tmp_path: Path):
+    sample.edit(
         "torch: {url: 'https://example.org/whl/{cuda_tag}/torch{torch}', upload_times: none}",
         "torch: {url: 'file:my wheels', upload_times: none, flat: true}",
     )
-    own = of(world)
+    own = of(sample)
     assert own.sources.indexes["torch"].url == "file:my wheels"
-    assert str(world.folder).encode() not in own.data["sources.json"]
+    assert str(sample.folder).encode() not in own.data["sources.json"]
     there = bundle.matrix(own, tmp_path / "there").indexes["torch"]
     assert there.url == f"file://{tmp_path}/there/my%20wheels/"
 
 
-def test_folder_of_a_target_is_enough_where_one_index_is(world: World, tmp_path: Path):
-    folder = world.folder / "images" / TARGET
+def test_folder_of_a_target_is_enough_where_one_index_is(sample: Sample, tmp_path: Path):
+    folder = sample.folder / "images" / TARGET
     with pytest.raises(InputError, match="does not say where the index torch is") as caught:
         bundle.read_folder(folder)
     assert "sources.json" in (caught.value.hint or "")
-    plain = msgspec.structs.replace(world.lock, indexes={})
+    plain = msgspec.structs.replace(sample.lock, indexes={})
     codec.write(tmp_path / "own/lock.json", plain)
-    codec.write(tmp_path / "own/digests.json", world.seal)
+    codec.write(tmp_path / "own/digests.json", sample.seal)
     found = bundle.read_folder(tmp_path / "own")
     assert (found.lock, found.sources) == (plain, Sources(default_index="pypi"))
 
 
-def test_lock_that_was_written_meanwhile_is_refused(world: World):
-    changed = msgspec.structs.replace(world.lock, as_of="2025-06-21")
+def test_lock_that_was_written_meanwhile_is_refused(sample: Sample):
+    changed = msgspec.structs.replace(sample.lock, as_of="2025-06-21")
     with pytest.raises(LockStale, match="written meanwhile"):
-        bundle.of(changed, world.seal, project.find(world.folder))
+        bundle.of(changed, sample.seal, project.find(sample.folder))
 
 
 @pytest.mark.parametrize("name", ["lock.json", "digests.json"])
-def test_missing_file_is_refused(world: World, name: str):
-    data = {key: one for key, one in of(world).data.items() if key != name}
+def test_missing_file_is_refused(sample: Sample, name: str):
+    data = {key: one for key, one in of(sample).data.items() if key != name}
     with pytest.raises(InputError, match=f"there has no {name}"):
         bundle.read(data, "there")
 
 
-def test_seal_of_another_lock_is_refused(world: World):
-    own = of(world)
-    changed = codec.encode(msgspec.structs.replace(world.lock, as_of="2025-06-21"))
+def test_seal_of_another_lock_is_refused(sample: Sample):
+    own = of(sample)
+    changed = codec.encode(msgspec.structs.replace(sample.lock, as_of="2025-06-21"))
     with pytest.raises(LockStale, match=f"there/digests.json does not match the lock of {TARGET}"):
         bundle.read({**own.data, "lock.json": changed}, "there")
 
 
-def test_damaged_and_foreign_documents_are_refused(world: World):
-    own = of(world)
+def test_damaged_and_foreign_documents_are_refused(sample: Sample):
+    own = of(sample)
     with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
         bundle.read({**own.data, "lock.json": b"{"}, "there")
-    newer = codec.encode(msgspec.structs.replace(world.lock, format=99))
+    newer = codec.encode(msgspec.structs.replace(sample.lock, format=99))
     with pytest.raises(LockStale, match=r"there/lock\.json: lock format 99; this imgbuild reads 1"):
         bundle.read({**own.data, "lock.json": newer}, "there")
     with pytest.raises(LockStale, match=r"there/packages\.json: format 99"):
         bundle.read({**own.data, "packages.json": b'{"format": 99}'}, "there")
 
 
-def test_added_files_travel_and_come_into_the_cache(world: World, tmp_path: Path):
+def test_added_files_travel_and_come_into_the_cache(sample: Sample, tmp_path: Path):
     path, lock, sealed = ours(tmp_path / "ours")
     own = bundle.of(lock, sealed, project.find(path))
     key = sha256(extended.SCRIPT)
@@ -200,7 +200,7 @@ def test_added_files_travel_and_come_into_the_cache(world: World, tmp_path: Path
 
 
 @pytest.mark.parametrize(("data", "what"), [(b"other", "another file"), (None, "not there")])
-def test_other_added_file_is_refused(world: World, tmp_path: Path, data: bytes | None, what: str):
+def test_other_added_file_is_refused(sample: Sample, tmp_path: Path, data: bytes | None, what: str):
     path, lock, sealed = ours(tmp_path / "ours")
     own = bundle.of(lock, sealed, project.find(path))
     name = f"files/{sha256(extended.SCRIPT)}"

@@ -157,7 +157,7 @@ def test_builder_is_the_workflow_where_one_runs():
 def test_circumstances_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     memory_registry.alone(monkeypatch, tmp_path)  # no git either
-    world = inprocess_project.make(tmp_path)
+    sample = inprocess_project.make(tmp_path)
     from imgbuild import project
 
     found = provenance.circumstances(project.find(tmp_path), inprocess_project.TARGET, GITHUB)
@@ -165,7 +165,7 @@ def test_circumstances_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found.commit is None
     text = (tmp_path / "images" / inprocess_project.TARGET / "lock.json").read_bytes()
     assert found.lock == digest_of(text)[7:]
-    assert found.matrix == digest_of(world.matrix.read_bytes())[7:]
+    assert found.matrix == digest_of(sample.matrix.read_bytes())[7:]
     assert (
         provenance.circumstances(project.find(tmp_path), inprocess_project.TARGET, {}).invocation
         == ""

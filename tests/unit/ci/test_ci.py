@@ -23,40 +23,50 @@ from imgbuild.sif.convert import ConvertedImage
 from imgbuild.smoke import result
 from imgbuild.system.console import console
 from imgbuild.values import Arch, digest_of
-from tests.support.ci_jobs_sample import BOTH, RUNNERS, _made, _place, _world, of, passed, told, way
-from tests.support.inprocess_project import TARGET, UNLOCKED, World
+from tests.support.ci_jobs_sample import (
+    BOTH,
+    RUNNERS,
+    _made,
+    _place,
+    _sample,
+    of,
+    passed,
+    told,
+    way,
+)
+from tests.support.inprocess_project import TARGET, UNLOCKED, Sample
 
-__all__ = ["_made", "_place", "_world"]  # fixtures
+__all__ = ["_made", "_place", "_sample"]  # fixtures
 
 
 # -- settings
 
 
-def test_what_the_file_leaves_out_is_the_tool_s(world):
-    bare = told(world)
+def test_what_the_file_leaves_out_is_the_tool_s(sample):
+    bare = told(sample)
     assert bare.gate == ("static", "cpu", "gpu")
-    mine = told(world, "gate: [cpu, static]\n")
+    mine = told(sample, "gate: [cpu, static]\n")
     assert mine.gate == ("static", "cpu")
     assert mine.runners == bare.runners
 
 
-def test_wrong_settings_are_told_with_their_place(world):
+def test_wrong_settings_are_told_with_their_place(sample):
     with pytest.raises(InputError) as raised:
-        told(world, "gate: [static, moon]\nrunners: [{labels: [], arch: x86_64, disk: 1}]\n")
+        told(sample, "gate: [static, moon]\nrunners: [{labels: [], arch: x86_64, disk: 1}]\n")
     lines = [(problem.line, problem.path) for problem in raised.value.problems]
     assert [line for line, _ in lines] == [2, 3]
 
 
-def test_a_gate_is_never_empty(world):
+def test_a_gate_is_never_empty(sample):
     with pytest.raises(InputError, match="no tier"):
-        told(world, "gate: [gpu]\n").gated((), gpu=False)
+        told(sample, "gate: [gpu]\n").gated((), gpu=False)
 
 
 # -- jobs
 
 
-def test_jobs_stand_after_those_that_they_need(world):
-    made = of(world)
+def test_jobs_stand_after_those_that_they_need(sample):
+    made = of(sample)
     assert [job.id for job in made.all] == [
         f"{TARGET}@x86_64", f"{TARGET}@x86_64-gpu", f"{TARGET}@publish",
     ]  # fmt: skip
@@ -66,85 +76,85 @@ def test_jobs_stand_after_those_that_they_need(world):
         seen.add(job.id)
     [publish] = made.publish
     assert set(publish.needs) == seen - {publish.id}
-    assert {job.digest for job in made.all} == {world.seal.digest}
+    assert {job.digest for job in made.all} == {sample.seal.digest}
 
 
-def test_every_architecture_is_proven_and_one_job_pushes(world):
-    found = told(world, RUNNERS)
+def test_every_architecture_is_proven_and_one_job_pushes(sample):
+    found = told(sample, RUNNERS)
     made = jobs.jobs(UNLOCKED, BOTH, None, found)
     assert [("push" in job.steps) for job in made.image] == [True, False]
     assert [job.arch for job in made.gpu] == [Arch.X86_64]  # where a machine has one
     assert made.digest == ""
 
 
-def test_a_sif_comes_after_the_tags_of_each_architecture(world):
-    made = jobs.jobs(UNLOCKED, BOTH, None, told(world, RUNNERS + "sif: true\n"))
+def test_a_sif_comes_after_the_tags_of_each_architecture(sample):
+    made = jobs.jobs(UNLOCKED, BOTH, None, told(sample, RUNNERS + "sif: true\n"))
     assert [job.id for job in made.sif] == [f"{UNLOCKED}@x86_64-sif", f"{UNLOCKED}@arm64-sif"]
     assert {job.needs for job in made.sif} == {(f"{UNLOCKED}@publish",)}
-    command = running.command(way(world), made.sif[1], "sif")
+    command = running.command(way(sample), made.sif[1], "sif")
     assert command[:6] == ("push", UNLOCKED, "registry.example/rl", "--sif", "--arch", "arm64")
 
 
-def test_machines_fit_or_the_job_is_refused(world):
-    made = of(world, again=True)
+def test_machines_fit_or_the_job_is_refused(sample):
+    made = of(sample, again=True)
     assert [job.runner for job in made.all] == [("a",), ("b",), ("g",), ("a",)]
     small = RUNNERS.replace("disk: 10", "disk: 1")
     with pytest.raises(InputError, match=r"wants a machine of x86_64 with \d+ GB"):
-        of(world, small)
+        of(sample, small)
 
 
-def test_a_gpu_tier_needs_a_machine_that_has_one(world):
+def test_a_gpu_tier_needs_a_machine_that_has_one(sample):
     without = "".join(f"{line}\n" for line in RUNNERS.splitlines() if "gpus" not in line)
     with pytest.raises(InputError, match="must pass tier gpu, and no machine with enough GPUs"):
-        of(world, without)
-    assert of(world, without, gate="gate: [static]\n").gpu == ()
+        of(sample, without)
+    assert of(sample, without, gate="gate: [static]\n").gpu == ()
 
 
 # -- which targets
 
 
 def chosen(
-    world: World, asked: JobQuery, published: dict[str, TaggedImage], more: str = ""
+    sample: Sample, asked: JobQuery, published: dict[str, TaggedImage], more: str = ""
 ) -> JobPlan:
     """The choice among all targets of the matrix."""
-    matrix = load(world.matrix)
+    matrix = load(sample.matrix)
     selected = select(matrix, [], everything=True, arches=[])
-    found = told(world, RUNNERS + more)
-    return choosing.choose(Project(matrix=world.matrix), selected, found, asked, published)
+    found = told(sample, RUNNERS + more)
+    return choosing.choose(Project(matrix=sample.matrix), selected, found, asked, published)
 
 
-def test_a_published_digest_has_no_jobs(world):
-    found = chosen(world, JobQuery(), {TARGET: TaggedImage(digest=world.seal.digest)})
+def test_a_published_digest_has_no_jobs(sample):
+    found = chosen(sample, JobQuery(), {TARGET: TaggedImage(digest=sample.seal.digest)})
     assert [one.target for one in found.targets] == [UNLOCKED]
     [one] = found.passed
     assert (one.target, one.outcome) == (TARGET, "published")
-    other = chosen(world, JobQuery(), {TARGET: TaggedImage(digest=f"sha256:{'0' * 64}")})
+    other = chosen(sample, JobQuery(), {TARGET: TaggedImage(digest=f"sha256:{'0' * 64}")})
     assert other.passed == ()
 
 
-def test_a_sif_that_a_published_target_lacks_is_made_in_a_later_night(world):
+def test_a_sif_that_a_published_target_lacks_is_made_in_a_later_night(sample):
     """Its job failed, or the night was stopped between the tag and the SIF."""
-    own = world.seal.arch[Arch.X86_64].manifest
+    own = sample.seal.arch[Arch.X86_64].manifest
     other = {Arch.X86_64: f"sha256:{'0' * 64}"}  # one of another image
     for sifs in ({}, other):
-        there = {TARGET: TaggedImage(digest=world.seal.digest, sifs=sifs)}
-        made = chosen(world, JobQuery(), there, "sif: true\n")
+        there = {TARGET: TaggedImage(digest=sample.seal.digest, sifs=sifs)}
+        made = chosen(sample, JobQuery(), there, "sif: true\n")
         [target] = [one for one in made.targets if one.target == TARGET]
         [job] = target.all
         assert (job.id, job.steps, job.runner) == (
             f"{TARGET}@x86_64-sif", ("gate", "pull", "sif"), ("a",),
         )  # fmt: skip
-    there = {TARGET: TaggedImage(digest=world.seal.digest, sifs={Arch.X86_64: own})}
-    assert [one.outcome for one in chosen(world, JobQuery(), there, "sif: true\n").passed] == [
+    there = {TARGET: TaggedImage(digest=sample.seal.digest, sifs={Arch.X86_64: own})}
+    assert [one.outcome for one in chosen(sample, JobQuery(), there, "sif: true\n").passed] == [
         "published"
     ]
 
 
 def test_the_gate_of_a_sif_opens_for_what_is_published(place, tmp_path):
     """On a machine without the results of the night that published it."""
-    made = jobs.jobs(TARGET, (Arch.X86_64,), place.world.seal, told(place.world, "sif: true\n"))
+    made = jobs.jobs(TARGET, (Arch.X86_64,), place.sample.seal, told(place.sample, "sif: true\n"))
     known = {job.id: job for job in made.all}
-    here = way(place.world, results=tmp_path / "none", registry=str(place.repository))
+    here = way(place.sample, results=tmp_path / "none", registry=str(place.repository))
     [sif], [publish] = made.sif, made.publish
     status, said = running._here(running._gate, here, sif, known)
     assert (status, "has to wait" in said.error) == (WorkFailed.exit_code, True)
@@ -167,19 +177,19 @@ def test_a_target_that_lacks_a_gpu_machine_alone_has_jobs_under_review():
     assert reviewed == set()
 
 
-def test_shards_share_the_targets(world):
-    parts = [chosen(world, JobQuery(shard=(part, 2)), {}) for part in (1, 2)]
+def test_shards_share_the_targets(sample):
+    parts = [chosen(sample, JobQuery(shard=(part, 2)), {}) for part in (1, 2)]
     names = [[one.target for one in part.targets] for part in parts]
     assert sorted(name for part in names for name in part) == sorted([TARGET, UNLOCKED])
     assert all(len(part) == 1 for part in names)
 
 
-def test_a_target_without_a_machine_stops_no_other_one(world):
+def test_a_target_without_a_machine_stops_no_other_one(sample):
     asked = JobQuery(arches=(Arch.ARM64,))
-    (world.folder / "matrix.yaml").write_text(
-        world.matrix.read_text().replace("arch: [x86_64, arm64]", "arch: [arm64]")
+    (sample.folder / "matrix.yaml").write_text(
+        sample.matrix.read_text().replace("arch: [x86_64, arm64]", "arch: [arm64]")
     )
-    found = chosen(world, JobQuery(), {})
+    found = chosen(sample, JobQuery(), {})
     assert [one.target for one in found.targets] == [TARGET]
     [one] = found.passed
     assert (one.target, one.outcome) == (UNLOCKED, "impossible")
@@ -188,14 +198,14 @@ def test_a_target_without_a_machine_stops_no_other_one(world):
 
 def test_tags_say_what_is_published(place, tmp_path):
     done = place.push()
-    selected = select(load(place.world.matrix), [], everything=True, arches=[])
+    selected = select(load(place.sample.matrix), [], everything=True, arches=[])
     client = place.work().client
     assert choosing.published(client, place.repository, selected) == {
         TARGET: TaggedImage(digest=done.digest)
     }
     file = tmp_path / "x.sif"
     file.write_bytes(b"a SIF")
-    image = place.world.seal.arch[Arch.X86_64].manifest
+    image = place.sample.seal.arch[Arch.X86_64].manifest
     sif = ConvertedImage(
         name=TARGET, arch=Arch.X86_64, format="sif", compressor="gzip", tool="4.6", output=file,
         digest=digest_of(b"a SIF"), size=5, image=image,
@@ -210,7 +220,7 @@ def test_a_registry_that_does_not_say_has_nothing_published(place, capsys):
     """As some answer for a repository that does not exist yet."""
     place.push()
     place.registry.auth, place.registry.login = "basic", ("me", "secret")
-    selected = select(load(place.world.matrix), [], everything=True, arches=[])
+    selected = select(load(place.sample.matrix), [], everything=True, arches=[])
     client = Client(first_wait=0.001, attempts=1, origin=True, reporter=console)
     assert choosing.published(client, place.repository, selected) == {}
     assert "does not say what it has (401)" in " ".join(capsys.readouterr().err.split())
@@ -219,8 +229,8 @@ def test_a_registry_that_does_not_say_has_nothing_published(place, capsys):
 # -- results
 
 
-def test_a_result_counts_for_its_digest_and_its_imgbuild_alone(world, tmp_path):
-    [job] = of(world).image
+def test_a_result_counts_for_its_digest_and_its_imgbuild_alone(sample, tmp_path):
+    [job] = of(sample).image
     passed(tmp_path, job, "audit")
     assert results.read_step(tmp_path, job, "audit") is not None
     other = msgspec.structs.replace(job, digest=f"sha256:{'0' * 64}")
@@ -232,9 +242,9 @@ def test_a_result_counts_for_its_digest_and_its_imgbuild_alone(world, tmp_path):
     assert results.read_step(tmp_path, job, "audit") is None
 
 
-def test_steps_that_passed_are_not_due_again(world, tmp_path):
-    [job] = of(world).image
-    here = way(world, RUNNERS, results=tmp_path)
+def test_steps_that_passed_are_not_due_again(sample, tmp_path):
+    [job] = of(sample).image
+    here = way(sample, RUNNERS, results=tmp_path)
     assert running.due_steps(here, job) == set(job.steps)
     passed(tmp_path, job)
     assert running.due_steps(here, job) == {"check", "size"}
@@ -243,10 +253,10 @@ def test_steps_that_passed_are_not_due_again(world, tmp_path):
     assert running.due_steps(here, job) == {"check", "size", "build", "smoke"}
 
 
-def test_a_gate_opens_when_all_has_passed(world, tmp_path):
-    made = of(world)
+def test_a_gate_opens_when_all_has_passed(sample, tmp_path):
+    made = of(sample)
     known = {job.id: job for job in made.all}
-    here = way(world, results=tmp_path)
+    here = way(sample, results=tmp_path)
     [publish] = made.publish
     with pytest.raises(WorkFailed, match=f"{TARGET}@x86_64 has not done check, audit"):
         running.require(here, publish, known)
@@ -258,15 +268,15 @@ def test_a_gate_opens_when_all_has_passed(world, tmp_path):
         running.require(here, publish, known)
 
 
-def test_a_gate_stays_shut_for_tiers_that_never_ran(world, tmp_path):
+def test_a_gate_stays_shut_for_tiers_that_never_ran(sample, tmp_path):
     """Tiers that were not asked for when the tests ran, by another --gate or an older ci.yaml."""
-    few = of(world, gate="gate: [static]\n")
+    few = of(sample, gate="gate: [static]\n")
     for job in few.image:
         results.begin(tmp_path, job)
         passed(tmp_path, job)
-    more = of(world, gate="gate: [static, cpu]\n")
+    more = of(sample, gate="gate: [static, cpu]\n")
     known = {job.id: job for job in more.all}
-    here = way(world, results=tmp_path)
+    here = way(sample, results=tmp_path)
     with pytest.raises(WorkFailed, match=f"{TARGET}@x86_64 has not done smoke"):
         running.require(here, more.publish[0], known)
     assert running.due_steps(here, more.image[0]) == {"check", "size", "smoke", "build"}
@@ -275,12 +285,12 @@ def test_a_gate_stays_shut_for_tiers_that_never_ran(world, tmp_path):
     running.require(here, few.publish[0], {job.id: job for job in few.all})  # more is enough
 
 
-def test_without_a_tier_for_every_machine_nothing_is_tested_before_the_gpu(world):
-    [image] = of(world, gate="gate: [gpu]\n").image
+def test_without_a_tier_for_every_machine_nothing_is_tested_before_the_gpu(sample):
+    [image] = of(sample, gate="gate: [gpu]\n").image
     assert "smoke" not in image.steps
-    assert "--verify" not in running.command(way(world), image, "build")
-    [again] = of(world, again=True).again
-    assert "--verify" in running.command(way(world), again, "build")
+    assert "--verify" not in running.command(way(sample), image, "build")
+    [again] = of(sample, again=True).again
+    assert "--verify" in running.command(way(sample), again, "build")
 
 
 @pytest.mark.parametrize(
@@ -288,10 +298,10 @@ def test_without_a_tier_for_every_machine_nothing_is_tested_before_the_gpu(world
     [("sealed", ("static", "cpu"), True), ("sealed", ("static",), False),
      ("", ("static", "cpu"), False), (f"sha256:{'0' * 64}", ("static", "cpu"), False)],
 )  # fmt: skip
-def test_tests_count_that_ran_in_the_sealed_image(world, tmp_path, config, tiers, open_):
-    [job] = of(world).image
-    here = way(world, results=tmp_path)
-    own = world.seal.arch[Arch.X86_64].config if config == "sealed" else config
+def test_tests_count_that_ran_in_the_sealed_image(sample, tmp_path, config, tiers, open_):
+    [job] = of(sample).image
+    here = way(sample, results=tmp_path)
+    own = sample.seal.arch[Arch.X86_64].config if config == "sealed" else config
     reports = [result.Tested(target=TARGET, arch="x86_64", tier=tier, config=own) for tier in tiers]
     codec.write(results.place(tmp_path, job.id, "smoke", "answer.json"), reports)
     status, said = running._here(running._tested, here, job, {})
@@ -342,13 +352,13 @@ def test_the_first_error_of_an_audit_is_the_error():
 # -- commands
 
 
-def test_steps_are_verbs_that_one_can_paste(world):
-    made = of(world)
+def test_steps_are_verbs_that_one_can_paste(sample):
+    made = of(sample)
     [job], [gpu], [publish] = made.image, made.gpu, made.publish
-    here = way(world, key=Path("/a/key"), through="root", plain_http=("h:1",))
-    matrix = ("--matrix", str(world.matrix))
+    here = way(sample, key=Path("/a/key"), through="root", plain_http=("h:1",))
+    matrix = ("--matrix", str(sample.matrix))
     plain = ("--plain-http", "h:1")
-    place = f"registry.example/rl@{world.seal.digest}"
+    place = f"registry.example/rl@{sample.seal.digest}"
     assert running.command(here, job, "check") == ("lock", "--check", TARGET, *matrix, "--json")
     assert running.command(here, job, "smoke") == (
         "smoke", TARGET, "--arch", "x86_64", "--tier", "static", "--tier", "cpu",
@@ -365,34 +375,34 @@ def test_steps_are_verbs_that_one_can_paste(world):
     )  # fmt: skip
 
 
-def test_nothing_is_pushed_without_a_registry_nor_signed_without_a_key(world):
-    made = of(world)
-    known = running.known(way(world, registry=""), made)
+def test_nothing_is_pushed_without_a_registry_nor_signed_without_a_key(sample):
+    made = of(sample)
+    known = running.known(way(sample, registry=""), made)
     assert "push" not in known[f"{TARGET}@x86_64"].steps
     assert "sign" not in known[f"{TARGET}@publish"].steps
     with pytest.raises(InputError, match="none is named"):
-        running.run_job(way(world, registry=""), known[f"{TARGET}@publish"], known)
+        running.run_job(way(sample, registry=""), known[f"{TARGET}@publish"], known)
 
 
-def test_an_image_over_its_budget_fails(world, tmp_path):
-    [job] = of(world).image
-    large = msgspec.structs.replace(world.seal.arch[Arch.X86_64], size=2_500_000)
-    sealed = msgspec.structs.replace(world.seal, arch={Arch.X86_64: large})
-    codec.write(seal.seal_path(world.folder / "images", TARGET), sealed)
-    here = way(world, RUNNERS + "budget: {'cu124*': 2, '*': 9}\n", results=tmp_path)
+def test_an_image_over_its_budget_fails(sample, tmp_path):
+    [job] = of(sample).image
+    large = msgspec.structs.replace(sample.seal.arch[Arch.X86_64], size=2_500_000)
+    sealed = msgspec.structs.replace(sample.seal, arch={Arch.X86_64: large})
+    codec.write(seal.seal_path(sample.folder / "images", TARGET), sealed)
+    here = way(sample, RUNNERS + "budget: {'cu124*': 2, '*': 9}\n", results=tmp_path)
     status, said = running._here(running._size, here, job, {})
     assert status == 1
     assert "is 2.5 MB to pull; its budget is 2 MB" in said.error
-    wide = way(world, RUNNERS + "budget: {'cu13*': 2, '*': 9}\n")
+    wide = way(sample, RUNNERS + "budget: {'cu13*': 2, '*': 9}\n")
     assert running._here(running._size, wide, job, {})[0] == 0
 
 
-def test_another_machine_is_told_what_this_one_was(world):
-    here = way(world, RUNNERS, arches=(Arch.X86_64,), through="root", patience=2.0)
+def test_another_machine_is_told_what_this_one_was(sample):
+    here = way(sample, RUNNERS, arches=(Arch.X86_64,), through="root", timeout_factor=2.0)
     words = nightly.run_command(here)[3:]
     assert words == (
-        "ci", "run", "--matrix", str(world.matrix),
-        "--results", str(world.folder / "build/ci"), "--registry", "registry.example/rl",
+        "ci", "run", "--matrix", str(sample.matrix),
+        "--results", str(sample.folder / "build/ci"), "--registry", "registry.example/rl",
         "--arch", "x86_64",
         "--gate", "static", "--gate", "cpu", "--gate", "gpu",
         "--through", "root", "--timeout-factor", "2.0",

@@ -13,31 +13,31 @@ from imgbuild.ci.choosing import JobPlan, SkippedTarget
 from imgbuild.ci.results import StepResult
 from imgbuild.errors import InputError
 from tests.support import memory_registry
-from tests.support.ci_jobs_sample import RUNNERS, _made, _world, of, passed, told, way
-from tests.support.inprocess_project import TARGET, Command, World
+from tests.support.ci_jobs_sample import RUNNERS, _made, _sample, of, passed, told, way
+from tests.support.inprocess_project import TARGET, Command, Sample
 
-__all__ = ["_made", "_world"]  # fixtures
+__all__ = ["_made", "_sample"]  # fixtures
 
 
 # -- reports
 
 
-def test_a_target_is_what_its_jobs_are(world, tmp_path):
-    made = of(world)
+def test_a_target_is_what_its_jobs_are(sample, tmp_path):
+    made = of(sample)
     assert report.verdict(tmp_path, made).outcome == "unfinished"
     passed(tmp_path, made.image[0])
     passed(tmp_path, made.gpu[0])
-    assert report.verdict(tmp_path, made).outcome == "proven"
+    assert report.verdict(tmp_path, made).outcome == "tested"
     passed(tmp_path, made.publish[0])
     found = report.verdict(tmp_path, made)
     assert (found.outcome, found.seconds) == ("published", 12.0)
 
 
-def test_what_was_to_be_published_and_was_not_begun_is_unfinished(world, tmp_path):
+def test_what_was_to_be_published_and_was_not_begun_is_unfinished(sample, tmp_path):
     """The machine of the job that publishes died before its first step, or there was none."""
-    made = of(world, gate="gate: [static]\nsif: true\n")
+    made = of(sample, gate="gate: [static]\nsif: true\n")
     passed(tmp_path, made.image[0])
-    assert report.verdict(tmp_path, made).outcome == "proven"  # of a change under review
+    assert report.verdict(tmp_path, made).outcome == "tested"  # of a change under review
     found = report.verdict(tmp_path, made, published=True)
     assert (found.outcome, found.bad) == ("unfinished", True)
     assert f"{TARGET}@publish has not done gate, sign, tag" in found.error
@@ -49,8 +49,8 @@ def test_what_was_to_be_published_and_was_not_begun_is_unfinished(world, tmp_pat
     assert report.verdict(tmp_path, made, published=True).outcome == "published"
 
 
-def test_who_waits_in_vain_is_not_the_first_that_failed(world, tmp_path):
-    made = of(world)
+def test_who_waits_in_vain_is_not_the_first_that_failed(sample, tmp_path):
+    made = of(sample)
     passed(tmp_path, made.image[0], "check", "audit")
     passed(tmp_path, made.publish[0], "gate", outcome="failed", error="has to wait", exit_code=1)
     assert report.verdict(tmp_path, made).outcome == "unfinished"
@@ -59,9 +59,9 @@ def test_who_waits_in_vain_is_not_the_first_that_failed(world, tmp_path):
     assert (found.outcome, found.job, found.error) == ("failed", f"{TARGET}@x86_64", "broken")
 
 
-def test_a_report_is_read_by_people_and_issues(world, tmp_path):
-    made = of(world)
-    line = running.repeat(way(world), made.image[0], alone=True)
+def test_a_report_is_read_by_people_and_issues(sample, tmp_path):
+    made = of(sample)
+    line = running.repeat(way(sample), made.image[0], alone=True)
     said = {
         "outcome": "failed",
         "repeat": line,
@@ -71,7 +71,7 @@ def test_a_report_is_read_by_people_and_issues(world, tmp_path):
     }
     passed(tmp_path, made.image[0], "audit", **said)
     done = SkippedTarget(
-        target="other", digest=world.seal.digest, outcome="published", reason="as it is"
+        target="other", digest=sample.seal.digest, outcome="published", reason="as it is"
     )
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
     found = report.overview(tmp_path, JobPlan(targets=(made,), passed=(done, gone)))
@@ -87,15 +87,15 @@ def test_a_report_is_read_by_people_and_issues(world, tmp_path):
     assert "imgbuild ci run" not in report.issue(found.targets[2])
 
 
-def test_who_is_told_of_an_unfinished_target_has_the_line_of_its_first_open_job(world, tmp_path):
-    made = of(world)
+def test_who_is_told_of_an_unfinished_target_has_the_line_of_its_first_open_job(sample, tmp_path):
+    made = of(sample)
     [image], [gpu], [publish] = made.image, made.gpu, made.publish
     found = report.verdict(tmp_path, made)
     assert (found.job, found.repeat) == (image.id, f"imgbuild ci run {image.id} --no-push")
     passed(tmp_path, image)
     found = report.verdict(tmp_path, made, published=True)
     assert (found.job, found.repeat) == (gpu.id, "")  # never begun: nobody says where it lies
-    line = running.repeat(way(world), gpu)
+    line = running.repeat(way(sample), gpu)
     results.begin(tmp_path, gpu, line)
     found = report.verdict(tmp_path, made, published=True)
     assert (found.outcome, found.job, found.repeat) == ("unfinished", gpu.id, line)
@@ -112,15 +112,15 @@ def test_who_is_told_of_an_unfinished_target_has_the_line_of_its_first_open_job(
 
 @pytest.fixture(name="command")
 def _command(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sample: Sample, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    memory_registry.alone(monkeypatch, world.folder)
+    memory_registry.alone(monkeypatch, sample.folder)
     return Command(monkeypatch, capsys)
 
 
-def test_jobs_fit_a_matrix_of_actions(world, command):
-    told(world, RUNNERS)
-    output = world.folder / "output"
+def test_jobs_fit_a_matrix_of_actions(sample, command):
+    told(sample, RUNNERS)
+    output = sample.folder / "output"
     output.write_text("before=1\n")
     done = command("ci", "jobs", TARGET, "--no-gpu", "--actions", str(output), "--json")
     document = codec.decode(done.stdout.encode(), JobPlan, file="stdout")
@@ -133,17 +133,17 @@ def test_jobs_fit_a_matrix_of_actions(world, command):
     assert [one.target for one in document.targets] == [TARGET]
 
 
-def test_a_report_of_a_night_asks_for_what_is_published(world, command):
-    told(world, RUNNERS)
+def test_a_report_of_a_night_asks_for_what_is_published(sample, command):
+    told(sample, RUNNERS)
     chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
-    (world.folder / "jobs.json").write_text(chosen)
+    (sample.folder / "jobs.json").write_text(chosen)
     [target] = codec.decode(chosen.encode(), JobPlan, file="stdout").targets
-    passed(world.folder / "build/ci", target.image[0])
+    passed(sample.folder / "build/ci", target.image[0])
     words = ("ci", "report", "--jobs-file", "jobs.json", "--issues", "issues")
     assert command(*words).status == 0
-    assert not (world.folder / "issues").exists()
+    assert not (sample.folder / "issues").exists()
     assert command(*words, "--expect-published").status == 1
-    assert (world.folder / f"issues/{TARGET}.md").exists()
+    assert (sample.folder / f"issues/{TARGET}.md").exists()
 
 
 @pytest.mark.parametrize(
@@ -160,21 +160,21 @@ def test_a_report_of_a_night_asks_for_what_is_published(world, command):
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(world, command, words, message):
-    told(world, RUNNERS)
+def test_what_cannot_be_meant_is_refused(sample, command, words, message):
+    told(sample, RUNNERS)
     done = command("ci", *words)
     assert done.status == InputError.exit_code
     assert message in " ".join(done.stderr.split())
 
 
-def test_the_line_that_a_gate_hints_at_runs(world, command):
-    told(world, RUNNERS)
-    folder = world.folder / "build/ci"
-    made = of(world, gate="gate: [static, gpu]\n")
+def test_the_line_that_a_gate_hints_at_runs(sample, command):
+    told(sample, RUNNERS)
+    folder = sample.folder / "build/ci"
+    made = of(sample, gate="gate: [static, gpu]\n")
     [image], [gpu] = made.image, made.gpu
     passed(folder, image, registry="registry.example/rl")
     passed(folder, gpu, "pull", "smoke")  # and not its gate
-    (world.folder / "ci.yaml").unlink()
+    (sample.folder / "ci.yaml").unlink()
     words = ("--registry", "registry.example/rl", "--gate", "static", "--gate", "gpu")
     done = command("ci", "run", f"{TARGET}@publish", *words)
     assert done.status == 1
@@ -182,33 +182,33 @@ def test_the_line_that_a_gate_hints_at_runs(world, command):
     _, _, line = result.hint.partition("run it first: imgbuild ")
     again = command(*shlex.split(line))
     assert (again.status, again.stdout.strip()) == (0, f"{gpu.id} passed"), again.stderr
-    assert "--no-push" not in running.repeat(way(world), made.publish[0], alone=True)
+    assert "--no-push" not in running.repeat(way(sample), made.publish[0], alone=True)
 
 
-def test_a_report_is_of_the_last_night_or_of_what_is_asked(world, command):
-    told(world, RUNNERS)
+def test_a_report_is_of_the_last_night_or_of_what_is_asked(sample, command):
+    told(sample, RUNNERS)
     chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
     [target] = codec.decode(chosen.encode(), JobPlan, file="stdout").targets
-    passed(world.folder / "build/ci", target.image[0])
+    passed(sample.folder / "build/ci", target.image[0])
     assert command("ci", "report", "--json").status == 1  # of all targets and tiers
     asked = json.loads(command("ci", "report", "--gate", "static", "--json").stdout)
     said = {one["target"]: one["outcome"] for one in asked["targets"]}
-    assert said.pop(TARGET) == "proven"
+    assert said.pop(TARGET) == "tested"
     assert set(said.values()) == {"unfinished"}
-    (world.folder / "build/ci/jobs.json").write_text(chosen)
+    (sample.folder / "build/ci/jobs.json").write_text(chosen)
     assert command("ci", "report").status == 0
 
 
-def test_what_no_machine_can_prove_is_red_if_asked_for(world, command):
-    told(world, RUNNERS)
+def test_what_no_machine_can_prove_is_red_if_asked_for(sample, command):
+    told(sample, RUNNERS)
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
-    codec.write(world.folder / "jobs.json", JobPlan(targets=(), passed=(gone,)))
+    codec.write(sample.folder / "jobs.json", JobPlan(targets=(), passed=(gone,)))
     words = ("ci", "report", "--jobs-file", "jobs.json", "--issues", "issues")
     done = command(*words, "--summary", "page")
     assert done.status == 0
-    assert "| third | ⚠️ impossible |  | no machine |" in (world.folder / "page").read_text()
+    assert "| third | ⚠️ impossible |  | no machine |" in (sample.folder / "page").read_text()
     assert command(*words, "--strict").status == 1
-    assert (world.folder / "issues/third.md").exists()
+    assert (sample.folder / "issues/third.md").exists()
 
 
 def test_a_night_needs_a_registry(command):

@@ -28,10 +28,10 @@ def all_passed(
 ) -> tuple[RunContext, TargetJobs, dict[str, CiJob]]:
     """The jobs of the target, of which every step has passed; with a SIF and a key."""
     here = way(
-        place.world, RUNNERS, results=folder, registry=str(place.repository), key=folder / "key",
+        place.sample, RUNNERS, results=folder, registry=str(place.repository), key=folder / "key",
         **more,
     )  # fmt: skip
-    own = of(place.world, RUNNERS + "sif: true\n", gate="gate: [static]\n")
+    own = of(place.sample, RUNNERS + "sif: true\n", gate="gate: [static]\n")
     known = running.known(here, own)
     for job in known.values():
         passed(folder, job, registry=job.registry)
@@ -56,7 +56,7 @@ def test_what_was_pushed_elsewhere_is_not_pushed(place, tmp_path):
     here, own, _ = all_passed(place, tmp_path)
     place.push()
     [image] = own.image
-    there = way(place.world, results=tmp_path, registry=f"{place.repository}/other")
+    there = way(place.sample, results=tmp_path, registry=f"{place.repository}/other")
     assert running.due_steps(here, here.fitted(image)) == LOOKS
     assert running.due_steps(there, there.fitted(image)) == {*LOOKS, "push"}
 
@@ -95,9 +95,9 @@ def test_a_signature_is_made_again_where_it_is_lost(place, tmp_path):
     publish = known[own.publish[0].id]
     place.push()
     assert running.due_steps(here, publish) == {"gate", "sign", "tag"}
-    world, work = place.world, place.work()
+    sample, work = place.sample, place.work()
     pushed.sign_pushed(
-        work.client, place.repository, world.lock, world.seal, work.project, private(tmp_path)
+        work.client, place.repository, sample.lock, sample.seal, work.project, private(tmp_path)
     )
     assert running.due_steps(here, publish) == {"gate", "tag"}
 
@@ -111,7 +111,7 @@ def test_a_sif_of_another_image_is_none(place, tmp_path):
     file.write_bytes(b"a SIF")
     made = ConvertedImage(
         name=TARGET, arch=Arch.X86_64, format="sif", compressor="gzip", tool="4.6", output=file,
-        digest=digest_of(b"a SIF"), size=5, image=place.world.seal.arch[Arch.X86_64].manifest,
+        digest=digest_of(b"a SIF"), size=5, image=place.sample.seal.arch[Arch.X86_64].manifest,
     )  # fmt: skip
     pushing.push(place.work().client, place.repository, made)
     assert running.due_steps(here, sif) == {"gate"}
@@ -160,13 +160,13 @@ def test_what_is_to_be_done_has_no_result_until_it_is(place, tmp_path):
 def _command(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    memory_registry.alone(monkeypatch, place.world.folder)
+    memory_registry.alone(monkeypatch, place.sample.folder)
     return Command(monkeypatch, capsys)
 
 
 def test_a_sif_needs_no_machine_with_a_gpu(place, command):
     """`ci jobs` names the job where the target is published; then `ci run` does it."""
-    told(place.world, "gate: [static, gpu]\nsif: true\nrunners: []\n")
+    told(place.sample, "gate: [static, gpu]\nsif: true\nrunners: []\n")
     words = (f"{TARGET}@x86_64-sif", "--registry", str(place.repository))
     done = command("ci", "run", *words)
     assert (done.status, f"{TARGET}@publish has not done" in done.stderr) == (1, True), done.stderr

@@ -108,7 +108,7 @@ def test_notes_are_counted_and_shown_where_asked_for(folder: Path, imgbuild: Com
     assert "  note: trl 1.0 imports AlsoGone" in noted.stdout
 
 
-def test_a_healthy_world_is_clean(folder: Path, imgbuild: Command) -> None:
+def test_a_healthy_package_set_is_clean(folder: Path, imgbuild: Command) -> None:
     Project(folder, HEALTHY)
     done = imgbuild("audit", TARGET, *CODE)
     assert (done.status, done.stdout) == (0, f"{TARGET} x86_64: 0 errors, 0 warnings, 0 notes\n")

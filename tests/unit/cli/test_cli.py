@@ -19,7 +19,7 @@ from imgbuild.pipeline import targets
 from imgbuild.values import Arch
 from tests.layers import HEAVY
 from tests.support import inprocess_project
-from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 
 BUILD = ("build", "--offline", "--jobs", "1")
 OTHER = "sha256:" + "0" * 64
@@ -31,7 +31,7 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
     folder = tmp_path / "project"
@@ -66,21 +66,21 @@ def _kinds(kind: type[ImgbuildError]) -> list[type[ImgbuildError]]:
     return [kind, *(each for below in kind.__subclasses__() for each in _kinds(below))]
 
 
-def test_digest_is_the_sealed_one_and_nothing_else(imgbuild: Command, world: World) -> None:
+def test_digest_is_the_sealed_one_and_nothing_else(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("digest", TARGET)
-    assert (done.status, done.stdout, done.stderr) == (0, world.seal.digest + "\n", "")
+    assert (done.status, done.stdout, done.stderr) == (0, sample.seal.digest + "\n", "")
     (answer,) = json.loads(imgbuild("digest", "--all", "--json").stdout)
-    manifest = world.seal.arch[Arch.X86_64].manifest
-    expected = {"target": TARGET, "digest": world.seal.digest, "arch": {"x86_64": manifest}}
+    manifest = sample.seal.arch[Arch.X86_64].manifest
+    expected = {"target": TARGET, "digest": sample.seal.digest, "arch": {"x86_64": manifest}}
     assert answer == expected
 
 
-def test_layers_are_a_table_on_stdout(imgbuild: Command, world: World) -> None:
+def test_layers_are_a_table_on_stdout(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("show", "--layers", TARGET)
     assert done.status == 0
     head, *rows = (line.split() for line in done.stdout.splitlines())
     assert head == ["target", "arch", "#", "layer", "MB", "unpacked", "contents", "digest"]
-    sealed = world.seal.arch[Arch.X86_64].layers
+    sealed = sample.seal.arch[Arch.X86_64].layers
     assert [(row[3], row[-1]) for row in rows] == [(layer.name, layer.digest) for layer in sealed]
     assert done.stdout.isascii()
     assert f"{len(sealed)} layers" in done.stderr
@@ -90,37 +90,37 @@ def test_layers_are_a_table_on_stdout(imgbuild: Command, world: World) -> None:
     assert [layer["id"] for layer in planned["layers"]] == [layer.id for layer in sealed]
 
 
-def test_lock_check_of_a_current_lock(imgbuild: Command, world: World) -> None:
+def test_lock_check_of_a_current_lock(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("lock", "--check", TARGET)
-    assert (done.status, done.stdout) == (0, f"{TARGET} {world.seal.digest}\n")
+    assert (done.status, done.stdout) == (0, f"{TARGET} {sample.seal.digest}\n")
 
 
-def test_build_leaves_the_sealed_image(imgbuild: Command, world: World) -> None:
+def test_build_leaves_the_sealed_image(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 0, done.stderr
-    out = world.folder / "build" / TARGET
-    assert done.stdout == f"{TARGET} {world.seal.digest} {out}\n"
+    out = sample.folder / "build" / TARGET
+    assert done.stdout == f"{TARGET} {sample.seal.digest} {out}\n"
     assert "GB in" in done.stderr
-    assert layout.verify(out).digest == world.seal.digest
+    assert layout.verify(out).digest == sample.seal.digest
     again = imgbuild(*BUILD, TARGET, "--json", "-q")
     (answer,) = json.loads(again.stdout)
     assert (answer["unchanged"], answer["made"], again.stderr) == (True, 0, "")
 
 
-def test_build_writes_one_file(imgbuild: Command, world: World) -> None:
+def test_build_writes_one_file(imgbuild: Command, sample: Sample) -> None:
     form = ("--format", "docker-archive", "--output", "one.tar")
     done = imgbuild(*BUILD, *form, TARGET, "-q")
     assert (done.status, done.stderr) == (0, "")
     assert done.stdout.endswith(" one.tar\n")
-    assert (world.folder / "one.tar").stat().st_size > 10_000
+    assert (sample.folder / "one.tar").stat().st_size > 10_000
 
 
-def test_a_bad_matrix_tells_every_problem_with_its_place(imgbuild: Command, world: World) -> None:
-    world.edit('    cuda: "12.4"\n', '    cuda: "twelve"\n')
-    world.edit("  groups: 4\n", "  groups: four\n")
-    lines = world.matrix.read_text().splitlines()
+def test_a_bad_matrix_tells_every_problem_with_its_place(imgbuild: Command, sample: Sample) -> None:
+    sample.edit('    cuda: "12.4"\n', '    cuda: "twelve"\n')
+    sample.edit("  groups: 4\n", "  groups: four\n")
+    lines = sample.matrix.read_text().splitlines()
     places = [
-        f"{world.matrix}:{number}:{line.index(value) + 1}: "
+        f"{sample.matrix}:{number}:{line.index(value) + 1}: "
         for value in ('"twelve"', "four")
         for number, line in enumerate(lines, 1)
         if line.endswith(f": {value}")
@@ -137,7 +137,7 @@ def test_a_bad_matrix_tells_every_problem_with_its_place(imgbuild: Command, worl
     }
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["list", "show", "digest", "build", "lock", "load", "smoke"])
 def test_an_unknown_target_is_told_with_the_nearest(imgbuild: Command, verb: str) -> None:
     told = error(imgbuild, [verb, "cu124"], 3, "no target matches cu124", f"did you mean {TARGET}?")
@@ -146,13 +146,13 @@ def test_an_unknown_target_is_told_with_the_nearest(imgbuild: Command, verb: str
     error(imgbuild, [verb, TARGET, "zzz"], 3, "no target matches zzz")
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["show", "digest", "build", "lock", "load", "smoke"])
 def test_no_target_at_all(imgbuild: Command, verb: str) -> None:
     error(imgbuild, [verb], 3, "no target was named", TARGET, "--all")
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["show", "digest", "build", "list"])
 def test_an_architecture_that_is_excluded_is_refused_with_its_reason(
     imgbuild: Command, verb: str
@@ -161,7 +161,7 @@ def test_an_architecture_that_is_excluded_is_refused_with_its_reason(
     assert told["reasons"] == [f"{TARGET} on arm64: no wheel for aarch64"]
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize(
     "words", [["show", "--layers"], ["digest"], ["lock", "--check"], list(BUILD), ["smoke"]]
 )
@@ -172,10 +172,10 @@ def test_a_target_without_a_lock(imgbuild: Command, words: list[str]) -> None:
     error(imgbuild, [*words, UNLOCKED], 5, "imgbuild lock", UNLOCKED)
 
 
-def test_a_stale_lock_tells_every_reason(imgbuild: Command, world: World) -> None:
-    world.edit("as_of: 2025-06-20", "as_of: 2025-06-21")
-    world.edit('trl: "0.18.2"', 'trl: "0.19.0"')
-    (world.folder / "images" / TARGET / "requirements-x86_64.txt").write_text("nothing\n")
+def test_a_stale_lock_tells_every_reason(imgbuild: Command, sample: Sample) -> None:
+    sample.edit("as_of: 2025-06-20", "as_of: 2025-06-21")
+    sample.edit('trl: "0.18.2"', 'trl: "0.19.0"')
+    (sample.folder / "images" / TARGET / "requirements-x86_64.txt").write_text("nothing\n")
     for words in (["lock", "--check", TARGET], [*BUILD, TARGET]):
         told = error(
             imgbuild,
@@ -188,45 +188,45 @@ def test_a_stale_lock_tells_every_reason(imgbuild: Command, world: World) -> Non
             f"imgbuild lock --target {TARGET}",
         )
         assert told["error"] == "LockStale"
-    assert not (world.folder / "build").exists()
+    assert not (sample.folder / "build").exists()
 
 
-def test_a_seal_of_another_lock(imgbuild: Command, world: World) -> None:
-    path = world.folder / "images" / TARGET / "digests.json"
-    path.write_text(path.read_text().replace(world.seal.digest, OTHER))
+def test_a_seal_of_another_lock(imgbuild: Command, sample: Sample) -> None:
+    path = sample.folder / "images" / TARGET / "digests.json"
+    path.write_text(path.read_text().replace(sample.seal.digest, OTHER))
     error(imgbuild, ["digest", TARGET], 5, str(path), f"imgbuild lock --target {TARGET}")
 
 
-def test_offline_with_missing_inputs(imgbuild: Command, world: World) -> None:
+def test_offline_with_missing_inputs(imgbuild: Command, sample: Sample) -> None:
     store = Store.open()
-    store.drop_file(world.wheels["trl"].sha256)
-    store.drop_file(world.wheels["vllm"].sha256)
+    store.drop_file(sample.wheels["trl"].sha256)
+    store.drop_file(sample.wheels["vllm"].sha256)
     told = error(
         imgbuild, [*BUILD, TARGET], 7, f"2 inputs of {TARGET}", str(store.root), "--offline"
     )
     assert told["error"] == "FetchFailed"
-    assert not (world.folder / "build").exists()
+    assert not (sample.folder / "build").exists()
 
 
-def test_a_damaged_wheel_in_the_cache(imgbuild: Command, world: World) -> None:
-    inprocess_project.damage(world, "trl")
+def test_a_damaged_wheel_in_the_cache(imgbuild: Command, sample: Sample) -> None:
+    inprocess_project.damage(sample, "trl")
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 9, done.stderr
     assert done.stdout == ""
     assert "trl" in done.stderr
     assert "hint: " in done.stderr
-    assert not (world.folder / "build").exists()
+    assert not (sample.folder / "build").exists()
 
 
-def test_a_layer_that_is_not_as_it_was_recorded(imgbuild: Command, world: World) -> None:
-    inprocess_project.reseal(world, OTHER)
+def test_a_layer_that_is_not_as_it_was_recorded(imgbuild: Command, sample: Sample) -> None:
+    inprocess_project.reseal(sample, OTHER)
     told = error(imgbuild, [*BUILD, TARGET], 9, "layer trl", OTHER)
     assert told["error"] == "IntegrityError"
-    assert not (world.folder / "build").exists()
+    assert not (sample.folder / "build").exists()
 
 
 def test_an_interrupt_is_said(
-    imgbuild: Command, world: World, monkeypatch: pytest.MonkeyPatch
+    imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -236,7 +236,7 @@ def test_an_interrupt_is_said(
     assert done.status == 130
     assert "interrupted" in done.stderr
     assert json.loads(done.stdout)["error"] == "Interrupted"
-    assert world.seal.digest not in done.stdout
+    assert sample.seal.digest not in done.stdout
 
 
 def test_outside_a_project(
@@ -248,7 +248,7 @@ def test_outside_a_project(
     error(imgbuild, ["list", "--matrix", "absent.yaml"], 2, "absent.yaml: no such file")
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -283,7 +283,7 @@ def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], told: str
     assert found["error"] == "InputError"
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 def test_no_engine_answers(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     error(imgbuild, ["load", TARGET], 6, "no container engine found", "start Docker or podman")
@@ -296,7 +296,7 @@ def test_a_folder_that_cannot_be_written(imgbuild: Command, tmp_path: Path) -> N
     error(imgbuild, ["schema", "--output", str(place)], 1, f"{place.parent}: File exists")
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 def test_colour_only_where_it_is_wanted(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = (
         ["list"],
@@ -315,7 +315,7 @@ def test_colour_only_where_it_is_wanted(imgbuild: Command, monkeypatch: pytest.M
     assert "\x1b[31m" not in imgbuild("show", "--layers", "zzz").stderr
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 def test_a_reader_that_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `imgbuild list | head -1`: no complaint, and the work counts as done."""
     reader, writer = os.pipe()
@@ -346,15 +346,15 @@ def test_a_reader_of_the_help_that_leaves_early(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 def test_check_and_diff_are_not_asked_at_once(imgbuild: Command) -> None:
     error(imgbuild, ["lock", "--check", "--diff", "main", TARGET], 2, "--check and --diff")
     for words in (["--diff", "--all"], ["--diff", ""], ["--diff", "-t", TARGET]):
         error(imgbuild, ["lock", *words], 2, "--diff needs a git revision", "imgbuild lock --diff")
 
 
-def test_files_that_are_no_text_are_refused(imgbuild: Command, world: World) -> None:
-    folder = world.folder / "images" / TARGET
+def test_files_that_are_no_text_are_refused(imgbuild: Command, sample: Sample) -> None:
+    folder = sample.folder / "images" / TARGET
     (folder / "requirements-x86_64.txt").write_bytes(b"\xff\xfe")
     check = ["lock", "--check", TARGET]
     error(imgbuild, check, 5, "requirements-x86_64.txt does not follow from the lock")
@@ -367,7 +367,7 @@ def test_files_that_are_no_text_are_refused(imgbuild: Command, world: World) -> 
         path.write_bytes(text)
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 def test_digest_loads_little(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     heavy = ("requests", "rich", "yaml", "elftools", "typer.rich_utils", "packaging", *HEAVY)
     for name in list(sys.modules):
@@ -377,7 +377,7 @@ def test_digest_loads_little(imgbuild: Command, monkeypatch: pytest.MonkeyPatch)
     assert [name for name in heavy if name in sys.modules] == []
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 def test_targets_are_completed(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_IMGBUILD_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "imgbuild show cu")

@@ -15,7 +15,7 @@ from imgbuild.registry.client import Client
 from imgbuild.show import revisions
 from imgbuild.show.revisions import Ever, Past
 from tests.support import inprocess_project, memory_registry
-from tests.support.inprocess_project import TARGET, Command, World, json_of
+from tests.support.inprocess_project import TARGET, Command, Sample, json_of
 from tests.support.memory_registry import Registry
 from tests.support.memory_registry_values import Fault
 
@@ -23,7 +23,7 @@ PLACE = "registry.example/team/inputs"
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv(mirror.VARIABLE, raising=False)
@@ -52,11 +52,11 @@ def past(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(revisions, "ever", lambda *_: Ever(images={}, targets=frozenset()))
 
 
-def test_use_writes_the_setting_of_the_project_or_of_the_user(world, command):
+def test_use_writes_the_setting_of_the_project_or_of_the_user(sample, command):
     answer = command("registry", "mirror", "use", PLACE)
     assert answer.status == 0
-    assert answer.stdout.strip() == str(world.folder / "mirror.json")
-    assert (world.folder / "mirror.json").read_text() == f'{{"mirror": "{PLACE}"}}\n'
+    assert answer.stdout.strip() == str(sample.folder / "mirror.json")
+    assert (sample.folder / "mirror.json").read_text() == f'{{"mirror": "{PLACE}"}}\n'
     command(
         "registry",
         "mirror",
@@ -74,7 +74,7 @@ def test_use_writes_the_setting_of_the_project_or_of_the_user(world, command):
     assert nowhere.status == 2
     assert "'nonsense' has no registry host" in " ".join(nowhere.stderr.split())
     assert "no mirror is set" in command("registry", "mirror", "use", "--off").stderr
-    assert not (world.folder / "mirror.json").exists()
+    assert not (sample.folder / "mirror.json").exists()
     assert mirror.user_file().exists()
     assert command("registry", "mirror", "use", "--off").status == 0  # there is none any more
 
@@ -89,13 +89,13 @@ def test_use_writes_the_setting_of_the_project_or_of_the_user(world, command):
         (["status", TARGET, "a.example/b", "b.example/c"], "one repository is expected"),
     ],
 )
-def test_a_wrong_command_line_is_refused(world, command, words, said):
+def test_a_wrong_command_line_is_refused(sample, command, words, said):
     answer = command("registry", "mirror", *words)
     assert answer.status == 2
     assert said in answer.stderr
 
 
-def test_the_setting_is_the_place_when_none_is_named(world, command, registry):
+def test_the_setting_is_the_place_when_none_is_named(sample, command, registry):
     place = f"{registry.host}/team/inputs"
     command("registry", "mirror", "use", place)
     answer = command("registry", "mirror", "status", TARGET, "--json")
@@ -107,7 +107,7 @@ def test_the_setting_is_the_place_when_none_is_named(world, command, registry):
     assert (filled["mirror"], filled["sent"], filled["fetched"]) == (place, 7, 2)  # both debs
 
 
-def test_a_build_says_which_inputs_the_mirror_lacks(world, command, registry, tmp_path):
+def test_a_build_says_which_inputs_the_mirror_lacks(sample, command, registry, tmp_path):
     place = f"{registry.host}/team/inputs"
     store = tmp_path / "other"
     with pytest.MonkeyPatch.context() as patch:
@@ -118,13 +118,13 @@ def test_a_build_says_which_inputs_the_mirror_lacks(world, command, registry, tm
     assert "pip-25.0-py3-none-any.whl, " in answer.stderr
 
 
-def test_only_without_a_mirror_is_refused(world, command):
+def test_only_without_a_mirror_is_refused(sample, command):
     answer = command("build", TARGET, "--mirror-only")
     assert answer.status == 2
     assert "--mirror-only needs a mirror" in answer.stderr
 
 
-def test_gc_of_a_host_lists_its_repositories_or_says_what_to_name(world, command, registry, past):
+def test_gc_of_a_host_lists_its_repositories_or_says_what_to_name(sample, command, registry, past):
     client = Client()
     document = {"schemaVersion": 2, "manifests": []}
     data = json.dumps({"mediaType": memory_registry.INDEX, **document}).encode()
@@ -151,15 +151,15 @@ def test_gc_of_a_host_lists_its_repositories_or_says_what_to_name(world, command
         ([PLACE, "--revisions", "0"], "revisions"),
     ],
 )
-def test_gc_refuses_what_it_does_not_understand(world, command, past, words, said):
+def test_gc_refuses_what_it_does_not_understand(sample, command, past, words, said):
     answer = command("registry", "gc", *words)
     assert answer.status == 2
     assert said in answer.stderr
 
 
-def test_the_working_tree_names_what_is_not_committed_yet(world, past):
-    found = gc_roots.named(project.find(world.folder), 1, ["HEAD"], strict=True)
-    image = world.seal.arch[next(iter(world.seal.arch))]
-    assert {world.seal.digest, image.config, image.layers[0].digest} <= found.digests
+def test_the_working_tree_names_what_is_not_committed_yet(sample, past):
+    found = gc_roots.named(project.find(sample.folder), 1, ["HEAD"], strict=True)
+    image = sample.seal.arch[next(iter(sample.seal.arch))]
+    assert {sample.seal.digest, image.config, image.layers[0].digest} <= found.digests
     assert found.targets == {TARGET}
     assert {TARGET, f"{TARGET}-x86_64", f"{TARGET}-x86_64-inputs", f"{TARGET}-base"} <= found.tags

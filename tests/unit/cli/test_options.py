@@ -11,7 +11,7 @@ import typer.main
 from imgbuild.cli import _help
 from imgbuild.cli._app import app
 from imgbuild.cli._verb import Definition, Group, Output, verb
-from tests.support.inprocess_project import TARGET, Command, World
+from tests.support.inprocess_project import TARGET, Command, Sample
 from tests.unit.cli.test_verbs import VERBS
 
 ROOT = Path(__file__).parents[3]
@@ -121,15 +121,15 @@ def test_the_first_screen_has_every_verb_in_its_group(imgbuild: Command) -> None
         assert any(line.split()[:1] == [name] for line in lines) is not command.hidden, name
 
 
-def test_an_option_of_the_command_without_two_dashes(imgbuild: Command, world: World) -> None:
+def test_an_option_of_the_command_without_two_dashes(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("run", TARGET, "python", "--verson")
     assert done.status == 2
     assert "hint: put -- before the command" in done.stderr
-    assert world.matrix.is_file()
+    assert sample.matrix.is_file()
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     from tests.support import inprocess_project as cli_project
 
     monkeypatch.chdir(tmp_path)
@@ -138,14 +138,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.mark.parametrize("words", [("run",), ("slurm",), ("precompile", "bytecode")])
 def test_one_target_is_positional_or_an_option(
-    words: tuple[str, ...], imgbuild: Command, world: World
+    words: tuple[str, ...], imgbuild: Command, sample: Sample
 ) -> None:
     positional, named = (imgbuild(*words, *more) for more in ((TARGET,), ("--target", TARGET)))
     assert (positional.status, positional.stdout) == (named.status, named.stdout)
     assert positional.stderr == named.stderr
     several = imgbuild(*words, "-t", TARGET, "-t", "other")
     assert (several.status, "one target is expected" in several.stderr) == (2, True)
-    assert world.matrix.is_file()
+    assert sample.matrix.is_file()
 
 
 def test_gpus_are_a_number_or_all(imgbuild: Command) -> None:

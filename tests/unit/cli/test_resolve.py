@@ -46,7 +46,7 @@ def test_wrong_words(command: Command, line: list[str], said: str) -> None:
 
 
 REFUSED = Refusal(
-    message="this world is impossible on arm64",
+    message="this set is impossible on arm64",
     reasons=("torch 2.6.0 is a CPU build", "vllm 0.8 has no wheel"),
     nearest=("vllm 0.20.0, with torch 2.11.0 for CUDA 13.0",),
     hint=None,

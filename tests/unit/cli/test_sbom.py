@@ -9,12 +9,12 @@ import pytest
 
 from imgbuild.values import Arch, digest_of
 from tests.support import inprocess_project
-from tests.support.inprocess_project import TARGET, Command, World, json_of
+from tests.support.inprocess_project import TARGET, Command, Sample, json_of
 from tests.unit.attest.sbom.test_document import valid_cyclonedx, valid_spdx
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()
@@ -24,41 +24,41 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def command(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sample: Sample, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
     return Command(monkeypatch, capsys)
 
 
-def test_one_bill_goes_to_stdout_or_to_a_file(command: Command, world: World):
+def test_one_bill_goes_to_stdout_or_to_a_file(command: Command, sample: Sample):
     shown = command("show", TARGET, "--sbom", "cyclonedx")
     assert shown.status == 0
     valid_cyclonedx(shown.stdout.encode())
     told = command("show", TARGET, "--sbom", "cyclonedx", "--output", "out/bill.json")
-    data = (world.folder / "out/bill.json").read_bytes()
+    data = (sample.folder / "out/bill.json").read_bytes()
     assert data == shown.stdout.encode()
     assert told.stdout == f"{TARGET} x86_64 {digest_of(data)} out/bill.json\n"
 
 
-def test_json_says_whose_bill_it_is(command: Command, world: World):
+def test_json_says_whose_bill_it_is(command: Command, sample: Sample):
     (made,) = json_of(command("show", TARGET, "--sbom", "spdx", "--json"))
-    assert made["image"] == world.seal.arch[Arch.X86_64].manifest
+    assert made["image"] == sample.seal.arch[Arch.X86_64].manifest
     valid_spdx(json.dumps(made["document"]).encode())
     (written,) = json_of(command("show", TARGET, "--sbom", "spdx", "-o", "a.json", "--json"))
     assert written == {**made, "document": None, "output": "a.json"}
 
 
-def test_several_bills_go_to_a_folder_and_not_to_stdout(command: Command, world: World):
+def test_several_bills_go_to_a_folder_and_not_to_stdout(command: Command, sample: Sample):
     from imgbuild.matrix.load import load
 
-    matrix = load(world.matrix)
+    matrix = load(sample.matrix)
     inprocess_project.seal_target(
-        world.folder, matrix, inprocess_project.UNLOCKED, world.wheels, Arch
+        sample.folder, matrix, inprocess_project.UNLOCKED, sample.wheels, Arch
     )
     told = command("show", "--sbom", "cyclonedx", "--all")
     assert (told.status, told.stdout) == (2, "")
     assert "only one SBOM can be written to stdout" in told.stderr
     assert command("show", "--sbom", "cyclonedx", "--all", "--output", "bills").status == 0
-    assert sorted(path.name for path in (world.folder / "bills").iterdir()) == [
+    assert sorted(path.name for path in (sample.folder / "bills").iterdir()) == [
         f"{TARGET}-x86_64.cdx.json",
         f"{inprocess_project.UNLOCKED}-arm64.cdx.json",
         f"{inprocess_project.UNLOCKED}-x86_64.cdx.json",

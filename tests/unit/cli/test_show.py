@@ -9,13 +9,13 @@ import pytest
 
 from imgbuild.values import Arch
 from tests.support import inprocess_project
-from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()
@@ -28,10 +28,10 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return Command(monkeypatch, capsys)
 
 
-def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, world: World) -> None:
+def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("show", TARGET)
     assert (done.status, done.stderr) == (0, "")
-    image = world.seal.arch[Arch.X86_64]
+    image = sample.seal.arch[Arch.X86_64]
     assert done.stdout.splitlines()[0] == TARGET
     assert f"  {image.manifest}" in done.stdout
     assert f"{image.size / 1e9:.2f} GB to pull" in done.stdout
@@ -39,11 +39,11 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, world: Wor
     assert "no test record" in done.stdout
     assert f"  imgbuild build {TARGET}\n" in done.stdout
     (page,) = json.loads(imgbuild("show", TARGET, "--json").stdout)
-    assert page["digest"] == world.seal.digest
+    assert page["digest"] == sample.seal.digest
     assert [each["layers"] for each in page["images"]] == [len(image.layers)]
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 def test_a_target_without_a_lock_has_a_page_too(imgbuild: Command) -> None:
     done = imgbuild("show", UNLOCKED)
     assert done.status == 0
@@ -51,8 +51,8 @@ def test_a_target_without_a_lock_has_a_page_too(imgbuild: Command) -> None:
     assert done.stdout.splitlines()[-1] == f"  imgbuild lock {UNLOCKED}"
 
 
-def test_packages_are_those_of_the_lock(imgbuild: Command, world: World) -> None:
-    locked = world.lock.arch[Arch.X86_64]
+def test_packages_are_those_of_the_lock(imgbuild: Command, sample: Sample) -> None:
+    locked = sample.lock.arch[Arch.X86_64]
     done = imgbuild("show", TARGET, "--packages")
     rows = [tuple(line.split()) for line in done.stdout.splitlines()[1:]]
     assert [row[:2] for row in rows] == [
@@ -64,7 +64,7 @@ def test_packages_are_those_of_the_lock(imgbuild: Command, world: World) -> None
     assert made["debs"] == {one.package: one.version for one in locked.debs}
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("sample")
 def test_one_part_is_shown_at_a_time(imgbuild: Command) -> None:
     done = imgbuild("show", TARGET, "--layers", "--env")
     assert (done.status, "--layers and --env cannot be combined" in done.stderr) == (2, True)

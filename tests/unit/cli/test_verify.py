@@ -21,26 +21,26 @@ from imgbuild.verify import expected_lock
 from tests.support import signed_image
 from tests.support.inprocess_project import Command, json_of
 from tests.support.registry_project import BOTH, NAME, Place
-from tests.support.signed_image import World
+from tests.support.signed_image import Sample
 
 MARK = "sha256:"
 
 
 @pytest.fixture(name="whole", scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
 
 
-@pytest.fixture(name="world")
-def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+@pytest.fixture(name="sample")
+def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sample:
     return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="place")
-def _place(world: World) -> Place:
+def _place(sample: Sample) -> Place:
     """The image as it was pushed, with all that is attached, before anybody signed it."""
-    world.restore(world.unsigned)
-    return world.place
+    sample.restore(sample.unsigned)
+    return sample.place
 
 
 @pytest.fixture(name="imgbuild")
@@ -130,9 +130,9 @@ def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair, wor
 
 
 @pytest.mark.parametrize("lock", ["attached", "none"])
-def test_without_a_lock_of_ones_own_the_digest_is_signed_alone(world, place, imgbuild, pair, lock):
+def test_without_a_lock_of_ones_own_the_digest_is_signed_alone(sample, place, imgbuild, pair, lock):
     if lock == "none":
-        world.remove(bundle.ARTIFACT_TYPE, world.top)
+        sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     answer = imgbuild("sign", ref(place), "--sign-key", pair[0], "--json")
     assert "only its digest is signed" in answer.stderr
     assert "name your own lock with --target" in answer.stderr
@@ -146,10 +146,10 @@ def test_without_a_lock_of_ones_own_the_digest_is_signed_alone(world, place, img
 VICTIM = "https://host.example/victim/rl/.github/workflows/release.yml@refs/heads/main"
 
 
-def forge(world: World) -> None:
-    """Attach what a stranger makes up: the same image and lock, another builder and a commit."""
-    for subject in (world.top, world.arm):
-        (one,) = world.artifacts(subject, provenance.MEDIA_TYPE)
+def forge(sample: Sample) -> None:
+    """Attach what a third party makes up: the same image and lock, another builder and a commit."""
+    for subject in (sample.top, sample.arm):
+        (one,) = sample.artifacts(subject, provenance.MEDIA_TYPE)
         said = json.loads(one.files["provenance.json"].data)
         said["predicate"]["runDetails"]["builder"]["id"] = VICTIM
         commit = {"name": "repository", "digest": {"gitCommit": "f" * 40}}
@@ -157,12 +157,12 @@ def forge(world: World) -> None:
         part = ArtifactFile(data=codec.compact(said), media_type=provenance.MEDIA_TYPE)
         kind = provenance.MEDIA_TYPE
         files = {"provenance.json": part}
-        artifacts.attach(world.client, world.repository, subject, kind, files)
+        artifacts.attach(sample.client, sample.repository, subject, kind, files)
 
 
 @pytest.mark.parametrize("lock", ["target", "file", "none"])
-def test_a_strangers_provenance_is_never_signed(world, place, imgbuild, pair, tmp_path, lock):
-    forge(world)
+def test_a_foreign_provenance_is_never_signed(sample, place, imgbuild, pair, tmp_path, lock):
+    forge(sample)
     own = expected_lock.of_project(place.work().project, BOTH)
     words = {"target": ("--target", BOTH), "file": ("--lock", str(tmp_path / "own")), "none": ()}
     (tmp_path / "own").mkdir()
@@ -172,8 +172,8 @@ def test_a_strangers_provenance_is_never_signed(world, place, imgbuild, pair, tm
     key = keys.load_public(Path(pair[1]))
     signed = [
         each
-        for subject in (world.top, world.arm)
-        for each in stored.read(world.client, world.repository, subject.digest).signatures
+        for subject in (sample.top, sample.arm)
+        for each in stored.read(sample.client, sample.repository, subject.digest).signatures
         if each.by(key) and each.kind == statements.PROVENANCE
     ]
     found = {provenance.basis(each.payload) for each in signed}
@@ -196,7 +196,7 @@ def test_ones_own_lock_by_target_or_file(place, imgbuild, tmp_path, monkeypatch)
     ).items():
         (folder / name).write_bytes(part.data)
     monkeypatch.chdir(tmp_path)
-    for path in (folder, folder / "lock.json", place.world.folder / "images" / BOTH / "lock.json"):
+    for path in (folder, folder / "lock.json", place.sample.folder / "images" / BOTH / "lock.json"):
         found = imgbuild("verify", ref(place), "--lock", str(path), "--json")
         assert (found.status, outcomes(found)["lock"]) == (0, "passed")
     for path in (folder / "absent.json", folder / "digests.json", tmp_path / "absent"):
@@ -261,11 +261,11 @@ def test_what_a_layout_cannot_show_fails_where_it_is_asked_for(place, imgbuild, 
     }  # fmt: skip
 
 
-def test_what_was_taken_away_does_not_pass(world, place, imgbuild, pair):
+def test_what_was_taken_away_does_not_pass(sample, place, imgbuild, pair):
     """One DELETE by whoever can write to the registry."""
     signed = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
     assert signed.status == 0
-    world.remove(bundle.ARTIFACT_TYPE, world.top)
+    sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     assert imgbuild("verify", ref(place)).status == 9
     for words in (("--rebuild",), ("--key", pair[1])):
         found = imgbuild("verify", ref(place), *words, "--json")

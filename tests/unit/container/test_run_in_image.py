@@ -15,57 +15,57 @@ from imgbuild.pipeline import targets
 from imgbuild.plan import seal
 from imgbuild.values import Arch
 from tests.support import inprocess_project
-from tests.support.inprocess_project import TARGET, World
+from tests.support.inprocess_project import TARGET, Sample
 
 ARCH = Arch.X86_64
 
 
 @pytest.fixture(name="made")
-def _made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[World, Layout]:
+def _made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Sample, Layout]:
     """A project and the image of its target, built."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()
-    world = inprocess_project.make(folder)
+    sample = inprocess_project.make(folder)
     session = targets.open_session(folder, targets.Options(offline=True))
     targets.build_all(session, session.select([TARGET]), None)
-    return world, targets.built_layout(session, TARGET, None)
+    return sample, targets.built_layout(session, TARGET, None)
 
 
-def test_the_configuration_is_that_of_the_lock(made: tuple[World, Layout]) -> None:
-    world, layout = made
-    settings = world.lock.settings
+def test_the_configuration_is_that_of_the_lock(made: tuple[Sample, Layout]) -> None:
+    sample, layout = made
+    settings = sample.lock.settings
     found = run_in_image.running(layout, ARCH)
     assert found.env == tuple(f"{name}={value}" for name, value in sorted(settings.env.items()))
     assert (found.entrypoint, found.command) == (settings.entrypoint, settings.cmd)
     assert found.workdir == settings.workdir
 
 
-def test_an_invalid_configuration_is_an_error(made: tuple[World, Layout]) -> None:
+def test_an_invalid_configuration_is_an_error(made: tuple[Sample, Layout]) -> None:
     _, layout = made
     broken = msgspec.structs.replace(layout.image(ARCH), settings={"Env": "PATH=/bin"})
     with pytest.raises(IntegrityError, match="invalid image configuration for x86_64"):
         run_in_image.running(msgspec.structs.replace(layout, images={ARCH: broken}), ARCH)
 
 
-def test_the_unpacked_size_comes_from_the_digests(made: tuple[World, Layout]) -> None:
-    world, layout = made
-    size = run_in_image.unpacked_size(world.folder / "images", TARGET, layout, ARCH)
-    assert size == sum(layer.unpacked for layer in world.seal.arch[ARCH].layers)
+def test_the_unpacked_size_comes_from_the_digests(made: tuple[Sample, Layout]) -> None:
+    sample, layout = made
+    size = run_in_image.unpacked_size(sample.folder / "images", TARGET, layout, ARCH)
+    assert size == sum(layer.unpacked for layer in sample.seal.arch[ARCH].layers)
 
 
-def test_the_size_is_unknown_without_the_digests_of_that_image(made: tuple[World, Layout]) -> None:
-    world, layout = made
-    images = world.folder / "images"
+def test_the_size_is_unknown_without_the_digests_of_that_image(made: tuple[Sample, Layout]) -> None:
+    sample, layout = made
+    images = sample.folder / "images"
     assert run_in_image.unpacked_size(images, "another", layout, ARCH) is None
-    sealed = world.seal.arch[ARCH]
+    sealed = sample.seal.arch[ARCH]
     layers = (msgspec.structs.replace(sealed.layers[0], unpacked=0), *sealed.layers[1:])
     path = seal.seal_path(images, TARGET)
     for changed in (
         msgspec.structs.replace(sealed, manifest="sha256:" + "0" * 64),  # built from another lock
         msgspec.structs.replace(sealed, layers=layers),  # a registry's layer
     ):
-        codec.write(path, msgspec.structs.replace(world.seal, arch={ARCH: changed}))
+        codec.write(path, msgspec.structs.replace(sample.seal, arch={ARCH: changed}))
         assert run_in_image.unpacked_size(images, TARGET, layout, ARCH) is None
     path.write_text("{")
     assert run_in_image.unpacked_size(images, TARGET, layout, ARCH) is None

@@ -202,12 +202,12 @@ def test_a_seal_without_floors_is_judged_by_its_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    world = make(tmp_path)
-    found = targets.offer(tmp_path / "images", world.lock)
+    sample = make(tmp_path)
+    found = targets.offer(tmp_path / "images", sample.lock)
     assert found.floors[Arch.X86_64].driver == "525.60.13"
     assert found.floors[Arch.X86_64].driver_full == "550.54.14"
     assert found.floors[Arch.X86_64].gpu == tuple(
-        world.lock.settings.labels[targets.GPU_LABEL].split()
+        sample.lock.settings.labels[targets.GPU_LABEL].split()
     )
 
 
@@ -215,12 +215,12 @@ def test_a_seal_with_floors_is_judged_by_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    world = make(tmp_path)
+    sample = make(tmp_path)
     path = seal_path(tmp_path / "images", TARGET)
     document = json.loads(path.read_text())
     document["arch"]["x86_64"]["floors"] = {"cuda": "12.4", "driver": "999.1"}
     path.write_text(json.dumps(document))
-    assert targets.offer(tmp_path / "images", world.lock).floors[Arch.X86_64].driver == "999.1"
+    assert targets.offer(tmp_path / "images", sample.lock).floors[Arch.X86_64].driver == "999.1"
 
 
 def test_the_verb_answers_and_refuses_by_its_status(

@@ -152,7 +152,7 @@ def test_an_answer_is_of_the_code_that_gave_it(tmp_path, monkeypatch):
         release = shelf.release("lib", "1.0")
         assert release is not None
         assert lacks(shelf, wanted, release) is True
-        monkeypatch.setitem(boundaries._ASKS, Relation.NAME, lambda world, subject: False)
+        monkeypatch.setitem(boundaries._ASKS, Relation.NAME, lambda package_set, subject: False)
         assert lacks(shelf, wanted, release) is True  # as it was answered before
         monkeypatch.setattr(boundaries, "code_digest", lambda module: f"another {module}")
         assert lacks(shelf, wanted, release) is False

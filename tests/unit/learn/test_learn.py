@@ -16,7 +16,7 @@ USES_OLD = {**PLAIN, "app/use.py": "from lib.params import Old\n"}
 USES_NEW = {**PLAIN, "app/use.py": "from lib.params import New\n"}
 
 
-def world(folder, *, pins=None):
+def package_set(folder, *, pins=None):
     """Ten releases of lib, which changes in 1.6; of app, which follows it in 1.4 and 1.8."""
     index = LocalIndex()
     shelves.publish(index, "lib", {f"1.{n}": OLD if n < 6 else NEW for n in range(10)})
@@ -43,7 +43,7 @@ def finding(
 
 
 def test_a_name_that_went_bounds_the_other_from_above(tmp_path):
-    with world(tmp_path) as (shelf, site):
+    with package_set(tmp_path) as (shelf, site):
         gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
         learned = learn(gone, shelf, ())
         assert learned is not None
@@ -59,7 +59,7 @@ def test_a_name_that_went_bounds_the_other_from_above(tmp_path):
 
 
 def test_a_name_that_came_bounds_it_from_below(tmp_path):
-    with world(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (shelf, _):
         new = finding(Relation.NAME, "lib.params:New", version="1.8", other_version="1.2")
         learned = learn(new, shelf, ())
         assert learned is not None
@@ -81,7 +81,7 @@ def test_a_release_between_that_does_not_ask_ends_the_range(tmp_path):
 
 
 def test_a_pinned_package_speaks_for_its_own_version_only(tmp_path):
-    with world(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (shelf, _):
         gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
         learned = learn(gone, shelf, {"app"})
         assert learned is not None
@@ -89,7 +89,7 @@ def test_a_pinned_package_speaks_for_its_own_version_only(tmp_path):
 
 
 def test_where_no_version_will_do_the_package_cannot_live_with_the_other(tmp_path):
-    with world(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (shelf, _):
         never = finding(Relation.NAME, "lib.params:Never", version="1.7", other_version="1.9")
         learned = learn(never, shelf, ())
         assert learned is not None
@@ -99,7 +99,7 @@ def test_where_no_version_will_do_the_package_cannot_live_with_the_other(tmp_pat
 
 @pytest.mark.parametrize("relation", [Relation.WINDOW, Relation.RULE, Relation.REQUIREMENT])
 def test_what_the_evidence_says_itself_is_taken(tmp_path, relation):
-    with world(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (shelf, _):
         said = finding(relation, "lib", version="1.7", other_version="1.9", spec=">=1.2,<1.5")
         learned = learn(said, shelf, ())
         assert learned is not None
@@ -108,14 +108,14 @@ def test_what_the_evidence_says_itself_is_taken(tmp_path, relation):
 
 @pytest.mark.parametrize("relation", [Relation.SYMBOL, Relation.ABI, Relation.LIBRARY])
 def test_of_binaries_it_is_known_that_these_two_do_not_fit(tmp_path, relation):
-    with world(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (shelf, _):
         clash = finding(relation, "_Z1fv", version="1.7", other_version="1.9+cu124")
         learned = learn(clash, shelf, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == ("==1.7", "lib!=1.9")
 
 
-def calls_world(folder, tag="calls"):
+def calls_package_set(folder, tag="calls"):
     """Lib asks for `size` from 1.4 on, and takes one place fewer; app follows in 1.6."""
     index = LocalIndex()
     old = {"lib/__init__.py": "def make(a, b): pass\nclass Maker:\n    def make(self, a): pass\n"}
@@ -129,7 +129,7 @@ def calls_world(folder, tag="calls"):
 
 @pytest.mark.parametrize("subject", ["lib.make(size)", "lib.make(1)"])
 def test_an_argument_bounds_both_as_a_name_does(tmp_path, subject):
-    with calls_world(tmp_path) as (shelf, site):
+    with calls_package_set(tmp_path) as (shelf, site):
         asked = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.7", line=3)
         learned = learn(asked, shelf, ())
         assert learned is not None
@@ -145,7 +145,7 @@ def test_an_argument_bounds_both_as_a_name_does(tmp_path, subject):
 def test_an_argument_whose_signature_cannot_be_told_excludes_the_one_version(
     tmp_path, subject, versions
 ):
-    with calls_world(tmp_path) as (shelf, _):
+    with calls_package_set(tmp_path) as (shelf, _):
         asked = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.2", line=3)
         learned = learn(asked, shelf, ())
         assert learned is not None
@@ -161,7 +161,7 @@ def rounds(shelf, *others, known=()):
 
 
 def test_versions_that_are_excluded_up_to_the_newest_become_a_bound(tmp_path):
-    with world(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (shelf, _):
         assert rounds(shelf, "1.9") == [("==1.7", "lib!=1.9", "", "")]
         assert rounds(shelf, "1.9", "1.8") == [("==1.7", "lib<1.8", "", "1.8")]
         assert rounds(shelf, "1.9", "1.8", "1.7") == [("==1.7", "lib<1.7", "", "1.7")]
@@ -172,12 +172,12 @@ def test_versions_that_are_excluded_up_to_the_newest_become_a_bound(tmp_path):
 
 
 def test_versions_that_are_excluded_from_the_oldest_on_become_a_bound(tmp_path):
-    with world(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (shelf, _):
         assert rounds(shelf, "1.0", "1.1") == [("==1.7", "lib>=1.2", "1.2", "")]
 
 
 def test_versions_that_are_excluded_between_others_stay_apart(tmp_path):
-    with world(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (shelf, _):
         found = rounds(shelf, "1.5", "1.6", "1.9")
         assert sorted(needs for _, needs, _, _ in found) == ["lib!=1.5", "lib!=1.6", "lib!=1.9"]
 
@@ -194,7 +194,7 @@ def test_a_clash_in_which_a_third_package_has_a_hand_is_not_laid_at_the_others_d
 
 
 def test_nothing_is_learned_without_another_package_or_evidence(tmp_path):
-    with world(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (shelf, _):
         alone = finding(Relation.SYMBOL, "_Z1fv", version="1.7", other="")
         bare = Finding(check="elf", severity=Severity.ERROR, message="")
         assert learn(alone, shelf, ()) is None
@@ -202,7 +202,7 @@ def test_nothing_is_learned_without_another_package_or_evidence(tmp_path):
 
 
 def test_a_missing_package_is_added_only_if_it_is_known_who_brings_it(tmp_path):
-    with world(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (shelf, _):
         found = {
             module: learn(
                 finding(Relation.PACKAGE, module, version="1.7", other=""), shelf, {"app"}

@@ -44,8 +44,8 @@ def findings(folder, new, expression="tokenizer.extended", first="4.0.0"):
     )
     with shelves.shelf(folder, index) as (shelf, _):
         releases = {name: shelf.releases(name)[-1] for name in ("vllm", "transformers")}
-        world = shelf.world(releases)
-        return check(world, main_path(world), lambda: shelf)
+        package_set = shelf.package_set(releases)
+        return check(package_set, main_path(package_set), lambda: shelf)
 
 
 def test_what_the_reader_knew_and_nobody_answers_for_now_is_an_error(tmp_path):

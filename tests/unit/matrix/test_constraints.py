@@ -1,4 +1,4 @@
-"""Learned constraints: what they say of a world, how they come together, how they are written."""
+"""Learned constraints: their meaning, how they are merged, how they are written."""
 
 import threading
 

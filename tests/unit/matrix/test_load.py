@@ -38,17 +38,17 @@ STRUCTURE = {
         ("targets.cu124-vllm.qqq", "unknown key", "qqq", "one of summary", None),
     ),
     "missing key": (
-        "  cu124-vllm:\n    summary: an old world\n",
+        "  cu124-vllm:\n    summary: an old image\n",
         "  §cu124-vllm:\n",
         ("targets.cu124-vllm", "key summary is missing", None, "summary: one line", None),
     ),
     "missing cut-off": (
         (
-            '  cu124-vllm:\n    summary: an old world\n    base: debian-12\n    cuda: "12.4"\n'
+            '  cu124-vllm:\n    summary: an old image\n    base: debian-12\n    cuda: "12.4"\n'
             "    arch: [x86_64]\n    as_of: 2025-06-20\n"
         ),
         (
-            '  §cu124-vllm:\n    summary: an old world\n    base: debian-12\n    cuda: "12.4"\n'
+            '  §cu124-vllm:\n    summary: an old image\n    base: debian-12\n    cuda: "12.4"\n'
             "    arch: [x86_64]\n"
         ),
         (
@@ -80,7 +80,7 @@ STRUCTURE = {
         ("targets.cu124-vllm.arch", "not a list", "x86_64", "[x86_64]", None),
     ),
     "a mapping where text is due": (
-        "summary: an old world",
+        "summary: an old image",
         "summary: §{a: b}",
         ("targets.cu124-vllm.summary", "not text", "a mapping", "one line", None),
     ),
@@ -236,7 +236,7 @@ def test_the_right_matrix_is_right() -> None:
 def test_text_is_taken_as_written_where_text_is_due() -> None:
     plain = RIGHT.replace('torch: "2.6.0"', "torch: 2.10").replace('cuda: "12.4"', "cuda: 12.4")
     plain = plain.replace('mode: "off"', "mode: off").replace('value: "1"', "value: 0x10")
-    plain = plain.replace("summary: an old world", "summary: 1e3")
+    plain = plain.replace("summary: an old image", "summary: 1e3")
     target = loads(plain.encode(), FILE).targets["cu124-vllm"]
     assert target.pins["torch"] == "2.10"
     assert (target.cuda, target.flashinfer.mode, target.summary) == ("12.4", "off", "1e3")

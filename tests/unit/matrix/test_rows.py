@@ -1,4 +1,4 @@
-"""The rows of the project's matrix: axes alone, every world of the facts, nothing said twice."""
+"""The rows of the project's matrix: axes alone, every combination of the facts, no repetition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imgbuild.show import status
 from imgbuild.values import Arch
 from tests.support.source_code import ROOT
 
-# What a world is chosen by. All else follows: from METADATA, from the cut-off, from what the audit
+# What a target is chosen by. All else follows: from METADATA, the cut-off, what the audit
 # taught (images/constraints.yaml).
 AXES = {
     "torch", "vllm", "sglang", "trl", "verl", "tensordict", "ray", "deepspeed", "unsloth",
@@ -54,7 +54,7 @@ def test_a_row_repeats_nothing_that_follows_from_its_mode(name: str) -> None:
 def test_a_row_says_what_it_is_for_and_what_is_known_of_it(name: str) -> None:
     target = matrix().targets[name]
     assert target.gpu
-    assert target.proof
+    assert target.tested
     assert set(target.arch) | set(target.exclude) == set(Arch)
     assert f"CUDA {target.cuda}" in target.summary or name.endswith(("-arm64", "-flashinfer"))
     assert name.startswith("cu" + target.cuda.replace(".", ""))
@@ -72,7 +72,7 @@ def test_a_mode_is_in_the_image(name: str) -> None:
         assert mode != "jit"
 
 
-def test_ray_deepspeed_unsloth_and_sglang_have_worlds() -> None:
+def test_ray_deepspeed_unsloth_and_sglang_have_targets() -> None:
     pinned = {package for target in matrix().targets.values() for package in target.pins}
     assert {"ray", "deepspeed", "unsloth", "sglang", "verl"} <= pinned
 

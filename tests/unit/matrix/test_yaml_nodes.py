@@ -39,7 +39,7 @@ YAML = {
         (None, "merge keys are not read", "<<", "written out", None),
     ),
     "a tag": (
-        "summary: an old world",
+        "summary: an old image",
         "summary: §!!python/name:os.system x",
         (None, "tags are not read", "!!python/name:os.system", "no tag", None),
     ),
@@ -54,8 +54,8 @@ YAML = {
         (None, "a second document begins", "---", "one document", None),
     ),
     "a control character": (
-        "summary: an old world",
-        "summary: an §\x07old world",
+        "summary: an old image",
+        "summary: an §\x07old image",
         (None, "not allowed in YAML", "U+0007", None, None),
     ),
 }

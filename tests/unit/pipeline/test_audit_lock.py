@@ -47,7 +47,7 @@ def index() -> LocalIndex:
     return made
 
 
-class World:
+class AuditedLock:
     """A lock of what `index` has, and what may read it."""
 
     def __init__(self, folder: Path, shelf: Shelf, site: Site, waivers: tuple[Waiver, ...]):
@@ -81,13 +81,13 @@ class World:
 
 
 @contextlib.contextmanager
-def world(folder: Path, *waivers: Waiver) -> Iterator[World]:
+def package_set(folder: Path, *waivers: Waiver) -> Iterator[AuditedLock]:
     with shelves.shelf(folder, index()) as (shelf, site):
-        yield World(folder, shelf, site, waivers)
+        yield AuditedLock(folder, shelf, site, waivers)
 
 
 def test_an_audit_finds_what_settling_and_an_audit_of_pins_find(tmp_path: Path) -> None:
-    with world(tmp_path) as one:
+    with package_set(tmp_path) as one:
         (found,) = one.audit()
         assert (found.severity, found.check) == (Severity.ERROR, "calls")
         assert found.evidence is not None
@@ -107,7 +107,7 @@ def test_an_audit_finds_what_settling_and_an_audit_of_pins_find(tmp_path: Path) 
 
 
 def test_a_waiver_of_it_is_used_and_not_called_unused(tmp_path: Path) -> None:
-    with world(tmp_path, WAIVER) as one:
+    with package_set(tmp_path, WAIVER) as one:
         (found,) = one.audit()
         assert found.severity is Severity.NOTE
         assert found.message.endswith("(accepted: it is never called)")
@@ -117,7 +117,7 @@ def test_a_waiver_of_it_is_used_and_not_called_unused(tmp_path: Path) -> None:
 
 
 def test_offline_it_is_answered_from_what_was_kept_or_refused(tmp_path: Path) -> None:
-    with world(tmp_path) as one:
+    with package_set(tmp_path) as one:
         one.download()
         with pytest.raises(FetchFailed, match="simple/vllm/ is not in the cache") as caught:
             one.audit(offline=True)
@@ -129,7 +129,7 @@ def test_offline_it_is_answered_from_what_was_kept_or_refused(tmp_path: Path) ->
         assert len(one.site.requests) == asked
 
 
-def folder_world(folder: Path) -> tuple[Matrix, Lock, Resolution]:
+def audited_folder(folder: Path) -> tuple[Matrix, Lock, Resolution]:
     """A lock whose wheels lie in a folder of this machine; what one imports the other has not."""
     wheels = folder / "wheels"
     trainer = "from vllm import Gone\n\nclass GRPOTrainer: ...\n"
@@ -148,7 +148,7 @@ def folder_world(folder: Path) -> tuple[Matrix, Lock, Resolution]:
 
 @pytest.mark.parametrize("checks", [("imports",), CHECKS])
 def test_wheels_in_a_folder_are_audited_offline(tmp_path: Path, checks: tuple[str, ...]) -> None:
-    matrix, lock, resolution = folder_world(tmp_path)
+    matrix, lock, resolution = audited_folder(tmp_path)
     store = Store.open(tmp_path / "cache")
     inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
     report = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=checks)
@@ -159,7 +159,7 @@ def test_wheels_in_a_folder_are_audited_offline(tmp_path: Path, checks: tuple[st
 
 
 def test_offline_what_only_a_server_has_is_counted(tmp_path: Path) -> None:
-    matrix, lock, resolution = folder_world(tmp_path)
+    matrix, lock, resolution = audited_folder(tmp_path)
     there, _ = audited.wheel(tmp_path / "other", "pip", "25.1", {"pip/__init__.py": ""})
     wheels = (there, *resolution.wheels)
     lock = make_lock(matrix, "small", {Arch.X86_64: Resolution(wheels=wheels)})
@@ -173,7 +173,7 @@ def test_offline_what_only_a_server_has_is_counted(tmp_path: Path) -> None:
 
 
 def test_an_architecture_that_the_lock_has_not_is_said(tmp_path: Path) -> None:
-    with world(tmp_path) as one, pytest.raises(LockStale) as caught:
+    with package_set(tmp_path) as one, pytest.raises(LockStale) as caught:
         audit_lock.audit_lock(one.lock, Arch.ARM64, one.inputs())
     assert caught.value.message == "the lock of small is for x86_64, not for arm64"
     assert caught.value.hint == "imgbuild lock --target small"

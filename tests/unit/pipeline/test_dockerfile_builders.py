@@ -16,7 +16,7 @@ from imgbuild.container.buildkit import Order
 from imgbuild.errors import ToolMissing
 from imgbuild.oci import layout
 from tests.support import inprocess_project
-from tests.support.inprocess_project import TARGET, Command, World
+from tests.support.inprocess_project import TARGET, Command, Sample
 
 ALONE = ("--offline", "--jobs", "1")
 PAIR = ("diff", TARGET, "--builders", "embedded,docker", *ALONE)
@@ -46,7 +46,7 @@ class Player:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     folder = tmp_path / "a project"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -65,23 +65,23 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return Command(monkeypatch, capsys)
 
 
-def test_what_is_current_is_not_built_again(world, player, command):
+def test_what_is_current_is_not_built_again(sample, player, command):
     assert command("render", TARGET).status == 0
     command(*PAIR)
     command(*PAIR)
     assert len(player.orders) == 1
     assert not player.orders[0].dated  # times are not compared
-    assert player.orders[0].context == world.folder / IMAGES
+    assert player.orders[0].context == sample.folder / IMAGES
 
 
-def test_what_was_built_to_be_used_is_compared_too(world, player, command):
+def test_what_was_built_to_be_used_is_compared_too(sample, player, command):
     assert command("build", TARGET, "--builder", "docker", *ALONE).status == 0
     command(*PAIR)
     assert [order.dated for order in player.orders] == [True]
-    assert not (world.folder / "build/compare").exists()
+    assert not (sample.folder / "build/compare").exists()
 
 
-def test_every_input_counts(world, player, command):
+def test_every_input_counts(sample, player, command):
     def _builds() -> int:
         before = len(player.orders)
         command(*PAIR)
@@ -114,7 +114,7 @@ def test_every_input_counts(world, player, command):
     assert _builds() == 1
 
 
-def test_where_no_builder_answers_its_version_is_not_asked_for(world, player, command):
+def test_where_no_builder_answers_its_version_is_not_asked_for(sample, player, command):
     command("render", TARGET)
     command(*PAIR)
     player.version = None
@@ -123,14 +123,14 @@ def test_where_no_builder_answers_its_version_is_not_asked_for(world, player, co
     assert "does not answer" in command(*PAIR).stderr
 
 
-def test_notes_say_who_built_what(world, player, command):
+def test_notes_say_who_built_what(sample, player, command):
     command("render", TARGET)
     command("build", TARGET, "--builder", "docker", "--buildx-builder", "farm", *ALONE)
     notes = json.loads((Path("build/docker") / TARGET / "index.json").read_text())
     notes = notes["manifests"][0]["annotations"]
     assert notes["dev.imgbuild.builder-version"] == "farm of docker 28.5.2, buildx 0.29.1"
     assert notes["dev.imgbuild.buildx-builder"] == "farm"
-    assert notes["dev.imgbuild.sealed"] == world.seal.digest
+    assert notes["dev.imgbuild.sealed"] == sample.seal.digest
     command(*PAIR)  # the farm's version is asked for, not the default builder's
     assert len(player.orders) == 1
     player.version = "docker 29.0.0, buildx 0.29.1"

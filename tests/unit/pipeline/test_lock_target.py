@@ -90,7 +90,7 @@ def test_a_mode_of_a_flashinfer_that_is_not_there_is_refused(mode):
     lock_target.refuse_mode(samples.lock(samples.wheel("vllm")))
 
 
-def test_a_world_without_flashinfer_still_has_the_compiler_that_deepspeed_asks_for():
+def test_a_package_set_without_flashinfer_still_has_the_compiler_that_deepspeed_asks_for():
     matrix = load(ROOT / "matrix.yaml")
     lock = locks.make_lock(matrix, "cu130-trl", {})
     like = locks.make_lock(matrix, "cu130-deepspeed", {})

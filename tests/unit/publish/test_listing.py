@@ -48,7 +48,10 @@ def test_images_are_listed_with_all_their_tags(place):
     one, two = found.entries
     assert (one.tags, one.dates, one.target) == (TAGS, ("20261121",), TARGET)
     assert one.versions == {"torch": "2.6.0", "trl": "0.18.2", "vllm": "0.8.5.post1"}
-    assert (one.digest, one.size) == (place.world.seal.digest, place.world.seal.arch["x86_64"].size)
+    assert (one.digest, one.size) == (
+        place.sample.seal.digest,
+        place.sample.seal.arch["x86_64"].size,
+    )
     assert (list(two.arch), two.target) == ([Arch.ARM64, Arch.X86_64], BOTH)
     assert found.sum == one.size + two.size
     held = sum(len(data) for data in place.registry.blobs.values())
@@ -161,7 +164,7 @@ def test_a_push_puts_no_tag_where_a_part_goes_while_the_rest_is_sent(place):
     assert "push it again" in str(caught.value.hint)
     assert place.tags() == {}
     place.push()
-    assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
+    assert place.tags() == dict.fromkeys(TAGS, place.sample.seal.digest)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "-x", "x" * 129])
@@ -177,7 +180,7 @@ def test_a_word_that_is_no_tag(place, name):
 
 def test_targets_locks_folders_and_references_are_sides(place):
     place.push()
-    matrix, folder = place.world.matrix, place.world.folder / "images" / TARGET
+    matrix, folder = place.sample.matrix, place.sample.folder / "images" / TARGET
     sides = [
         diff_sides.side(str(name), CLIENT, matrix)
         for name in (TARGET, folder, folder / "lock.json", place.reference(TARGET))
@@ -193,13 +196,13 @@ def test_targets_locks_folders_and_references_are_sides(place):
 
 def test_an_image_that_carries_its_lock_is_a_whole_side(place):
     push.push(place.work(attach=True), place.both())
-    found = diff_sides.side(str(place.reference(BOTH)), CLIENT, place.world.matrix)
-    own = diff_sides.side(BOTH, CLIENT, place.world.matrix)
+    found = diff_sides.side(str(place.reference(BOTH)), CLIENT, place.sample.matrix)
+    own = diff_sides.side(BOTH, CLIENT, place.sample.matrix)
     assert found.complete
     assert found.arch == own.arch
     digest = place.registry.tags[NAME, BOTH]
     one = json.loads(place.registry.manifests[NAME, digest][0])["manifests"][0]["digest"]
-    by_digest = diff_sides.side(f"{place.repository}@{one}", CLIENT, place.world.matrix)
+    by_digest = diff_sides.side(f"{place.repository}@{one}", CLIENT, place.sample.matrix)
     assert (by_digest.complete, list(by_digest.arch)) == (True, [Arch.ARM64])
 
 
@@ -213,18 +216,18 @@ def test_a_lock_of_another_image_is_not_believed(place):
     )
     artifacts.attach(CLIENT, place.repository, here, bundle.ARTIFACT_TYPE, lock.files, {})
     assert here.digest == target.digest
-    side = diff_sides.side(str(place.reference(TARGET)), CLIENT, place.world.matrix)
+    side = diff_sides.side(str(place.reference(TARGET)), CLIENT, place.sample.matrix)
     assert not side.complete
 
 
 def test_what_is_no_side_is_said(place, tmp_path):
     place.push()
-    matrix = place.world.matrix
+    matrix = place.sample.matrix
     alone = tmp_path / "alone"
     alone.mkdir()
     with pytest.raises(InputError, match=r"has no lock\.json"):
         diff_sides.side(str(alone), CLIENT, matrix)
-    shutil.copy(place.world.folder / "images" / TARGET / "lock.json", alone)
+    shutil.copy(place.sample.folder / "images" / TARGET / "lock.json", alone)
     with pytest.raises(InputError, match=r"digests\.json: no such file"):
         diff_sides.side(str(alone), CLIENT, matrix)
     with pytest.raises(LockStale, match="no lock for target absent"):
@@ -245,13 +248,13 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
     assert "lacking" in dry.stdout
     assert not note.exists()
     done = imgbuild(*words, "--digest-file", str(note))
-    line = f"{TARGET} {where}@{place.world.seal.digest}\n"
+    line = f"{TARGET} {where}@{place.sample.seal.digest}\n"
     assert (done.status, done.stdout, note.read_text()) == (0, line, line)
     (again,) = json_of(imgbuild(*words, "--json"))
     assert again["sent"] == 0
     assert [tag["name"] for tag in again["tags"]] == list(reversed(TAGS))
     assert imgbuild("registry", "tag", f"{where}:{TARGET}", "good").stdout == (
-        f"{where}:good {place.world.seal.digest}\n"
+        f"{where}:good {place.sample.seal.digest}\n"
     )
     listed = imgbuild("registry", "ls", where)
     assert f"{where}:{TARGET},{TAGS[1]},good" in listed.stdout
@@ -262,7 +265,7 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
     assert compared["arch"]["x86_64"]["pull"] == 0
     out = tmp_path / "pulled"
     pulled = imgbuild("pull", f"{where}:good", "--output", str(out))
-    assert pulled.stdout == f"{place.world.seal.digest} {out}\n"
+    assert pulled.stdout == f"{place.sample.seal.digest} {out}\n"
 
 
 def test_push_says_where_it_cannot_go(place, imgbuild):
@@ -282,8 +285,8 @@ def test_push_says_where_it_cannot_go(place, imgbuild):
 
 
 def test_the_registry_of_the_matrix_is_the_default(place, imgbuild):
-    text = place.world.matrix.read_text()
-    place.world.matrix.write_text(f"registry: {place.registry.host}/{NAME}\n{text}")
+    text = place.sample.matrix.read_text()
+    place.sample.matrix.write_text(f"registry: {place.registry.host}/{NAME}\n{text}")
     done = imgbuild("push", "--target", TARGET, "--jobs", "1", "--offline")
     assert done.status == 0, done.stderr
     assert done.stdout.startswith(f"{TARGET} {place.registry.host}/{NAME}@sha256:")

@@ -32,7 +32,7 @@ X86 = Arch.X86_64
 
 
 @dataclass
-class World:
+class Sample:
     """A lock of real wheels that the cache has, another that shares two, and a registry."""
 
     registry: Registry
@@ -59,7 +59,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sample]:
     memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     store, matrix = Store.open(), samples.matrix()
@@ -75,116 +75,116 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     other = msgspec.structs.replace(locks[1], target="other")
     inputs = Inputs(matrix, Context(store, Http(offline=True)))
     with memory_registry.serve(Registry()) as registry:
-        yield World(registry, inputs, locks[0], other)
+        yield Sample(registry, inputs, locks[0], other)
 
 
-def test_files_go_first_then_the_artifact_and_its_newest_tag_last(world):
-    filled = world.push()
+def test_files_go_first_then_the_artifact_and_its_newest_tag_last(sample):
+    filled = sample.push()
     assert (filled.files, filled.sent, filled.fetched) == (2, 2, 0)
-    assert filled.sent_size == filled.size == sum(w.size for w in world.lock.arch[X86].wheels)
-    data = mirror_items.artifact(world.lock, X86)
-    stays, newest = mirror_items.tags(world.lock, X86, data)
-    puts = world.sent()
+    assert filled.sent_size == filled.size == sum(w.size for w in sample.lock.arch[X86].wheels)
+    data = mirror_items.artifact(sample.lock, X86)
+    stays, newest = mirror_items.tags(sample.lock, X86, data)
+    puts = sample.sent()
     assert [path.rpartition("/")[2] for path in puts[-2:]] == [stays, newest]
     assert all("/blobs/uploads/" in path for path in puts[:-2])
     (held,) = filled.artifacts
     assert held.tagged
     assert held.lacking == ()
-    assert world.registry.tags[NAME, newest] == world.registry.tags[NAME, stays] == held.artifact
-    assert world.registry.manifests[NAME, held.artifact][0] == data
-    kept = {digest for name, digest in world.registry.blobs if name == NAME}
+    assert sample.registry.tags[NAME, newest] == sample.registry.tags[NAME, stays] == held.artifact
+    assert sample.registry.manifests[NAME, held.artifact][0] == data
+    kept = {digest for name, digest in sample.registry.blobs if name == NAME}
     assert {layer["digest"] for layer in json.loads(data)["layers"]} <= kept
 
 
-def test_a_second_push_writes_nothing_and_another_target_only_what_is_its_own(world):
-    world.push()
-    before = world.sent()
-    assert world.push().sent == 0
-    assert world.sent() == before
-    filled = world.push(world.lock, world.other)
+def test_a_second_push_writes_nothing_and_another_target_only_what_is_its_own(sample):
+    sample.push()
+    before = sample.sent()
+    assert sample.push().sent == 0
+    assert sample.sent() == before
+    filled = sample.push(sample.lock, sample.other)
     assert (filled.files, filled.sent) == (3, 1)
     assert {item.target for item in filled.artifacts} == {"small", "other"}
 
 
-def test_a_lock_that_changed_moves_the_newest_tag_and_leaves_the_one_that_stays(world):
-    (first,) = world.push().artifacts
-    changed = msgspec.structs.replace(world.other, target="small")
-    (second,) = world.push(changed).artifacts
-    tags = {tag: digest for (_, tag), digest in world.registry.tags.items()}
+def test_a_lock_that_changed_moves_the_newest_tag_and_leaves_the_one_that_stays(sample):
+    (first,) = sample.push().artifacts
+    changed = msgspec.structs.replace(sample.other, target="small")
+    (second,) = sample.push(changed).artifacts
+    tags = {tag: digest for (_, tag), digest in sample.registry.tags.items()}
     assert tags == {
         "small-x86_64-inputs": second.artifact,
         first.tag: first.artifact,
         second.tag: second.artifact,
     }
-    (back,) = world.push().artifacts
+    (back,) = sample.push().artifacts
     assert back == first
-    assert world.registry.tags[NAME, "small-x86_64-inputs"] == first.artifact
+    assert sample.registry.tags[NAME, "small-x86_64-inputs"] == first.artifact
 
 
-def test_the_tags_of_an_image_beside_the_inputs_stay(world):
+def test_the_tags_of_an_image_beside_the_inputs_stay(sample):
     """`push --arch` gives a part of an image the name of its target and architecture."""
     images = {(NAME, tag): f"sha256:{'1' * 64}" for tag in ("small", "small-x86_64", "small-base")}
-    world.registry.tags.update(images)
-    world.push()
-    assert images.items() <= world.registry.tags.items()
+    sample.registry.tags.update(images)
+    sample.push()
+    assert images.items() <= sample.registry.tags.items()
 
 
-def test_a_dry_run_writes_nothing(world):
-    filled = world.push(dry_run=True)
+def test_a_dry_run_writes_nothing(sample):
+    filled = sample.push(dry_run=True)
     assert (filled.sent, filled.dry_run) == (2, True)
     assert filled.artifacts[0].lacking_size == filled.sent_size
-    assert world.sent() == []
-    assert not world.registry.asked("^(POST|PATCH|DELETE) ")
+    assert sample.sent() == []
+    assert not sample.registry.asked("^(POST|PATCH|DELETE) ")
 
 
-def test_a_registry_that_fails_gets_no_tag_and_the_next_run_goes_on(world):
-    largest = max(world.lock.arch[X86].wheels, key=lambda wheel: wheel.size)
-    first = next(w for w in world.lock.arch[X86].wheels if w is not largest)
-    world.registry.blobs[NAME, f"sha256:{largest.sha256}"] = b"x" * largest.size
-    world.registry.faults.append(Fault("(POST|PUT|PATCH) .*uploads", times=1000, status=500))
+def test_a_registry_that_fails_gets_no_tag_and_the_next_run_goes_on(sample):
+    largest = max(sample.lock.arch[X86].wheels, key=lambda wheel: wheel.size)
+    first = next(w for w in sample.lock.arch[X86].wheels if w is not largest)
+    sample.registry.blobs[NAME, f"sha256:{largest.sha256}"] = b"x" * largest.size
+    sample.registry.faults.append(Fault("(POST|PUT|PATCH) .*uploads", times=1000, status=500))
     with pytest.raises(FetchFailed):
-        world.push()
-    assert world.registry.tags == {}
-    world.registry.faults.clear()
-    filled = world.push()
+        sample.push()
+    assert sample.registry.tags == {}
+    sample.registry.faults.clear()
+    filled = sample.push()
     assert filled.sent == 1
-    assert (NAME, f"sha256:{first.sha256}") in world.registry.blobs
+    assert (NAME, f"sha256:{first.sha256}") in sample.registry.blobs
     assert filled.artifacts[0].tagged
 
 
-def test_bytes_that_are_not_the_locks_are_not_published(world):
-    wheel = world.lock.arch[X86].wheels[0]
-    path = world.inputs.store.file(wheel.sha256)
+def test_bytes_that_are_not_the_locks_are_not_published(sample):
+    wheel = sample.lock.arch[X86].wheels[0]
+    path = sample.inputs.store.file(wheel.sha256)
     assert path is not None
     path.chmod(0o644)
     path.write_bytes(b"x" * wheel.size)
     with pytest.raises(IntegrityError, match=f"was damaged and is removed: .* {wheel.file}"):
-        world.push()
+        sample.push()
     assert not path.exists()
-    assert world.registry.tags == {}
-    assert (NAME, f"sha256:{wheel.sha256}") not in world.registry.blobs
+    assert sample.registry.tags == {}
+    assert (NAME, f"sha256:{wheel.sha256}") not in sample.registry.blobs
 
 
-def test_a_file_of_another_size_in_the_registry_is_said(world):
-    wheel = world.lock.arch[X86].wheels[0]
-    world.registry.blobs[NAME, f"sha256:{wheel.sha256}"] = b"short"
+def test_a_file_of_another_size_in_the_registry_is_said(sample):
+    wheel = sample.lock.arch[X86].wheels[0]
+    sample.registry.blobs[NAME, f"sha256:{wheel.sha256}"] = b"short"
     with pytest.raises(IntegrityError, match=f"has 5 bytes as {wheel.file}"):
-        world.push()
+        sample.push()
 
 
-def test_status_names_what_is_lacking_and_whether_a_tag_keeps_the_rest(world):
-    (held,) = world.status()
-    files = [wheel.file for wheel in world.lock.arch[X86].wheels]
+def test_status_names_what_is_lacking_and_whether_a_tag_keeps_the_rest(sample):
+    (held,) = sample.status()
+    files = [wheel.file for wheel in sample.lock.arch[X86].wheels]
     assert (list(held.lacking), held.tagged, held.files) == (files, False, 2)
-    world.push()
-    (held,) = world.status()
+    sample.push()
+    (held,) = sample.status()
     assert (held.lacking, held.lacking_size, held.tagged) == ((), 0, True)
-    del world.registry.blobs[NAME, f"sha256:{world.lock.arch[X86].wheels[1].sha256}"]
-    (held,) = world.status()
+    del sample.registry.blobs[NAME, f"sha256:{sample.lock.arch[X86].wheels[1].sha256}"]
+    (held,) = sample.status()
     assert (list(held.lacking), held.tagged) == ([files[1]], True)
 
 
-def test_dropping_takes_only_what_was_fetched_for_it(world):
+def test_dropping_takes_only_what_was_fetched_for_it(sample):
     """Nothing was: the cache keeps what it had."""
-    world.push(drop=True)
-    assert all(world.inputs.store.file(w.sha256) for w in world.lock.arch[X86].wheels)
+    sample.push(drop=True)
+    assert all(sample.inputs.store.file(w.sha256) for w in sample.lock.arch[X86].wheels)

@@ -73,8 +73,8 @@ def test_tags_say_what_an_image_is(place):
 
 def test_the_base_is_the_one_that_dockerfiles_name(place):
     made = place.plan(only_base=True)
-    plans = [plan(place.world.lock, Arch.X86_64)]
-    assert made.top.digest == dockerfile.base_digest(place.world.seal, plans)
+    plans = [plan(place.sample.lock, Arch.X86_64)]
+    assert made.top.digest == dockerfile.base_digest(place.sample.seal, plans)
     push.push(place.work(), made)
     assert (NAME, made.top.digest) in place.registry.manifests
 
@@ -135,7 +135,7 @@ def test_layers_of_a_layout_on_disk_are_used(place, monkeypatch):
         path = Store.open().blob(blob.digest) if blob.name == "debian-12" else None
         if path is not None:
             (folder / path.name).write_bytes(path.read_bytes())
-    place.forget(monkeypatch, *place.world.wheels)  # the base itself cannot be made here
+    place.forget(monkeypatch, *place.sample.wheels)  # the base itself cannot be made here
     assert {row.state for row in place.push().blobs} == {BlobState.SENT}
 
 
@@ -145,7 +145,7 @@ def test_a_damaged_layer_of_a_layout_is_not_sent(place, monkeypatch):
     path = work.project.output(TARGET) / "blobs/sha256" / base.digest.removeprefix("sha256:")
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x" * base.size)
-    place.forget(monkeypatch, *place.world.wheels)
+    place.forget(monkeypatch, *place.sample.wheels)
     with pytest.raises(FetchFailed):  # it would have to be made, and nothing can be fetched
         place.push()
     assert sent(place) == Counter()
@@ -297,7 +297,7 @@ def refused(place: Place, kind: type[ImgbuildError], *words: str) -> None:
     assert place.tags() == {}
     place.registry.faults.clear()
     place.push()
-    assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
+    assert place.tags() == dict.fromkeys(TAGS, place.sample.seal.digest)
 
 
 @pytest.mark.parametrize("where", [BLOB, "POST .*/blobs/uploads/", MANIFEST, "HEAD .*/blobs/"])
@@ -311,13 +311,13 @@ def test_a_registry_that_always_fails_gets_no_tag(place, where):
 def test_a_registry_that_fails_once_is_asked_again(place, where, status):
     place.registry.faults.append(Fault(where, status=status, headers={"Retry-After": "0"}))
     place.push()
-    assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
+    assert place.tags() == dict.fromkeys(TAGS, place.sample.seal.digest)
 
 
 def test_a_line_that_breaks_in_the_middle_of_a_blob(place):
     place.registry.faults += [Fault(BLOB, times=3, cut_request=100), Fault(BLOB, mute=True)]
     place.push()
-    assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
+    assert place.tags() == dict.fromkeys(TAGS, place.sample.seal.digest)
 
 
 @pytest.mark.parametrize("number", [1, 4, 7])
@@ -341,7 +341,7 @@ def test_what_is_interrupted_goes_on_where_it_was(place, number, monkeypatch):
     done = place.push()
     assert {row.digest for row in done.blobs if row.state is BlobState.PRESENT} == arrived
     assert set(sent(place).values()) == {1}
-    assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
+    assert place.tags() == dict.fromkeys(TAGS, place.sample.seal.digest)
 
 
 def test_a_blob_of_another_size_is_not_believed(place):
@@ -376,7 +376,7 @@ def test_a_registry_that_gives_another_manifest_than_it_was_given(place):
         answer.body = b'{"schemaVersion":2}'
 
     place.registry.faults.append(
-        Fault(f"GET .*/manifests/{place.world.seal.digest}", times=50, edit=_lie)
+        Fault(f"GET .*/manifests/{place.sample.seal.digest}", times=50, edit=_lie)
     )
     refused(place, IntegrityError, "gives sha256:")
 

@@ -19,7 +19,7 @@ from tests.support import samples
 PACKAGES = ("alpha", "pip", "torch")
 
 
-class World:
+class Sample:
     """A lock whose wheels are all in the cache, and a folder for them."""
 
     def __init__(self, folder: Path) -> None:
@@ -48,75 +48,75 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def sample(tmp_path: Path) -> Sample:
+    return Sample(tmp_path)
 
 
-def test_wheels_lie_under_their_own_names_and_take_no_room(world):
-    made = world.put()
-    assert (made.files, made.made, made.size) == (3, 3, sum(each.size for each in world.wheels))
-    for wheel in world.wheels:
-        stored = world.inputs.store.file(wheel.sha256)
+def test_wheels_lie_under_their_own_names_and_take_no_room(sample):
+    made = sample.put()
+    assert (made.files, made.made, made.size) == (3, 3, sum(each.size for each in sample.wheels))
+    for wheel in sample.wheels:
+        stored = sample.inputs.store.file(wheel.sha256)
         assert stored is not None
-        assert (world.folder / wheel.file).samefile(stored)
+        assert (sample.folder / wheel.file).samefile(stored)
 
 
-def test_a_second_time_nothing_is_done(world):
-    world.put()
-    assert world.put().made == 0
+def test_a_second_time_nothing_is_done(sample):
+    sample.put()
+    assert sample.put().made == 0
 
 
-def test_wheels_of_another_lock_go(world):
-    world.put()
-    made = world.put(world.of(*world.wheels[:1]))
-    assert (made.files, world.names()) == (1, [world.wheels[0].file])
+def test_wheels_of_another_lock_go(sample):
+    sample.put()
+    made = sample.put(sample.of(*sample.wheels[:1]))
+    assert (made.files, sample.names()) == (1, [sample.wheels[0].file])
 
 
-def test_another_file_of_that_name_is_replaced(world):
-    world.put()
-    place = world.folder / world.wheels[0].file
+def test_another_file_of_that_name_is_replaced(sample):
+    sample.put()
+    place = sample.folder / sample.wheels[0].file
     place.unlink()
     place.write_bytes(b"other")
-    assert world.put().made == 1
-    assert place.stat().st_size == world.wheels[0].size
+    assert sample.put().made == 1
+    assert place.stat().st_size == sample.wheels[0].size
 
 
-def test_on_another_disk_wheels_are_copied_once(world, monkeypatch):
+def test_on_another_disk_wheels_are_copied_once(sample, monkeypatch):
     def _refuse(*_: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr("imgbuild.render.contexts.os.link", _refuse)
-    assert world.put().made == 3
-    for wheel in world.wheels:
-        stored = world.inputs.store.file(wheel.sha256)
+    assert sample.put().made == 3
+    for wheel in sample.wheels:
+        stored = sample.inputs.store.file(wheel.sha256)
         assert stored is not None
-        assert (world.folder / wheel.file).read_bytes() == stored.read_bytes()
-    assert all(not name.startswith(".") for name in world.names())
+        assert (sample.folder / wheel.file).read_bytes() == stored.read_bytes()
+    assert all(not name.startswith(".") for name in sample.names())
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "folder.whl/x", "sub/x.whl"])
-def test_what_somebody_else_put_there_is_left_alone(world, name):
-    foreign = world.folder / name
+def test_what_somebody_else_put_there_is_left_alone(sample, name):
+    foreign = sample.folder / name
     foreign.parent.mkdir(parents=True)
     foreign.write_text("mine")
     with pytest.raises(InputError, match="is not a folder of wheels"):
-        world.put()
+        sample.put()
     assert foreign.read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["../evil-1.0-py3-none-any.whl", ".hidden.whl", "a b.whl", "x"])
-def test_a_name_that_is_no_wheels_is_refused(world, name):
-    bad = msgspec.structs.replace(world.wheels[0], file=name)
+def test_a_name_that_is_no_wheels_is_refused(sample, name):
+    bad = msgspec.structs.replace(sample.wheels[0], file=name)
     with pytest.raises(IntegrityError, match="not a wheel name"):
-        world.put(world.of(bad, *world.wheels[1:]))
+        sample.put(sample.of(bad, *sample.wheels[1:]))
 
 
-def test_two_wheels_of_one_name_are_refused(world):
-    bad = msgspec.structs.replace(world.wheels[0], file=world.wheels[1].file)
+def test_two_wheels_of_one_name_are_refused(sample):
+    bad = msgspec.structs.replace(sample.wheels[0], file=sample.wheels[1].file)
     with pytest.raises(IntegrityError, match="two different wheels"):
-        world.put(world.of(bad, *world.wheels[1:]))
+        sample.put(sample.of(bad, *sample.wheels[1:]))
 
 
-def test_what_the_cache_lacks_is_told_offline(world):
+def test_what_the_cache_lacks_is_told_offline(sample):
     with pytest.raises(FetchFailed):
-        world.put(world.of(*world.wheels, samples.wheel("absent")))
+        sample.put(sample.of(*sample.wheels, samples.wheel("absent")))

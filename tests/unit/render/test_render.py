@@ -123,7 +123,7 @@ def test_online_has_an_address_of_every_file_and_no_named_context():
 
 
 def _needing(*wheels: Wheel) -> Lock:
-    """The world's lock, in which `wheels` build what has no wheel."""
+    """The lock of the sample, in which `wheels` build what has no wheel."""
     lock = render_sample.lock()
     built = msgspec.structs.replace(render_sample.BUILT, requires=wheels)
     arches = {

@@ -246,7 +246,7 @@ def test_a_row_is_read_the_same_by_other_readers_of_yaml():
     assert read["exclude"] == {"arm64": TARGET.exclude[Arch.ARM64]}
 
 
-def test_an_impossible_world_has_passed_no_check(tmp_path):
+def test_an_impossible_package_set_has_passed_no_check(tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")
     ask = ResolveRequest(

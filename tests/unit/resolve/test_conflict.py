@@ -1,4 +1,4 @@
-"""Chains of reasons and the nearest worlds, on an index of small wheels on this machine."""
+"""Chains of reasons and the nearest package sets, on an index of small wheels on this machine."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_what_was_learned_is_told_with_its_evidence(ask):
     )
 
 
-def test_a_near_world_is_checked_and_what_that_teaches_is_heeded(ask):
+def test_a_near_package_set_is_checked_and_what_that_teaches_is_heeded(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
     asked = []
 
@@ -215,7 +215,7 @@ def test_no_torch_of_the_cuda_release_on_the_machine(ask):
     assert text == "torch 2.11.0 and dict 0.8, with torch 2.11.0 for CUDA 13.0"
 
 
-def test_a_world_with_several_changes_is_checked_and_what_that_teaches_is_heeded(ask):
+def test_a_package_set_with_several_changes_is_checked_and_what_that_teaches_is_heeded(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
     asked = []
 
@@ -248,7 +248,7 @@ def test_wishes_whose_code_does_not_get_along_do_not_on_another_cuda_either(ask)
     assert near(facts, demands, "12.4", check) == plain[:-1]
 
 
-def test_a_clash_that_teaches_nothing_is_no_near_world_and_is_not_tried_again(ask):
+def test_a_clash_that_teaches_nothing_is_no_near_package_set_and_is_not_tried_again(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
     asked = []
 
@@ -263,7 +263,7 @@ def test_a_clash_that_teaches_nothing_is_no_near_world_and_is_not_tried_again(as
     assert [one["vllm"] for one in asked] == ["0.9", "1.0", "0.8"]
 
 
-def test_a_world_of_several_changes_that_clashes_untaught_is_not_tried_again(ask):
+def test_a_package_set_of_several_changes_that_clashes_untaught_is_not_tried_again(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
     asked = []
 
@@ -276,7 +276,7 @@ def test_a_world_of_several_changes_that_clashes_untaught_is_not_tried_again(ask
     assert asked == ["0.8", "0.9"]
 
 
-def test_a_near_world_says_what_code_was_not_read(ask):
+def test_a_near_package_set_says_what_code_was_not_read(ask):
     # Of a range it is not known which version there will be.
     facts, demands = ask(("vllm", "==1.0"), ("trl", ">=1.0"), ("torch", ">=2.0"))
     words = "(the code of trl was not looked at)"

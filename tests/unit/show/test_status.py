@@ -15,13 +15,13 @@ from imgbuild.show import status
 from imgbuild.system.console import console
 from imgbuild.values import Condition
 from tests.support import inprocess_project, samples
-from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 
 FAR = {"torch": "pytorch", "triton": "pytorch"}
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     monkeypatch.chdir(tmp_path)
     return inprocess_project.make(tmp_path)
 
@@ -94,33 +94,33 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     assert caught.value.hint == "to try it, name it: --target small"
 
 
-def test_the_states_of_a_project(world: World, imgbuild: Command) -> None:
+def test_the_states_of_a_project(sample: Sample, imgbuild: Command) -> None:
     # The target's torch comes from another index; it has a lock, so nothing is needed any more.
     lines = imgbuild("list", "--wide").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
     ends = [[cell.strip() for cell in line.split("  ") if cell][-2:] for line in lines]
-    digest = world.seal.digest.removeprefix("sha256:")[:12]
+    digest = sample.seal.digest.removeprefix("sha256:")[:12]
     assert ends == [
-        ["state", "proven"],
+        ["state", "tested"],
         ["locked", f"{digest}: no test record for this digest"],
         ["not locked", "-"],
     ]
-    world.edit('value: "1", reason: the newer engine', 'value: "0", reason: the newer engine')
+    sample.edit('value: "1", reason: the newer engine', 'value: "0", reason: the newer engine')
     (row,) = inprocess_project.json_of(imgbuild("list", "--state", "stale", "--json"))
     assert row["target"] == TARGET
     assert any("VLLM_USE_V1" in reason for reason in row["reasons"])
 
 
-def test_all_builds_what_is_locked_and_tells_the_rest(world: World, imgbuild: Command) -> None:
-    world.edit('torch: "2.11.0"}', 'torch: "2.11.0"}\n    indexes: {torch: torch}')
+def test_all_builds_what_is_locked_and_tells_the_rest(sample: Sample, imgbuild: Command) -> None:
+    sample.edit('torch: "2.11.0"}', 'torch: "2.11.0"}\n    indexes: {torch: torch}')
     done = imgbuild("lock", "--check", "--all")
-    assert (done.status, done.stdout) == (0, f"{TARGET} {world.seal.digest}\n")
+    assert (done.status, done.stdout) == (0, f"{TARGET} {sample.seal.digest}\n")
     said = " ".join(done.stderr.split())
     assert f"{UNLOCKED} is skipped: it needs the index torch for torch" in said
     assert imgbuild("lock", "--check", UNLOCKED).status == 5
 
 
-def test_filters_that_leave_nothing(world: World, imgbuild: Command) -> None:
+def test_filters_that_leave_nothing(sample: Sample, imgbuild: Command) -> None:
     assert imgbuild("list", "--cuda", "13", "--state", "locked").status == 3
     (row,) = inprocess_project.json_of(imgbuild("list", "--cuda", "12", "--json"))
     assert (row["target"], row["state"]) == (TARGET, Condition.LOCKED)

@@ -308,7 +308,7 @@ def test_shared_memory_is_looked_at_by_a_check_alone(tmp_path, monkeypatch, caps
 
 
 def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatch, capsys):
-    world = make(tmp_path)
+    sample = make(tmp_path)
     sif = tmp_path / "some.sif"
     sif.write_bytes(b"hsqs")
     command = Command(monkeypatch, capsys)
@@ -323,8 +323,8 @@ def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatc
     assert done.status == 0
     assert "some.sif is not the image of the current lock" in done.stderr
 
-    locked = msgspec.structs.replace(world.seal.arch[Arch.X86_64], config=digest_of(b"{}"))
-    _slurm_runtime.same_image(sif, msgspec.structs.replace(world.seal, arch={Arch.X86_64: locked}))
+    locked = msgspec.structs.replace(sample.seal.arch[Arch.X86_64], config=digest_of(b"{}"))
+    _slurm_runtime.same_image(sif, msgspec.structs.replace(sample.seal, arch={Arch.X86_64: locked}))
     assert "not the image" not in capsys.readouterr().err
 
 

@@ -14,7 +14,7 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, LockStale
 from imgbuild.smoke import records
-from imgbuild.smoke.records import FirstFailure, ImageContent, Ledger, Run
+from imgbuild.smoke.records import FirstFailure, ImageContent, Run, SmokeRecords
 from imgbuild.values import Arch
 
 TARGET = "small"
@@ -68,19 +68,19 @@ def test_round_trip_in_any_order(
     images = tmp_path_factory.mktemp("images")
     together = list({one.key: one for one in (*ones, *others)}.values())
     for part in (ones, others):
-        known = records.read_ledger(images, TARGET)
-        codec.write(records.ledger_path(images, TARGET), records.merge(known, part, CONTENTS))
-    read = records.read_ledger(images, TARGET)
-    assert read == records.merge(Ledger(target=TARGET), reversed(together), CONTENTS)
+        known = records.read_records(images, TARGET)
+        codec.write(records.records_path(images, TARGET), records.merge(known, part, CONTENTS))
+    read = records.read_records(images, TARGET)
+    assert read == records.merge(SmokeRecords(target=TARGET), reversed(together), CONTENTS)
     assert [one.key for one in read.runs] == sorted(one.key for one in together)
     assert read.images == {config: CONTENTS[config] for config in sorted(read.images)}
-    data = records.ledger_path(images, TARGET).read_bytes()
-    assert codec.encode(codec.decode(data, Ledger, file="ledger")) == data
+    data = records.records_path(images, TARGET).read_bytes()
+    assert codec.encode(codec.decode(data, SmokeRecords, file="records")) == data
 
 
 @given(some.lists(RUNS))
 def test_of_each_tier_and_kind_of_gpu_the_latest_counts(runs: list[Run]) -> None:
-    found = records.merge(Ledger(target=TARGET), runs, CONTENTS)
+    found = records.merge(SmokeRecords(target=TARGET), runs, CONTENTS)
     counted = records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST])
     kinds = [(one.tier, frozenset(one.gpu)) for one in counted]
     due = {
@@ -105,7 +105,7 @@ def test_of_each_tier_and_kind_of_gpu_the_latest_counts(runs: list[Run]) -> None
 def test_a_failure_overrides_a_pass_until_a_later_pass() -> None:
     early, late = run("2026-11-21T00:00:00Z"), run("2026-11-23T00:00:00Z")
     failure = run("2026-11-22T00:00:00Z", good=False, through="docker")
-    found = records.merge(Ledger(target=TARGET), [failure, early], CONTENTS)
+    found = records.merge(SmokeRecords(target=TARGET), [failure, early], CONTENTS)
     assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST]) == (failure,)
     found = records.merge(found, [late], {})
     assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST]) == (late,)
@@ -113,7 +113,7 @@ def test_a_failure_overrides_a_pass_until_a_later_pass() -> None:
 
 
 def test_runs_of_another_content_do_not_count() -> None:
-    found = records.merge(Ledger(target=TARGET), [run()], CONTENTS)
+    found = records.merge(SmokeRecords(target=TARGET), [run()], CONTENTS)
     assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
     assert records.counting(found, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
     assert records.counting(found, Arch.X86_64, SECOND, LAYERS[SECOND]) == ()
@@ -138,21 +138,21 @@ def test_several_processes_record_at_once(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert records.read_ledger(tmp_path, TARGET).runs == tuple(runs)
+    assert records.read_records(tmp_path, TARGET).runs == tuple(runs)
     assert [path.name for path in (tmp_path / TARGET).iterdir()] == ["smoke.json"]
 
 
 def test_no_file_is_no_records_and_adding_returns_whether_it_changed(tmp_path: Path) -> None:
-    assert records.read_ledger(tmp_path, TARGET) == Ledger(target=TARGET)
+    assert records.read_records(tmp_path, TARGET) == SmokeRecords(target=TARGET)
     assert records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
     assert not records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
     assert records.add(tmp_path, TARGET, [run(caches="nothing")], CONTENTS, Store.open())
-    assert records.read_ledger(tmp_path, TARGET).runs == (run(caches="nothing"),)
+    assert records.read_records(tmp_path, TARGET).runs == (run(caches="nothing"),)
 
 
-def test_a_ledger_is_a_line_for_each_thing(tmp_path: Path) -> None:
+def test_a_file_of_records_has_a_line_for_each_thing(tmp_path: Path) -> None:
     records.add(tmp_path, TARGET, [run(good=False)], CONTENTS, Store.open())
-    lines = records.ledger_path(tmp_path, TARGET).read_text().splitlines()
+    lines = records.records_path(tmp_path, TARGET).read_text().splitlines()
     assert f'      "diff_ids": ["{LAYERS[FIRST][0]}"]' in lines
     assert '      "gpu": ["NVIDIA H200"],' in lines
     assert '      "first": {"case": "nccl", "message": "no peers"},' in lines
@@ -191,15 +191,15 @@ def test_damaged_records_are_an_error_with_place_and_value(
     tmp_path: Path, old: str, new: str, words: str | None
 ) -> None:
     records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
-    path = records.ledger_path(tmp_path, TARGET)
+    path = records.records_path(tmp_path, TARGET)
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))
     if words is None:
-        assert records.read_ledger(tmp_path, TARGET).runs[0].driver == ""
+        assert records.read_records(tmp_path, TARGET).runs[0].driver == ""
         return
     with pytest.raises(InputError) as caught:
-        records.read_ledger(tmp_path, TARGET)
+        records.read_records(tmp_path, TARGET)
     said = "\n".join(map(str, caught.value.problems))
     assert words in said, said
     assert str(path) in said
@@ -211,17 +211,17 @@ def test_damaged_records_are_an_error_with_place_and_value(
 
 
 def test_duplicate_runs_and_unused_contents_are_an_error(tmp_path: Path) -> None:
-    doubled = Ledger(target=TARGET, images=CONTENTS, runs=(run(), run(caches="nothing")))
-    codec.write(records.ledger_path(tmp_path, TARGET), doubled)
+    doubled = SmokeRecords(target=TARGET, images=CONTENTS, runs=(run(), run(caches="nothing")))
+    codec.write(records.records_path(tmp_path, TARGET), doubled)
     with pytest.raises(InputError, match="has 2 problems") as caught:
-        records.read_ledger(tmp_path, TARGET)
+        records.read_records(tmp_path, TARGET)
     said = [str(problem) for problem in caught.value.problems]
     assert "runs[1]: duplicate of runs[0]" in said[0]
     assert f"images.{SECOND}: no run refers to it" in said[1]
 
 
 def test_another_format_is_an_error(tmp_path: Path) -> None:
-    newer = msgspec.structs.replace(Ledger(target=TARGET), format=2)
-    codec.write(records.ledger_path(tmp_path, TARGET), newer)
+    newer = msgspec.structs.replace(SmokeRecords(target=TARGET), format=2)
+    codec.write(records.records_path(tmp_path, TARGET), newer)
     with pytest.raises(LockStale, match=r"unsupported format 2 \(expected 1\)"):
-        records.read_ledger(tmp_path, TARGET)
+        records.read_records(tmp_path, TARGET)

@@ -24,27 +24,27 @@ from imgbuild.verify.checks import CheckOutcome
 from tests.support import signed_image
 from tests.support.memory_registry import named
 from tests.support.registry_project import BOTH, NAME
-from tests.support.signed_image import OF_A_LOCK, World, own
+from tests.support.signed_image import OF_A_LOCK, Sample, own
 
 ARM = Arch.ARM64
 
 
 @pytest.fixture(name="whole", scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
 
 
-@pytest.fixture(name="world")
-def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+@pytest.fixture(name="sample")
+def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sample:
     return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 # -- what is asked for and taken away
 
 
-def test_without_a_lock_what_a_key_asks_for_fails(world):
-    world.remove(bundle.ARTIFACT_TYPE, world.top)
-    found = world.failed()
+def test_without_a_lock_what_a_key_asks_for_fails(sample):
+    sample.remove(bundle.ARTIFACT_TYPE, sample.top)
+    found = sample.failed()
     assert set(found) == {"lock", *OF_A_LOCK}
     assert found["lock"] == (
         "none is attached; name one with --target or --lock; --key asks for this check"
@@ -52,45 +52,45 @@ def test_without_a_lock_what_a_key_asks_for_fails(world):
     assert found["provenance"].endswith("no lock to compare it with; --key asks for this check")
 
 
-def test_without_a_lock_what_other_options_ask_for_fails(world):
+def test_without_a_lock_what_other_options_ask_for_fails(sample):
     built = Builds()
-    world.remove(bundle.ARTIFACT_TYPE, world.top)
-    found = world.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
+    sample.remove(bundle.ARTIFACT_TYPE, sample.top)
+    found = sample.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
     assert set(found) == {"provenance", "rebuild"}
     assert found["provenance"].endswith("--builder-id asks for this check")
     assert found["rebuild"].endswith("--rebuild asks for this check")
     assert built.locks == []
 
 
-def test_blobs_are_read_without_a_lock(world):
-    world.remove(bundle.ARTIFACT_TYPE, world.top)
-    found = world.checks(key=None, whole=True)
+def test_blobs_are_read_without_a_lock(sample):
+    sample.remove(bundle.ARTIFACT_TYPE, sample.top)
+    found = sample.checks(key=None, whole=True)
     passed = {name for name, (how, _) in found.items() if how is CheckOutcome.PASSED}
     assert passed == {"layer sizes", "layer bytes"}
-    layer = world.sealed.arch[ARM].layers[1].digest
-    world.flip_blob(world.place.registry.blobs[NAME, layer])
-    assert layer in world.failed(key=None, whole=True)["layer bytes"]
+    layer = sample.sealed.arch[ARM].layers[1].digest
+    sample.flip_blob(sample.place.registry.blobs[NAME, layer])
+    assert layer in sample.failed(key=None, whole=True)["layer bytes"]
 
 
-def test_blobs_of_an_image_that_names_none_are_not_found_good(world):
+def test_blobs_of_an_image_that_names_none_are_not_found_good(sample):
     data = b'{"schemaVersion":2,"mediaType":"%s","manifests":[]}' % INDEX.encode()
-    world.place.registry.manifests[NAME, named(data)] = (data, INDEX)
-    world.place.registry.tags[NAME, BOTH] = named(data)
-    assert set(world.failed(key=None, whole=True)) == {"layer sizes", "layer bytes"}
+    sample.place.registry.manifests[NAME, named(data)] = (data, INDEX)
+    sample.place.registry.tags[NAME, BOTH] = named(data)
+    assert set(sample.failed(key=None, whole=True)) == {"layer sizes", "layer bytes"}
 
 
 @pytest.mark.parametrize("form", ["attached", "signed", "both"])
-def test_a_provenance_that_is_taken_away(world, form):
+def test_a_provenance_that_is_taken_away(sample, form):
     if form != "signed":
-        world.remove(provenance.MEDIA_TYPE, world.top)
+        sample.remove(provenance.MEDIA_TYPE, sample.top)
     if form != "attached":
-        world.unsign(world.top, kinds=(statements.PROVENANCE,))
-    held = own(world)
+        sample.unsign(sample.top, kinds=(statements.PROVENANCE,))
+    held = own(sample)
     asked = {"key": None, "builder": provenance.LOCAL_BUILDER}
     # Signed it lies in an envelope too, so that what is attached may go.
-    assert set(world.failed(own=held)) == (set() if form == "attached" else {"provenance"})
-    assert set(world.failed(own=held, **asked)) == ({"provenance"} if form == "both" else set())
-    assert world.failed(own=held, key=None) == {}
+    assert set(sample.failed(own=held)) == (set() if form == "attached" else {"provenance"})
+    assert set(sample.failed(own=held, **asked)) == ({"provenance"} if form == "both" else set())
+    assert sample.failed(own=held, key=None) == {}
 
 
 @pytest.mark.parametrize(
@@ -100,25 +100,25 @@ def test_a_provenance_that_is_taken_away(world, form):
         (spdx.MEDIA_TYPE, statements.SPDX, "SBOM SPDX arm64"),
     ],
 )
-def test_an_sbom_that_is_taken_away(world, kind, predicate, check):
-    world.remove(kind, world.arm)
-    world.unsign(world.arm, kinds=(predicate,))
-    for held in (None, own(world)):
-        found = world.failed(own=held)
+def test_an_sbom_that_is_taken_away(sample, kind, predicate, check):
+    sample.remove(kind, sample.arm)
+    sample.unsign(sample.arm, kinds=(predicate,))
+    for held in (None, own(sample)):
+        found = sample.failed(own=held)
         assert check in found
         assert "none is attached; --key asks for this check" in found[check]
-    assert world.failed(key=None) == {}
+    assert sample.failed(key=None) == {}
 
 
-def test_a_statement_that_nobody_checked_is_read_where_none_is_attached(world):
+def test_a_statement_that_nobody_checked_is_read_where_none_is_attached(sample):
     """Without a key a signature's envelope is as good as an attachment: it is held to the lock."""
-    world.remove(cyclonedx.MEDIA_TYPE, world.arm)
-    assert world.failed(key=None) == {}
-    world.unsign(world.arm, kinds=(statements.CYCLONEDX,))
-    said = statements.of([world.arm.digest], statements.CYCLONEDX, {"bomFormat": "CycloneDX"})
-    bundle = forms.bundle(statements.seal(said, world.key), world.key.public.hint)
-    stored.put_bundle(world.client, world.repository, world.arm, bundle, statements.CYCLONEDX)
-    found = world.failed(key=None)
+    sample.remove(cyclonedx.MEDIA_TYPE, sample.arm)
+    assert sample.failed(key=None) == {}
+    sample.unsign(sample.arm, kinds=(statements.CYCLONEDX,))
+    said = statements.of([sample.arm.digest], statements.CYCLONEDX, {"bomFormat": "CycloneDX"})
+    bundle = forms.bundle(statements.seal(said, sample.key), sample.key.public.hint)
+    stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, statements.CYCLONEDX)
+    found = sample.failed(key=None)
     assert "is not what follows from the lock" in found["SBOM CycloneDX arm64"]
 
 
@@ -136,37 +136,37 @@ class Builds:
         return f"built for {', '.join(arches)}"
 
 
-def test_a_trusted_lock_is_built_again(world):
-    for wanted in ({}, {"key": None}, {"key": None, "own": own(world)}):
+def test_a_trusted_lock_is_built_again(sample):
+    for wanted in ({}, {"key": None}, {"key": None, "own": own(sample)}):
         built = Builds()
-        assert world.checks(rebuild=built, **wanted)["rebuild"] == (
+        assert sample.checks(rebuild=built, **wanted)["rebuild"] == (
             CheckOutcome.PASSED,
             "built for arm64, x86_64",
         )
-        assert built.locks == [own(world).sha256]
+        assert built.locks == [own(sample).sha256]
 
 
-def test_a_lock_that_the_key_did_not_name_is_not_built(world):
+def test_a_lock_that_the_key_did_not_name_is_not_built(sample):
     """A build runs code of packages that the lock chooses."""
     built = Builds()
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
-    found = world.failed(key=other.public, rebuild=built)
+    found = sample.failed(key=other.public, rebuild=built)
     assert found["rebuild"] == (
         "not built: whose lock it is was refused; --rebuild asks for this check"
     )
-    world.unsign(world.top, kinds=(statements.PROVENANCE,))
-    assert "rebuild" in world.failed(rebuild=built)
+    sample.unsign(sample.top, kinds=(statements.PROVENANCE,))
+    assert "rebuild" in sample.failed(rebuild=built)
     assert built.locks == []
 
 
-def test_a_build_that_cannot_be_made_is_a_line_of_its_own(world):
+def test_a_build_that_cannot_be_made_is_a_line_of_its_own(sample):
     """An index is down: what was found before stands, and what was asked for did not pass."""
 
     def _built(held: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
         message = "no route to the index"
         raise FetchFailed(message, hint="try again")
 
-    found = world.checks(rebuild=_built)
+    found = sample.checks(rebuild=_built)
     assert found["signature"][0] is CheckOutcome.PASSED
     assert found["rebuild"] == (
         CheckOutcome.FAILED,
@@ -174,11 +174,11 @@ def test_a_build_that_cannot_be_made_is_a_line_of_its_own(world):
     )
 
 
-def test_ones_own_lock_of_another_image_is_not_built(world):
-    place = world.place
+def test_ones_own_lock_of_another_image_is_not_built(sample):
+    place = sample.place
     place.push()
-    held = expected_lock.of_project(place.work().project, place.world.lock.target)
+    held = expected_lock.of_project(place.work().project, place.sample.lock.target)
     built = Builds()
-    found = world.failed(key=None, own=held, rebuild=built)
+    found = sample.failed(key=None, own=held, rebuild=built)
     assert "the image is not of this lock" in found["rebuild"]
     assert built.locks == []

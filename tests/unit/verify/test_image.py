@@ -25,29 +25,29 @@ from imgbuild.verify.image import Expected
 from tests.support import registry_project, signed_image
 from tests.support.memory_registry import named
 from tests.support.registry_project import BOTH, NAME, Place
-from tests.support.signed_image import World
+from tests.support.signed_image import Sample
 
 QUIET = {"layer bytes": CheckOutcome.UNCHECKED}
 
 
 @pytest.fixture(name="whole", scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
 
 
-@pytest.fixture(name="world")
-def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+@pytest.fixture(name="sample")
+def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sample:
     return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="place")
-def _place(world: World) -> Place:
-    return world.place
+def _place(sample: Sample) -> Place:
+    return sample.place
 
 
 @pytest.fixture(name="due")
-def _due(world: World) -> Expected:
-    return image.expected(world.lock, world.sealed)
+def _due(sample: Sample) -> Expected:
+    return image.expected(sample.lock, sample.sealed)
 
 
 def check(place: Place, due: Expected, *, whole: bool = False, tag: str = BOTH):
@@ -203,8 +203,8 @@ def test_a_document_that_is_none(place, due):
     assert "config" in failed(check(place, due))["manifest", None]
 
 
-def test_a_layout_is_checked_alike(world, place, due, tmp_path):
-    plan = world.plan
+def test_a_layout_is_checked_alike(sample, place, due, tmp_path):
+    plan = sample.plan
     out = tmp_path / "layout"
     inputs = place.work().inputs
     layout.build(plan.lock, plan.sealed, tuple(Arch), out, inputs, processes=1, verify=False)

@@ -58,30 +58,30 @@ def said(**packages: tuple[str, ...]) -> dict[str, Package]:
 
 
 def test_requirement_counts_where_its_marker_does():
-    world = said(
+    sample = said(
         one=('two; python_version < "3.12"', 'three; platform_system == "Windows"', "absent"),
         two=(),
         three=(),
     )
-    assert needs.of_wheels(world, MARKERS) == {"one": ("two",), "two": (), "three": ()}
+    assert needs.of_wheels(sample, MARKERS) == {"one": ("two",), "two": (), "three": ()}
 
 
 def test_extra_counts_where_somebody_asks_for_it():
-    world = said(
+    sample = said(
         ray=('grpcio; extra == "default"', 'ray[default]; extra == "all"', 'far; extra == "far"'),
         grpcio=(),
         far=(),
         verl=("Ray[all]",),
     )
-    assert needs.of_wheels(world, MARKERS)["ray"] == ("grpcio",)
-    del world["verl"]
-    assert needs.of_wheels(world, MARKERS)["ray"] == ()
+    assert needs.of_wheels(sample, MARKERS)["ray"] == ("grpcio",)
+    del sample["verl"]
+    assert needs.of_wheels(sample, MARKERS)["ray"] == ()
 
 
 def test_deb_needs_the_first_alternative_that_is_there_and_who_provides_it():
-    world = said(one=("absent | two | three", "awk"), two=(), three=())
-    world["mawk"] = Package(file="mawk", gives=("awk",))
-    assert needs.of_debs(world)["one"] == ("mawk", "two")
+    sample = said(one=("absent | two | three", "awk"), two=(), three=())
+    sample["mawk"] = Package(file="mawk", gives=("awk",))
+    assert needs.of_debs(sample)["one"] == ("mawk", "two")
 
 
 # -- the SBOM

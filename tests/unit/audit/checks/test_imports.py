@@ -13,9 +13,9 @@ LIB = {"lib/__init__.py": "from .core import run\n", "lib/core.py": "def run(): 
 
 
 def check(user: str, *entries: str, lib: str = "lib 2.0", corners: tuple[str, ...] = ("user",)):
-    world = SourceModules({"user 1.0": {"user/__init__.py": user}, lib: LIB})
-    path = main_path(world, rules(*(entries or ("user",))), corners)
-    return imports.check(world, path)
+    package_set = SourceModules({"user 1.0": {"user/__init__.py": user}, lib: LIB})
+    path = main_path(package_set, rules(*(entries or ("user",))), corners)
+    return imports.check(package_set, path)
 
 
 def test_a_name_that_is_gone_is_an_error_with_its_place():
@@ -95,12 +95,12 @@ def test_a_missing_package_that_is_optional_is_not_mentioned(source):
 
 def test_a_package_that_is_carried_along_is_not_missing():
     files = {"user/__init__.py": "import colorama\n", "user/third/colorama/__init__.py": ""}
-    world = SourceModules({"user 1.0": files})
-    assert imports.check(world, main_path(world, rules("user"))) == []
+    package_set = SourceModules({"user 1.0": files})
+    assert imports.check(package_set, main_path(package_set, rules("user"))) == []
 
 
 def test_a_partial_package_set_does_not_miss_what_it_leaves_out():
     files = {"user/__init__.py": "import setuptools\nfrom lib import walk\n"}
-    world = SourceModules({"user 1.0": files, "lib 2.0": LIB}, partial=True)
-    found = imports.check(world, main_path(world, rules("user")))
+    package_set = SourceModules({"user 1.0": files, "lib 2.0": LIB}, partial=True)
+    found = imports.check(package_set, main_path(package_set, rules("user")))
     assert [one.evidence and one.evidence.subject for one in found] == ["lib:walk"]

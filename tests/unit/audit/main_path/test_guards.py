@@ -13,7 +13,7 @@ from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.module import read_module
 from tests.support.source_modules import SourceModules
 
-WORLD = SourceModules(
+MODULES = SourceModules(
     {
         "vllm 0.10.2": {"vllm/__init__.py": "", "vllm/envs.py": ""},
         "flash-attn 2.8.3+cu12": {"flash_attn/__init__.py": ""},
@@ -63,7 +63,7 @@ RUNS, SKIPPED, UNKNOWN, HANDLED = (
     ids=str,
 )
 def test_what_a_package_set_makes_of_a_guard(guard, state):
-    assert evaluate(WORLD, guard) is state
+    assert evaluate(MODULES, guard) is state
 
 
 def test_a_partial_package_set_does_not_know_what_is_absent():
@@ -74,27 +74,27 @@ def test_a_partial_package_set_does_not_know_what_is_absent():
 
 
 def test_all_guards_must_hold():
-    course = judge(WORLD, (Guard("present", "vllm"), Guard("python", "", "<3.9")))
+    course = judge(MODULES, (Guard("present", "vllm"), Guard("python", "", "<3.9")))
     assert not course.runs
-    assert judge(WORLD, ()).certain
-    assert not judge(WORLD, (Guard("unknown", "x"), Guard("present", "vllm"))).certain
+    assert judge(MODULES, ()).certain
+    assert not judge(MODULES, (Guard("unknown", "x"), Guard("present", "vllm"))).certain
 
 
 def test_who_catches_what():
-    assert judge(WORLD, (Guard("handled", "ImportError"),)).catches(*IMPORT)
-    assert not judge(WORLD, (Guard("handled", "ImportError"),)).catches(*ATTRIBUTE)
-    assert judge(WORLD, (Guard("handled", "Exception"),)).catches(*ATTRIBUTE)
-    assert judge(WORLD, (Guard("handled", ""),)).catches(*ATTRIBUTE)
-    missing_only = judge(WORLD, (Guard("handled", "ModuleNotFoundError"),))
+    assert judge(MODULES, (Guard("handled", "ImportError"),)).catches(*IMPORT)
+    assert not judge(MODULES, (Guard("handled", "ImportError"),)).catches(*ATTRIBUTE)
+    assert judge(MODULES, (Guard("handled", "Exception"),)).catches(*ATTRIBUTE)
+    assert judge(MODULES, (Guard("handled", ""),)).catches(*ATTRIBUTE)
+    missing_only = judge(MODULES, (Guard("handled", "ModuleNotFoundError"),))
     assert missing_only.catches(*MISSING)
     assert not missing_only.catches(*IMPORT)
-    both = judge(WORLD, (Guard("handled", "ImportError, AttributeError"),))
+    both = judge(MODULES, (Guard("handled", "ImportError, AttributeError"),))
     assert both.catches(*IMPORT)
     assert both.catches(*ATTRIBUTE)
 
 
 def test_hasattr_speaks_of_its_expression_only():
-    course = judge(WORLD, (Guard("handled", "AttributeError", "vllm.envs.VLLM_USE_V1"),))
+    course = judge(MODULES, (Guard("handled", "AttributeError", "vllm.envs.VLLM_USE_V1"),))
     assert course.asked == {"vllm.envs.VLLM_USE_V1"}
     assert not course.catches(*ATTRIBUTE)
 
@@ -150,8 +150,8 @@ def held(test: str, python: str) -> bool | None:
     """What a package set of this Python makes of a condition; None where it is not known."""
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
-    world = SourceModules({"m 1": {"m.py": source}}, python=python)
-    yes, no = (judge(world, line.guards) for line in facts.imports[1:])
+    package_set = SourceModules({"m 1": {"m.py": source}}, python=python)
+    yes, no = (judge(package_set, line.guards) for line in facts.imports[1:])
     assert yes.certain == no.certain
     assert not yes.certain or yes.runs != no.runs
     return yes.runs if yes.certain else None

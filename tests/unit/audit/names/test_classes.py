@@ -8,7 +8,7 @@ from imgbuild.audit.names import search
 from imgbuild.audit.source.facts import Class, ModuleFacts, Opaque
 from tests.support.source_modules import SourceModules
 
-WORLD = SourceModules(
+MODULES = SourceModules(
     {
         "pkg 1.0": {
             "pkg/__init__.py": "from .a import Derived\nfrom . import a\n",
@@ -74,13 +74,13 @@ WORLD = SourceModules(
 
 
 def facts(name: str) -> ModuleFacts:
-    found = WORLD.module(name)
+    found = MODULES.module(name)
     assert isinstance(found, ModuleFacts)
     return found
 
 
 def resolved(expression: str, module: str = "user", scope: str = "") -> search.LookupResult:
-    return search.resolve(WORLD, facts(module), expression, scope=scope)
+    return search.resolve(MODULES, facts(module), expression, scope=scope)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_cannot_be_resolved(expression, state):
     ],
 )
 def test_attributes(name, has):
-    found = search.attributes(WORLD, search.lookup(WORLD, "pkg.a", name))
+    found = search.attributes(MODULES, search.lookup(MODULES, "pkg.a", name))
     assert found is not None
     assert has <= found
     assert "gone" not in found
@@ -142,7 +142,7 @@ def test_attributes(name, has):
 
 @pytest.mark.parametrize("name", ["Free", "Under", "Strange", "Made", "Wrapped", "make"])
 def test_attributes_that_cannot_be_listed(name):
-    assert search.attributes(WORLD, search.lookup(WORLD, "pkg.a", name)) is None
+    assert search.attributes(MODULES, search.lookup(MODULES, "pkg.a", name)) is None
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_attributes_that_cannot_be_listed(name):
     ],
 )
 def test_the_class_of_a_receiver(receiver, expected):
-    found = search.class_of(WORLD, facts("user"), receiver)
+    found = search.class_of(MODULES, facts("user"), receiver)
     name = found.definition.name if isinstance(found.definition, Class) else None
     assert name == expected
 
@@ -172,7 +172,7 @@ class Searched:
     """The same package set with a search that knows one word."""
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
-        return WORLD.module(name)
+        return MODULES.module(name)
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
         return (f"{package}.a",) if word == "of_a_subclass" else ()

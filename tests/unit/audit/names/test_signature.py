@@ -7,7 +7,7 @@ import pytest
 from imgbuild.audit.names import search
 from tests.support.source_modules import SourceModules
 
-WORLD = SourceModules(
+MODULES = SourceModules(
     {
         "pkg 1.0": {
             "pkg/__init__.py": """
@@ -96,10 +96,10 @@ WORLD = SourceModules(
 
 def signature(name: str, *, bound: bool = True) -> search.CallSignature | None:
     first, _, member = name.partition(".")
-    found = search.lookup(WORLD, "pkg", first)
+    found = search.lookup(MODULES, "pkg", first)
     if member:
-        found = search.member(WORLD, found, member)
-    return search.signature(WORLD, found, bound=bound)
+        found = search.member(MODULES, found, member)
+    return search.signature(MODULES, found, bound=bound)
 
 
 @pytest.mark.parametrize(

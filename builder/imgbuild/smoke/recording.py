@@ -1,4 +1,4 @@
-"""Proofs: runs of the smoke tests, held against the seal and put into the target's ledger.
+"""Runs of the smoke tests, held against the seal and put into the target's test records.
 
 Input: what runs report about themselves. Output: a run in `images/TARGET/smoke.json`
 for each, or an InputError that says what of it does not fit; and which of them count for the images
@@ -26,23 +26,23 @@ from imgbuild.smoke.records import FirstFailure, ImageContent, Result, Run
 from imgbuild.smoke.reports import ImageRun, pairs, refuse
 from imgbuild.values import Arch, Digest
 
-LONGEST = 500  # characters of an error that a ledger keeps; the report has all of it
+LONGEST = 500  # characters of an error that a test record keeps; the report has all of it
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that is in a ledger now; `new` if it, or something of it, was not there before."""
+    """A run that is recorded now; `new` if it, or something of it, was not there before."""
 
     target: str
     arch: Arch
     tier: Tier
     result: Result
     digest: Digest
-    ledger: Path
+    file: Path
     new: bool
 
 
-def prove(project: Project, found: Iterable[ImageRun], store: Store) -> tuple[Recorded, ...]:
-    """Put every run of `found` into its ledger, or none: InputError for one that does not fit.
+def record(project: Project, found: Iterable[ImageRun], store: Store) -> tuple[Recorded, ...]:
+    """Add all runs of `found` to the test records, or none: InputError for one that does not fit.
 
     LockStale if a target has no lock, or no seal of it.
     """
@@ -54,8 +54,8 @@ def prove(project: Project, found: Iterable[ImageRun], store: Store) -> tuple[Re
         lock, sealed = known[claim.target]
         image = _fitting(project, claim, sealed)
         runs.append((claim, _run(claim, lock), image))
-    for target in known:  # a damaged ledger stops all of it
-        records.read_ledger(project.images, target)
+    for target in known:  # damaged records stop all of it
+        records.read_records(project.images, target)
     recorded = []
     for claim, made, image in runs:
         contents = {made.config: ImageContent(diff_ids=diff_ids(image))}
@@ -67,7 +67,7 @@ def prove(project: Project, found: Iterable[ImageRun], store: Store) -> tuple[Re
                 tier=claim.tier,
                 result=made.result,
                 digest=made.digest,
-                ledger=records.ledger_path(project.images, claim.target),
+                file=records.records_path(project.images, claim.target),
                 new=new,
             )
         )
@@ -80,8 +80,8 @@ def diff_ids(image: SealedImage) -> tuple[Digest, ...]:
 
 
 def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[Run, ...]]:
-    """The runs that count for a seal's images, by architecture; InputError as `read_ledger`."""
-    known = records.read_ledger(project.images, sealed.target)
+    """The runs that count for a seal's images, by architecture; InputError as `read_records`."""
+    known = records.read_records(project.images, sealed.target)
     return {
         arch: records.counting(known, arch, image.config, diff_ids(image))
         for arch, image in sealed.arch.items()
@@ -137,7 +137,7 @@ def _other(
 
 
 def _run(claim: ImageRun, lock: Lock) -> Run:
-    """What the ledger keeps of `claim`; InputError if it contradicts itself."""
+    """What a test record keeps of `claim`; InputError if it contradicts itself."""
     counts = {outcome: count(claim.cases, outcome) for outcome in OUTCOMES}
     if sum(counts.values()) != len(claim.cases) or not claim.cases:
         others = sorted({case.outcome for case in claim.cases} - set(OUTCOMES))
@@ -165,7 +165,7 @@ def _run(claim: ImageRun, lock: Lock) -> Run:
         first=FirstFailure(case=first.name, message=_cut(first.message)) if first else None,
         through=claim.through,
         sif=claim.sif,
-        stranger=claim.stranger,
+        arbitrary_user=claim.arbitrary_user,
         jobs=claim.jobs,
         share=claim.share,
         caches=claim.caches,

@@ -12,16 +12,16 @@ from imgbuild import codec, project
 from imgbuild.cache.store import Store
 from imgbuild.lock import lock as locks
 from imgbuild.plan import seal as seals
-from imgbuild.smoke import proofs, records, reports
+from imgbuild.smoke import recording, records, reports
 from imgbuild.values import Arch
 from tests.support import inprocess_project
-from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 from tests.support.smoke_records import left
 from tests.support.source_code import ROOT
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     monkeypatch.chdir(tmp_path)
     return inprocess_project.make(tmp_path)
 
@@ -31,14 +31,14 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
     return Command(monkeypatch, capfd)
 
 
-def test_the_table_is_written_between_its_marks(world: World, imgbuild: Command) -> None:
-    page = world.folder / "README.md"
+def test_the_table_is_written_between_its_marks(sample: Sample, imgbuild: Command) -> None:
+    page = sample.folder / "README.md"
     page.write_text("# Head\n\n<!-- images -->\nold\n<!-- /images -->\n\ntail\n")
-    left(world)
+    left(sample)
     assert imgbuild("smoke", "--import", "docs/out").status == 0
     assert "wrote README.md" in imgbuild("list", "--into", "README.md").stderr
     text = page.read_text()
-    assert text.startswith("# Head\n\n<!-- images -->\n<!-- made from locks and proofs by: ")
+    assert text.startswith("# Head\n\n<!-- images -->\n<!-- made from locks and test records by: ")
     assert text.endswith("|\n\n<!-- /images -->\n\ntail\n")
     (row,) = (line for line in text.splitlines() if line.startswith(f"| `{TARGET}`"))
     assert "x86_64 0.0 GB" in row
@@ -60,7 +60,7 @@ def test_the_reports_that_are_kept_give_the_runs_that_are_committed(
 ) -> None:
     said = json.loads((folder / "machine.json").read_bytes())
     target = said["target"]
-    committed = records.read_ledger(ROOT / "images", target)
+    committed = records.read_records(ROOT / "images", target)
     assert said["config"] in committed.images
     own = project.Project(matrix=tmp_path / "matrix.yaml")
     sealed = seals.read_seal(ROOT / "images", locks.read_lock(ROOT / "images", target))
@@ -70,19 +70,19 @@ def test_the_reports_that_are_kept_give_the_runs_that_are_committed(
         (own.images / target).mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "images" / target / name, own.images / target)
     shutil.copytree(folder, tmp_path / "docs/test-records" / folder.name)
-    proofs.prove(
+    recording.record(
         own, reports.image_runs(tmp_path / "docs/test-records" / folder.name, own), Store.open()
     )
-    (run,) = records.read_ledger(own.images, target).runs
+    (run,) = records.read_records(own.images, target).runs
     assert run in committed.runs
 
 
-def test_committed_ledgers_are_sound_and_name_reports_that_are_there() -> None:
+def test_committed_records_are_sound_and_name_reports_that_are_there() -> None:
     found = [path.parent.name for path in (ROOT / "images").glob("*/smoke.json")]
     assert "cu124-vllm" in found
     for target in found:
-        known = records.read_ledger(ROOT / "images", target)
-        path = records.ledger_path(ROOT / "images", target)
+        known = records.read_records(ROOT / "images", target)
+        path = records.records_path(ROOT / "images", target)
         assert codec.encode(known) == path.read_bytes()
         for run in known.runs:
             assert not run.report or (ROOT / run.report).exists(), run

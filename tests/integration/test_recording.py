@@ -1,4 +1,4 @@
-"""Runs are recorded for real: images are built and tested, and their ledgers say so."""
+"""Runs are recorded for real: images are built and tested, and their test records say so."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ SMOKE = ("--tier", "static", "--through", "root", "--timeout-factor", "4", "--js
 @pytest.fixture(scope="module", name="project")
 def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     needs.user_namespaces()
-    folder = tmp_path_factory.mktemp("proofs")
+    folder = tmp_path_factory.mktemp("records")
     with serve(Site(files=ci_repository.index().site_files())) as site:
         project = ci_repository.make(folder / "project", site.url("simple"))
         project.run("build", "--all")
         yield project
 
 
-def proven(project: Project, target: str) -> str:
+def tested(project: Project, target: str) -> str:
     (row,) = json.loads(project.run("list", target, "--json").stdout)
-    text: str = row["images"][0]["proven"]
+    text: str = row["images"][0]["tested"]
     return text
 
 
 def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None:
-    assert proven(project, TARGET) == "no test record for this digest"
+    assert tested(project, TARGET) == "no test record for this digest"
     done = project.run("smoke", TARGET, *SMOKE, "--record")
     (report,) = json.loads(done.stdout)
     sealed = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]
@@ -46,7 +46,7 @@ def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None
     assert (run["date"], run["seconds"]) == (report["started"], report["seconds"])
     assert run["seconds"] > 0
     assert run["passed"] == sum(case["outcome"] == "passed" for case in report["cases"]) > 5
-    assert proven(project, TARGET) == f"static, {run['date'][:10]}"
+    assert tested(project, TARGET) == f"static, {run['date'][:10]}"
 
     answer = project.folder / "answer.json"
     answer.write_text(done.stdout)
@@ -60,13 +60,13 @@ def test_a_failed_run_is_recorded_too(project: Project) -> None:
     (run,) = project.read(f"{BROKEN}/smoke.json")["runs"]
     assert (run["result"], run["failed"] > 0) == ("fail", True)
     assert CAUSE in run["first"]["message"]
-    assert proven(project, BROKEN).startswith("static failed, ")
+    assert tested(project, BROKEN).startswith("static failed, ")
 
 
 def test_an_image_of_another_target_is_not_tested(project: Project) -> None:
     layout = str(project.folder / "build" / TARGET)
     done = project.run("smoke", OTHER, "--layout", layout, *SMOKE, "--record", status=2)
-    assert "is no proof" in done.stderr
+    assert "is not a test record" in done.stderr
     assert "smoke tests, tier" not in done.stderr
     assert not (project.folder / "images" / OTHER / "smoke.json").exists()
 
