@@ -96,7 +96,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     """The options; ends the process if they or the files they name are invalid."""
     parser = argparse.ArgumentParser(description="Smoke tests of the image that this runs in.")
     parser.add_argument("--tier", choices=sorted(TIERS), required=True)
-    parser.add_argument("--expect", type=Path, required=True, help="JSON: what the image must hold")
+    parser.add_argument("--expect", type=Path, required=True, help="JSON: the expected content")
     parser.add_argument(
         "--allowed",
         type=Path,
@@ -139,9 +139,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
             parser.error(f"{path}: unsupported format {found['format']} (expected {FORMAT})")
     if not picked(options):
         names = ", ".join(case.name for case in TIERS[options.tier])
-        parser.error(
-            f"--only {options.only}: no such case in {options.tier} (expected one of {names})"
-        )
+        parser.error(f"invalid --only: {options.only} (cases of {options.tier}: {names})")
     if options.report is not None and not options.report.parent.is_dir():
         parser.error(f"--report {options.report}: its folder does not exist")
     if options.model is not None and not (options.model / "config.json").is_file():
@@ -149,10 +147,9 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     for name in ("jobs", "share"):
         if getattr(options, name) < 1:
             parser.error(f"invalid --{name}: {getattr(options, name)} (expected 1 or more)")
-    if not 0 < options.timeout_factor < float("inf"):
-        parser.error(
-            f"invalid --timeout-factor: {options.timeout_factor} (expected a number above 0)"
-        )
+    factor = options.timeout_factor
+    if not 0 < factor < float("inf"):
+        parser.error(f"invalid --timeout-factor: {factor} (expected a number above 0)")
     options.began = time.time()
     return options
 

@@ -247,7 +247,7 @@ def test_pytest_collects_every_test_file():
     """By default pytest skips folders named build or dist, among others."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-p", "no:xdist", "tests"],
-        cwd=ROOT, env={**os.environ, "IMGBUILD_LONG": "1"},
+        cwd=ROOT, env={**os.environ, "IMGBUILD_LONG": "1", "PYTEST_ADDOPTS": ""},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -279,7 +279,7 @@ def test_an_interrupt_cancels_the_build_and_leaves_nothing(project, template, si
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if line.endswith(": started\n"):
+            if line.endswith(" started\n"):
                 break
         process.send_signal(sign)
         told = process.stderr.read()

@@ -61,11 +61,8 @@ class Shelf:
         """
         if package not in self._releases:
             rules = self.catalogue.rules
-            files = [
-                file
-                for file in self.catalogue.indexes.files(package)
-                if file.is_wheel and unwanted(file, package, rules) is None
-            ]
+            listed = self.catalogue.indexes.files(package)
+            files = [one for one in listed if one.is_wheel and not unwanted(one, package, rules)]
             versions = {
                 file.version
                 for file in files
@@ -156,9 +153,8 @@ def lacks(shelf: Shelf, evidence: Evidence, release: PackageRelease) -> bool | N
     key = ("lacks", evidence.relation, evidence.subject, wheel.sha256)
 
     def _ask() -> bool | None:
-        return _ASKS[evidence.relation](
-            shelf.package_set({evidence.other: release}), evidence.subject
-        )
+        one = shelf.package_set({evidence.other: release})
+        return _ASKS[evidence.relation](one, evidence.subject)
 
     return shelf.remembered(key, _ask, bool | None)  # type: ignore[arg-type]
 
@@ -226,10 +222,8 @@ def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
         return None
     if not what.isdecimal():
         return any(one.name == what and not one.default for one in taken.parameters)
-    if (
-        isinstance(search.follow(package_set, found).definition, Function)
-        and found.owner is not None
-    ):
+    definition = search.follow(package_set, found).definition
+    if isinstance(definition, Function) and found.owner is not None:
         return None  # it is unknown whether self is among the places
     places = [one for one in taken.parameters if one.kind != "keyword"]
     return not taken.varargs and len(places) <= int(what)
@@ -238,9 +232,8 @@ def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
 def _has_registered(package_set: PackageSet, subject: str) -> bool | None:
     name = subject.rpartition("(")[2].removesuffix(")")
     rules = policy.load()
-    return any(
-        registries.has(package_set, rules, package, name) for package in package_set.packages
-    )
+    known = package_set.packages
+    return any(registries.has(package_set, rules, package, name) for package in known)
 
 
 _ASKS: dict[Relation, Callable[[PackageSet, str], bool | None]] = {

@@ -120,22 +120,20 @@ def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
     program = process.find("squeue", remedy=REMEDY)
     for job in sorted({job for job, _ in wanted}):
         command = [program, "--noheader", "--array", "--states=all", f"--jobs={job}"]
-        done = process.run([*command, "--format=%F %K %T"], check=False)
+        done = process.run([*command, "--format=%K %T"], check=False)
         if done.status != 0 and GONE not in done.stderr:
             raise process.failure(command, done)
-        found |= _rows(done.stdout)
-        if any(task not in found for task in wanted if task[0] == job):
-            found = _accounted(job) | found
+        rows = dict(re.findall(r"^\s*(\d+|N/A) ([A-Z_]+)", done.stdout, re.MULTILINE))
+        # An array that was cancelled while it was pending is one row without a task.
+        whole = rows.pop("N/A", None)
+        listed = {(job, int(task)): state for task, state in rows.items()}
+        own = [task for task in wanted if task[0] == job]
+        if whole is not None:
+            listed = dict.fromkeys(own, whole) | listed
+        elif any(task not in listed for task in own):
+            listed = _accounted(job) | listed
+        found |= listed
     return found
-
-
-def _rows(text: str) -> dict[tuple[str, int], str]:
-    rows = [line.split() for line in text.splitlines()]
-    return {
-        (row[0], int(row[1])): row[2]
-        for row in rows
-        if len(row) >= 3 and row[0].isdecimal() and row[1].isdecimal()
-    }
 
 
 def _accounted(job: str) -> dict[tuple[str, int], str]:

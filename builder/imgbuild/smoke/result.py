@@ -52,7 +52,7 @@ class Tested(Report, frozen=True, kw_only=True):
     it is unknown. `gpu` are the names of the GPUs and `driver` is its release, if a GPU tier found
     them. `started` is in UTC; `seconds` is the wall-clock time of container and tests.
     `arbitrary_user`: the user was not in the image's /etc/passwd, and its files were read-only.
-    `jobs`, `share` and `only` are as in `How`; `model` is the name of the model's folder if one was given.
+    `jobs`, `share`, `only` are as in `How`; `model` is the name of the model's folder, if any.
     """
 
     digest: str = ""

@@ -202,7 +202,7 @@ def test_ones_own_lock_by_target_or_file(place, imgbuild, tmp_path, monkeypatch)
     for path in (folder / "absent.json", folder / "digests.json", tmp_path / "absent"):
         found = imgbuild("verify", ref(place), "--lock", str(path))
         assert found.status == 2
-        assert f"{path.name} is no lock.json" in "".join(found.stderr.split("\n"))
+        assert f"{path.name} is neither a lock.json" in "".join(found.stderr.split("\n"))
     (folder / "digests.json").unlink()
     assert imgbuild("verify", ref(place), "--lock", str(folder)).status == 2
 

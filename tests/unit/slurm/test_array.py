@@ -156,7 +156,7 @@ def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeyp
 
 
 def test_what_squeue_has_forgotten_sacct_is_asked(monkeypatch):
-    said = {"squeue": "12 1 RUNNING\n", "sacct": "12_0|COMPLETED\n12_0.batch|FAILED\n12_1|FAILED\n"}
+    said = {"squeue": "1 RUNNING\n", "sacct": "12_0|COMPLETED\n12_0.batch|FAILED\n12_1|FAILED\n"}
 
     def answer(command, **_: object) -> processes.Result:
         return processes.Result(status=0, stdout=said[command[0]], stderr="")
@@ -238,11 +238,6 @@ def test_a_build_starts_as_many_processes_as_were_granted(tmp_path):
     assert granted in templates.render("slurm/array.j2", own, images=None)
     told = order(tmp_path, "2", ONE, command=(*COMMAND, "--jobs=2"))
     assert granted not in templates.render("slurm/array.j2", told, images=None)
-
-
-def test_rows_of_squeue_are_read():
-    text = "12 0 RUNNING\n12 1 PENDING\n13 N/A RUNNING\n"
-    assert commands._rows(text) == {("12", 0): "RUNNING", ("12", 1): "PENDING"}
 
 
 def test_options_of_a_cluster_need_a_cluster(command: Command):

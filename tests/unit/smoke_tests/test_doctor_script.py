@@ -258,7 +258,7 @@ def test_a_check_that_does_not_end_stops_no_other(doctor, monkeypatch):
 
     monkeypatch.setattr(doctor, "driver", hanging)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(doctor, "PATIENCE", 0.5)
+    monkeypatch.setattr(doctor, "TIME_LIMIT", 0.5)
     found = [one for one in doctor.examine(0, 0) if one.check in ("driver", "network")]
     never.set()
     assert [(one.check, one.severity) for one in found[:2]] == [

@@ -6,6 +6,7 @@ what is built again is only a lock that was not refused, for a build runs what t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -182,3 +183,10 @@ def test_ones_own_lock_of_another_image_is_not_built(sample):
     found = sample.failed(key=None, own=held, rebuild=built)
     assert "the image is not of this lock" in found["rebuild"]
     assert built.locks == []
+
+
+def test_what_is_listed_and_absent_is_refused(sample):
+    for one in sample.client.referrers(sample.repository, sample.top.digest, forms.BUNDLE):
+        manifest = json.loads(sample.place.registry.manifests[NAME, one.digest][0])
+        del sample.place.registry.blobs[NAME, manifest["layers"][0]["digest"]]
+    assert "signature" in sample.failed()
