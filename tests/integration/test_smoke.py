@@ -332,7 +332,7 @@ EXPECTED = {
         (
             json.dumps(EXPECTED),
             ["--only=grop*"],
-            "no such case in cpu (expected one of vllm reads a model",
+            "(cases of cpu: vllm reads a model",
         ),
         (
             json.dumps(EXPECTED),
