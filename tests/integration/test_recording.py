@@ -29,14 +29,14 @@ def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield project
 
 
-def tested(project: Project, target: str) -> str:
+def shown_tests(project: Project, target: str) -> str:
     (row,) = json.loads(project.run("list", target, "--json").stdout)
     text: str = row["images"][0]["tested"]
     return text
 
 
 def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None:
-    assert tested(project, TARGET) == "no test record for this digest"
+    assert shown_tests(project, TARGET) == "no test record for this digest"
     done = project.run("smoke", TARGET, *SMOKE, "--record")
     (report,) = json.loads(done.stdout)
     sealed = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]
@@ -46,7 +46,7 @@ def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None
     assert (run["date"], run["seconds"]) == (report["started"], report["seconds"])
     assert run["seconds"] > 0
     assert run["passed"] == sum(case["outcome"] == "passed" for case in report["cases"]) > 5
-    assert tested(project, TARGET) == f"static, {run['date'][:10]}"
+    assert shown_tests(project, TARGET) == f"static, {run['date'][:10]}"
 
     answer = project.folder / "answer.json"
     answer.write_text(done.stdout)
@@ -60,7 +60,7 @@ def test_a_failed_run_is_recorded_too(project: Project) -> None:
     (run,) = project.read(f"{BROKEN}/smoke.json")["runs"]
     assert (run["result"], run["failed"] > 0) == ("fail", True)
     assert CAUSE in run["first"]["message"]
-    assert tested(project, BROKEN).startswith("static failed, ")
+    assert shown_tests(project, BROKEN).startswith("static failed, ")
 
 
 def test_an_image_of_another_target_is_not_tested(project: Project) -> None:
