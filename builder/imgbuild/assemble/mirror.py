@@ -72,7 +72,7 @@ def user_file() -> Path:
     """The file of a user's setting: $XDG_CONFIG_HOME/imgbuild, else ~/.config/imgbuild."""
     xdg = os.environ.get("XDG_CONFIG_HOME", "")
     # The XDG specification: a relative path there is to be ignored.
-    folder = Path(xdg) if xdg.startswith("/") else Path.home() / ".config"
+    folder = Path(xdg) if xdg.startswith("/") else files.home() / ".config"
     return folder / "imgbuild" / FILE
 
 

@@ -62,7 +62,7 @@ def default_root() -> Path:
         return Path(named).expanduser().absolute()
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: a relative path there is to be ignored.
-    return (Path(xdg) if xdg.startswith("/") else Path.home() / ".cache") / "imgbuild"
+    return (Path(xdg) if xdg.startswith("/") else files.home() / ".cache") / "imgbuild"
 
 
 def size_limit() -> int | None:
@@ -85,8 +85,10 @@ class Store:
     def open(cls, root: Path | None = None, reporter: Reporter = SILENT) -> Store:
         """The cache at `root` (see `default_root`), made if absent.
 
-        InputError if it cannot be written to or another format of imgbuild made it.
+        InputError if it cannot be written to, if another format of imgbuild made it, or if
+        $IMGBUILD_CACHE_SIZE is invalid.
         """
+        size_limit()
         store = cls(Path(root).absolute() if root is not None else default_root(), reporter)
         with files.plain_errors(store.root):
             store.root.mkdir(parents=True, exist_ok=True)

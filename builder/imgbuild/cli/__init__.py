@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import sys
 
@@ -13,6 +14,9 @@ STOPPED = "interrupted; finished work is kept, and the same command continues"
 
 def main() -> None:
     """Run the command line; the exit status is 0, that of the error's class, or a command's own."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # another encoding than UTF-8 lacks characters
+            stream.reconfigure(errors="backslashreplace")
     words = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
     console.configure(verbosity=0, json="--json" in words)  # for an invalid command line
     try:

@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from imgbuild.errors import InputError
 from imgbuild.system import process
+from imgbuild.system.files import home
 from imgbuild.system.reporter import SILENT, Reporter
 
 Login = tuple[str, str]
@@ -122,7 +123,7 @@ class Credentials:
 
 def _read_netrc() -> netrc.netrc | None:
     named = os.environ.get("NETRC")
-    path = Path(named).expanduser() if named else Path.home() / ".netrc"
+    path = Path(named).expanduser() if named else home() / ".netrc"
     try:
         return netrc.netrc(path)
     except FileNotFoundError:

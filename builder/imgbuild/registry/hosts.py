@@ -20,6 +20,7 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.registry.reference import HUB
+from imgbuild.system.files import home
 from imgbuild.system.reporter import SILENT, Reporter
 
 HUB_SERVER = "registry-1.docker.io"
@@ -56,9 +57,9 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 def folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Where hosts are described on this machine, the user's own first."""
-    home = environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    config = environ.get("XDG_CONFIG_HOME") or home() / ".config"
     return (
-        Path(home) / "imgbuild/certs.d",
+        Path(config) / "imgbuild/certs.d",
         Path("/etc/containerd/certs.d"),
         Path("/etc/docker/certs.d"),
     )

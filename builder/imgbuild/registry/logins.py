@@ -19,6 +19,7 @@ from imgbuild.http.credentials import Login
 from imgbuild.registry.hosts import HUB_SERVER
 from imgbuild.registry.reference import HUB
 from imgbuild.system import process
+from imgbuild.system.files import home
 from imgbuild.system.reporter import SILENT, Reporter
 
 HUB_LOGIN = "https://index.docker.io/v1/"
@@ -69,7 +70,7 @@ def find(host: str, reporter: Reporter = SILENT) -> RegistryLogin:
 
 def _files() -> tuple[Path, ...]:
     """Where logins are kept, podman's in Docker's form."""
-    docker = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    docker = Path(os.environ.get("DOCKER_CONFIG") or home() / ".docker")
     run_time = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     podman = os.environ.get("REGISTRY_AUTH_FILE") or f"{run_time}/containers/auth.json"
     return (docker / "config.json", Path(podman))

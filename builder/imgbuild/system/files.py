@@ -32,6 +32,15 @@ def data(name: str) -> Path:
     return Path(str(resources.files("imgbuild").joinpath("data", name)))
 
 
+def home() -> Path:
+    """The user's home folder. InputError if there is none: no HOME, no entry in /etc/passwd."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        message = f"no home folder: HOME is not set, and user id {os.getuid()} has no passwd entry"
+        raise InputError(message, hint="set HOME, or IMGBUILD_CACHE and XDG_CONFIG_HOME") from error
+
+
 def described(error: OSError, place: Path) -> ImgbuildError:
     """`error`, which occurred at `place`, as an error with a hint."""
     reason = error.strerror or str(error)
