@@ -15,7 +15,7 @@ from tests.support.source_code import ROOT
 NOBODY = 54321  # a user id without an entry in /etc/passwd
 
 
-def imgbuild(*arguments: str, **env: str) -> subprocess.CompletedProcess:
+def imgbuild(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     known = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "builder"), **env}
     return subprocess.run(
         [sys.executable, "-m", "imgbuild", *arguments],
