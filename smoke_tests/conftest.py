@@ -30,7 +30,8 @@ def pytest_collection(session: pytest.Session) -> None:
     if not config.getoption("--expect"):
         message = "name what the image must hold: --expect FILE (see README.md)"
         raise pytest.UsageError(message)
-    words = [f"--{name}={config.getoption(name)}" for name in ("tier", "expect", "timeout_factor")]
+    names = ("--tier", "--expect", "--timeout-factor")
+    words = [f"{name}={config.getoption(name)}" for name in names]
     model = config.getoption("--model")
     try:
         options = run.read_options([*words, *([f"--model={model}"] if model else [])])
