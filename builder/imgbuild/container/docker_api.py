@@ -79,13 +79,20 @@ def _failing(what: str) -> Iterator[None]:
     except (DockerException, OSError) as error:
         if isinstance(error, ImageNotFound):
             raise
-        said = error.explanation if isinstance(error, APIError) else error
+        said: object = error
+        if isinstance(error, APIError):
+            said = error.explanation
+            error.response.close()
         message = f"docker failed to {what}: {said}"
         raise WorkFailed(message, hint=HINT) from error
 
 
 def _checked(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """`events` to their end, which closes the connection; then DockerException for an error."""
+    errors = []
     for event in events:
         if "error" in event:
-            raise DockerException(event["error"])
+            errors.append(event["error"])
         yield event
+    if errors:
+        raise DockerException(errors[0])
