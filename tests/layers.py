@@ -32,7 +32,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "urllib3": ("http.*", "cache.download"),
     "urllib.request": ("http.*", "cache.download"),
     "http.client": ("http.*", "cache.download"),
-    "http.server": ("index.server",),
+    "http.server": ("container.loopback", "index.server"),
     "socketserver": ("index.server",),
     "socket": ("http.*", "cache.download", "index.server"),
 }

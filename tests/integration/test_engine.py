@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import socket
 import tarfile
 import uuid
 from collections.abc import Iterator
@@ -10,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.container import engine
+from imgbuild.container import engine, loopback
 from imgbuild.container.engine import ContainerOptions, Engine
-from imgbuild.errors import ToolMissing
+from imgbuild.container.load import load
+from imgbuild.container.loopback import LoopbackImage
+from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.oci import layout
 from imgbuild.system import process
 from imgbuild.values import Arch
@@ -47,12 +51,12 @@ def _tag(found: Engine) -> Iterator[str]:
 
 @pytest.fixture(name="loaded")
 def _loaded(found: Engine, folder: Path, tag: str) -> str:
-    return engine.load(found, layout.read(images.tiny(folder)), Arch.X86_64, tag).reference
+    return load(found, layout.read(images.tiny(folder)), Arch.X86_64, tag).reference
 
 
 def test_the_engine_has_the_very_image_and_runs_it(found, folder, tag):
     read = layout.read(images.tiny(folder))
-    loaded = engine.load(found, read, Arch.X86_64, tag)
+    loaded = load(found, read, Arch.X86_64, tag)
     stored = read.image(Arch.X86_64)
     assert loaded.id in (stored.manifest.digest, stored.config.digest)
     said = engine.run(found, loaded.reference, [])
@@ -67,22 +71,64 @@ def test_docker_with_the_containerd_store_keeps_the_published_digest(folder, mon
     found = engine.require("docker")
     read = layout.read(images.tiny(folder, (Arch.X86_64, Arch.ARM64), "digest"))
     for arch in read.images:
-        loaded = engine.load(found, read, arch, f"imgbuild-test-{arch}")
+        loaded = load(found, read, arch, f"imgbuild-test-{arch}")
         assert loaded.id == read.image(arch).manifest.digest
         engine.remove(found, loaded.reference)
 
 
 def test_a_second_load_sends_nothing(found, folder, tag):
     read = layout.read(images.tiny(folder, word="once"))
-    first = engine.load(found, read, Arch.X86_64, tag)
+    first = load(found, read, Arch.X86_64, tag)
     path = read.blob(read.image(Arch.X86_64).layers[0].digest)
     path.unlink()  # what is not there cannot be sent
-    assert engine.load(found, read, Arch.X86_64, tag).id == first.id
+    assert load(found, read, Arch.X86_64, tag).id == first.id
+
+
+@contextlib.contextmanager
+def nowhere(read: layout.Layout, arch: Arch) -> Iterator[LoopbackImage]:
+    """A loopback that the engine cannot reach, as that of another machine."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    tag = read.image(arch).manifest.digest.removeprefix("sha256:")
+    yield LoopbackImage(repository=f"127.0.0.1:{port}/x", tag=tag, requested=lambda: False)
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_layers_that_the_engine_has_are_not_sent(found, folder, tag, near, monkeypatch):
+    if not near:
+        monkeypatch.setattr(loopback, "serve", nowhere)
+        if found.kind == "podman":
+            pytest.xfail("podman accepts no archive that lacks a layer")
+    old, new = (layout.read(images.tiny(folder, word=f"{word}{near}")) for word in ("old", "new"))
+    load(found, old, Arch.X86_64, tag)
+    shared, _ = new.image(Arch.X86_64).layers
+    assert shared in old.image(Arch.X86_64).layers
+    new.blob(shared.digest).unlink()
+    load(found, new, Arch.X86_64, tag)
+    assert engine.run(found, tag, []).stdout == f"new{near}\n"
+
+
+def test_an_engine_elsewhere_is_sent_an_archive(found, folder, tag, monkeypatch):
+    monkeypatch.setattr(loopback, "serve", nowhere)
+    read = layout.read(images.tiny(folder, word=f"far{found.version}"))
+    stored = read.image(Arch.X86_64)
+    assert load(found, read, Arch.X86_64, tag).id in (stored.manifest.digest, stored.config.digest)
+
+
+def test_an_error_of_the_engine_is_told(found, folder, tag):
+    read = layout.read(images.tiny(folder, word=f"damaged{found.version}"))
+    last = read.blob(read.image(Arch.X86_64).layers[-1].digest)
+    data = last.read_bytes()
+    last.unlink()
+    last.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(WorkFailed, match=read.image(Arch.X86_64).layers[-1].digest[:19]):
+        load(found, read, Arch.X86_64, tag)
+    assert engine.inspect(found, tag) is None
 
 
 def test_a_new_image_takes_the_tag(found, folder, tag):
     old, _ = (
-        engine.load(found, layout.read(images.tiny(folder, word=word)), Arch.X86_64, tag)
+        load(found, layout.read(images.tiny(folder, word=word)), Arch.X86_64, tag)
         for word in ("old", "new")
     )
     assert engine.run(found, tag, []).stdout == "new\n"

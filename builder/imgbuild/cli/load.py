@@ -41,6 +41,7 @@ def load(
         imgbuild load cu124-vllm
     """
     from imgbuild.container import engine as engines
+    from imgbuild.container.load import load as load_image
     from imgbuild.pipeline import targets
 
     engine = supported(through, "load", (Through.DOCKER, Through.PODMAN))
@@ -52,7 +53,7 @@ def load(
     for item in selected:
         built = targets.built_layout(session, item.name, layout)
         with console.step(f"loading {item.name} into {found.kind}"):
-            loaded = engines.load(found, built, one_arch(built, selection.arch), item.name)
+            loaded = load_image(found, built, one_arch(built, selection.arch), item.name)
         done.append(
             LoadedImage(
                 target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id

@@ -1,4 +1,4 @@
-"""Docker and podman: loads images, and creates, runs and removes containers.
+"""Docker and podman: finds them, and creates, runs and removes containers.
 
 Everything goes through the engine's command and its streams, not through shared folders, so that an
 engine on another machine (DOCKER_HOST, CONTAINER_HOST) works as well.
@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from imgbuild.errors import ToolMissing, WorkFailed
-from imgbuild.oci import archive
-from imgbuild.oci.layout import Layout, Stored
+from imgbuild.errors import ToolMissing
 from imgbuild.system import process as processes
 from imgbuild.system.reporter import SILENT, Reporter
-from imgbuild.values import Arch
+from imgbuild.values import Digest
 
 Kind = Literal["docker", "podman"]
 PROBES = {
@@ -31,7 +29,6 @@ REMEDY = (
     "start Docker or podman, or set DOCKER_HOST or CONTAINER_HOST to one on another machine;"
     " building needs neither"
 )
-LOADED = "EngineImage image"
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,11 +43,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return [self.program, *arguments]
 
 
-class EngineImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an engine: its name, and its id, a digest."""
+class InspectedImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image in an engine: its id, and the diff ids of its layers, () if they are unknown."""
 
-    reference: str
-    id: str
+    id: Digest
+    diff_ids: tuple[Digest, ...]
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,49 +108,19 @@ def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine
     return found
 
 
-def load(
-    engine: Engine, layout: Layout, arch: Arch, tag: str, *, reporter: Reporter = SILENT
-) -> EngineImage:
-    """Load the image on `arch` into `engine` as `tag`, unless it is there already.
-
-    WorkFailed if the image in the engine is not that of the layout afterwards.
-    """
-    stored = layout.image(arch)
-    present = _inspect(engine, archive.reference(tag))
-    if present is not None and _same(present, stored):
-        reporter.detail(f"{engine.kind} has {tag} already")
-        return EngineImage(reference=archive.reference(tag), id=_id(present))
-    total = archive.size(layout, arch, "docker-archive")
-    with reporter.progress(f"loading {tag} into {engine.kind}", total) as bar:
-
-        def _counted() -> Iterator[bytes]:
-            for chunk in archive.chunks(layout, arch, "docker-archive", tag=tag):
-                yield chunk
-                bar.advance(len(chunk))
-
-        answer = processes.feed(engine.command("load"), _counted())
-    named = [
-        line.partition(":")[2].strip()
-        for line in answer.stdout.splitlines()
-        if line.startswith(LOADED)
-    ]
-    reference = named[0] if named else archive.reference(tag)
-    found = _inspect(engine, reference)
-    if found is None:
-        message = f"{engine.kind} loaded the image, but has none with the name {reference}"
-        raise WorkFailed(message, hint=answer.stdout.strip() + answer.stderr.strip())
-    if not _same(found, stored):
-        message = (
-            f"{engine.kind} {engine.version} has {_id(found)} as {reference}"
-            f" (expected {stored.manifest.digest}, from {layout.path})"
-        )
-        raise WorkFailed(message, hint=f"remove it with: {engine.kind} image rm {reference}")
-    return EngineImage(reference=reference, id=_id(found))
+def inspect(engine: Engine, reference: str) -> InspectedImage | None:
+    """The image that `engine` has as `reference`, None if it has none."""
+    answer = processes.run(engine.command("image", "inspect", reference), check=False)
+    if answer.status != 0:
+        return None
+    found = msgspec.json.decode(answer.stdout, type=tuple[_Inspected, ...])[0]
+    name = found.id if found.id.startswith("sha256:") else f"sha256:{found.id}"
+    return InspectedImage(id=name, diff_ids=found.root_fs.layers)
 
 
 def remove(engine: Engine, reference: str) -> None:
     """Remove the name `reference`, and the image with its last name; no error if it is missing."""
-    if _inspect(engine, reference) is not None:
+    if inspect(engine, reference) is not None:
         processes.run(engine.command("image", "rm", reference))
 
 
@@ -230,25 +197,3 @@ def _flags(engine: Engine, settings: ContainerOptions) -> list[str]:
     if settings.tty:
         flags.append("--tty")
     return [*flags, *settings.options]
-
-
-def _inspect(engine: Engine, reference: str) -> _Inspected | None:
-    answer = processes.run(engine.command("image", "inspect", reference), check=False)
-    if answer.status != 0:
-        return None
-    found = msgspec.json.decode(answer.stdout, type=tuple[_Inspected, ...])
-    return found[0] if found else None
-
-
-def _id(found: _Inspected) -> str:
-    return found.id if found.id.startswith("sha256:") else f"sha256:{found.id}"
-
-
-def _same(found: _Inspected, stored: Stored) -> bool:
-    """Whether an image in an engine is that of a layout.
-
-    Its id is the digest of the manifest if the engine stores OCI documents, and otherwise that of
-    the configuration.
-    """
-    known = (stored.manifest.digest, stored.config.digest)
-    return _id(found) in known and found.root_fs.layers in ((), stored.diff_ids)

@@ -15,6 +15,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.container import engine, sandbox
+from imgbuild.container.load import load
 from imgbuild.errors import ImgbuildError, IntegrityError
 from imgbuild.oci import tree
 from imgbuild.oci.layout import Layout
@@ -142,7 +143,7 @@ def run(
     if found is None and through in ("docker", "podman"):
         engine.require(through)
     if found is not None:
-        loaded = engine.load(found, layout, arch, tag, reporter=reporter)
+        loaded = load(found, layout, arch, tag, reporter=reporter)
         done = engine.run(found, loaded.reference, command, settings, stream=settings.stdin)
         return _ran(found.kind, done)
     with root_folder(layout, arch, store, unpacked=unpacked, reporter=reporter) as root:

@@ -14,6 +14,7 @@ import msgspec
 
 from imgbuild.cache.store import Store
 from imgbuild.container import apptainer, driver, engine, run_in_image, sandbox
+from imgbuild.container.load import load
 from imgbuild.errors import WorkFailed
 from imgbuild.lock.lock import Lock
 from imgbuild.oci.layout import Layout
@@ -88,7 +89,7 @@ def in_image(
     if through == "root":
         return _in_root(lock, layout, arch, asked, store, reporter)
     found = engine.require(through, reporter=reporter)
-    reference = engine.load(found, layout, arch, lock.target, reporter=reporter).reference
+    reference = load(found, layout, arch, lock.target, reporter=reporter).reference
     settings = engine.ContainerOptions(gpus=asked.gpus > 0, options=(f"--volume={PLACE}",))
     with reporter.step(f"{lock.target}: looking around, in {found.kind}"):
         container = engine.create(found, reference, _command(lock, asked), settings)

@@ -11,7 +11,7 @@ tag. Formats:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -38,9 +38,14 @@ HUB = "docker.io"
 
 
 def chunks(
-    layout: Layout, arch: Arch | None, form: Format, *, tag: str | None = None
+    layout: Layout,
+    arch: Arch | None,
+    form: Format,
+    *,
+    tag: str | None = None,
+    without: Collection[Digest] = (),
 ) -> Iterator[bytes]:
-    """The archive of `layout` in pieces of at most 1 MiB.
+    """The archive of `layout` in pieces of at most 1 MiB, except the blobs in `without`.
 
     `arch` None means all architectures. `tag`, NAME or NAME:TAG, is the name of the image in the
     engine, by default that of the layout. InputError for a `docker-archive` of several
@@ -58,6 +63,8 @@ def chunks(
         ]
     )
     for digest, size in sorted(blobs.items()):
+        if digest in without:
+            continue
         yield header(Member(path=_path(digest), size=size))
         yield from _pieces(layout.blob(digest), size)
         yield bytes(padding(size))

@@ -18,6 +18,7 @@ from imgbuild import codec
 from imgbuild import report as reports
 from imgbuild.cache.store import Store
 from imgbuild.container import driver, engine, run_in_image, sandbox
+from imgbuild.container.load import load
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.lock.lock import Lock, require_arch
 from imgbuild.oci.layout import Layout, Stored
@@ -117,7 +118,7 @@ def smoke(
     if found is None and through in ("docker", "podman"):
         engine.require(through)
     if found is not None:
-        loaded = engine.load(found, layout, arch, lock.target, reporter=reporter)
+        loaded = load(found, layout, arch, lock.target, reporter=reporter)
         for tier in tiers:
             command = command_line(lock.settings.prefix, tier, how)
             with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):

@@ -1,0 +1,127 @@
+"""A registry on 127.0.0.1 that serves one image of a layout to an engine on this machine.
+
+It has the part of the OCI distribution API that a pull needs: GET and HEAD of manifests and blobs,
+with ranges. An engine requests only the layers that it does not have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import re
+import threading
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.layout import Layout
+from imgbuild.values import Arch
+
+NAME = "imgbuild/image"
+RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+class LoopbackImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that is being served. `requested` tells whether any request arrived."""
+
+    repository: str
+    tag: str
+    requested: Callable[[], bool]
+
+    @property
+    def reference(self) -> str:
+        """Its name for an engine."""
+        return f"{self.repository}:{self.tag}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    files: dict[str, tuple[Descriptor, Path]]
+    seen: threading.Event
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def _answer(self, *, body: bool) -> None:
+        self.seen.set()
+        path = self.path.partition("?")[0]
+        if path.rstrip("/") == "/v2":
+            self._head(HTTPStatus.OK, {"Content-Length": "0"})
+            return
+        if path not in self.files:
+            self._head(HTTPStatus.NOT_FOUND, {"Content-Length": "0"})
+            return
+        descriptor, file_path = self.files[path]
+        first, last, status = 0, descriptor.size - 1, HTTPStatus.OK
+        headers = {
+            "Content-Type": descriptor.media_type,
+            "Docker-Content-Digest": descriptor.digest,
+            "Accept-Ranges": "bytes",
+        }
+        if asked := RANGE.fullmatch(self.headers.get("Range", "")):
+            first, last = int(asked[1]), min(int(asked[2] or last), last)
+            if first > last:
+                self._head(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, {"Content-Length": "0"})
+                return
+            status = HTTPStatus.PARTIAL_CONTENT
+            headers["Content-Range"] = f"bytes {first}-{last}/{descriptor.size}"
+        self._head(status, {**headers, "Content-Length": str(last - first + 1)})
+        if body:
+            with file_path.open("rb") as file:
+                self.connection.sendfile(file, first, last - first + 1)
+
+    def _head(self, status: HTTPStatus, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer an unreadable request in HTTP, too.
+
+        containerd tries TLS first, and goes on without it only after an answer in HTTP.
+        """
+        del message, explain
+        self.close_connection = True
+        self.wfile.write(f"HTTP/1.1 {int(code)} Bad Request\r\nContent-Length: 0\r\n\r\n".encode())
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
+        del format, args
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        del request, client_address  # the engine reports a connection that it lost
+
+
+@contextlib.contextmanager
+def serve(layout: Layout, arch: Arch) -> Iterator[LoopbackImage]:
+    """Serve the image on `arch` of `layout` until the end of the block."""
+    stored = layout.image(arch)
+    tag = stored.manifest.digest.removeprefix("sha256:")
+    documents = {f"/v2/{NAME}/manifests/{name}" for name in (tag, stored.manifest.digest)}
+    files = {path: (stored.manifest, layout.blob(stored.manifest.digest)) for path in documents}
+    for one in (stored.manifest, stored.config, *stored.layers):
+        files[f"/v2/{NAME}/blobs/{one.digest}"] = (one, layout.blob(one.digest))
+    seen = threading.Event()
+    handler = type("Handler", (_Handler,), {"files": files, "seen": seen})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
+        thread.start()
+        try:
+            host = f"127.0.0.1:{server.server_address[1]}"
+            yield LoopbackImage(repository=f"{host}/{NAME}", tag=tag, requested=seen.is_set)
+        finally:
+            server.shutdown()
+            thread.join()
