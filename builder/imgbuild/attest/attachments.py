@@ -23,7 +23,7 @@ from imgbuild.registry import artifacts as attach
 from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
-from imgbuild.values import Arch, digest_of
+from imgbuild.values import Arch
 
 PREDICATE = "in-toto.io/predicate-type"  # where others look for the kind of a statement
 TARGET = "dev.imgbuild.target"
@@ -116,10 +116,10 @@ def sboms(own: Carried, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
 def subjects(lock: Lock, sealed: Seal, arches: Collection[Arch]) -> list[Descriptor]:
     """What the tag names, and below an index each manifest, in the order of architectures."""
     manifests = seal.manifests(lock, sealed, arches)
-    each = [_descriptor(MANIFEST, data) for data in manifests.values()]
+    each = [oci_documents.descriptor(MANIFEST, data) for data in manifests.values()]
     if len(each) == 1:
         return each
-    return [_descriptor(INDEX, oci_documents.index(manifests)), *each]
+    return [oci_documents.descriptor(INDEX, oci_documents.index(manifests)), *each]
 
 
 def _statement(
@@ -143,7 +143,3 @@ def _statement(
             if provenance.basis(part.data) == provenance.basis(made):
                 return part.data
     return made
-
-
-def _descriptor(media_type: str, data: bytes) -> Descriptor:
-    return Descriptor(media_type=media_type, digest=digest_of(data), size=len(data))

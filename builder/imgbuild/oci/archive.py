@@ -135,9 +135,8 @@ def _contents(
     for one in chosen.values():
         for descriptor in (one.manifest, one.config, *one.layers):
             blobs[descriptor.digest] = descriptor.size
-    named = codec.to_builtins(top)
     if form == "oci-archive":
-        return {INDEX_FILE: index_file(named, {REF_NAME: tag})}, blobs
+        return {INDEX_FILE: index_file(top, {REF_NAME: tag})}, blobs
     listing = {
         "Config": _path(stored.config.digest),
         "RepoTags": [reference(tag)],
@@ -148,7 +147,7 @@ def _contents(
         REF_NAME: reference(tag).rpartition(":")[2],
     }
     return {
-        INDEX_FILE: index_file(named, annotations),
+        INDEX_FILE: index_file(top, annotations),
         "manifest.json": codec.compact([listing]),
     }, blobs
 

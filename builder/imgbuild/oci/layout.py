@@ -109,10 +109,7 @@ def write(
     manifests = {arch: picture.manifest for arch, picture in images.items()}
     if len(manifests) == 1:
         ((arch, data),) = manifests.items()
-        top = {
-            **documents.descriptor(documents.MANIFEST, data),
-            "platform": documents.platform(arch),
-        }
+        top = documents.descriptor(documents.MANIFEST, data, arch=arch)
     else:
         data = documents.index(manifests)
         top = documents.descriptor(documents.INDEX, data)
@@ -124,12 +121,12 @@ def write(
     ]
     placed = [(layer, layers[layer.digest]) for layer in named]
     keep(out, top, texts, placed, name, notes=notes, reporter=reporter)
-    return str(top["digest"])
+    return top.digest
 
 
 def keep(
     out: Path,
-    top: Mapping[str, object],
+    top: Descriptor,
     texts: Iterable[bytes],
     layers: Iterable[tuple[Descriptor, Path]],
     name: str,
@@ -148,9 +145,9 @@ def keep(
         _sweep(out)
 
 
-def index_file(top: Mapping[str, object], annotations: Mapping[str, str]) -> bytes:
+def index_file(top: Descriptor, annotations: dict[str, str]) -> bytes:
     """The bytes of `index.json` for an image whose descriptor is `top`."""
-    entry = {**top, "annotations": annotations}
+    entry = msgspec.structs.replace(top, annotations=annotations)
     return codec.compact({"schemaVersion": 2, "mediaType": documents.INDEX, "manifests": [entry]})
 
 

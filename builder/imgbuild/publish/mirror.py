@@ -20,7 +20,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import RegistryLayer
-from imgbuild.oci.documents import MANIFEST
+from imgbuild.oci.documents import EMPTY, MANIFEST
 from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.system import threads
@@ -256,7 +256,7 @@ def _settle(parts: Iterable[LockedInputs], repository: Repository, client: Clien
     """Put the artifacts, each under the tag that stays and then under the target's newest."""
     from imgbuild.registry.client import bytes_source
 
-    client.upload(repository, bytes_source(mirror_items.EMPTY))
+    client.upload(repository, bytes_source(EMPTY))
     for part in parts:
         data = mirror_items.artifact(part.lock, part.arch)
         for tag in mirror_items.tags(part.lock, part.arch, data):

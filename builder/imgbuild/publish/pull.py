@@ -66,12 +66,11 @@ def pull(
     )
 
 
-def _top(found: RegistryImage) -> dict[str, object]:
-    entry = documents.descriptor(found.top.media_type, found.top.data)
+def _top(found: RegistryImage) -> Descriptor:
     if found.top.media_type == documents.INDEX:
-        return entry
+        return found.top.descriptor
     (arch,) = found.images
-    return {**entry, "platform": documents.platform(arch)}
+    return documents.descriptor(found.top.media_type, found.top.data, arch=arch)
 
 
 def name(reference: Reference) -> str:

@@ -13,14 +13,18 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.http.client import Refused
-from imgbuild.oci.documents import MANIFEST, Descriptor, descriptor
+from imgbuild.oci.documents import (
+    EMPTY,
+    EMPTY_TYPE,
+    MANIFEST,
+    TITLE,
+    Descriptor,
+    descriptor,
+    manifest_of,
+)
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.values import Digest, digest_of
-
-EMPTY = b"{}"  # the configuration of artifacts that need none (image-spec 1.1)
-EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
-TITLE = "org.opencontainers.image.title"  # by which `oras pull` names files
 
 
 class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,27 +62,17 @@ def manifest(
     annotations: Mapping[str, str] | None = None,
 ) -> bytes:
     """The manifest of an artifact of `files` that refers to `subject`."""
-    document: dict[str, object] = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "artifactType": artifact_type,
-        "config": descriptor(EMPTY_TYPE, EMPTY),
-        "layers": [
-            {
-                **descriptor(part.media_type, part.data),
-                "annotations": {**part.annotations, TITLE: name},
-            }
-            for name, part in sorted(files.items())
-        ],
-        "subject": {
-            "mediaType": subject.media_type,
-            "digest": subject.digest,
-            "size": subject.size,
-        },
-    }
-    if annotations:
-        document["annotations"] = dict(annotations)
-    return codec.compact(document)
+    layers = [
+        descriptor(part.media_type, part.data, {**part.annotations, TITLE: name})
+        for name, part in sorted(files.items())
+    ]
+    return manifest_of(
+        descriptor(EMPTY_TYPE, EMPTY),
+        layers,
+        artifact_type=artifact_type,
+        subject=subject,
+        annotations=annotations,
+    )
 
 
 def attach(

@@ -20,7 +20,7 @@ from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Envelope
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.http.client import Refused
-from imgbuild.oci.documents import MANIFEST, Descriptor, Manifest
+from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, MANIFEST, Descriptor, Manifest
 from imgbuild.registry.artifacts import whole
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference, Repository
@@ -100,7 +100,7 @@ def _bundled(
 ) -> Iterator[StoredSignature]:
     # cosign lists its bundles by the type of their empty configuration: then the manifest tells.
     listed = descriptor.artifact_type
-    if not listed.startswith(forms.BUNDLES) and listed not in ("", forms.EMPTY):
+    if not listed.startswith(forms.BUNDLES) and listed not in ("", EMPTY_TYPE):
         return
     label = f"bundle {descriptor.digest}"
     try:
@@ -174,7 +174,7 @@ def put_bundle(
     manifest = forms.bundle_manifest(subject, data, kind)
     digest = digest_of(manifest)
     listed = client.referrers(repository, subject.digest, forms.BUNDLE)
-    blobs = (forms.EMPTY_DATA, data)
+    blobs = (EMPTY, data)
     there = any(one.digest == digest for one in listed)
     if there and client.resolve(at(repository, digest=digest)) and whole(client, repository, blobs):
         return digest
