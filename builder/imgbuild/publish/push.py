@@ -231,7 +231,7 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
     Whatever ends it early, no tag names an image of which a part is missing.
     """
     with work.client.reporter.step(f"pushing {plan.target} to {work.repository}"):
-        rows = _mounted(work, plan, survey(work, plan))
+        rows = _mounted(work, survey(work, plan))
         rows = _sent(work, plan, rows)
         for paper in plan.papers:
             _put(work, paper)
@@ -290,9 +290,7 @@ def _put(work: PushContext, paper: PlannedDocument) -> None:
         work.client.manifest(place)
 
 
-def _mounted(
-    work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]
-) -> tuple[PushedBlob, ...]:
+def _mounted(work: PushContext, rows: Sequence[PushedBlob]) -> tuple[PushedBlob, ...]:
     """`rows` after mounting what can be; what the registry does not mount is lacking then."""
 
     def _mount(row: PushedBlob, _: Stop) -> PushedBlob:

@@ -6,7 +6,7 @@ One client keeps the tokens of one run; threads may share it.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -123,13 +123,13 @@ class Client:
         """
         if ":" not in target:
             named = Reference(repository.host, repository.name, target)
-            return manifests.delete(self.http, named, "manifests")
+            return manifests.delete(self.http, named)
         named = Reference(repository.host, repository.name, None, target)
         try:
             subject = referrers.subject(self.manifest(named).data)
         except NotFound:
             return False
-        gone = manifests.delete(self.http, named, "manifests")
+        gone = manifests.delete(self.http, named)
         if subject and not referrers.has_api(self.http, repository, subject.digest):
             referrers.forget(self.http, repository, subject.digest, target)
         return gone
@@ -163,22 +163,14 @@ class Client:
         repository: Repository,
         source: BlobSource,
         *,
-        mounts: Sequence[Repository] = (),
         advance: Callable[[int], object] = _ignore,
     ) -> UploadOutcome:
-        """Have a blob in a repository: it is there, is mounted from one of `mounts`, or is sent."""
-        return uploads.upload(
-            self.http, repository, source, mounts=mounts, advance=advance, chunk=self._chunk
-        )
+        """Upload a blob unless the repository has it."""
+        return uploads.upload(self.http, repository, source, advance=advance, chunk=self._chunk)
 
     def mount(self, repository: Repository, digest: Digest, size: int, source: Repository) -> bool:
-        """Have a blob of the repository `source` in another; False if that is not done."""
+        """Mount a blob of the repository `source`; False if the registry does not do that."""
         return uploads.mount(self.http, repository, digest, size, source)
-
-    def delete_blob(self, repository: Repository, digest: Digest) -> bool:
-        """Delete a blob; False if it was not there."""
-        named = Reference(repository.host, repository.name, None, digest)
-        return manifests.delete(self.http, named, "blobs")
 
     # -- what there is
 

@@ -175,10 +175,10 @@ def _accepted(ask: Callable[[], T]) -> T:
     return ask()
 
 
-def delete(http: RegistryHttp, reference: Reference, kind: str) -> bool:
-    """Delete what is named among `kind` (manifests, blobs); False if it was not there."""
+def delete(http: RegistryHttp, reference: Reference) -> bool:
+    """Delete a manifest or a tag; False if it was not there."""
     scopes = (f"repository:{reference.name}:pull,delete",)
-    path = f"{reference.name}/{kind}/{reference.target}"
+    path = f"{reference.name}/manifests/{reference.target}"
     request = Request(path, method="DELETE", scopes=scopes)
     try:
         return http.ask(reference.host, hosts.PUSH, request, lambda _: True)

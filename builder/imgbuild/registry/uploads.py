@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlencode
 
@@ -39,10 +39,9 @@ _PROGRESS = 1 << 20
 
 
 class UploadOutcome(enum.StrEnum):
-    """How a blob came to be where it should be."""
+    """Whether the registry had the blob already."""
 
     PRESENT = "present"
-    MOUNTED = "mounted"
     UPLOADED = "uploaded"
 
 
@@ -90,11 +89,10 @@ def upload(
     repository: Repository,
     source: BlobSource,
     *,
-    mounts: Sequence[Repository],
     advance: Callable[[int], object],
     chunk: int | None,
 ) -> UploadOutcome:
-    """Have `source` in `repository`.
+    """Upload `source` unless `repository` has it.
 
     FetchFailed if the registry does not take it, IntegrityError if what it has then is not it.
     """
@@ -103,20 +101,21 @@ def upload(
         _same_size(repository, source, there)
         advance(source.size)
         return UploadOutcome.PRESENT
-    return _Upload(http, repository, source, advance, chunk).run(mounts)
+    _Upload(http, repository, source, advance, chunk).run()
+    return UploadOutcome.UPLOADED
 
 
 def mount(
     http: RegistryHttp, repository: Repository, digest: Digest, size: int, other: Repository
 ) -> bool:
-    """Have a blob of `other` in `repository`; False if the registry does not mount it.
+    """Mount a blob of `other` in `repository`; False if the registry does not mount it.
 
     IntegrityError if what it has then is of another size.
     """
     if other.host != repository.host or other == repository:
         return False
     source = BlobSource(digest, size, lambda _: io.BytesIO())
-    return _Upload(http, repository, source, lambda _: None, None).mounted(other)
+    return _Upload(http, repository, source, lambda _: None, None).mount(other)
 
 
 class _Upload:
@@ -146,18 +145,13 @@ class _Upload:
             (one.address for one in http.endpoints(repository.host, hosts.PUSH)), ""
         )
 
-    def run(self, mounts: Sequence[Repository]) -> UploadOutcome:
-        """Mount it or send it, until it is there; a failure, or a stop, leaves no upload open."""
+    def run(self) -> None:
+        """Send it, until it is there; a failure, or a stop, leaves no upload open."""
         try:
-            for other in mounts:
-                near = other.host == self._repository.host and other != self._repository
-                if near and self._mount(other):
-                    return UploadOutcome.MOUNTED
             self._send()
         except (ImgbuildError, Stopped):
             self._cancel()
             raise
-        return UploadOutcome.UPLOADED
 
     def _send(self) -> None:
         """Send it, again and again while that may help."""
@@ -189,18 +183,8 @@ class _Upload:
                 return
             self._recover()
 
-    def mounted(self, other: Repository) -> bool:
-        """Mount it or leave nothing behind."""
-        if self._mount(other):
-            return True
-        self._cancel()
-        return False
-
-    # -- beginning
-
-    def _mount(self, other: Repository) -> bool:
-        """Ask for the blob of another repository; an upload stands open if that is not done."""
-        self._cancel()
+    def mount(self, other: Repository) -> bool:
+        """Mount it from another repository; if that is not done, no upload is left open."""
         self._scopes = (pushing(self._repository.name), pulling(other.name))
         try:
             mounted = self._begin({"mount": self._source.digest, "from": other.name})
@@ -209,9 +193,11 @@ class _Upload:
             mounted = False
         self._scopes = (pushing(self._repository.name),)
         if mounted and self._there():
-            self._count_to(self._source.size)
             return True
+        self._cancel()
         return False
+
+    # -- beginning
 
     def _begin(self, query: dict[str, str]) -> bool:
         """Begin an upload; True if the registry answers that the blob is there already."""

@@ -293,9 +293,6 @@ def test_deleting(client, registry):
     assert client.manifest(at(registry, digest)).digest == digest
     assert client.delete(repository, digest)
     assert not client.delete(repository, digest)
-    assert client.delete_blob(repository, BLOB.digest)
-    assert not client.delete_blob(repository, BLOB.digest)
-    assert client.has(repository, BLOB.digest) is None
 
 
 def test_a_registry_that_deletes_nothing_says_how_to_allow_it(client, registry):
