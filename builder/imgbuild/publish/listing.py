@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
-from imgbuild.http.client import Refused
 from imgbuild.oci.documents import Descriptor
-from imgbuild.registry.client import Client
+from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.image import RegistryImage, read
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.reference import Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Bytes, Digest
 
@@ -90,7 +89,7 @@ def _images(client: Client, place: Repository) -> list[tuple[ListedTag, Registry
     names = [name for name in client.tags(place) if not ATTACHED.fullmatch(name)]
 
     def _resolve(name: str, _: Stop) -> Descriptor | None:
-        return client.resolve(Reference(place.host, place.name, tag=name))
+        return client.resolve(place.tagged(name))
 
     tagged: dict[Digest, list[str]] = {}
     for name, found in zip(names, each(names, _resolve, threads=THREADS), strict=True):
@@ -109,12 +108,8 @@ def _entry(
     tags = tuple(sorted(names))
     entry = ListedTag(repository=str(place), digest=digest, tags=tags)
     try:
-        found = read(client, Reference(place.host, place.name, digest=digest))
-    except (InputError, IntegrityError) as error:
-        return msgspec.structs.replace(entry, other=error.message), None
-    except Refused as error:  # it went since its tag was read, or a part of it is lost
-        if error.status != 404:
-            raise
+        found = read(client, place.with_digest(digest))
+    except (InputError, IntegrityError, NotFound) as error:
         return msgspec.structs.replace(entry, other=error.message), None
     labels = next(iter(found.images.values())).labels
     dates = (match[1] for name in tags if (match := DATED.fullmatch(name)))

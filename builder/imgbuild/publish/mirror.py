@@ -22,7 +22,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.oci.documents import EMPTY, MANIFEST
 from imgbuild.plan.plan import RegistryRecipe
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.reference import Repository
 from imgbuild.system import threads
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.threads import Stop
@@ -152,7 +152,7 @@ def _held(
     items = mirror_items.inputs(part.lock, part.arch)
     data = mirror_items.artifact(part.lock, part.arch)
     digest, tag = digest_of(data), mirror_items.tags(part.lock, part.arch, data)[0]
-    found = client.resolve(Reference(repository.host, repository.name, tag=tag))
+    found = client.resolve(repository.tagged(tag))
     lacking = [item for item in items if item.digest not in there]
     return MirrorStatus(
         target=part.lock.target,
@@ -260,6 +260,6 @@ def _settle(parts: Iterable[LockedInputs], repository: Repository, client: Clien
     for part in parts:
         data = mirror_items.artifact(part.lock, part.arch)
         for tag in mirror_items.tags(part.lock, part.arch, data):
-            found = client.resolve(Reference(repository.host, repository.name, tag=tag))
+            found = client.resolve(repository.tagged(tag))
             if found is None or found.digest != digest_of(data):
                 client.put_manifest(repository, data, MANIFEST, tag=tag)

@@ -41,7 +41,7 @@ from imgbuild.registry.client import (
     bytes_source,
     file_source,
 )
-from imgbuild.registry.reference import Reference, Repository, parse, parse_repository
+from imgbuild.registry.reference import Repository, parse, parse_repository
 from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
@@ -282,7 +282,7 @@ def _signed(work: PushContext, plan: PushPlan) -> tuple[Digest, ...]:
 
 def _put(work: PushContext, paper: PlannedDocument) -> None:
     """Put a document by its digest, unless it is there; what is there is read and checked."""
-    place = Reference(work.repository.host, work.repository.name, digest=paper.digest)
+    place = work.repository.with_digest(paper.digest)
     try:
         work.client.manifest(place)
     except NotFound:

@@ -16,7 +16,7 @@ from imgbuild import codec
 from imgbuild.assemble import mirror_items
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.oci.documents import Descriptor
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.reference import Repository
 from imgbuild.system import threads
 from imgbuild.values import Bytes, Digest
 
@@ -107,7 +107,7 @@ def tags(repository: Repository, client: Client) -> dict[Digest, tuple[str, ...]
     names = sorted(client.tags(repository))
 
     def _resolve(tag: str, _: Stop) -> Digest | None:
-        named = client.resolve(Reference(repository.host, repository.name, tag=tag))
+        named = client.resolve(repository.tagged(tag))
         return named.digest if named is not None else None  # removed meanwhile
 
     found: dict[Digest, tuple[str, ...]] = {}
@@ -123,7 +123,7 @@ def _untagged(
     """Those of `digests` that are manifests there."""
 
     def _ask(digest: Digest, _: Stop) -> Digest | None:
-        reference = Reference(repository.host, repository.name, digest=digest)
+        reference = repository.with_digest(digest)
         return digest if client.resolve(reference) is not None else None
 
     found = threads.each(sorted(digests), _ask, threads=THREADS)
@@ -136,7 +136,7 @@ def _read(
     """The manifest `digest`, None if an index names what is not there; and its referrers."""
     from imgbuild.registry.client import NotFound
 
-    reference = Reference(repository.host, repository.name, digest=digest)
+    reference = repository.with_digest(digest)
     try:
         fetched = client.manifest(reference)
     except NotFound:

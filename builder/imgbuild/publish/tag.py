@@ -41,7 +41,7 @@ def put(
     client: Client, repository: Repository, data: bytes, media_type: str, digest: Digest, name: str
 ) -> Tag:
     """Let the tag `name` name the document `data`; nothing is sent where it does so already."""
-    before = client.resolve(Reference(repository.host, repository.name, tag=name))
+    before = client.resolve(repository.tagged(name))
     if before is None or before.digest != digest:
         client.put_manifest(repository, data, media_type, tag=name)
     return Tag(name=name, digest=digest, before=before.digest if before else "")
@@ -71,7 +71,7 @@ def refuse_broken(client: Client, repository: Repository, top: Fetched) -> None:
     manifests = [top]
     if top.media_type in INDEXES:
         listed = codec.decode(top.data, Index, file=f"{repository}@{top.digest}").manifests
-        own = [Reference(repository.host, repository.name, digest=item.digest) for item in listed]
+        own = [repository.with_digest(item.digest) for item in listed]
         manifests = each(own, lambda one, _: client.manifest(one), threads=THREADS)
     blobs: dict[Digest, Descriptor] = {}
     for found in manifests:

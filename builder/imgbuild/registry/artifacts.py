@@ -12,7 +12,6 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
-from imgbuild.http.client import Refused
 from imgbuild.oci.documents import (
     EMPTY,
     EMPTY_TYPE,
@@ -23,7 +22,7 @@ from imgbuild.oci.documents import (
     manifest_of,
 )
 from imgbuild.registry.client import Client, NotFound, bytes_source
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.reference import Repository
 from imgbuild.values import Digest, digest_of
 
 
@@ -144,12 +143,7 @@ def _found(
     for listed in client.referrers(repository, subject, artifact_type):
         try:
             found = _read(client, repository, subject, listed, artifact_type)
-        except (InputError, IntegrityError) as error:
-            damaged(error)
-            continue
-        except Refused as error:  # a file that the artifact names, and that is not there
-            if error.status != 404:
-                raise
+        except (InputError, IntegrityError, NotFound) as error:
             damaged(error)
             continue
         if found is not None:
@@ -165,7 +159,7 @@ def _read(
 ) -> Attached | None:
     """The artifact that the registry lists; None if it was removed since, or is of another type."""
     try:
-        found = client.manifest(Reference(repository.host, repository.name, digest=listed.digest))
+        found = client.manifest(repository.with_digest(listed.digest))
     except NotFound:
         return None
     place = f"{repository}@{listed.digest}"
@@ -196,5 +190,5 @@ def _read(
 def _lies_there(client: Client, repository: Repository, subject: Digest, made: Descriptor) -> bool:
     """Whether the artifact is there and the registry lists it."""
     listed = client.referrers(repository, subject, made.artifact_type)
-    place = Reference(repository.host, repository.name, digest=made.digest)
+    place = repository.with_digest(made.digest)
     return any(item.digest == made.digest for item in listed) and client.resolve(place) is not None

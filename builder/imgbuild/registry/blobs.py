@@ -17,7 +17,7 @@ from imgbuild.http.client import Refused, Request
 from imgbuild.http.headers import content_range, number
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
-from imgbuild.registry.manifests import REFUSED
+from imgbuild.registry.manifests import REFUSED, expected
 from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
 from imgbuild.system import files
@@ -62,7 +62,7 @@ def _size(response: Response) -> int | None:
 
 
 def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> bytes:
-    """A small blob. IntegrityError if it is not what the descriptor says."""
+    """A small blob. NotFound if there is none, IntegrityError if it is another."""
     if descriptor.size > SMALL:
         message = f"{repository}@{descriptor.digest} has {descriptor.size} bytes"
         raise FetchFailed(message, hint="what is read into memory has 64 MiB at most")
@@ -78,7 +78,9 @@ def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> 
             raise _mismatch(repository, descriptor, f"{len(data)} bytes, {found}")
         return bytes(data)
 
-    return http.ask(repository.host, hosts.PULL, _asked(repository, descriptor), _read)
+    request = _asked(repository, descriptor)
+    with expected(request.shown):
+        return http.ask(repository.host, hosts.PULL, request, _read)
 
 
 def _asked(repository: Repository, descriptor: Descriptor) -> Request:
@@ -143,9 +145,12 @@ class _Download:
         if self._size > self._descriptor.size:
             self._restart()
         request = _asked(self._repository, self._descriptor)
-        self._http.one_of(
-            self._repository.host, hosts.PULL, lambda endpoint: self._from(at(endpoint, request))
-        )
+        with expected(request.shown):
+            self._http.one_of(
+                self._repository.host,
+                hosts.PULL,
+                lambda endpoint: self._from(at(endpoint, request)),
+            )
 
     def _from(self, request: Request) -> None:
         from imgbuild.http.session import Transient

@@ -122,9 +122,9 @@ class Client:
         A referrer goes from the tag of its subject too, where the registry does not keep that.
         """
         if ":" not in target:
-            named = Reference(repository.host, repository.name, target)
+            named = repository.tagged(target)
             return manifests.delete(self.http, named)
-        named = Reference(repository.host, repository.name, None, target)
+        named = repository.with_digest(target)
         try:
             subject = referrers.subject(self.manifest(named).data)
         except NotFound:

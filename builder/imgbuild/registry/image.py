@@ -18,7 +18,7 @@ from imgbuild.oci.documents import Descriptor, Index
 from imgbuild.oci.image import PlatformImage, platform_image
 from imgbuild.registry.client import Client, Fetched
 from imgbuild.registry.reference import Reference
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch
 
 TYPES = (documents.INDEX, documents.MANIFEST)
 
@@ -42,7 +42,7 @@ class InRegistry:
         if descriptor.digest == self.top.digest:
             return self.fetched.data
         if descriptor.media_type in TYPES:
-            return self.client.manifest(_at(self.reference, descriptor.digest)).data
+            return self.client.manifest(self.repository.with_digest(descriptor.digest)).data
         return self.client.blob(self.repository, descriptor)
 
     def size(self, layer: Descriptor) -> int | None:
@@ -82,7 +82,7 @@ def read(client: Client, reference: Reference, arch: Arch | None = None) -> Regi
     entries = codec.decode(top.data, Index, file=str(reference)).manifests
     if arch is not None:
         entry = _entry(reference, entries, arch)
-        return read(client, _at(reference, entry.digest), arch)
+        return read(client, reference.repository.with_digest(entry.digest), arch)
     for entry in entries:
         _require_type(entry.media_type, reference)
     found = [_platform(source, entry) for entry in entries]
@@ -91,10 +91,6 @@ def read(client: Client, reference: Reference, arch: Arch | None = None) -> Regi
         message = f"{reference} has {len(found)} images for {', '.join(images)}"
         raise InputError(message, hint="name one of them by its digest")
     return RegistryImage(top=top, images=images)
-
-
-def _at(reference: Reference, digest: Digest) -> Reference:
-    return Reference(reference.host, reference.name, digest=digest)
 
 
 def _require_type(media_type: str, reference: Reference) -> None:

@@ -5,9 +5,10 @@ A digest that a registry states is relied on only if the bytes are not read.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -36,11 +37,22 @@ REFUSED = "the registry does not serve what the digest names: do not use it"
 
 
 class NotFound(Refused):
-    """The registry has no such manifest, tag or repository."""
+    """The registry has no such manifest, blob, tag or repository."""
 
     def __init__(self, what: object, refused: Refused) -> None:
         message = f"{what} is not there: {refused.message}"
         super().__init__(message, status=404, hint="look at what is there: imgbuild registry ls")
+
+
+@contextlib.contextmanager
+def expected(what: object) -> Iterator[None]:
+    """Raise a registry's answer 404 as NotFound."""
+    try:
+        yield
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        raise NotFound(what, refused) from None
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -116,13 +128,9 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
             raise IntegrityError(message, hint=REFUSED)
         return Fetched(data, _type(data, reference) or media_type(response), found)
 
-    try:
-        capability = capability or _capability(reference)
+    capability = capability or _capability(reference)
+    with expected(reference):
         return http.ask(reference.host, capability, _asked(reference, "GET"), _read)
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        raise NotFound(reference, refused) from None
 
 
 def put(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from imgbuild.errors import InputError
 from imgbuild.oci.documents import EMPTY, MANIFEST, TITLE, Descriptor, descriptor, manifest_of
 from imgbuild.registry.client import Client, UploadOutcome, bytes_source, file_source
-from imgbuild.registry.reference import TAG, Reference, Repository
+from imgbuild.registry.reference import TAG, Repository
 from imgbuild.sif.convert import ConvertedImage, PushedSif
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
@@ -20,7 +20,7 @@ LAYER_TYPE = "application/vnd.sylabs.sif.layer.v1.sif"
 
 def subject(client: Client, repository: Repository, name: str, image: Digest) -> Descriptor:
     """The descriptor of the manifest `image` in `repository`; InputError if it is missing."""
-    found = client.resolve(Reference(repository.host, repository.name, digest=image))
+    found = client.resolve(repository.with_digest(image))
     if found is None:
         message = f"{repository} does not have the image {image} of the SIF"
         raise InputError(message, hint=f"push it first: imgbuild push {name} {repository}")
@@ -34,7 +34,7 @@ def push(
 
     InputError if its image is not in the repository.
     """
-    named = Reference(repository.host, repository.name, tag=tag(made.name, made.arch))
+    named = repository.tagged(tag(made.name, made.arch))
     if TAG.fullmatch(named.target) is None:
         message = f"{made.name!r} gives an invalid tag: {named.target!r}"
         raise InputError(message, hint="choose a layout whose image has a plain name")

@@ -9,7 +9,6 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.errors import InputError, IntegrityError, LockStale
-from imgbuild.http.client import Refused
 from imgbuild.registry.client import NotFound
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
@@ -102,10 +101,6 @@ class Checklist:
             text = "; ".join([error.message, *map(str, error.problems)])
             self._note(name, arch, CheckOutcome.FAILED, text)
         except (IntegrityError, LockStale, NotFound) as error:
-            self._note(name, arch, CheckOutcome.FAILED, error.message)
-        except Refused as error:  # named by a document, and not there
-            if error.status != 404:
-                raise
             self._note(name, arch, CheckOutcome.FAILED, error.message)
         return None
 

@@ -19,11 +19,10 @@ from imgbuild.attest.signing.forms import Bundle, ImageClaim, LogEntry
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Envelope
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.http.client import Refused
 from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, MANIFEST, Descriptor, Manifest
 from imgbuild.registry.artifacts import whole
 from imgbuild.registry.client import Client, NotFound, bytes_source
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.reference import Repository
 from imgbuild.values import Digest, digest_of
 
 
@@ -89,10 +88,6 @@ def _noted(damaged: list[str]) -> Iterator[None]:
         damaged.append("; ".join([error.message, *map(str, error.problems)]))
     except (IntegrityError, NotFound) as error:
         damaged.append(error.message)
-    except Refused as error:  # named by a document, and not there
-        if error.status != 404:
-            raise
-        damaged.append(error.message)
 
 
 def _bundled(
@@ -104,7 +99,7 @@ def _bundled(
         return
     label = f"bundle {descriptor.digest}"
     try:
-        fetched = client.manifest(at(repository, digest=descriptor.digest))
+        fetched = client.manifest(repository.with_digest(descriptor.digest))
     except NotFound:
         return  # removed since: lists of referrers outlive what they name
     try:
@@ -161,7 +156,7 @@ def collected(
     """The layers of an image's collection; none if there is no such tag."""
     tag = forms.tag(digest, kind)
     try:
-        fetched = client.manifest(at(repository, tag=tag))
+        fetched = client.manifest(repository.tagged(tag))
     except NotFound:
         return ()
     return codec.decode(fetched.data, Manifest, file=tag, what="image manifest").layers
@@ -176,7 +171,11 @@ def put_bundle(
     listed = client.referrers(repository, subject.digest, forms.BUNDLE)
     blobs = (EMPTY, data)
     there = any(one.digest == digest for one in listed)
-    if there and client.resolve(at(repository, digest=digest)) and whole(client, repository, blobs):
+    if (
+        there
+        and client.resolve(repository.with_digest(digest))
+        and whole(client, repository, blobs)
+    ):
         return digest
     for blob in blobs:
         client.upload(repository, bytes_source(blob))
@@ -201,10 +200,3 @@ def add(
     for blob in (*(entry.data for entry in new), config):
         client.upload(repository, bytes_source(blob))
     client.put_manifest(repository, manifest, MANIFEST, tag=forms.tag(digest, kind))
-
-
-def at(
-    repository: Repository, *, tag: str | None = None, digest: Digest | None = None
-) -> Reference:
-    """What is called `tag` or `digest` in `repository`."""
-    return Reference(repository.host, repository.name, tag, digest)
