@@ -23,7 +23,7 @@ from imgbuild.registry import artifacts as attach
 from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
-from imgbuild.values import Arch
+from imgbuild.values import Arch, Digest
 
 PREDICATE = "in-toto.io/predicate-type"  # where others look for the kind of a statement
 TARGET = "dev.imgbuild.target"
@@ -41,25 +41,21 @@ class PlannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
 def attach_all(
     client: Client,
     repository: Repository,
-    lock: Lock,
-    sealed: Seal,
+    own: Carried,
     project: Project,
-    *,
-    arches: Collection[Arch] | None = None,
-) -> tuple[Descriptor, ...]:
-    """Attach everything to the image of `lock` on `arches`; what is there already stays.
+    arches: Collection[Arch],
+) -> tuple[Digest, ...]:
+    """Attach everything to the image of `own`, a lock of `project`, on `arches`.
 
-    LockStale if `project` has another lock by now.
+    What is there already stays. Returns the digests of all artifacts.
     """
-    chosen = tuple(lock.arch) if arches is None else tuple(sorted(arches))
-    own = bundle.of(lock, sealed, project)
-    said = _statement(client, repository, own, chosen, project)
-    with client.reporter.step(f"attaching what is known of {lock.target}"):
+    statement = _statement(client, repository, own, arches, project)
+    with client.reporter.step(f"attaching SBOMs, provenance and lock of {own.lock.target}"):
         return tuple(
             attach.attach(
                 client, repository, due.subject, due.artifact_type, due.files, due.annotations
             )
-            for due in artifacts(own, chosen, said)
+            for due in artifacts(own, arches, statement)
         )
 
 

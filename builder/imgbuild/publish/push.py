@@ -22,7 +22,7 @@ import msgspec
 from imgbuild.assemble import layout as building
 from imgbuild.assemble import published_layers
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.attest import attachments
+from imgbuild.attest import attachments, bundle
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock import published
 from imgbuild.oci import layout
@@ -238,7 +238,7 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
         # Where a registry knows no referrers, their list is a tag that two writers would share;
         # manifests of an image belong to its index and, with --arch, to a push of their own.
         with work.inputs.store.exclusive(f"attach-{work.repository}"):
-            attached, signed = _attached(work, plan), _signed(work, plan)
+            attached, signed = _beside(work, plan)
         top = plan.top
         if any(row.state is BlobState.SENT for row in rows):
             # That took its time: what was there at first may have been collected as garbage.
@@ -253,31 +253,23 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
     return msgspec.structs.replace(done, attached=attached, signed=signed)
 
 
-def _attached(work: PushContext, plan: PushPlan) -> tuple[Digest, ...]:
-    """Put beside the image what is known of it; a base alone is none that a lock describes."""
-    if not work.attach or plan.only_base:
-        return ()
-    found = attachments.attach_all(
-        work.client, work.repository, plan.lock, plan.sealed, work.project, arches=plan.arches
-    )
-    return tuple(one.digest for one in found)
+def _beside(work: PushContext, plan: PushPlan) -> tuple[tuple[Digest, ...], tuple[Digest, ...]]:
+    """Attach and sign what the lock says of the image: digests of artifacts, of signed manifests.
 
-
-def _signed(work: PushContext, plan: PushPlan) -> tuple[Digest, ...]:
-    if work.key is None or plan.only_base:
-        return ()
+    Nothing for a base alone, which no lock describes. LockStale if the project has another lock
+    by now.
+    """
+    if plan.only_base or not (work.attach or work.key):
+        return (), ()
+    own = bundle.of(plan.lock, plan.sealed, work.project)
+    about = (work.client, work.repository, own, work.project, plan.arches)
+    attached = attachments.attach_all(*about) if work.attach else ()
+    if work.key is None:
+        return attached, ()
     from imgbuild.attest.signing import pushed  # loads cryptography
 
-    found = pushed.sign_pushed(
-        work.client,
-        work.repository,
-        plan.lock,
-        plan.sealed,
-        work.project,
-        work.key,
-        arches=plan.arches,
-    )
-    return tuple(one.digest for one in found)
+    signed = pushed.sign_pushed(*about, work.key)
+    return attached, tuple(one.digest for one in signed)
 
 
 def _put(work: PushContext, paper: PlannedDocument) -> None:

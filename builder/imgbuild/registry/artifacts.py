@@ -81,25 +81,34 @@ def attach(
     artifact_type: str,
     files: Mapping[str, ArtifactFile],
     annotations: Mapping[str, str] | None = None,
-) -> Descriptor:
-    """Attach `files` to `subject`, unless exactly that is attached already; the artifact."""
+) -> Digest:
+    """Attach `files` to `subject`, unless they are attached already; returns the digest."""
     data = manifest(subject, artifact_type, files, annotations)
-    made = Descriptor(
-        media_type=MANIFEST,
-        digest=digest_of(data),
-        size=len(data),
-        artifact_type=artifact_type,
-        annotations=dict(annotations or {}),
-    )
     contents = (EMPTY, *(part.data for _, part in sorted(files.items())))
-    if _lies_there(client, repository, subject.digest, made) and whole(
-        client, repository, contents
+    return put(client, repository, subject.digest, artifact_type, data, contents)
+
+
+def put(
+    client: Client,
+    repository: Repository,
+    subject: Digest,
+    artifact_type: str,
+    data: bytes,
+    contents: Collection[bytes],
+) -> Digest:
+    """Put the manifest `data` and its blobs `contents`, unless all are there and it is listed."""
+    digest = digest_of(data)
+    listed = client.referrers(repository, subject, artifact_type)
+    there = any(one.digest == digest for one in listed)
+    if (
+        there
+        and client.resolve(repository.with_digest(digest)) is not None
+        and whole(client, repository, contents)
     ):
-        return made
+        return digest
     for content in contents:
         client.upload(repository, bytes_source(content))
-    client.put_manifest(repository, data, MANIFEST)
-    return made
+    return client.put_manifest(repository, data, MANIFEST)
 
 
 def find(
@@ -185,10 +194,3 @@ def _read(
             for layer in document.layers
         },
     )
-
-
-def _lies_there(client: Client, repository: Repository, subject: Digest, made: Descriptor) -> bool:
-    """Whether the artifact is there and the registry lists it."""
-    listed = client.referrers(repository, subject, made.artifact_type)
-    place = repository.with_digest(made.digest)
-    return any(item.digest == made.digest for item in listed) and client.resolve(place) is not None

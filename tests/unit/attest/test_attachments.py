@@ -12,12 +12,11 @@ import pytest
 from imgbuild.attest import attachments, bundle, provenance
 from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.oci import layout
-from imgbuild.oci.documents import Descriptor
 from imgbuild.publish import push
 from imgbuild.publish.push_plan import PushPlan
 from imgbuild.registry import artifacts
 from imgbuild.registry.client import Client
-from imgbuild.values import Arch
+from imgbuild.values import Arch, Digest
 from tests.support import registry_project
 from tests.support.inprocess_project import TARGET, Command, json_of
 from tests.support.registry_project import BOTH, NAME, Place
@@ -41,16 +40,16 @@ def client() -> Client:
     return Client(first_wait=0.001, origin=True)
 
 
-def pushed(place: Place, plan: PushPlan) -> tuple[Descriptor, ...]:
+def pushed(place: Place, plan: PushPlan) -> tuple[Digest, ...]:
     push.push(place.work(), plan)
     return attached(place, plan)
 
 
-def attached(place: Place, plan: PushPlan) -> tuple[Descriptor, ...]:
+def attached(place: Place, plan: PushPlan) -> tuple[Digest, ...]:
+    project = place.work().project
     return attachments.attach_all(
-        client(), place.repository, plan.lock, plan.sealed, place.work().project,
-        arches=plan.arches,
-    )  # fmt: skip
+        client(), place.repository, bundle.of(plan.lock, plan.sealed, project), project, plan.arches
+    )
 
 
 def kinds(place: Place, digest: str) -> list[str]:

@@ -203,9 +203,7 @@ def test_what_is_known_of_packages_may_change_where_the_image_does_not(sample, m
     try:
         place.write_bytes(codec.encode(packages.SbomPackages(packages={wheel.sha256: found})))
         project = sample.place.work().project
-        attachments.attach_all(
-            sample.client, sample.repository, sample.lock, sample.sealed, project
-        )
+        attachments.attach_all(sample.client, sample.repository, sample.own, project, tuple(Arch))
         assert len(sample.artifacts(sample.arm, cyclonedx.MEDIA_TYPE)) == 2
         assert sample.failed(key=None) == {}
         assert sample.failed(key=None, own=own(sample)) == {}

@@ -11,15 +11,13 @@ from functools import partial
 
 import msgspec
 
-from imgbuild.attest import attachments, bundle, provenance
+from imgbuild.attest import attachments, provenance
 from imgbuild.attest.bundle import Carried
 from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import signer, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.attest.signing.signer import Signed
-from imgbuild.lock.lock import Lock
 from imgbuild.oci.documents import Descriptor
-from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
@@ -32,23 +30,16 @@ PREDICATES = {cyclonedx.MEDIA_TYPE: statements.CYCLONEDX, spdx.MEDIA_TYPE: state
 def sign_pushed(
     client: Client,
     repository: Repository,
-    lock: Lock,
-    sealed: Seal,
+    own: Carried,
     project: Project,
+    arches: Collection[Arch],
     key: PrivateKey,
-    *,
-    arches: Collection[Arch] | None = None,
 ) -> tuple[Signed, ...]:
-    """Sign the image of `lock` on `arches`, which was pushed from `project`.
-
-    LockStale if `project` has another lock by now.
-    """
-    chosen = tuple(lock.arch) if arches is None else tuple(sorted(arches))
-    own = bundle.of(lock, sealed, project)
-    circumstances = provenance.circumstances(project, lock.target)
-    made = provenance.statement(lock, sealed, chosen, circumstances)
-    with client.reporter.step(f"signing {lock.target}"):
-        return sign_made(client, repository, own, chosen, made, key)
+    """Sign the image of `own`, a lock of `project`, which was pushed for `arches`."""
+    circumstances = provenance.circumstances(project, own.lock.target)
+    made = provenance.statement(own.lock, own.sealed, sorted(arches), circumstances)
+    with client.reporter.step(f"signing {own.lock.target}"):
+        return sign_made(client, repository, own, arches, made, key)
 
 
 def sign_made(

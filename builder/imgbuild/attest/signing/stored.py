@@ -20,10 +20,11 @@ from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Envelope
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, MANIFEST, Descriptor, Manifest
+from imgbuild.registry import artifacts
 from imgbuild.registry.artifacts import whole
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Repository
-from imgbuild.values import Digest, digest_of
+from imgbuild.values import Digest
 
 
 class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,19 +168,7 @@ def put_bundle(
 ) -> Digest:
     """Put the bundle `data` of a statement of `kind` beside `subject`, unless it is there."""
     manifest = forms.bundle_manifest(subject, data, kind)
-    digest = digest_of(manifest)
-    listed = client.referrers(repository, subject.digest, forms.BUNDLE)
-    blobs = (EMPTY, data)
-    there = any(one.digest == digest for one in listed)
-    if (
-        there
-        and client.resolve(repository.with_digest(digest))
-        and whole(client, repository, blobs)
-    ):
-        return digest
-    for blob in blobs:
-        client.upload(repository, bytes_source(blob))
-    return client.put_manifest(repository, manifest, MANIFEST)
+    return artifacts.put(client, repository, subject.digest, forms.BUNDLE, manifest, (EMPTY, data))
 
 
 def add(
