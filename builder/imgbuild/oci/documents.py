@@ -35,6 +35,23 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     artifact_type: str = ""
 
 
+class Document(msgspec.Struct, frozen=True):
+    """A manifest or an index: its bytes and its media type."""
+
+    data: bytes
+    media_type: str
+
+    @property
+    def digest(self) -> Digest:
+        """The digest that names it."""
+        return digest_of(self.data)
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """Its descriptor, without a platform."""
+        return descriptor(self.media_type, self.data)
+
+
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
     """The manifest of an image on one architecture."""
 

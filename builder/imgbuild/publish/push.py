@@ -26,16 +26,16 @@ from imgbuild.attest import attachments, bundle
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock import published
 from imgbuild.oci import layout
+from imgbuild.oci.documents import Document
 from imgbuild.plan import current
 from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.project import Project
 from imgbuild.publish import tag
-from imgbuild.publish.push_plan import PlannedBlob, PlannedDocument, PushPlan, push_plan
+from imgbuild.publish.push_plan import PlannedBlob, PushPlan, push_plan
 from imgbuild.publish.tag import Tag
 from imgbuild.registry.client import (
     BlobSource,
     Client,
-    Fetched,
     NotFound,
     UploadOutcome,
     bytes_source,
@@ -242,10 +242,9 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
         top = plan.top
         if any(row.state is BlobState.SENT for row in rows):
             # That took its time: what was there at first may have been collected as garbage.
-            whole = Fetched(data=top.data, media_type=top.media_type, digest=top.digest)
-            tag.refuse_broken(work.client, work.repository, whole)
+            tag.refuse_broken(work.client, work.repository, top)
         tags = tuple(
-            tag.put(work.client, work.repository, top.data, top.media_type, top.digest, name)
+            tag.put(work.client, work.repository, top, name)
             for name in (plan.tags if work.tag else ())
         )
     done = _pushed(work, plan, rows, BlobState.SENT, tags)
@@ -272,7 +271,7 @@ def _beside(work: PushContext, plan: PushPlan) -> tuple[tuple[Digest, ...], tupl
     return attached, tuple(one.digest for one in signed)
 
 
-def _put(work: PushContext, paper: PlannedDocument) -> None:
+def _put(work: PushContext, paper: Document) -> None:
     """Put a document by its digest, unless it is there; what is there is read and checked."""
     place = work.repository.with_digest(paper.digest)
     try:

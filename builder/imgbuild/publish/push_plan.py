@@ -9,7 +9,7 @@ import msgspec
 
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import documents
-from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.documents import Document
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import Layer, base_of, plan
 from imgbuild.plan.seal import ImageDocuments, Seal
@@ -30,23 +30,6 @@ class PlannedBlob(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes = b""
 
 
-class PlannedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest or an index, as bytes."""
-
-    media_type: str
-    data: bytes
-
-    @property
-    def digest(self) -> Digest:
-        """The digest by which it is put."""
-        return digest_of(self.data)
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """What another document says of it."""
-        return Descriptor(media_type=self.media_type, digest=self.digest, size=len(self.data))
-
-
 class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One target on its way: each blob once, bottom layers first; manifests; what the tags name.
 
@@ -59,12 +42,12 @@ class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
     arches: tuple[Arch, ...]
     only_base: bool
     blobs: tuple[PlannedBlob, ...]
-    manifests: tuple[PlannedDocument, ...]
-    top: PlannedDocument
+    manifests: tuple[Document, ...]
+    top: Document
     tags: tuple[str, ...]
 
     @property
-    def papers(self) -> tuple[PlannedDocument, ...]:
+    def papers(self) -> tuple[Document, ...]:
         """All documents, those first that others name."""
         return self.manifests if self.top in self.manifests else (*self.manifests, self.top)
 
@@ -91,11 +74,8 @@ def push_plan(
         for arch, planned in plans.items()
     }
     manifests = {arch: document.manifest for arch, document in made.items()}
-    papers = tuple(
-        PlannedDocument(media_type=documents.MANIFEST, data=manifest)
-        for manifest in manifests.values()
-    )
-    index = PlannedDocument(media_type=documents.INDEX, data=documents.index(manifests))
+    papers = tuple(Document(manifest, documents.MANIFEST) for manifest in manifests.values())
+    index = Document(documents.index(manifests), documents.INDEX)
     some = set(arches) != set(sealed.arch)
     words = [lock.target, *([BASE] if only_base else []), *(sorted(arches) if some else [])]
     stable = "-".join(words)

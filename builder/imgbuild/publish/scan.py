@@ -15,13 +15,13 @@ import msgspec
 from imgbuild import codec
 from imgbuild.assemble import mirror_items
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry.reference import Repository
 from imgbuild.system import threads
 from imgbuild.values import Bytes, Digest
 
 if TYPE_CHECKING:
-    from imgbuild.registry.client import Client, Fetched
+    from imgbuild.registry.client import Client
     from imgbuild.system.threads import Stop
 
 THREADS = 8
@@ -149,7 +149,7 @@ def _read(
 
 
 def _manifest(
-    repository: Repository, client: Client, fetched: Fetched, tags: Sequence[str]
+    repository: Repository, client: Client, fetched: Document, tags: Sequence[str]
 ) -> StoredManifest:
     document = codec.decode(
         fetched.data, _Document, file=f"{repository}@{fetched.digest}", what="manifest"

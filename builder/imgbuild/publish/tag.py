@@ -9,8 +9,8 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import documents
-from imgbuild.oci.documents import Descriptor, Index, Manifest
-from imgbuild.registry.client import Client, Fetched
+from imgbuild.oci.documents import Descriptor, Document, Index, Manifest
+from imgbuild.registry.client import Client
 from imgbuild.registry.reference import TAG, Reference, Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Digest
@@ -37,18 +37,17 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} (was {self.before})" if self.before else f"{self.name} (new)"
 
 
-def put(
-    client: Client, repository: Repository, data: bytes, media_type: str, digest: Digest, name: str
-) -> Tag:
-    """Let the tag `name` name the document `data`; nothing is sent where it does so already."""
+def put(client: Client, repository: Repository, document: Document, name: str) -> Tag:
+    """Put the tag `name` on `document`, unless it is there already."""
+    digest = document.digest
     before = client.resolve(repository.tagged(name))
     if before is None or before.digest != digest:
-        client.put_manifest(repository, data, media_type, tag=name)
+        client.put_manifest(repository, document.data, document.media_type, tag=name)
     return Tag(name=name, digest=digest, before=before.digest if before else "")
 
 
 def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag, ...]:
-    """Let the tags `names` name the image `reference`, which must be whole.
+    """Put the tags `names` on the image `reference`, which must be complete.
 
     InputError for a name that is no tag, NotFound if there is no such image, IntegrityError if a
     part of it is not there.
@@ -61,12 +60,10 @@ def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag
     found = client.manifest(reference)
     refuse_broken(client, reference.repository, found)
     repository = reference.repository
-    return tuple(
-        put(client, repository, found.data, found.media_type, found.digest, name) for name in names
-    )
+    return tuple(put(client, repository, found, name) for name in names)
 
 
-def refuse_broken(client: Client, repository: Repository, top: Fetched) -> None:
+def refuse_broken(client: Client, repository: Repository, top: Document) -> None:
     """IntegrityError, with what is missing, unless every part of the image `top` is there."""
     manifests = [top]
     if top.media_type in INDEXES:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import blobs, manifests, pages, referrers, uploads
-from imgbuild.registry.manifests import REFUSED, Fetched, NotFound
+from imgbuild.registry.manifests import REFUSED, NotFound
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import RegistryHttp
 from imgbuild.registry.uploads import BlobSource, UploadOutcome
@@ -23,7 +23,6 @@ __all__ = [
     "REFUSED",
     "BlobSource",
     "Client",
-    "Fetched",
     "NotFound",
     "UploadOutcome",
     "bytes_source",
@@ -94,7 +93,7 @@ class Client:
         """What a tag or a digest names now; None if the registry has it not."""
         return manifests.resolve(self.http, reference)
 
-    def manifest(self, reference: Reference) -> Fetched:
+    def manifest(self, reference: Reference) -> Document:
         """A manifest or an index; NotFound if there is none."""
         return manifests.fetch(self.http, reference)
 

@@ -14,9 +14,9 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import documents
-from imgbuild.oci.documents import Descriptor, Index
+from imgbuild.oci.documents import Descriptor, Document, Index
 from imgbuild.oci.image import PlatformImage, platform_image
-from imgbuild.registry.client import Client, Fetched
+from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference
 from imgbuild.values import Arch
 
@@ -60,7 +60,7 @@ class InRegistry:
 class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image in a registry: the document that names it, and what is below, by architecture."""
 
-    top: Fetched
+    top: Document
     images: dict[Arch, PlatformImage]
 
 

@@ -17,7 +17,7 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.http.client import Refused, Request
 from imgbuild.http.headers import number
 from imgbuild.oci import documents
-from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import hosts
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, RegistryRefused, pulling, pushing
@@ -53,19 +53,6 @@ def expected(what: object) -> Iterator[None]:
         if refused.status != 404:
             raise
         raise NotFound(what, refused) from None
-
-
-class Fetched(msgspec.Struct, frozen=True):
-    """A manifest or index as it lies there."""
-
-    data: bytes
-    media_type: str
-    digest: Digest
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """What names it."""
-        return Descriptor(media_type=self.media_type, digest=self.digest, size=len(self.data))
 
 
 class _Shape(msgspec.Struct, frozen=True, rename="camel"):
@@ -112,13 +99,13 @@ def resolve(
         return None
 
 
-def fetch(http: RegistryHttp, reference: Reference, capability: str | None = None) -> Fetched:
+def fetch(http: RegistryHttp, reference: Reference, capability: str | None = None) -> Document:
     """The manifest or index that `reference` names.
 
     NotFound if there is none, IntegrityError if the bytes are not what the digest names.
     """
 
-    def _read(response: Response) -> Fetched:
+    def _read(response: Response) -> Document:
         data = http.body(response, LIMIT)
         found = digest_of(data)
         told = response.headers.get("Docker-Content-Digest", "").strip()
@@ -126,7 +113,7 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
         if found != wanted:
             message = f"{reference.host} gives {found} for {reference.name}@{wanted}"
             raise IntegrityError(message, hint=REFUSED)
-        return Fetched(data, _type(data, reference) or media_type(response), found)
+        return Document(data, _type(data, reference) or media_type(response))
 
     capability = capability or _capability(reference)
     with expected(reference):
