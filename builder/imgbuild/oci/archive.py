@@ -17,17 +17,8 @@ from typing import Literal, get_args
 
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci.layout import (
-    BLOBS,
-    CHUNK,
-    INDEX_FILE,
-    MARKER,
-    MARKER_TEXT,
-    REF_NAME,
-    Layout,
-    index_file,
-    read,
-)
+from imgbuild.oci.image import BLOBS, CHUNK, INDEX_FILE
+from imgbuild.oci.layout import MARKER, MARKER_TEXT, REF_NAME, Layout, index_file, read
 from imgbuild.oci.tar import END, Member, MemberKind, header, padding
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Digest

@@ -17,11 +17,11 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci import layout
 from imgbuild.oci.documents import CONFIG, INDEX, Configuration, Descriptor, Index, Manifest
-from imgbuild.oci.layout import BLOBS, INDEX_FILE
 from imgbuild.values import Arch, Digest, digest_of
 
+INDEX_FILE = "index.json"
+BLOBS = "blobs/sha256"
 LISTING = "manifest.json"  # how `docker save` described an image before it wrote layouts
 DOCUMENT_LIMIT = 16 << 20  # bytes; a configuration has some kilobytes
 CHUNK = 1 << 20
@@ -154,12 +154,6 @@ class _Listed(msgspec.Struct, frozen=True, rename="pascal"):
     layers: tuple[str, ...]
 
 
-def in_layout(path: Path) -> Folder:
-    """The image in the OCI layout `path`; InputError or IntegrityError as of `layout.read`."""
-    layout.read(path)
-    return Folder(path)
-
-
 def read(path: Path, arch: Arch | None = None) -> Picture:
     """The image at `path`; `arch` is needed if it has several architectures.
 
@@ -239,14 +233,19 @@ class Holder:
         self.path = path
         self.name = str(path)
 
-    @cached_property
+    @property
     def top(self) -> Descriptor:
         """See `ImageSource`."""
+        return msgspec.structs.replace(self.entry, annotations={})
+
+    @cached_property
+    def entry(self) -> Descriptor:
+        """The only entry of `index.json`, with its annotations."""
         entries = _decode(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
         if len(entries) != 1:
             message = f"{self.path}: {INDEX_FILE} names {len(entries)} images"
             raise InputError(message, hint="only layouts of one image are read")
-        return msgspec.structs.replace(entries[0], annotations={})
+        return entries[0]
 
     def place(self, name: str) -> Blob:
         """Where the file `name` lies; IntegrityError if it is not there."""
