@@ -88,6 +88,12 @@ class Configuration(msgspec.Struct, frozen=True):
     config: dict[str, object] | None = None
     history: tuple[History, ...] = ()
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of the image."""
+        found = (self.config or {}).get("Labels")
+        return {key: str(text) for key, text in found.items()} if isinstance(found, dict) else {}
+
 
 def manifest(
     config: bytes,

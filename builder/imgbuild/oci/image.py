@@ -70,12 +70,6 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
         return self.manifest.layers
 
     @property
-    def labels(self) -> dict[str, str]:
-        """The labels of the configuration."""
-        found = (self.configuration.config or {}).get("Labels")
-        return {key: str(text) for key, text in found.items()} if isinstance(found, dict) else {}
-
-    @property
     def blobs(self) -> dict[Digest, int]:
         """What a pull moves: digest → bytes."""
         own = {

@@ -11,21 +11,19 @@ import collections
 import datetime
 import enum
 import fnmatch
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.publish import scan
 from imgbuild.publish.scan import ManifestKind, StoredManifest
+from imgbuild.publish.tag import DATED, by_digest
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Bytes, Digest
 
 if TYPE_CHECKING:
     from imgbuild.registry.client import Client
 
-DATED = re.compile(r".*-(\d{8})")
 AFTER = (
     "the bytes are freed by the registry's own garbage collection; of docker-registry, while nobody"
     " pushes: docker-registry garbage-collect CONFIG.yml"
@@ -131,7 +129,7 @@ def delete(
 
     What has got a tag since `held` was read, as by a push of an older lock, is left alone.
     """
-    tags = scan.tags(repository, client)
+    tags = by_digest(client, repository, client.tags(repository))
     gone: list[Garbage] = []
     total = sum(len(entry.manifests) for entry in sweep.garbage)
     with client.reporter.progress(f"deleting from {repository}", total, unit="manifests") as bar:

@@ -15,7 +15,8 @@ import msgspec
 from imgbuild import codec
 from imgbuild.assemble import mirror_items
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.oci.documents import Descriptor, Document
+from imgbuild.oci.documents import Configuration, Descriptor, Document
+from imgbuild.publish import tag
 from imgbuild.registry.reference import Repository
 from imgbuild.system import threads
 from imgbuild.values import Bytes, Digest
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from imgbuild.system.threads import Stop
 
 THREADS = 8
-LABEL = "dev.imgbuild.target"
 # Tags that belong to the image whose digest they name: the referrers of registries without that
 # part of the API, and signatures, attestations and SBOMs as cosign tags them.
 BELONGS = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
@@ -70,14 +70,6 @@ class _Document(msgspec.Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] = {}
 
 
-class _Running(msgspec.Struct, frozen=True):
-    labels: dict[str, str] | None = msgspec.field(name="Labels", default=None)
-
-
-class _Labelled(msgspec.Struct, frozen=True):
-    config: _Running | None = None
-
-
 def scan(
     repository: Repository, client: Client, known: Collection[Digest]
 ) -> dict[Digest, StoredManifest]:
@@ -85,7 +77,7 @@ def scan(
 
     FetchFailed if there is no such repository or it does not answer.
     """
-    named = tags(repository, client)
+    named = tag.by_digest(client, repository, client.tags(repository))
     found: dict[Digest, StoredManifest] = {}
     due = {*named, *_untagged(repository, client, set(known) - named.keys())}
     while due:
@@ -99,21 +91,6 @@ def scan(
         near = {digest for item in new.values() for digest in item.children}
         near |= {digest for _, referrers in fetched for digest in referrers}
         due = near - found.keys() - due
-    return found
-
-
-def tags(repository: Repository, client: Client) -> dict[Digest, tuple[str, ...]]:
-    """Digest → its tags, now."""
-    names = sorted(client.tags(repository))
-
-    def _resolve(tag: str, _: Stop) -> Digest | None:
-        named = client.resolve(repository.tagged(tag))
-        return named.digest if named is not None else None  # removed meanwhile
-
-    found: dict[Digest, tuple[str, ...]] = {}
-    for name, digest in zip(names, threads.each(names, _resolve, threads=THREADS), strict=True):
-        if digest is not None:
-            found[digest] = (*found.get(digest, ()), name)
     return found
 
 
@@ -155,7 +132,7 @@ def _manifest(
         fetched.data, _Document, file=f"{repository}@{fetched.digest}", what="manifest"
     )
     subjects = {
-        f"sha256:{match[1]}" for tag in tags if (match := BELONGS.fullmatch(tag)) is not None
+        f"sha256:{match[1]}" for name in tags if (match := BELONGS.fullmatch(name)) is not None
     }
     if document.subject is not None:
         subjects.add(document.subject.digest)
@@ -198,9 +175,8 @@ def _label(repository: Repository, client: Client, config: Descriptor) -> str:
     """The target that an image says it is; empty for an image of others."""
     try:
         data = client.blob(repository, config)
-        found = codec.decode(data, _Labelled, file=f"{repository}@{config.digest}")
+        found = codec.decode(data, Configuration, file=f"{repository}@{config.digest}")
     except (FetchFailed, InputError) as error:  # not an image's configuration: not ours
         client.reporter.detail(error.message)
         return ""
-    labels = (found.config.labels if found.config is not None else None) or {}
-    return labels.get(LABEL, "")
+    return found.labels.get(mirror_items.TARGET, "")

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Document, Index, Manifest
+from imgbuild.oci.image import LISTS
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import TAG, Reference, Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Digest
 
-INDEXES = (documents.INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
 THREADS = 8
+DATED = re.compile(r".+-(\d{8})")  # the tag of a push, with its day
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,19 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True):
         if not self.moved:
             return f"{self.name} (as before)"
         return f"{self.name} (was {self.before})" if self.before else f"{self.name} (new)"
+
+
+def by_digest(
+    client: Client, repository: Repository, names: Iterable[str]
+) -> dict[Digest, tuple[str, ...]]:
+    """What the tags `names` name now, with its tags in order; without tags that are gone."""
+    order = sorted(names)
+    named = each(order, lambda name, _: client.resolve(repository.tagged(name)), threads=THREADS)
+    found: dict[Digest, tuple[str, ...]] = {}
+    for name, descriptor in zip(order, named, strict=True):
+        if descriptor is not None:
+            found[descriptor.digest] = (*found.get(descriptor.digest, ()), name)
+    return found
 
 
 def put(client: Client, repository: Repository, document: Document, name: str) -> Tag:
@@ -66,7 +80,7 @@ def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag
 def refuse_broken(client: Client, repository: Repository, top: Document) -> None:
     """IntegrityError, with what is missing, unless every part of the image `top` is there."""
     manifests = [top]
-    if top.media_type in INDEXES:
+    if top.media_type in LISTS:
         listed = codec.decode(top.data, Index, file=f"{repository}@{top.digest}").manifests
         own = [repository.with_digest(item.digest) for item in listed]
         manifests = each(own, lambda one, _: client.manifest(one), threads=THREADS)
