@@ -13,6 +13,7 @@ import msgspec
 from imgbuild.attest import bundle, provenance
 from imgbuild.attest.bundle import Carried
 from imgbuild.attest.sbom import cyclonedx, document, spdx
+from imgbuild.attest.signing import statements
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
@@ -74,13 +75,13 @@ def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[
                     subject=subject, artifact_type=media_type, files=files, annotations=named
                 )
             )
-    kind = {PREDICATE: provenance.PREDICATE_TYPE}
-    said = ArtifactFile(data=statement, media_type=provenance.MEDIA_TYPE, annotations=kind)
+    kind = {PREDICATE: statements.PROVENANCE}
+    said = ArtifactFile(data=statement, media_type=statements.PAYLOAD_TYPE, annotations=kind)
     for subject in found:
         due.append(
             PlannedArtifact(
                 subject=subject,
-                artifact_type=provenance.MEDIA_TYPE,
+                artifact_type=statements.PAYLOAD_TYPE,
                 files={"provenance.json": said},
                 annotations={**about, **kind},
             )
@@ -134,7 +135,9 @@ def _statement(
     found = provenance.circumstances(project, lock.target)
     made = provenance.statement(lock, sealed, sorted(arches), found)
     top = subjects(lock, sealed, arches)[0]
-    for known in attach.find_whole(client, repository, top.digest, provenance.MEDIA_TYPE):
+    for known in attach.find(
+        client, repository, top.digest, statements.PAYLOAD_TYPE, skip_damaged=True
+    ):
         for part in known.files.values():
             if provenance.basis(part.data) == provenance.basis(made):
                 return part.data

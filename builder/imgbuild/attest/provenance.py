@@ -20,6 +20,7 @@ from imgbuild import codec
 from imgbuild.attest.sbom import document, purl
 from imgbuild.attest.sbom.document import ComponentKind, Sbom
 from imgbuild.attest.sbom.packages import SbomPackages
+from imgbuild.attest.signing import statements
 from imgbuild.errors import ToolMissing
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
@@ -29,9 +30,6 @@ from imgbuild.project import Project
 from imgbuild.system import process
 from imgbuild.values import Arch, Digest, Sha256, digest_of, sha256
 
-MEDIA_TYPE = "application/vnd.in-toto+json"
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "https://imgbuild.dev/build/v1"  # docs/registry.md says what its parameters are
 LOCAL_BUILDER = (
     "https://imgbuild.dev/builder/local"  # a person's machine, which vouches for nothing
@@ -122,9 +120,9 @@ def statement(
         run_details["byproducts"] = made
     return codec.compact(
         {
-            "_type": STATEMENT_TYPE,
+            "_type": statements.STATEMENT,
             "subject": subjects,
-            "predicateType": PREDICATE_TYPE,
+            "predicateType": statements.PROVENANCE,
             "predicate": {
                 "buildDefinition": {
                     "buildType": BUILD_TYPE,
@@ -149,7 +147,7 @@ def basis(data: bytes) -> Basis | None:
     try:
         found = msgspec.json.decode(data)
         definition = found["predicate"]["buildDefinition"]
-        if found["predicateType"] != PREDICATE_TYPE or definition["buildType"] != BUILD_TYPE:
+        if found["predicateType"] != statements.PROVENANCE or definition["buildType"] != BUILD_TYPE:
             return None
         builder = found["predicate"]["runDetails"]["builder"]
         return Basis(

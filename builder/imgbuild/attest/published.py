@@ -15,7 +15,7 @@ def lock_of(client: Client, repository: Repository, image: Digest, arch: Arch) -
 
     Anybody may attach: a lock counts if it and its seal give that very manifest.
     """
-    artifacts = attach.find_whole(client, repository, image, bundle.ARTIFACT_TYPE)
+    artifacts = attach.find(client, repository, image, bundle.ARTIFACT_TYPE, skip_damaged=True)
     for artifact in sorted(artifacts, key=lambda each: each.descriptor.digest):
         place = f"{repository}@{artifact.descriptor.digest}"
         try:

@@ -221,17 +221,15 @@ def _send(
 ) -> None:
     from imgbuild.registry.client import file_source
 
-    def _advance(amount: int) -> None:
-        stop.check()
-        bar.advance(amount)
-
     store = inputs.store
     path = store.blob(item.digest) if item.layer else store.file(item.sha256)
     if path is None:
         message = f"{item.file} left the cache {store.root} while it was in use"
         raise IntegrityError(message, hint="run the same command again")
     try:
-        client.upload(repository, file_source(path, item.digest, item.size), advance=_advance)
+        client.upload(
+            repository, file_source(path, item.digest, item.size), advance=stop.checked(bar.advance)
+        )
     except IntegrityError:
         _refuse_damaged(path, item, store)
         raise

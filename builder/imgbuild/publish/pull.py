@@ -110,10 +110,6 @@ def _download(
     bar: ProgressBar,
     stop: Stop,
 ) -> Path:
-    def _advance(amount: int) -> None:
-        stop.check()
-        bar.advance(amount)
-
     with store.partial(layer.digest.removeprefix("sha256:"), stop=stop) as partial:
         found = store.blob(layer.digest)
         if found is not None:  # another process was faster
@@ -122,5 +118,5 @@ def _download(
         if partial is None:
             raise Stopped
         with files.plain_errors(store.root):
-            client.download(reference.repository, layer, partial, _advance)
+            client.download(reference.repository, layer, partial, stop.checked(bar.advance))
             return store.add_blob(partial, layer.digest)

@@ -320,12 +320,7 @@ def _upload(work: PushContext, source: BlobSource, bar: ProgressBar, stop: Stop)
     """Send one blob; of several processes that have the same to send, one does."""
     with work.inputs.store.exclusive(f"push-{work.repository}-{source.digest}"):
         stop.check()
-
-        def _advance(amount: int) -> None:
-            stop.check()
-            bar.advance(amount)
-
-        return work.client.upload(work.repository, source, advance=_advance)
+        return work.client.upload(work.repository, source, advance=stop.checked(bar.advance))
 
 
 def _sources(

@@ -6,12 +6,12 @@ with the image.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from imgbuild import codec
-from imgbuild.errors import ImgbuildError, InputError, IntegrityError
+from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import (
     EMPTY,
     EMPTY_TYPE,
@@ -112,51 +112,36 @@ def put(
 
 
 def find(
-    client: Client, repository: Repository, subject: Digest, artifact_type: str | None = None
-) -> list[Attached]:
-    """What refers to `subject`, of one type or of all, with its files.
-
-    IntegrityError if one is not what its digest says, or refers to something else. An artifact
-    that was removed since the registry listed it is left out.
-    """
-    return list(_found(client, repository, subject, artifact_type, _raise))
-
-
-def find_whole(
-    client: Client, repository: Repository, subject: Digest, artifact_type: str | None = None
-) -> list[Attached]:
-    """The same without what is damaged, which is said: it hinders nobody who attaches anew."""
-
-    def _leave_out(error: ImgbuildError) -> None:
-        client.reporter.warn(f"left out of what is attached to {subject}: {error.message}")
-
-    return list(_found(client, repository, subject, artifact_type, _leave_out))
-
-
-def whole(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
-    """Whether every one of `contents` lies in `repository`: a lost one is not there by its name."""
-    return all(client.has(repository, digest_of(content)) == len(content) for content in contents)
-
-
-def _raise(error: ImgbuildError) -> None:
-    raise error
-
-
-def _found(
     client: Client,
     repository: Repository,
     subject: Digest,
-    artifact_type: str | None,
-    damaged: Callable[[ImgbuildError], None],
-) -> Iterator[Attached]:
+    artifact_type: str | None = None,
+    *,
+    skip_damaged: bool = False,
+) -> list[Attached]:
+    """The artifacts that refer to `subject`, of one type or of all, with their files.
+
+    InputError, IntegrityError or NotFound for one that is damaged or refers to something else; with
+    `skip_damaged`, a warning. An artifact that was removed since the registry listed it is left
+    out.
+    """
+    found = []
     for listed in client.referrers(repository, subject, artifact_type):
         try:
-            found = _read(client, repository, subject, listed, artifact_type)
+            one = _read(client, repository, subject, listed, artifact_type)
         except (InputError, IntegrityError, NotFound) as error:
-            damaged(error)
+            if not skip_damaged:
+                raise
+            client.reporter.warn(f"left out of what is attached to {subject}: {error.message}")
             continue
-        if found is not None:
-            yield found
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def whole(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
+    """Whether `repository` has each blob of `contents`."""
+    return all(client.has(repository, digest_of(content)) == len(content) for content in contents)
 
 
 def _read(
