@@ -1,7 +1,7 @@
 """Pulls an image from a registry into an OCI layout on disk, with its digest unchanged.
 
-Layers that the cache has are linked; others are downloaded into it, and a download that ends early
-goes on from its last byte. Every blob is checked against its digest.
+Layers that the cache has are linked; others are downloaded into it, and an interrupted download
+continues from its last byte. Every blob is checked against its digest.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _download(
 ) -> Path:
     with store.partial(layer.digest.removeprefix("sha256:"), stop=stop) as partial:
         found = store.blob(layer.digest)
-        if found is not None:  # another process was faster
+        if found is not None:  # another process has downloaded it
             bar.advance(layer.size)
             return found
         if partial is None:

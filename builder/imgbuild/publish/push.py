@@ -1,10 +1,10 @@
-"""From sealed locks to a repository of a registry: what it lacks is made and sent, no more.
+"""Pushes sealed locks to a repository: makes and uploads only what the repository lacks.
 
 survey (HEAD) → mount → assemble what is left → upload → manifests → what is attached → signatures
 → tags
 
-Digests come from the lock, so what the registry has is neither built nor downloaded. A tag is put
-when everything below it is there: a push that ends early leaves blobs, and the next one goes on.
+Digests come from the lock, so what the registry has is neither built nor downloaded. Tags are put
+last: a push that ends early leaves blobs, which the next push uses.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PushedBlob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a push goes and how it works. `mounts` are other repositories of the same registry.
+    """Target and options of a push. `mounts` are other repositories of the same registry.
 
     `attach`: SBOMs, provenance and the lock are put beside the image; with a `key` it
     is signed.
@@ -115,7 +115,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
 def plans(
     session: Session, selected: Sequence[Selected], *, date: datetime.date, only_base: bool
 ) -> list[PushPlan]:
-    """What pushing the `selected` targets means; LockStale if the lock of one is out of date."""
+    """The plans of the `selected` targets; LockStale if the lock of one is out of date."""
     found = []
     for item in selected:
         lock, sealed = current.read_current(session.project, session.matrix, item.name)
@@ -134,7 +134,7 @@ def work(
     key: PrivateKey | None,
     reporter: Reporter = SILENT,
 ) -> PushContext:
-    """How to push to `repository`; InputError if layers are to be mounted from another registry."""
+    """The context of pushes to `repository`; InputError for a mount from another registry."""
     named = [parse_repository(text) for text in mounts]
     for other in named:
         if other.host != repository.host:
@@ -209,14 +209,14 @@ def _is_there(work: PushContext, blob: PlannedBlob) -> bool:
 
 
 def _lies_in(work: PushContext, other: Repository, blob: PlannedBlob) -> bool:
-    """Whether another repository has a blob; one that may not be read is as good as none."""
+    """Whether another repository has a blob; False if it cannot be read."""
     with contextlib.suppress(FetchFailed):
         return work.client.has(other, blob.digest) == blob.size
     return False
 
 
 def dry_run(work: PushContext, plans: Sequence[PushPlan]) -> list[Pushed]:
-    """What pushing `plans`, in this order, would move; nothing is sent or made."""
+    """What pushing `plans`, in this order, would upload; nothing is uploaded or made."""
     made, sent = [], set[Digest]()
     for plan in plans:
         rows = survey(work, plan, sent)
@@ -226,9 +226,9 @@ def dry_run(work: PushContext, plans: Sequence[PushPlan]) -> list[Pushed]:
 
 
 def push(work: PushContext, plan: PushPlan) -> Pushed:
-    """Bring everything of `plan` into the repository, then its tags.
+    """Push `plan`: its blobs and documents, then its tags.
 
-    Whatever ends it early, no tag names an image of which a part is missing.
+    If it ends early, no tag names an incomplete image.
     """
     with work.client.reporter.step(f"pushing {plan.target} to {work.repository}"):
         rows = _mounted(work, survey(work, plan))
@@ -241,7 +241,7 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
             attached, signed = _beside(work, plan)
         top = plan.top
         if any(row.state is BlobState.SENT for row in rows):
-            # That took its time: what was there at first may have been collected as garbage.
+            # Uploads take time: garbage collection may have deleted what was there at first.
             tag.refuse_broken(work.client, work.repository, top)
         tags = tuple(
             tag.put(work.client, work.repository, top, name)

@@ -31,9 +31,9 @@ class PlannedBlob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One target on its way: each blob once, bottom layers first; manifests; what the tags name.
+    """What a push of one target uploads: each blob once, bottom layers first; manifests; tags.
 
-    `only_base`: not its image but its base's layers as one.
+    `top` is what the tags name. `only_base`: an image of only the base's layers.
     """
 
     target: str
@@ -48,7 +48,7 @@ class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def papers(self) -> tuple[Document, ...]:
-        """All documents, those first that others name."""
+        """All documents, the index last."""
         return self.manifests if self.top in self.manifests else (*self.manifests, self.top)
 
 
@@ -60,7 +60,7 @@ def push_plan(
     date: datetime.date,
     only_base: bool = False,
 ) -> PushPlan:
-    """What pushing `lock` on `arches` means; with `only_base`, its base's layers as an image.
+    """The plan of a push of `lock` on `arches`; with `only_base`, of only its base's layers.
 
     The tags are the target's name, and the same with the date. An image that is not the whole
     target says so in its tags, so that it never takes the place of the whole.

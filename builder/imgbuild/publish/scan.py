@@ -42,9 +42,9 @@ class ManifestKind(enum.StrEnum):
 
 
 class StoredManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest or index as it lies there. `blobs` are `config` and layers with their sizes.
+    """A manifest or index in a repository. `blobs` are `config` and layers with their sizes.
 
-    `subjects` are the images that it belongs to; `target` is whose of imgbuild's it says it is.
+    `subjects` are the images that it belongs to; `target` is the target of imgbuild that it states.
     """
 
     digest: Digest
@@ -119,7 +119,7 @@ def _read(
     except NotFound:
         if tags:  # what it names is not known then, and nothing of it may be taken for garbage
             raise
-        client.reporter.warn(f"{reference} is named in {repository} and does not lie there")
+        client.reporter.warn(f"{reference} is named in {repository} but is not there")
         return None, ()
     referrers = tuple(item.digest for item in client.referrers(repository, digest))
     return _manifest(repository, client, fetched, tags), referrers
@@ -172,7 +172,7 @@ def _kind(document: _Document, *, attached: bool) -> ManifestKind:
 
 
 def _label(repository: Repository, client: Client, config: Descriptor) -> str:
-    """The target that an image says it is; empty for an image of others."""
+    """The target in the labels of an image; empty for images of other tools."""
     try:
         data = client.blob(repository, config)
         found = codec.decode(data, Configuration, file=f"{repository}@{config.digest}")

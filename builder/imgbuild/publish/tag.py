@@ -21,7 +21,7 @@ DATED = re.compile(r".+-(\d{8})")  # the tag of a push, with its day
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True):
-    """A tag and what it named before it was put: nothing (""), another digest, or the same."""
+    """A tag, and the digest that it had before: none (""), another, or the same."""
 
     name: str
     digest: Digest

@@ -45,7 +45,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
-    """What is read of an artifact's manifest."""
+    """The fields of an artifact's manifest that are read here."""
 
     layers: tuple[Descriptor, ...] = ()
     config: Descriptor | None = None

@@ -1,6 +1,6 @@
 """Blobs in a registry: check for them, read small ones, download large ones.
 
-A download that breaks goes on from its last byte.
+An interrupted download continues from its last byte.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new sta
 def has(
     http: RegistryHttp, repository: Repository, digest: Digest, *, push: bool = False
 ) -> int | None:
-    """The size of a blob, None if the registry has it not. `push`: asked where it is pushed to."""
+    """The size of a blob; None if there is none. `push`: ask the endpoint that takes pushes."""
     scopes = (f"repository:{repository.name}:pull{',push' if push else ''}",)
     capability = hosts.PUSH if push else hosts.PULL
     path, shown = f"{repository.name}/blobs/{digest}", f"{repository}@{digest}"
@@ -51,7 +51,7 @@ def has(
         else:
             if size is not None:
                 return size
-    message = f"{shown}: the registry does not tell the size"
+    message = f"{shown}: the registry does not state the size"
     raise FetchFailed(message)
 
 
@@ -105,9 +105,9 @@ def download(
     path: Path,
     advance: Callable[[int], object],
 ) -> None:
-    """Have a blob in the file `path`, which may hold its beginning already.
+    """Download a blob to the file `path`, which may have its first bytes already.
 
-    IntegrityError if no endpoint gives what the descriptor says; the file is gone then.
+    IntegrityError, and the file is removed, if no endpoint serves these bytes.
     """
     path.touch()
     with files.plain_errors(path), path.open("r+b", buffering=0) as file:
@@ -120,7 +120,7 @@ def download(
 
 
 class _Download:
-    """One blob on its way."""
+    """The download of one blob."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _Download:
                 self._http.pause(max(1, tries), transient.wait)
 
     def _append(self, request: Request) -> int:
-        """One request for what is missing; the byte from which on its answer was used."""
+        """Request the missing bytes; returns the offset from which the answer was used."""
         from imgbuild.http.session import Transient
 
         more = {"Range": f"bytes={self._size}-"} if self._size else {}

@@ -31,7 +31,7 @@ __all__ = [
 
 
 def _ignore(_: int) -> None:
-    """Progress that nobody watches."""
+    """The default of `advance`."""
 
 
 def bytes_source(data: bytes) -> BlobSource:
@@ -55,12 +55,12 @@ def file_source(path: Path, digest: Digest, size: int) -> BlobSource:
 
 
 class Client:
-    """Registries. `plain_http` names hosts that are spoken to without TLS, beside this machine.
+    """Registries. `plain_http` are hosts to use without TLS, besides this machine.
 
-    `attempts`, `first_wait` and `timeout` are those of `Http`; with `chunk`, blobs are sent in
-    pieces of so many bytes; with `origin` no mirror is asked, as those want it who change what a
-    registry has. All methods raise FetchFailed for what a registry refuses or does not
-    answer, and IntegrityError for what is not what its digest says.
+    `attempts`, `first_wait` and `timeout` are those of `Http`. With `chunk`, blobs are uploaded in
+    pieces of this many bytes. With `origin` no mirror is used, for changes in a registry. All
+    methods raise FetchFailed if a registry refuses or does not answer, and IntegrityError if
+    content differs from its digest.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Client:
     # -- manifests
 
     def resolve(self, reference: Reference) -> Descriptor | None:
-        """What a tag or a digest names now; None if the registry has it not."""
+        """What a tag or a digest names now; None if there is none."""
         return manifests.resolve(self.http, reference)
 
     def manifest(self, reference: Reference) -> Document:
@@ -116,9 +116,10 @@ class Client:
         return digest
 
     def delete(self, repository: Repository, target: str) -> bool:
-        """Delete the manifest of a digest, or a tag alone; False if it was not there.
+        """Delete the manifest of a digest, or only a tag; False if there is none.
 
-        A referrer goes from the tag of its subject too, where the registry does not keep that.
+        If the registry does not list referrers itself, a deleted referrer is also removed from the
+        tag of its subject.
         """
         if ":" not in target:
             named = repository.tagged(target)
@@ -136,7 +137,7 @@ class Client:
     # -- blobs
 
     def has(self, repository: Repository, digest: Digest) -> int | None:
-        """The size of a blob; None if the registry has it not."""
+        """The size of a blob; None if there is none."""
         return blobs.has(self.http, repository, digest)
 
     def blob(self, repository: Repository, descriptor: Descriptor) -> bytes:
@@ -154,7 +155,7 @@ class Client:
         path: Path,
         advance: Callable[[int], object] = _ignore,
     ) -> None:
-        """Have a blob in the file `path`, which may hold its beginning already."""
+        """Download a blob to the file `path`, which may have its first bytes already."""
         blobs.download(self.http, repository, descriptor, path, advance)
 
     def upload(
@@ -171,7 +172,7 @@ class Client:
         """Mount a blob of the repository `source`; False if the registry does not do that."""
         return uploads.mount(self.http, repository, digest, size, source)
 
-    # -- what there is
+    # -- lists
 
     def referrers(
         self, repository: Repository, digest: Digest, artifact_type: str | None = None

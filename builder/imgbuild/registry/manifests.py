@@ -56,7 +56,7 @@ def expected(what: object) -> Iterator[None]:
 
 
 class _Shape(msgspec.Struct, frozen=True, rename="camel"):
-    """What tells an index from an image."""
+    """The fields that distinguish an index from an image."""
 
     media_type: str = ""
     manifests: msgspec.Raw = msgspec.Raw()
@@ -66,11 +66,11 @@ class _Shape(msgspec.Struct, frozen=True, rename="camel"):
 def resolve(
     http: RegistryHttp, reference: Reference, capability: str | None = None
 ) -> Descriptor | None:
-    """What `reference` names now; None if the registry has it not.
+    """What `reference` names now; None if there is none.
 
     A HEAD whose answer lacks the digest, the size or the type, or contradicts the digest that was
-    asked for, and a registry that knows no HEAD, are asked by GET. `capability` says who is asked,
-    if not any user may be.
+    asked for, is repeated as GET, and so is one that the registry does not support. `capability`
+    selects the endpoint.
     """
     capability = capability or _capability(reference)
 
@@ -205,12 +205,12 @@ def _asked(reference: Reference, method: str) -> Request:
 
 
 def _type(data: bytes, reference: Reference) -> str:
-    """The type that a document itself tells; IntegrityError for one that is two things at once."""
+    """The type in a document; IntegrityError if it is both an index and an image."""
     try:
         shape = msgspec.json.decode(data, type=_Shape)
     except msgspec.DecodeError:
         return ""
     if shape.manifests and shape.layers:
-        message = f"{reference} is an index and an image in one: who pulls it may choose"
+        message = f"{reference} is both an index and an image"
         raise IntegrityError(message, hint=REFUSED)
     return shape.media_type

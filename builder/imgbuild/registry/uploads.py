@@ -1,10 +1,10 @@
 """Uploads blobs to a registry: mounted, in one request, or in chunks that can be resumed.
 
-Never more than a piece of it is in memory.
+Only one piece of a blob is in memory at a time.
 
-First in one PUT; where that breaks or is refused for its size, the registry is asked how far it is
-and the rest follows in chunks, as do all later blobs for it: docker-registry, for one, forgets what
-a broken request brought. A registry whose word is impossible gets a new upload.
+A blob is first sent in one PUT. If that breaks, or is refused for its size, the registry is asked
+how many bytes it has, and the rest is sent in chunks, as are all its later blobs: docker-registry
+loses the bytes of a broken request. After an impossible answer a new upload is begun.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def mount(
 
 
 class _Upload:
-    """One blob on its way. `sent` bytes the registry has said to have, `counted` were told."""
+    """The upload of one blob. The registry has `sent` bytes; `counted` were reported."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Upload:
         )
 
     def run(self) -> None:
-        """Send it, until it is there; a failure, or a stop, leaves no upload open."""
+        """Upload it; no upload is left open after a failure or a stop."""
         try:
             self._send()
         except (ImgbuildError, Stopped):
@@ -154,7 +154,7 @@ class _Upload:
             raise
 
     def _send(self) -> None:
-        """Send it, again and again while that may help."""
+        """Upload it, with retries."""
         from imgbuild.http.session import Transient
 
         tries, furthest = 0, 0
@@ -176,7 +176,7 @@ class _Upload:
                 tries, furthest = 0, self._sent
             self._http.give_up(self._shown, tries, reason, wait)
             self._http.reporter.detail(f"{self._shown}: {reason}; trying again")
-            self._tell(0)  # where other work has failed, it is ended here
+            self._tell(0)  # raises if other work has failed
             self._http.pause(max(1, tries), wait)
             self._tell(0)
             if self._there():
@@ -270,7 +270,7 @@ class _Upload:
     # -- when it breaks
 
     def _judge(self, refused: RegistryRefused) -> str:
-        """Why to try again after a refusal; raises where that would not help."""
+        """The reason to try again after a refusal; raises if that would not help."""
         if isinstance(refused, _Distrusted):
             self._cancel()
         elif refused.status == 413 and self._chunk is None:
@@ -281,7 +281,7 @@ class _Upload:
                 message = f"{self._shown}: the registry received other bytes: {refused.reason}"
                 hint = "the file is not what its digest says: make it again"
                 raise IntegrityError(message, hint=hint)
-            # else what the registry said of its part may be what is wrong: once more from the start
+            # else the offset that the registry stated may be wrong: start again
         elif refused.status not in (404, 410, 416) or self._location is None:
             raise refused
         return refused.reason
@@ -296,7 +296,7 @@ class _Upload:
         return True
 
     def _recover(self) -> None:
-        """Ask how far the upload is; begin anew where that is not known. Chunks from now on."""
+        """Ask how many bytes the registry has, or start again; sends chunks from now on."""
         from imgbuild.http.session import Transient
 
         self._chunk = self._chunk or CHUNK
@@ -318,7 +318,7 @@ class _Upload:
         self._count_to(held)
 
     def _cancel(self) -> None:
-        """Tell the registry that the upload will not go on; of other places nothing is deleted."""
+        """Cancel the upload, if its address is on the server that began it."""
         from imgbuild.http.session import Transient
 
         place, self._location = self._location, None
@@ -332,7 +332,7 @@ class _Upload:
 
     def _check(self) -> None:
         if not self._there():
-            message = f"{self._shown}: the registry took it and has it not"
+            message = f"{self._shown}: the registry accepted it but does not have it"
             raise IntegrityError(message, hint="ask the registry's owner: nothing was tagged")
 
     def _count(self, amount: int) -> None:
@@ -345,7 +345,7 @@ class _Upload:
 
 
 class _Distrusted(RegistryRefused):
-    """The registry says what cannot be."""
+    """An impossible answer of a registry."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, status=416)

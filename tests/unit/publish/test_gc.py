@@ -387,7 +387,7 @@ def test_an_index_may_name_what_is_not_there(registry, capsys):
     top = place.index(child, tag="small")
     del registry.manifests["team/rl", child]
     assert place.scan().keys() == {top}
-    assert "does not lie there" in capsys.readouterr().err
+    assert "is not there" in capsys.readouterr().err
 
 
 def test_the_inputs_of_a_mirror_are_known_by_their_type(registry):
