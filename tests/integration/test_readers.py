@@ -186,7 +186,7 @@ def test_a_base_in_dockers_own_format_is_translated(one, repository):
 
 def test_an_absent_architecture_of_a_base_is_named(one, docker_image):
     digest = layout.read(one).digest
-    with pytest.raises(InputError, match="is for amd64, not for arm64"):
+    with pytest.raises(InputError, match="is for x86_64, not for arm64"):
         base_image.base(f"{docker_image.rpartition(':')[0]}@{digest}", Arch.ARM64)
 
 

@@ -300,7 +300,7 @@ class TestRefusals:
         )
         image = f"{pushed.oci.partition('@')[0]}@{one}"
         project.write(registry_base(image), arches=("arm64",))
-        self.refuse(project, 2, image, "is for amd64, not for arm64", "has this architecture")
+        self.refuse(project, 2, image, "is for x86_64, not for arm64", "has this architecture")
 
     def test_a_digest_that_is_not_there(self, project, pushed):
         image = f"{pushed.oci.partition('@')[0]}@sha256:{'0' * 64}"

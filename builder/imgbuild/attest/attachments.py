@@ -31,7 +31,7 @@ TARGET = "dev.imgbuild.target"
 
 
 class PlannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact to be: what it refers to, its type and its files."""
+    """An artifact to attach: the image it refers to, its type and its files."""
 
     subject: Descriptor
     artifact_type: str
@@ -61,7 +61,7 @@ def attach_all(
 
 
 def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[PlannedArtifact]:
-    """Everything that is attached to the image of `own` on `arches`: a pure function."""
+    """Everything that is attached to the image of `own` on `arches`."""
     lock, sealed = own.lock, own.sealed
     found = subjects(lock, sealed, arches)
     manifests = found if len(found) == 1 else found[1:]
@@ -126,10 +126,10 @@ def _statement(
     arches: Collection[Arch],
     project: Project,
 ) -> bytes:
-    """The provenance to attach: what is attached already, if it says the same of the same image.
+    """The provenance to attach: an attached one with the same `basis`, else a new one.
 
-    That another run pushes the image again, or at another commit, makes it no other image. What
-    is attached is what anybody said, so it is never signed: see `signing`.
+    Another run or commit that pushes the same image adds no provenance. An attached statement may
+    be from anyone, so it is never signed: see `signing`.
     """
     lock, sealed = own.lock, own.sealed
     found = provenance.circumstances(project, lock.target)

@@ -31,9 +31,7 @@ from imgbuild.system import process
 from imgbuild.values import Arch, Digest, Sha256, digest_of, sha256
 
 BUILD_TYPE = "https://imgbuild.dev/build/v1"  # docs/registry.md says what its parameters are
-LOCAL_BUILDER = (
-    "https://imgbuild.dev/builder/local"  # a person's machine, which vouches for nothing
-)
+LOCAL_BUILDER = "https://imgbuild.dev/builder/local"  # a person's machine
 VERSION = "imgbuild"
 SCP = re.compile(r"(?:[^@/:]+@)?([^@/:]+):(?!/)(.+)")  # git@host:owner/name.git
 
@@ -46,7 +44,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """What is not in lock and seal: digests of the files asked by, and who builds where.
+    """What is not in lock and seal: digests of lock and matrix, the builder, and the commit.
 
     `matrix` is None for a lock alone. `commit` is None outside a checkout, and where lock or matrix
     are not as committed.
@@ -61,7 +59,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Basis(msgspec.Struct, frozen=True):
-    """What makes two statements say the same of an image: not the run, nor the commit it was at."""
+    """The fields that are equal in equivalent statements, without run and commit."""
 
     subjects: tuple[Digest, ...]
     lock: Sha256
@@ -85,13 +83,13 @@ def circumstances(
 
 
 def bare(lock: Sha256, environ: Mapping[str, str] | None = None) -> Circumstances:
-    """What is known of a lock that lies in no project: its bytes, and who speaks of it."""
+    """The circumstances of a lock outside a project: its sha256, and the builder."""
     known = os.environ if environ is None else environ
     return Circumstances(lock=lock, builder=builder_id(known), invocation=_invocation(known))
 
 
 def builder_id(environ: Mapping[str, str]) -> str:
-    """Who vouches for the build: the workflow that GitHub runs, else only this machine."""
+    """The id of the builder: the GitHub workflow that runs, else `LOCAL_BUILDER`."""
     if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_WORKFLOW_REF"):
         return f"{_server(environ)}/{environ['GITHUB_WORKFLOW_REF']}"
     return LOCAL_BUILDER
@@ -143,7 +141,7 @@ def statement(
 
 
 def basis(data: bytes) -> Basis | None:
-    """What a statement of this module rests on; None if `data` is something else."""
+    """The basis of a statement of this module; None if `data` is something else."""
     try:
         found = msgspec.json.decode(data)
         definition = found["predicate"]["buildDefinition"]
@@ -199,7 +197,7 @@ def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
 
 
 def _invocation(environ: Mapping[str, str]) -> str:
-    """The run of GitHub's that this is; empty elsewhere."""
+    """The address of this GitHub run; empty elsewhere."""
     repository, number = environ.get("GITHUB_REPOSITORY"), environ.get("GITHUB_RUN_ID")
     if environ.get("GITHUB_ACTIONS") != "true" or not repository or not number:
         return ""

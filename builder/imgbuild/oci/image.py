@@ -1,7 +1,7 @@
-"""Images to read: the documents of one, each checked against its digest, and its layers.
+"""Reads images: the documents of one, each checked against its digest, and its layers.
 
-A `ImageSource` is where an image lies. The folder of an OCI layout and the archives of one, or of
-`docker save`, are here; `registry.image` has images in registries. Nothing is unpacked.
+An `ImageSource` is the place of an image. Here are folders and archives of an OCI layout, and what
+`docker save` writes; `registry.image` has images in registries. Nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class ImageSource(Protocol):
-    """Where an image lies."""
+    """The place of an image."""
 
     @property
     def name(self) -> str:
@@ -45,13 +45,13 @@ class ImageSource(Protocol):
         """The document that names the image: an index, or its one manifest."""
 
     def document(self, descriptor: Descriptor) -> bytes:
-        """A small document; IntegrityError if its digest is another."""
+        """A small document; IntegrityError if it has another digest."""
 
     def size(self, layer: Descriptor) -> int | None:
         """How many bytes a layer has there; None if it is not there."""
 
     def read(self, layer: Descriptor, advance: Callable[[int], object]) -> None:
-        """Read a layer whole; IntegrityError if its digest is another."""
+        """Read a whole layer; IntegrityError if it has another digest."""
 
 
 class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
 
 
 class Blob(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a layer lies: a whole file, or a `part` (offset, length) of an archive."""
+    """The place of a layer: a file, or a `part` (offset, length) of an archive."""
 
     path: Path
     size: int
@@ -180,7 +180,7 @@ def _arches(pictures: list[Picture]) -> str:
 
 
 def _manifests(holder: Holder, entry: Descriptor) -> Iterator[Descriptor]:
-    """The images that `entry` means; what BuildKit attaches to an image is none."""
+    """The images that `entry` names, without BuildKit's attestations."""
     if "vnd.docker.reference.type" in entry.annotations:
         return
     if entry.media_type not in LISTS:
@@ -201,7 +201,7 @@ def _picture(holder: Holder, entry: Descriptor) -> Picture:
 
 
 def _listed(holder: Holder, arch: Arch | None) -> Picture:
-    """The one image of a `docker save` of old, whose files have names and no digests."""
+    """The image in an archive of an older `docker save`, whose files are not named by digests."""
     if not holder.has(LISTING):
         message = f"{holder.path} is no image: it has neither {INDEX_FILE} nor {LISTING}"
         raise InputError(message, hint=HINT)
@@ -242,7 +242,7 @@ class Holder:
         return entries[0]
 
     def place(self, name: str) -> Blob:
-        """Where the file `name` lies; IntegrityError if it is not there."""
+        """The place of the file `name`; IntegrityError if there is none."""
         raise NotImplementedError
 
     def has(self, name: str) -> bool:

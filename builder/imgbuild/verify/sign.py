@@ -1,7 +1,7 @@
 """Signs an image that is already in a registry, after verifying it.
 
-What others attached is never signed: anyone who can write to the registry could have a builder or a
-commit of their choice vouched for.
+What is attached already is never signed: anyone who can write to the registry could have attached
+a false builder or commit.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Bundle(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def hint(self) -> str:
-        """Which key it says it is signed with; "" for a certificate."""
+        """The hint of the key that signed it; "" for a certificate."""
         named = self.verification_material.public_key
         return named.hint if named else ""
 
@@ -102,7 +102,7 @@ def tag(digest: Digest, kind: str) -> str:
 
 
 def claim(repository: str, digest: Digest) -> bytes:
-    """What is signed to say that the image `digest` of `repository` is one's own."""
+    """The payload of a signature of the image `digest` of `repository`."""
     return codec.compact(
         {
             "critical": {

@@ -66,7 +66,7 @@ def sign_made(
 def sign_all(
     own: Carried, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
 ) -> tuple[Signed, ...]:
-    """Let `sign` sign what the tag names and each manifest, with the statements about each."""
+    """Sign the index and each manifest, with the statements about each, by calling `sign`."""
     subjects = attachments.subjects(own.lock, own.sealed, arches)
     manifests = dict(
         zip((one.digest for one in subjects[-len(arches) :]), sorted(arches), strict=True)
@@ -84,7 +84,7 @@ def sign_all(
 
 
 def sboms(own: Carried, arch: Arch) -> tuple[bytes, ...]:
-    """The statements that the SBOMs of `own` on `arch` are of its image there."""
+    """Statements with the SBOMs of `own` on `arch`, about its manifest."""
     digest = own.sealed.arch[arch].manifest
     return tuple(
         statements.of([digest], PREDICATES[media_type], msgspec.json.decode(part.data))
@@ -96,7 +96,7 @@ def sboms(own: Carried, arch: Arch) -> tuple[bytes, ...]:
 def _said(
     client: Client, repository: Repository, digest: Digest, made: bytes, key: PrivateKey
 ) -> bytes | None:
-    """The provenance of this image that the key has signed already and that rests on the same."""
+    """A provenance of this image with the same basis that the key has signed already."""
     for each in stored.read(client, repository, digest).signatures:
         about = each.kind == statements.PROVENANCE and digest in each.digests
         same = about and provenance.basis(each.payload) == provenance.basis(made)

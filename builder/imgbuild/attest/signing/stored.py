@@ -137,7 +137,7 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
 
 
 def _of_envelope(envelope: Envelope, place: str, hint: str = "") -> StoredSignature:
-    # What is signed is signed as something: a statement only if the envelope says so.
+    # The envelope states what its payload is; only some are statements.
     stated = envelope.payload_type == statements.PAYLOAD_TYPE
     statement = envelope.statement(place) if stated else None
     return StoredSignature(
@@ -176,7 +176,7 @@ def add(
 ) -> None:
     """Add `entries` to an image's collection; those that it has already stay as they are.
 
-    What the registry lost of them is put again.
+    Blobs that the registry has lost are uploaded again.
     """
     layers = list(collected(client, repository, digest, kind))
     new = [entry for entry in entries if entry.descriptor not in layers]
