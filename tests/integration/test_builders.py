@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.oci import layout
-from tests.support import dockerfile_project, needs
+from tests.support import dockerfile_project, images, needs
 from tests.support.sample_project import TARGET, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
@@ -84,7 +84,7 @@ def test_another_builder_makes_the_same_files(project, builder):
     need(builder)
     answer = json.loads(project.run("build", TARGET, "--builder", builder, "--json").stdout)[0]
     place = project.folder / "build" / builder / TARGET
-    found = layout.verify(place)
+    found = images.verified(place)
     assert (answer["output"], answer["digest"]) == (str(place), found.digest)
     assert found.notes["dev.imgbuild.builder"] == builder
     assert leftovers(project) == []
@@ -261,7 +261,7 @@ def test_two_builds_at_once_do_not_disturb_each_other(project, template, tmp_pat
     answers = [json.loads(stdout)[0] for stdout, _ in told]
     assert answers[0]["digest"] == answers[1]["digest"]
     for answer in answers:
-        layout.verify(Path(answer["output"]))
+        images.verified(Path(answer["output"]))
     assert leftovers(project) == []
 
 

@@ -159,9 +159,9 @@ def test_a_flipped_byte_in_the_registrys_folder_is_refused_by_both(registry, pai
     client, repository = Client(attempts=1), Repository(registry.host, form)
     options: tuple[str, ...] = ()
     if form == "bundle":
-        manifest = client.manifest(stored.at(repository, digest=done.bundles[-1])).data
+        manifest = client.manifest(repository.with_digest(done.bundles[-1])).data
         digest = codec.decode(manifest, Manifest, file="bundle").layers[0].digest
-        collection = client.resolve(stored.at(repository, tag=forms.tag(top.digest, "sig")))
+        collection = client.resolve(repository.tagged(forms.tag(top.digest, "sig")))
         assert collection is not None
         client.delete(repository, collection.digest)  # else cosign falls back on it
     else:

@@ -18,7 +18,7 @@ import pytest
 from imgbuild.oci import layout
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.values import Arch
-from tests.support import needs, sample_project
+from tests.support import images, needs, sample_project
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
@@ -143,7 +143,7 @@ def test_only_added_layers_are_made_and_the_image_runs(
     assert shelf.site.asked("packages/gadget-1.0-py3-none-any.whl")
     assert not shelf.site.asked("packages/thewheel-1.0-py3-none-any.whl")
     digest = user.run("digest", OWN).stdout.strip()
-    built = layout.verify(tmp_path / "image")
+    built = images.verified(tmp_path / "image")
     assert built.digest == digest
     ran = fresh.run(
         "run",
@@ -168,7 +168,7 @@ def test_without_an_image_the_same_bytes_are_made_from_the_lock(
     text = (copy / "matrix.yaml").read_text().splitlines(keepends=True)
     (copy / "matrix.yaml").write_text("".join(line for line in text if " image: " not in line))
     other.run("build", OWN, "--output", str(tmp_path / "image"))
-    assert layout.verify(tmp_path / "image").digest == user.run("digest", OWN).stdout.strip()
+    assert images.verified(tmp_path / "image").digest == user.run("digest", OWN).stdout.strip()
 
 
 def test_layers_are_taken_from_a_registry_too(shelf: Shelf, user: Project, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_layers_are_taken_from_a_registry_too(shelf: Shelf, user: Project, tmp_p
     other = Project(copy, user.index_url, cache=tmp_path / "cache")
     edit(other, f"image: oci:{shelf.image} ", f"image: {name.partition('@')[0]} ")
     assert "3 layers assembled" in other.run("build", OWN).stderr
-    built = layout.verify(copy / "build" / OWN)
+    built = images.verified(copy / "build" / OWN)
     assert built.digest == user.run("digest", OWN).stdout.strip()
 
 

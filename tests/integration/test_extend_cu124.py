@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from imgbuild.lock import lock as locks
-from imgbuild.oci import layout
 from imgbuild.plan import seal as seals
 from imgbuild.values import Arch
-from tests.support import needs
+from tests.support import images, needs
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
@@ -87,7 +86,7 @@ def test_it_runs(ours: Path) -> None:
     needs.user_namespaces()
     out = ours / "image"
     imgbuild(ours, "build", OWN, "--output", str(out))
-    assert layout.verify(out).digest == imgbuild(ours, "digest", OWN).stdout.strip()
+    assert images.verified(out).digest == imgbuild(ours, "digest", OWN).stdout.strip()
     ran = imgbuild(
         ours, "run", OWN, "--layout", str(out), "--through", "root", "--", "/opt/team/train.sh"
     )

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from imgbuild.oci import layout
 from tests.integration.test_history import git
 from tests.integration.test_mirror import BOTH, base
 from tests.support import docker_registry, images, needs, sample_project
@@ -154,7 +153,7 @@ def test_what_the_last_revision_does_not_name_goes_and_frees_what_was_said(sampl
 
     pulled = tmp_path / "pulled"
     sample.project.run("pull", f"{sample.images}:{TARGET}", "--output", str(pulled))
-    assert layout.verify(pulled).digest == new
+    assert images.verified(pulled).digest == new
     skopeo("copy", "--quiet", "--src-tls-verify=false", f"docker://{sample.images}:theirs",
            f"dir:{tmp_path / 'theirs-again'}")  # fmt: skip
     sample.project.run("registry", "mirror", "status", TARGET, sample.inputs)

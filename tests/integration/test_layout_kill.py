@@ -55,7 +55,7 @@ def test_a_killed_writer_leaves_a_whole_image(tmp_path):
                 time.sleep(0.001)
             time.sleep(spread.uniform(0, 0.03))
             process.kill()
-        found = layout.verify(out)
+        found = images.verified(out)
         assert layout.check(out, found.digest)
         seen.add(found.digest)
     assert seen <= digests
@@ -74,4 +74,4 @@ def test_two_writers_do_not_mix(tmp_path):
         for writer in writers:
             writer.kill()
             writer.wait()
-    assert layout.verify(out).digest in {layout.read(path).digest for path in sources}
+    assert images.verified(out).digest in {layout.read(path).digest for path in sources}

@@ -182,7 +182,7 @@ def test_drop_leaves_no_wheel_in_the_cache(site, base, tmp_path):
     assert [wheel["file"] for wheel in wheels if store.file(wheel["sha256"])] == []
     project.run("build", TARGET, "--output", str(tmp_path / "image"))  # fetched again
     sealed = project.read(f"{TARGET}/digests.json")["digest"]
-    assert layout.verify(tmp_path / "image").digest == sealed
+    assert images.verified(tmp_path / "image").digest == sealed
     assert [wheel["file"] for wheel in wheels if not store.file(wheel["sha256"])] == []
 
 

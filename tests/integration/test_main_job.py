@@ -23,7 +23,7 @@ from imgbuild.oci import layout
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.plan import seal as seals
 from imgbuild.values import Arch, digest_of
-from tests.support import damaged, docker_registry, needs, squashed
+from tests.support import damaged, docker_registry, images, needs, squashed
 from tests.support.docker_registry import OwnRegistry
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ def loaded(built):
 
 
 def test_the_digest_is_the_sealed_one(built, sealed):
-    found = layout.verify(built)
+    found = images.verified(built)
     assert found.digest == sealed.digest
     assert imgbuild("digest", TARGET).stdout.strip() == sealed.digest
     stored = found.image(Arch.X86_64)

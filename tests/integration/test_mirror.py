@@ -162,7 +162,7 @@ def test_a_build_with_no_other_network(sample, tmp_path):
         assert f"from the mirror {sample.place}" in done.stderr
     finally:
         sample.project.run(*MIRROR, "use", "--off")
-    assert layout.verify(output).digest == sample.project.read(f"{TARGET}/digests.json")["digest"]
+    assert images.verified(output).digest == sample.project.read(f"{TARGET}/digests.json")["digest"]
     assert sample.project.files() == before
     asked = (sample.registry.folder / "log-alone").read_text()
     assert '"GET /v2/team/inputs/blobs/sha256:' in asked
@@ -217,7 +217,7 @@ def test_a_damaged_file_of_the_mirror_is_never_used(sample, tmp_path):
         assert f"{wheel['file']} of {sample.place} is skipped" in done.stderr
     finally:
         blob.write_bytes(kept)
-    assert layout.verify(tmp_path / "image").digest in sample.project.run("digest", TARGET).stdout
+    assert images.verified(tmp_path / "image").digest in sample.project.run("digest", TARGET).stdout
 
 
 def test_a_mirror_that_does_not_answer_is_passed_over(sample, tmp_path):

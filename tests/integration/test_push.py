@@ -20,10 +20,9 @@ from typing import Any
 import pytest
 
 from imgbuild import codec
-from imgbuild.oci import layout
 from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch
-from tests.support import docker_registry, memory_registry, needs, sample_project
+from tests.support import docker_registry, images, memory_registry, needs, sample_project
 from tests.support.docker_registry import OwnRegistry
 from tests.support.memory_registry import Answer, Fault, Registry
 from tests.support.sample_project import TARGET, Project
@@ -200,10 +199,10 @@ def test_ls_diff_and_pull_say_the_same_as_the_seals(shop, tmp_path):
     out = tmp_path / "pulled"
     done = shop.json("pull", old, "--output", str(out))
     assert (done["digest"], done["moved"]) == (shop.seal().digest, 0)
-    assert layout.verify(out).digest == shop.seal().digest
+    assert images.verified(out).digest == shop.seal().digest
     empty = Project(shop.project.folder, shop.project.index_url, cache=tmp_path / "cache")
     empty.run("pull", old, "--output", str(tmp_path / "again"))
-    assert layout.verify(tmp_path / "again").digest == shop.seal().digest
+    assert images.verified(tmp_path / "again").digest == shop.seal().digest
 
 
 def test_a_revision_of_git_is_a_side(shop):

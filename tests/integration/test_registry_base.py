@@ -135,7 +135,7 @@ def manifest_of(image: str, arch: Arch) -> dict[str, list[dict[str, object]]]:
 @pytest.mark.parametrize("arch", Arch)
 def test_the_bases_layers_are_taken_as_they_are(sample, arch):
     below = manifest_of(sample.base, arch)["layers"]
-    stored = layout.verify(sample.output).image(arch)
+    stored = images.verified(sample.output).image(arch)
     own = stored.layers[: len(below)]
     assert [(layer.digest, layer.size) for layer in own] == [
         (layer["digest"], layer["size"]) for layer in below
@@ -209,14 +209,14 @@ def test_a_second_lock_writes_the_same_bytes_and_check_is_clean(sample):
 def test_an_empty_cache_gives_the_same_digest(sample, tmp_path):
     project = Project(sample.project.folder, sample.project.index_url, cache=tmp_path / "cache")
     project.run("build", TARGET, "--output", str(tmp_path / "image"))
-    assert layout.verify(tmp_path / "image").digest == layout.read(sample.output).digest
+    assert images.verified(tmp_path / "image").digest == layout.read(sample.output).digest
     project.run("build", TARGET, "--output", str(tmp_path / "again"), "--offline", "--verify")
-    assert layout.verify(tmp_path / "again").digest == layout.read(sample.output).digest
+    assert images.verified(tmp_path / "again").digest == layout.read(sample.output).digest
 
 
 def test_the_base_alone(sample, tmp_path):
     sample.project.run("build", TARGET, "--only", "base", "--output", str(tmp_path / "base"))
-    found = layout.verify(tmp_path / "base")
+    found = images.verified(tmp_path / "base")
     for arch in Arch:
         below = manifest_of(sample.base, arch)["layers"]
         assert [layer.digest for layer in found.image(arch).layers] == [
@@ -262,7 +262,7 @@ def test_layers_without_compression_and_one_layer_twice(tmp_path):
         project.write(registry_base(sample_project.serve_image(site, tmp_path / "base", "odd")))
         project.run("lock", TARGET)
         project.run("build", TARGET)
-    stored = layout.verify(tmp_path / "project/build" / TARGET).image(Arch.X86_64)
+    stored = images.verified(tmp_path / "project/build" / TARGET).image(Arch.X86_64)
     assert [layer.digest for layer in stored.layers[:3]] == [each.digest for each in records]
     assert [layer.media_type for layer in stored.layers[:4]] == [
         documents.LAYER, *[documents.LAYER_GZIP] * 3
@@ -300,7 +300,7 @@ class TestRefusals:
         )
         image = f"{pushed.oci.partition('@')[0]}@{one}"
         project.write(registry_base(image), arches=("arm64",))
-        self.refuse(project, 2, image, "is for amd64, not for arm64", "has this architecture")
+        self.refuse(project, 2, image, "is for x86_64, not for arm64", "has this architecture")
 
     def test_a_digest_that_is_not_there(self, project, pushed):
         image = f"{pushed.oci.partition('@')[0]}@sha256:{'0' * 64}"

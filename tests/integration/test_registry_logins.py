@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from imgbuild.errors import FetchFailed
+from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, MANIFEST, descriptor, manifest_of
 from imgbuild.registry import logins
 from imgbuild.registry.client import Client, UploadOutcome, bytes_source
 from imgbuild.registry.logins import RegistryLogin
@@ -230,8 +231,9 @@ def test_a_real_registry_takes_the_tokens_that_are_asked_for(tmp_path):
         server.shutdown()
     assert TokenServer.asked == [
         ["repository:me/x:pull,push"],
-        ["repository:me/y:pull,push"],
         ["repository:me/y:pull,push", "repository:me/x:pull"],
+        ["repository:me/y:pull,push"],
+        ["repository:me/y:pull"],
         ["repository:me/y:pull,delete"],
         ["registry:catalog:*"],
     ]
@@ -244,6 +246,8 @@ def push_mount_and_delete(folder: Path, host: str) -> None:
     client = Client()
     x, y = Repository(host, "me/x"), Repository(host, "me/y")
     assert client.upload(x, BLOB) is UploadOutcome.UPLOADED
-    assert client.upload(y, BLOB, mounts=[x]) is UploadOutcome.MOUNTED
-    assert client.delete_blob(y, BLOB.digest)
+    assert client.mount(y, BLOB.digest, BLOB.size, x)
+    client.upload(y, bytes_source(EMPTY))
+    manifest = manifest_of(descriptor(EMPTY_TYPE, EMPTY), [])
+    assert client.delete(y, client.put_manifest(y, manifest, MANIFEST))
     assert list(client.repositories(host)) in ([], ["me/x"], ["me/x", "me/y"])

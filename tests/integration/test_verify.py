@@ -178,7 +178,7 @@ def _stored(sample: Sample) -> dict[str, tuple[str, str]]:
         "manifest": (arm.manifest, "manifest"),
         "SBOM": (_file(arm.manifest, *bill), "SBOM CycloneDX arm64"),
         "provenance": (
-            _file(sealed.digest, provenance.MEDIA_TYPE, "provenance.json"), "provenance",
+            _file(sealed.digest, statements.PAYLOAD_TYPE, "provenance.json"), "provenance",
         ),
         "lock": (_file(sealed.digest, bundle.ARTIFACT_TYPE, "lock.json"), "lock"),
         "seal": (_file(sealed.digest, bundle.ARTIFACT_TYPE, "digests.json"), "lock"),

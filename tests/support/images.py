@@ -8,6 +8,7 @@ from pathlib import Path
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import layout
 from imgbuild.oci.layer import LayerRecord, write_layer
+from imgbuild.oci.layout import Layout
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan import documents
 from imgbuild.plan.plan import Layer, Plan, RuntimeConfig, VenvRecipe
@@ -105,3 +106,12 @@ def tiny(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,), word: str = "hel
     out = folder / f"layout-{word}"
     layout.write(out, {arch: picture(made, arch) for arch in arches}, "tiny")
     return out
+
+
+def verified(out: Path) -> Layout:
+    """The layout `out`, every layer of which has its digest."""
+    found, folder = layout.read(out), layout.source(out)
+    for stored in found.images.values():
+        for layer in stored.layers:
+            folder.read(layer, lambda _: None)
+    return found

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imgbuild.attest import attachments
+from imgbuild.attest import attachments, bundle
+from imgbuild.attest.bundle import Carried
 from imgbuild.attest.signing import forms, pushed
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.lock.lock import Lock
@@ -49,7 +50,7 @@ class Sample:
         self.repository = place.repository
         push.push(place.work(), self.plan)
         attachments.attach_all(
-            self.client, self.repository, self.lock, self.sealed, place.work().project
+            self.client, self.repository, self.own, place.work().project, tuple(Arch)
         )
         self.unsigned = self.state()
         self.sign(self.key)
@@ -62,6 +63,10 @@ class Sample:
     @property
     def sealed(self) -> Seal:
         return self.plan.sealed
+
+    @property
+    def own(self) -> Carried:
+        return bundle.of(self.lock, self.sealed, self.place.work().project)
 
     @property
     def top(self) -> Descriptor:
@@ -81,7 +86,7 @@ class Sample:
 
     def sign(self, key: PrivateKey) -> None:
         project = self.place.work().project
-        pushed.sign_pushed(self.client, self.repository, self.lock, self.sealed, project, key)
+        pushed.sign_pushed(self.client, self.repository, self.own, project, tuple(Arch), key)
 
     def checks(self, **wanted: Any) -> Found:
         """Every check with its outcome."""

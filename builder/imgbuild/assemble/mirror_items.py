@@ -12,20 +12,16 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from imgbuild import codec
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import LockedFile, RegistryLayer
-from imgbuild.oci.documents import MANIFEST
-from imgbuild.values import Arch, Bytes, Digest, Sha256, digest_of, sha256
+from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, TITLE, Descriptor, descriptor, manifest_of
+from imgbuild.values import Arch, Bytes, Digest, Sha256, sha256
 
 ARTIFACT = "application/vnd.imgbuild.inputs.v1+json"
-EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
-EMPTY = b"{}"
 WHEEL_TYPE = "application/zip"
 SDIST_TYPE = "application/gzip"
 DEB_TYPE = "application/vnd.debian.binary-package"
 OTHER_TYPE = "application/octet-stream"
-TITLE = "org.opencontainers.image.title"
 TARGET = "dev.imgbuild.target"
 ARCH = "dev.imgbuild.arch"
 DIGITS = 12  # of an artifact's digest in the tag that stays
@@ -100,27 +96,20 @@ def _files(items: Iterable[LockedFile], media_type: str, *, folder: str = "") ->
 
 def artifact(lock: Lock, arch: Arch) -> bytes:
     """The manifest that names every input of `lock` on `arch`: a pure function of the lock."""
-    return codec.compact(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "artifactType": ARTIFACT,
-            "config": {
-                "mediaType": EMPTY_TYPE,
-                "digest": digest_of(EMPTY),
-                "size": len(EMPTY),
-            },
-            "layers": [
-                {
-                    "mediaType": item.media_type,
-                    "digest": item.digest,
-                    "size": item.size,
-                    "annotations": {TITLE: item.file},
-                }
-                for item in inputs(lock, arch)
-            ],
-            "annotations": {TARGET: lock.target, ARCH: arch.value},
-        }
+    layers = [
+        Descriptor(
+            media_type=item.media_type,
+            digest=item.digest,
+            size=item.size,
+            annotations={TITLE: item.file},
+        )
+        for item in inputs(lock, arch)
+    ]
+    return manifest_of(
+        descriptor(EMPTY_TYPE, EMPTY),
+        layers,
+        artifact_type=ARTIFACT,
+        annotations={TARGET: lock.target, ARCH: arch.value},
     )
 
 

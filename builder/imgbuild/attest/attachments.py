@@ -13,6 +13,7 @@ import msgspec
 from imgbuild.attest import bundle, provenance
 from imgbuild.attest.bundle import Carried
 from imgbuild.attest.sbom import cyclonedx, document, spdx
+from imgbuild.attest.signing import statements
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
@@ -23,14 +24,14 @@ from imgbuild.registry import artifacts as attach
 from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
-from imgbuild.values import Arch, digest_of
+from imgbuild.values import Arch, Digest
 
 PREDICATE = "in-toto.io/predicate-type"  # where others look for the kind of a statement
 TARGET = "dev.imgbuild.target"
 
 
 class PlannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact to be: what it refers to, its type and its files."""
+    """An artifact to attach: the image it refers to, its type and its files."""
 
     subject: Descriptor
     artifact_type: str
@@ -41,30 +42,26 @@ class PlannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
 def attach_all(
     client: Client,
     repository: Repository,
-    lock: Lock,
-    sealed: Seal,
+    own: Carried,
     project: Project,
-    *,
-    arches: Collection[Arch] | None = None,
-) -> tuple[Descriptor, ...]:
-    """Attach everything to the image of `lock` on `arches`; what is there already stays.
+    arches: Collection[Arch],
+) -> tuple[Digest, ...]:
+    """Attach everything to the image of `own`, a lock of `project`, on `arches`.
 
-    LockStale if `project` has another lock by now.
+    What is there already stays. Returns the digests of all artifacts.
     """
-    chosen = tuple(lock.arch) if arches is None else tuple(sorted(arches))
-    own = bundle.of(lock, sealed, project)
-    said = _statement(client, repository, own, chosen, project)
-    with client.reporter.step(f"attaching what is known of {lock.target}"):
+    statement = _statement(client, repository, own, arches, project)
+    with client.reporter.step(f"attaching SBOMs, provenance and lock of {own.lock.target}"):
         return tuple(
             attach.attach(
                 client, repository, due.subject, due.artifact_type, due.files, due.annotations
             )
-            for due in artifacts(own, chosen, said)
+            for due in artifacts(own, arches, statement)
         )
 
 
 def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[PlannedArtifact]:
-    """Everything that is attached to the image of `own` on `arches`: a pure function."""
+    """Everything that is attached to the image of `own` on `arches`."""
     lock, sealed = own.lock, own.sealed
     found = subjects(lock, sealed, arches)
     manifests = found if len(found) == 1 else found[1:]
@@ -78,13 +75,13 @@ def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[
                     subject=subject, artifact_type=media_type, files=files, annotations=named
                 )
             )
-    kind = {PREDICATE: provenance.PREDICATE_TYPE}
-    said = ArtifactFile(data=statement, media_type=provenance.MEDIA_TYPE, annotations=kind)
+    kind = {PREDICATE: statements.PROVENANCE}
+    said = ArtifactFile(data=statement, media_type=statements.PAYLOAD_TYPE, annotations=kind)
     for subject in found:
         due.append(
             PlannedArtifact(
                 subject=subject,
-                artifact_type=provenance.MEDIA_TYPE,
+                artifact_type=statements.PAYLOAD_TYPE,
                 files={"provenance.json": said},
                 annotations={**about, **kind},
             )
@@ -116,10 +113,10 @@ def sboms(own: Carried, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
 def subjects(lock: Lock, sealed: Seal, arches: Collection[Arch]) -> list[Descriptor]:
     """What the tag names, and below an index each manifest, in the order of architectures."""
     manifests = seal.manifests(lock, sealed, arches)
-    each = [_descriptor(MANIFEST, data) for data in manifests.values()]
+    each = [oci_documents.descriptor(MANIFEST, data) for data in manifests.values()]
     if len(each) == 1:
         return each
-    return [_descriptor(INDEX, oci_documents.index(manifests)), *each]
+    return [oci_documents.descriptor(INDEX, oci_documents.index(manifests)), *each]
 
 
 def _statement(
@@ -129,21 +126,19 @@ def _statement(
     arches: Collection[Arch],
     project: Project,
 ) -> bytes:
-    """The provenance to attach: what is attached already, if it says the same of the same image.
+    """The provenance to attach: an attached one with the same `basis`, else a new one.
 
-    That another run pushes the image again, or at another commit, makes it no other image. What
-    is attached is what anybody said, so it is never signed: see `signing`.
+    Another run or commit that pushes the same image adds no provenance. An attached statement may
+    be from anyone, so it is never signed: see `signing`.
     """
     lock, sealed = own.lock, own.sealed
     found = provenance.circumstances(project, lock.target)
     made = provenance.statement(lock, sealed, sorted(arches), found)
     top = subjects(lock, sealed, arches)[0]
-    for known in attach.find_whole(client, repository, top.digest, provenance.MEDIA_TYPE):
+    for known in attach.find(
+        client, repository, top.digest, statements.PAYLOAD_TYPE, skip_damaged=True
+    ):
         for part in known.files.values():
             if provenance.basis(part.data) == provenance.basis(made):
                 return part.data
     return made
-
-
-def _descriptor(media_type: str, data: bytes) -> Descriptor:
-    return Descriptor(media_type=media_type, digest=digest_of(data), size=len(data))

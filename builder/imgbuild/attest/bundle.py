@@ -63,7 +63,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock with all that travels with it; `data` are its files' own bytes by name."""
+    """A lock with all that is attached with it; `data` are the bytes of its files by name."""
 
     lock: Lock
     sealed: Seal
@@ -82,7 +82,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
-    """What travels with the image of `lock`; LockStale if `project` has another lock by now."""
+    """The bundle of `lock`; LockStale if `project` has another lock by now."""
     matrix = published.load(project.matrix)
     data = {
         LOCK: locks.lock_path(project.images, lock.target).read_bytes(),
@@ -108,7 +108,7 @@ def parts(carried: Carried) -> dict[str, ArtifactFile]:
 
 
 def read(data: Mapping[str, bytes], place: str) -> Carried:
-    """What the files `data`, found at `place`, carry.
+    """The bundle in the files `data`, found at `place`.
 
     InputError if one is missing or cannot be read, LockStale if the seal is not of the lock,
     IntegrityError if an added file is not what the lock says.
@@ -137,7 +137,7 @@ def read(data: Mapping[str, bytes], place: str) -> Carried:
 
 
 def read_folder(folder: Path) -> Carried:
-    """What lies in `folder`: the files of the artifact, or a target's folder of `images/`."""
+    """The bundle in `folder`: files of the artifact, or a target's folder below `images/`."""
     found = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in (*(folder / name for name in (LOCK, SEAL, PACKAGES, SOURCES)),
@@ -199,8 +199,8 @@ def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
 def _portable(index: PackageIndex, root: Path) -> PackageIndex:
     """`index` as anyone who can pull may read it.
 
-    A folder of wheels is relative to where the matrix lies, as that names it. No address holds a
-    login: the matrix is refused with one, and this is the last place before it is public.
+    A folder of wheels is relative to the folder of the matrix. Logins are removed from addresses,
+    although a matrix with one is refused earlier: this is the last step before it is public.
     """
     if index.url is None:
         return index
@@ -211,7 +211,7 @@ def _portable(index: PackageIndex, root: Path) -> PackageIndex:
 
 
 def _refuse_name(lock: Lock, file: str) -> None:
-    """A target's name is a folder's too, and who attached the lock has chosen it."""
+    """Refuse an invalid target name: it becomes a folder's name, and comes from the registry."""
     try:
         msgspec.convert(lock.target, Name)
     except msgspec.ValidationError as error:

@@ -20,6 +20,7 @@ from imgbuild import codec
 from imgbuild.attest.sbom import document, purl
 from imgbuild.attest.sbom.document import ComponentKind, Sbom
 from imgbuild.attest.sbom.packages import SbomPackages
+from imgbuild.attest.signing import statements
 from imgbuild.errors import ToolMissing
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
@@ -29,13 +30,8 @@ from imgbuild.project import Project
 from imgbuild.system import process
 from imgbuild.values import Arch, Digest, Sha256, digest_of, sha256
 
-MEDIA_TYPE = "application/vnd.in-toto+json"
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "https://imgbuild.dev/build/v1"  # docs/registry.md says what its parameters are
-LOCAL_BUILDER = (
-    "https://imgbuild.dev/builder/local"  # a person's machine, which vouches for nothing
-)
+LOCAL_BUILDER = "https://imgbuild.dev/builder/local"  # a person's machine
 VERSION = "imgbuild"
 SCP = re.compile(r"(?:[^@/:]+@)?([^@/:]+):(?!/)(.+)")  # git@host:owner/name.git
 
@@ -48,7 +44,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """What is not in lock and seal: digests of the files asked by, and who builds where.
+    """What is not in lock and seal: digests of lock and matrix, the builder, and the commit.
 
     `matrix` is None for a lock alone. `commit` is None outside a checkout, and where lock or matrix
     are not as committed.
@@ -63,7 +59,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Basis(msgspec.Struct, frozen=True):
-    """What makes two statements say the same of an image: not the run, nor the commit it was at."""
+    """The fields that are equal in equivalent statements, without run and commit."""
 
     subjects: tuple[Digest, ...]
     lock: Sha256
@@ -87,13 +83,13 @@ def circumstances(
 
 
 def bare(lock: Sha256, environ: Mapping[str, str] | None = None) -> Circumstances:
-    """What is known of a lock that lies in no project: its bytes, and who speaks of it."""
+    """The circumstances of a lock outside a project: its sha256, and the builder."""
     known = os.environ if environ is None else environ
     return Circumstances(lock=lock, builder=builder_id(known), invocation=_invocation(known))
 
 
 def builder_id(environ: Mapping[str, str]) -> str:
-    """Who vouches for the build: the workflow that GitHub runs, else only this machine."""
+    """The id of the builder: the GitHub workflow that runs, else `LOCAL_BUILDER`."""
     if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_WORKFLOW_REF"):
         return f"{_server(environ)}/{environ['GITHUB_WORKFLOW_REF']}"
     return LOCAL_BUILDER
@@ -122,9 +118,9 @@ def statement(
         run_details["byproducts"] = made
     return codec.compact(
         {
-            "_type": STATEMENT_TYPE,
+            "_type": statements.STATEMENT,
             "subject": subjects,
-            "predicateType": PREDICATE_TYPE,
+            "predicateType": statements.PROVENANCE,
             "predicate": {
                 "buildDefinition": {
                     "buildType": BUILD_TYPE,
@@ -145,11 +141,11 @@ def statement(
 
 
 def basis(data: bytes) -> Basis | None:
-    """What a statement of this module rests on; None if `data` is something else."""
+    """The basis of a statement of this module; None if `data` is something else."""
     try:
         found = msgspec.json.decode(data)
         definition = found["predicate"]["buildDefinition"]
-        if found["predicateType"] != PREDICATE_TYPE or definition["buildType"] != BUILD_TYPE:
+        if found["predicateType"] != statements.PROVENANCE or definition["buildType"] != BUILD_TYPE:
             return None
         builder = found["predicate"]["runDetails"]["builder"]
         return Basis(
@@ -201,7 +197,7 @@ def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
 
 
 def _invocation(environ: Mapping[str, str]) -> str:
-    """The run of GitHub's that this is; empty elsewhere."""
+    """The address of this GitHub run; empty elsewhere."""
     repository, number = environ.get("GITHUB_REPOSITORY"), environ.get("GITHUB_RUN_ID")
     if environ.get("GITHUB_ACTIONS") != "true" or not repository or not number:
         return ""

@@ -11,11 +11,11 @@ from imgbuild.values import Arch, Digest
 
 
 def lock_of(client: Client, repository: Repository, image: Digest, arch: Arch) -> bytes:
-    """The lock.json attached to the manifest `image`, which is for `arch`; nothing if none fits.
+    """The lock.json attached to the manifest `image` for `arch`; empty if there is none.
 
-    Anybody may attach: a lock counts if it and its seal give that very manifest.
+    Anyone may attach files: a lock is used only if this manifest follows from it and its seal.
     """
-    artifacts = attach.find_whole(client, repository, image, bundle.ARTIFACT_TYPE)
+    artifacts = attach.find(client, repository, image, bundle.ARTIFACT_TYPE, skip_damaged=True)
     for artifact in sorted(artifacts, key=lambda each: each.descriptor.digest):
         place = f"{repository}@{artifact.descriptor.digest}"
         try:

@@ -18,7 +18,7 @@ from imgbuild.matrix.select import Selected
 from imgbuild.plan.seal import Seal, seal_path
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.reference import Repository
 from imgbuild.show import revisions
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.system.threads import Stop, each
@@ -195,7 +195,7 @@ def published(
 
     def _ask(item: Selected, _: Stop) -> TaggedImage | None:
         try:
-            found = client.resolve(Reference(repository.host, repository.name, tag=item.name))
+            found = client.resolve(repository.tagged(item.name))
         except Refused as error:
             # So some registries answer for a repository that does not exist yet: the first night.
             if not error.denied:

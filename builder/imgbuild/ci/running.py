@@ -24,7 +24,7 @@ from imgbuild.errors import ImgbuildError, InputError, Interrupted, WorkFailed
 from imgbuild.oci import layout
 from imgbuild.project import MATRIX, Project
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference, parse_repository
+from imgbuild.registry.reference import parse_repository
 from imgbuild.smoke.result import Tested
 from imgbuild.system import process
 from imgbuild.system.reporter import SILENT, Reporter
@@ -314,7 +314,7 @@ def _gate(way: RunContext, job: CiJob, others: Mapping[str, CiJob]) -> None:
 def _tagged(way: RunContext, job: CiJob) -> bool:
     client = Client(plain_http=way.plain_http, origin=True, reporter=way.reporter)
     place = parse_repository(way.registry)
-    found = client.resolve(Reference(place.host, place.name, tag=job.target))
+    found = client.resolve(place.tagged(job.target))
     return found is not None and found.digest == job.digest
 
 

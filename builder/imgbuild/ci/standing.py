@@ -12,7 +12,7 @@ from imgbuild.http.client import Refused
 from imgbuild.plan.seal import Seal
 from imgbuild.registry import referrers
 from imgbuild.registry.client import Client, NotFound
-from imgbuild.registry.reference import Reference, Repository, parse_repository
+from imgbuild.registry.reference import Repository, parse_repository
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 
@@ -34,7 +34,7 @@ def stands(
     place = parse_repository(job.registry)
     try:
         if step == "push":
-            named = Reference(place.host, place.name, digest=job.digest)
+            named = place.with_digest(job.digest)
             return client.resolve(named) is not None
         if step == "sign":
             return _signed(client, place, job.digest)
@@ -58,7 +58,7 @@ def sif_of(client: Client, repository: Repository, target: str, arch: Arch) -> D
     """The manifest of which the SIF of `target` for `arch` is made; "" if there is no SIF."""
     from imgbuild.sif import push
 
-    named = Reference(repository.host, repository.name, tag=push.tag(target, arch))
+    named = repository.tagged(push.tag(target, arch))
     try:
         data = client.manifest(named).data
     except NotFound:

@@ -99,11 +99,11 @@ def verify(
 
 
 def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> ImageSource:
-    from imgbuild.oci.image import in_layout
+    from imgbuild.oci import layout
     from imgbuild.registry.image import InRegistry
 
     if Path(image).is_dir():
-        return in_layout(Path(image))
+        return layout.source(Path(image))
     return InRegistry(*_published.client(image, plain_http, offline=offline))
 
 

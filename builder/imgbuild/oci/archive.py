@@ -17,17 +17,8 @@ from typing import Literal, get_args
 
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci.layout import (
-    BLOBS,
-    CHUNK,
-    INDEX_FILE,
-    MARKER,
-    MARKER_TEXT,
-    REF_NAME,
-    Layout,
-    index_file,
-    read,
-)
+from imgbuild.oci.image import BLOBS, CHUNK, INDEX_FILE
+from imgbuild.oci.layout import MARKER, MARKER_TEXT, REF_NAME, Layout, index_file, read
 from imgbuild.oci.tar import END, Member, MemberKind, header, padding
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Digest
@@ -142,9 +133,8 @@ def _contents(
     for one in chosen.values():
         for descriptor in (one.manifest, one.config, *one.layers):
             blobs[descriptor.digest] = descriptor.size
-    named = codec.to_builtins(top)
     if form == "oci-archive":
-        return {INDEX_FILE: index_file(named, {REF_NAME: tag})}, blobs
+        return {INDEX_FILE: index_file(top, {REF_NAME: tag})}, blobs
     listing = {
         "Config": _path(stored.config.digest),
         "RepoTags": [reference(tag)],
@@ -155,7 +145,7 @@ def _contents(
         REF_NAME: reference(tag).rpartition(":")[2],
     }
     return {
-        INDEX_FILE: index_file(named, annotations),
+        INDEX_FILE: index_file(top, annotations),
         "manifest.json": codec.compact([listing]),
     }, blobs
 

@@ -19,6 +19,9 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 LAYER_GZIP = f"{LAYER}+gzip"
 LAYER_ZSTD = f"{LAYER}+zstd"
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+EMPTY = b"{}"  # the configuration of artifacts that need none
+TITLE = "org.opencontainers.image.title"  # the file name that `oras pull` gives a layer
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -30,6 +33,23 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     platform: dict[str, str | list[str]] = {}
     annotations: dict[str, str] = {}
     artifact_type: str = ""
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A manifest or an index: its bytes and its media type."""
+
+    data: bytes
+    media_type: str
+
+    @property
+    def digest(self) -> Digest:
+        """The digest that names it."""
+        return digest_of(self.data)
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """Its descriptor, without a platform."""
+        return descriptor(self.media_type, self.data)
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
@@ -68,6 +88,12 @@ class Configuration(msgspec.Struct, frozen=True):
     config: dict[str, object] | None = None
     history: tuple[History, ...] = ()
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of the image."""
+        found = (self.config or {}).get("Labels")
+        return {key: str(text) for key, text in found.items()} if isinstance(found, dict) else {}
+
 
 def manifest(
     config: bytes,
@@ -82,22 +108,39 @@ def manifest(
     registry base can be.
     """
     types = media_types or {}
-    return codec.compact(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": descriptor(CONFIG, config),
-            "layers": [
-                {
-                    "mediaType": types.get(layer.digest, LAYER_GZIP),
-                    "digest": layer.digest,
-                    "size": layer.size,
-                }
-                for layer in layers
-            ],
-            **({"annotations": dict(annotations)} if annotations else {}),
-        }
-    )
+    listed = [
+        Descriptor(
+            media_type=types.get(layer.digest, LAYER_GZIP), digest=layer.digest, size=layer.size
+        )
+        for layer in layers
+    ]
+    return manifest_of(descriptor(CONFIG, config), listed, annotations=annotations)
+
+
+def manifest_of(
+    config: Descriptor,
+    layers: Sequence[Descriptor],
+    *,
+    artifact_type: str = "",
+    subject: Descriptor | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> bytes:
+    """A manifest of image-spec 1.1: of an image, or of an artifact that refers to `subject`."""
+    document: dict[str, object] = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": config,
+        "layers": layers,
+    }
+    if artifact_type:
+        document["artifactType"] = artifact_type
+    if subject is not None:
+        document["subject"] = Descriptor(
+            media_type=subject.media_type, digest=subject.digest, size=subject.size
+        )
+    if annotations:
+        document["annotations"] = annotations
+    return codec.compact(document)
 
 
 def index(manifests: Mapping[Arch, bytes]) -> bytes:
@@ -107,19 +150,32 @@ def index(manifests: Mapping[Arch, bytes]) -> bytes:
             "schemaVersion": 2,
             "mediaType": INDEX,
             "manifests": [
-                {**descriptor(MANIFEST, data), "platform": platform(arch)}
-                for arch, data in sorted(manifests.items())
+                descriptor(MANIFEST, data, arch=arch) for arch, data in sorted(manifests.items())
             ],
         }
     )
 
 
-def descriptor(media_type: str, data: bytes) -> dict[str, object]:
-    """The descriptor of the document `data`."""
-    return {"mediaType": media_type, "digest": digest_of(data), "size": len(data)}
+def descriptor(
+    media_type: str,
+    data: bytes,
+    annotations: Mapping[str, str] | None = None,
+    *,
+    arch: Arch | None = None,
+) -> Descriptor:
+    """The descriptor of the blob `data`; with `arch`, for this platform."""
+    return Descriptor(
+        media_type=media_type,
+        digest=digest_of(data),
+        size=len(data),
+        platform=platform(arch) if arch is not None else {},
+        annotations=dict(annotations or {}),
+    )
 
 
-def platform(arch: Arch) -> dict[str, str]:
+def platform(arch: Arch) -> dict[str, str | list[str]]:
     """The platform of `arch`; arm64 has the variant v8, as Docker writes it."""
-    variant = {"variant": "v8"} if arch is Arch.ARM64 else {}
-    return {"architecture": arch.oci, "os": "linux", **variant}
+    found: dict[str, str | list[str]] = {"architecture": arch.oci, "os": "linux"}
+    if arch is Arch.ARM64:
+        found["variant"] = "v8"
+    return found

@@ -1,7 +1,7 @@
-"""Images to read: the documents of one, each checked against its digest, and its layers.
+"""Reads images: the documents of one, each checked against its digest, and its layers.
 
-A `ImageSource` is where an image lies. The folder of an OCI layout and the archives of one, or of
-`docker save`, are here; `registry.image` has images in registries. Nothing is unpacked.
+An `ImageSource` is the place of an image. Here are folders and archives of an OCI layout, and what
+`docker save` writes; `registry.image` has images in registries. Nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci import layout
 from imgbuild.oci.documents import CONFIG, INDEX, Configuration, Descriptor, Index, Manifest
-from imgbuild.oci.layout import BLOBS, INDEX_FILE
 from imgbuild.values import Arch, Digest, digest_of
 
+INDEX_FILE = "index.json"
+BLOBS = "blobs/sha256"
 LISTING = "manifest.json"  # how `docker save` described an image before it wrote layouts
 DOCUMENT_LIMIT = 16 << 20  # bytes; a configuration has some kilobytes
 CHUNK = 1 << 20
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class ImageSource(Protocol):
-    """Where an image lies."""
+    """The place of an image."""
 
     @property
     def name(self) -> str:
@@ -45,13 +45,13 @@ class ImageSource(Protocol):
         """The document that names the image: an index, or its one manifest."""
 
     def document(self, descriptor: Descriptor) -> bytes:
-        """A small document; IntegrityError if its digest is another."""
+        """A small document; IntegrityError if it has another digest."""
 
     def size(self, layer: Descriptor) -> int | None:
         """How many bytes a layer has there; None if it is not there."""
 
     def read(self, layer: Descriptor, advance: Callable[[int], object]) -> None:
-        """Read a layer whole; IntegrityError if its digest is another."""
+        """Read a whole layer; IntegrityError if it has another digest."""
 
 
 class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,12 +68,6 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
     def layers(self) -> tuple[Descriptor, ...]:
         """The layers, bottom first."""
         return self.manifest.layers
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The labels of the configuration."""
-        found = (self.configuration.config or {}).get("Labels")
-        return {key: str(text) for key, text in found.items()} if isinstance(found, dict) else {}
 
     @property
     def blobs(self) -> dict[Digest, int]:
@@ -133,7 +127,7 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
 
 
 class Blob(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a layer lies: a whole file, or a `part` (offset, length) of an archive."""
+    """The place of a layer: a file, or a `part` (offset, length) of an archive."""
 
     path: Path
     size: int
@@ -152,12 +146,6 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 class _Listed(msgspec.Struct, frozen=True, rename="pascal"):
     config: str
     layers: tuple[str, ...]
-
-
-def in_layout(path: Path) -> Folder:
-    """The image in the OCI layout `path`; InputError or IntegrityError as of `layout.read`."""
-    layout.read(path)
-    return Folder(path)
 
 
 def read(path: Path, arch: Arch | None = None) -> Picture:
@@ -192,7 +180,7 @@ def _arches(pictures: list[Picture]) -> str:
 
 
 def _manifests(holder: Holder, entry: Descriptor) -> Iterator[Descriptor]:
-    """The images that `entry` means; what BuildKit attaches to an image is none."""
+    """The images that `entry` names, without BuildKit's attestations."""
     if "vnd.docker.reference.type" in entry.annotations:
         return
     if entry.media_type not in LISTS:
@@ -213,7 +201,7 @@ def _picture(holder: Holder, entry: Descriptor) -> Picture:
 
 
 def _listed(holder: Holder, arch: Arch | None) -> Picture:
-    """The one image of a `docker save` of old, whose files have names and no digests."""
+    """The image in an archive of an older `docker save`, whose files are not named by digests."""
     if not holder.has(LISTING):
         message = f"{holder.path} is no image: it has neither {INDEX_FILE} nor {LISTING}"
         raise InputError(message, hint=HINT)
@@ -239,17 +227,22 @@ class Holder:
         self.path = path
         self.name = str(path)
 
-    @cached_property
+    @property
     def top(self) -> Descriptor:
         """See `ImageSource`."""
+        return msgspec.structs.replace(self.entry, annotations={})
+
+    @cached_property
+    def entry(self) -> Descriptor:
+        """The only entry of `index.json`, with its annotations."""
         entries = _decode(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
         if len(entries) != 1:
             message = f"{self.path}: {INDEX_FILE} names {len(entries)} images"
             raise InputError(message, hint="only layouts of one image are read")
-        return msgspec.structs.replace(entries[0], annotations={})
+        return entries[0]
 
     def place(self, name: str) -> Blob:
-        """Where the file `name` lies; IntegrityError if it is not there."""
+        """The place of the file `name`; IntegrityError if there is none."""
         raise NotImplementedError
 
     def has(self, name: str) -> bool:

@@ -9,34 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
-from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
+from imgbuild.oci.documents import Descriptor, Manifest
+from imgbuild.oci.image import BLOBS, INDEX_FILE, Folder, manifests, platform_image
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest, digest_of
 
 MARKER = "oci-layout"
 MARKER_TEXT = b'{"imageLayoutVersion":"1.0.0"}'
 MARKER_LIMIT = 4096  # bytes; a marker has about thirty
-INDEX_FILE = "index.json"
-BLOBS = "blobs/sha256"
 REF_NAME = "org.opencontainers.image.ref.name"
 TEMPORARY = ".tmp-"
-CHUNK = 1 << 20
 REMEDY = "build it again"
-
-T = TypeVar("T")
 
 
 class _Marker(msgspec.Struct, frozen=True, rename="camel"):
@@ -106,30 +100,27 @@ def write(
     """
     texts = [data for picture in images.values() for data in (picture.config, picture.manifest)]
     layers = {digest: path for one in images.values() for digest, path in one.layers.items()}
-    manifests = {arch: picture.manifest for arch, picture in images.items()}
-    if len(manifests) == 1:
-        ((arch, data),) = manifests.items()
-        top = {
-            **documents.descriptor(documents.MANIFEST, data),
-            "platform": documents.platform(arch),
-        }
+    data_of = {arch: picture.manifest for arch, picture in images.items()}
+    if len(data_of) == 1:
+        ((arch, data),) = data_of.items()
+        top = documents.descriptor(documents.MANIFEST, data, arch=arch)
     else:
-        data = documents.index(manifests)
+        data = documents.index(data_of)
         top = documents.descriptor(documents.INDEX, data)
         texts.append(data)
     named = [
         layer
-        for manifest in manifests.values()
-        for layer in _decode(manifest, Manifest, str(out)).layers
+        for manifest in data_of.values()
+        for layer in codec.decode(manifest, Manifest, file=str(out)).layers
     ]
     placed = [(layer, layers[layer.digest]) for layer in named]
     keep(out, top, texts, placed, name, notes=notes, reporter=reporter)
-    return str(top["digest"])
+    return top.digest
 
 
 def keep(
     out: Path,
-    top: Mapping[str, object],
+    top: Descriptor,
     texts: Iterable[bytes],
     layers: Iterable[tuple[Descriptor, Path]],
     name: str,
@@ -148,9 +139,15 @@ def keep(
         _sweep(out)
 
 
-def index_file(top: Mapping[str, object], annotations: Mapping[str, str]) -> bytes:
+def source(out: Path) -> Folder:
+    """The image in the layout `out`, to read; errors as of `read`."""
+    read(out)
+    return Folder(out)
+
+
+def index_file(top: Descriptor, annotations: dict[str, str]) -> bytes:
     """The bytes of `index.json` for an image whose descriptor is `top`."""
-    entry = {**top, "annotations": annotations}
+    entry = msgspec.structs.replace(top, annotations=annotations)
     return codec.compact({"schemaVersion": 2, "mediaType": documents.INDEX, "manifests": [entry]})
 
 
@@ -160,45 +157,40 @@ def read(out: Path) -> Layout:
     InputError if it is not a layout of version 1.0, IntegrityError if a document or the marker is
     damaged.
     """
-    try:
-        data = (out / INDEX_FILE).read_bytes()
-    except OSError as error:
-        message = f"{out} is not an OCI layout: {INDEX_FILE}: {error.strerror}"
+    folder = Folder(out)
+    if not folder.has(INDEX_FILE):
+        message = f"{out} is not an OCI layout: it has no {INDEX_FILE}"
         hint = "build the target first, or pass the folder of a layout"
-        raise InputError(message, hint=hint) from error
+        raise InputError(message, hint=hint)
     _check_marker(out / MARKER)
-    entries = _decode(data, Index, str(out / INDEX_FILE)).manifests
-    if len(entries) != 1:
-        message = f"{out / INDEX_FILE} has {len(entries)} images (expected one)"
-        raise InputError(message, hint="only layouts with one image are supported")
-    top = entries[0]
-    listed = (
-        (top,)
-        if top.media_type != documents.INDEX
-        else (_decode(_checked(out, top), Index, top.digest).manifests)
-    )
     images = {}
-    for descriptor in listed:
-        manifest = _decode(_checked(out, descriptor), Manifest, descriptor.digest)
-        config = _decode(_checked(out, manifest.config), Configuration, manifest.config.digest)
-        images[_arch(config.architecture, out)] = Stored(
-            manifest=msgspec.structs.replace(descriptor, annotations={}),
-            config=manifest.config,
-            layers=manifest.layers,
-            diff_ids=config.rootfs.diff_ids,
-            settings=config.config or {},
+    for descriptor in manifests(folder):
+        found = platform_image(folder, descriptor)
+        images[found.arch] = Stored(
+            manifest=found.descriptor,
+            config=found.manifest.config,
+            layers=found.layers,
+            diff_ids=found.configuration.rootfs.diff_ids,
+            settings=found.configuration.config or {},
         )
-    notes = {key: text for key, text in top.annotations.items() if key != REF_NAME}
-    name = top.annotations.get(REF_NAME, "")
-    top = msgspec.structs.replace(top, annotations={})
-    return Layout(path=out, name=name, top=top, images=images, notes=notes)
+    annotations = folder.entry.annotations
+    return Layout(
+        path=out,
+        name=annotations.get(REF_NAME, ""),
+        top=folder.top,
+        images=images,
+        notes={key: text for key, text in annotations.items() if key != REF_NAME},
+    )
 
 
 def _check_marker(path: Path) -> None:
-    with _opened(path) as file:
-        data = os.read(file, MARKER_LIMIT)
     try:
-        version = _decode(data, _Marker, str(path)).image_layout_version
+        with path.open("rb") as file:
+            data = file.read(MARKER_LIMIT)
+        version = codec.decode(data, _Marker, file=str(path)).image_layout_version
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise IntegrityError(message, hint=REMEDY) from error
     except InputError as error:
         message = f"{path} is damaged: it has no version of the layout"
         raise IntegrityError(message, hint=REMEDY) from error
@@ -215,19 +207,6 @@ def check(out: Path, digest: Digest) -> bool:
         return False
     layers = (layer for stored in found.images.values() for layer in stored.layers)
     return found.digest == digest and all(has(out, layer.digest, layer.size) for layer in layers)
-
-
-def verify(out: Path) -> Layout:
-    """Read the layout and hash every blob; IntegrityError names the first damaged one."""
-    found = read(out)
-    layers = {layer.digest: layer for stored in found.images.values() for layer in stored.layers}
-    for layer in layers.values():
-        hashed = hashlib.sha256()
-        with _opened(found.blob(layer.digest)) as file:
-            while chunk := os.read(file, CHUNK):
-                hashed.update(chunk)
-        _expect(out, layer.digest, f"sha256:{hashed.hexdigest()}")
-    return found
 
 
 @contextlib.contextmanager
@@ -301,43 +280,3 @@ def has(out: Path, digest: Digest, size: int) -> bool:
 def blob(out: Path, digest: Digest) -> Path:
     """The path of the blob `digest` in the layout `out`."""
     return out / BLOBS / digest.removeprefix("sha256:")
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise IntegrityError(message, hint=REMEDY) from error
-    try:
-        yield file
-    finally:
-        os.close(file)
-
-
-def _checked(out: Path, descriptor: Descriptor) -> bytes:
-    """The bytes of a document; IntegrityError if its digest differs from its name."""
-    path = blob(out, descriptor.digest)
-    with _opened(path) as file:
-        data = os.read(file, descriptor.size + 1)
-    _expect(out, descriptor.digest, digest_of(data))
-    return data
-
-
-def _expect(out: Path, named: Digest, found: Digest) -> None:
-    if found != named:
-        message = f"{out}: blob {named} has the digest {found}"
-        raise IntegrityError(message, hint="remove the folder and build it again")
-
-
-def _decode(data: bytes, kind: type[T], label: str) -> T:
-    return codec.decode(data, kind, file=label, hint=REMEDY)
-
-
-def _arch(name: str, out: Path) -> Arch:
-    try:
-        return Arch.parse(name)
-    except ValueError as error:
-        message = f"{out} has an image for an unsupported architecture: {name}"
-        raise InputError(message) from error

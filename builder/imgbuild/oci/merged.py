@@ -78,8 +78,8 @@ class Merged:
     ) -> None:
         """Apply the members of one layer.
 
-        `advance` is told how many bytes of content went by. `also` is asked for each file by its
-        path ("/etc/passwd") whether somebody else wants to be fed its content.
+        `advance` is called with the bytes of content read. `also` gets the path of each file
+        ("/etc/passwd") and returns a function that is called with its content, or None.
         """
         self._begin()
         for entry in reader:
@@ -95,7 +95,7 @@ class Merged:
             self._apply(entry)
 
     def find(self, path: str) -> Node | None:
-        """What lies at `path`, links among its folders followed, its last part not."""
+        """The node at `path`; links are followed in its folders, but not in its last part."""
         *above, last = _parts(path) or ("",)
         folder = self._walk(tuple(above), make=False)
         return (folder[-1].children or {}).get(last) if folder else None
@@ -184,7 +184,7 @@ class Merged:
                 self._hide(below, name)
 
     def _hide(self, siblings: dict[str, Node], name: str) -> None:
-        """Take away what lower layers had under `name`; what this layer wrote stays."""
+        """Remove what lower layers have under `name`; what this layer wrote stays."""
         node = siblings[name]
         for child in list(node.children or ()):
             self._hide(node.children or {}, child)
@@ -238,7 +238,7 @@ class Merged:
 
 
 def shown(text: str) -> str:
-    """A path as text that every output takes: bytes that are no UTF-8 are escaped."""
+    """A path as valid text: bytes that are not UTF-8 are escaped."""
     return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 

@@ -102,7 +102,7 @@ class Reader:
             yield self._entry(info, extended)
 
     def content(self) -> Iterator[bytes]:
-        """What is left of the content of the member that was just given."""
+        """The rest of the content of the current member."""
         while self._left:
             chunk = self._read(min(CHUNK, self._left))
             self._left -= len(chunk)

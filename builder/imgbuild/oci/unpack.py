@@ -86,7 +86,7 @@ class _Writer:
                 self._hide(self._tree.place(path, make=False))
 
     def _hide(self, place: Parts) -> None:
-        """Take away what lower layers have there; what this layer wrote stays."""
+        """Remove what lower layers have there; what this layer wrote stays."""
         if place not in self._own:
             self._remove(place, make=False)
         elif self._tree.is_folder(place):
@@ -182,7 +182,7 @@ class _Writer:
 
 
 def _settle(tree: RootFolder, folders: Folders) -> None:
-    """Give folders their mode and time, deepest first; passes over those that are gone by now."""
+    """Set mode and time of folders, deepest first; skips those that no longer exist."""
     for parts, (mode, mtime) in sorted(folders.items(), reverse=True):
         with contextlib.suppress(FileNotFoundError, IntegrityError):
             here = Path(f"/proc/self/fd/{tree.folder(parts, make=False)}")

@@ -1,8 +1,8 @@
 """Finds and deletes manifests that no lock or seal of the recent revisions names.
 
-Kept is what a seal or a lock names, what the policy says, and all that imgbuild did not make for
-this project; with everything that a kept index lists or that belongs to what is kept. A registry
-deletes manifests alone: their blobs go when its own garbage collection has run.
+Kept are manifests that a seal or a lock names, those that the policy keeps, and all that imgbuild
+did not make for this project, together with what they list and what is attached to them. A registry
+deletes only manifests: its own garbage collection deletes the blobs.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ import collections
 import datetime
 import enum
 import fnmatch
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.publish import scan
 from imgbuild.publish.scan import ManifestKind, StoredManifest
+from imgbuild.publish.tag import DATED, by_digest
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Bytes, Digest
 
 if TYPE_CHECKING:
     from imgbuild.registry.client import Client
 
-DATED = re.compile(r".*-(\d{8})")
 AFTER = (
     "the bytes are freed by the registry's own garbage collection; of docker-registry, while nobody"
     " pushes: docker-registry garbage-collect CONFIG.yml"
@@ -88,9 +86,9 @@ class Garbage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repository comes to. `size` counts each blob of the garbage once.
+    """The garbage of a repository. `size` counts each of its blobs once.
 
-    `deleted`: the garbage is gone, and what is named here is what went.
+    `deleted`: `garbage` has been deleted.
     """
 
     repository: str
@@ -104,7 +102,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     repository: Repository, held: Mapping[Digest, StoredManifest], known: Named, policy: KeepPolicy
 ) -> Sweep:
-    """What of `held` is garbage. Nothing is asked of the registry and nothing deleted."""
+    """What of `held` is garbage. Sends no request and deletes nothing."""
     kept = {
         digest: reason
         for digest in held
@@ -127,11 +125,11 @@ def judge(
 def delete(
     sweep: Sweep, held: Mapping[Digest, StoredManifest], repository: Repository, client: Client
 ) -> Sweep:
-    """Delete the garbage of `sweep`, what lists before what is listed; what was deleted.
+    """Delete the garbage of `sweep`, indexes before their manifests; returns what was deleted.
 
-    What has got a tag since `held` was read, as by a push of an older lock, is left alone.
+    Kept is what has been tagged since `held` was read, for example by a push of an older lock.
     """
-    tags = scan.tags(repository, client)
+    tags = by_digest(client, repository, client.tags(repository))
     gone: list[Garbage] = []
     total = sum(len(entry.manifests) for entry in sweep.garbage)
     with client.reporter.progress(f"deleting from {repository}", total, unit="manifests") as bar:
@@ -163,7 +161,7 @@ def delete(
 def _reason(
     item: StoredManifest, held: Mapping[Digest, StoredManifest], known: Named, policy: KeepPolicy
 ) -> Reason | None:
-    """Why `item` is kept for its own sake; None if only another thing could keep it."""
+    """Why `item` itself is kept; None if only another manifest could keep it."""
     if item.digest in known.digests or any(each in known.digests for each in item.subjects):
         return Reason.NAMED
     if any(tag in known.tags for tag in item.tags) or _matches(item.tags, policy.keep_tags):
@@ -190,7 +188,7 @@ def _matches(tags: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 def _is_ours(item: StoredManifest, held: Mapping[Digest, StoredManifest], known: Named) -> bool:
-    """Whether it was made for this project: a seal named it once, or it says so itself."""
+    """Whether it was made for this project: a seal named it once, or its target is known."""
     if item.digest in known.ever or item.target in known.targets:
         return True
     children = [held[child] for child in item.children if child in held]
@@ -198,7 +196,7 @@ def _is_ours(item: StoredManifest, held: Mapping[Digest, StoredManifest], known:
 
 
 def _is_part(item: StoredManifest, held: Mapping[Digest, StoredManifest], known: Named) -> bool:
-    """Whether what no seal ever named is a part of what one names, as an image's base alone is."""
+    """Whether it is a part of a named image, for example its base."""
     if item.kind is ManifestKind.INDEX:
         children = [held[child] for child in item.children if child in held]
         return bool(children) and all(_is_part(child, held, known) for child in children)
@@ -221,7 +219,7 @@ def _dated(item: StoredManifest) -> int:
 
 
 def _day(text: str) -> int:
-    """The last second of a day, YYYYMMDD; 0 for what is none."""
+    """The last second of a day, YYYYMMDD; 0 for an invalid one."""
     try:
         day = datetime.datetime.strptime(text, "%Y%m%d").replace(tzinfo=datetime.UTC)
     except ValueError:

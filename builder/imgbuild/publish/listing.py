@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
-from imgbuild.http.client import Refused
-from imgbuild.oci.documents import Descriptor
-from imgbuild.registry.client import Client
+from imgbuild.publish import tag
+from imgbuild.publish.scan import BELONGS
+from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.image import RegistryImage, read
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.reference import Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Bytes, Digest
 
 THREADS = 8
-ATTACHED = re.compile(r"sha256-[0-9a-f]{64}(\..*)?")  # tags by which other things are attached
-DATED = re.compile(r".+-(\d{8})")
 TARGET = "dev.imgbuild.target"
 VERSION = "dev.imgbuild.version."
 
@@ -87,15 +84,8 @@ def repositories(client: Client, host: str) -> list[Repository]:
 
 
 def _images(client: Client, place: Repository) -> list[tuple[ListedTag, RegistryImage | None]]:
-    names = [name for name in client.tags(place) if not ATTACHED.fullmatch(name)]
-
-    def _resolve(name: str, _: Stop) -> Descriptor | None:
-        return client.resolve(Reference(place.host, place.name, tag=name))
-
-    tagged: dict[Digest, list[str]] = {}
-    for name, found in zip(names, each(names, _resolve, threads=THREADS), strict=True):
-        if found is not None:  # it may be gone by now
-            tagged.setdefault(found.digest, []).append(name)
+    names = [name for name in client.tags(place) if not BELONGS.fullmatch(name)]
+    tagged = tag.by_digest(client, place, names)
 
     def _read(digest: Digest, _: Stop) -> tuple[ListedTag, RegistryImage | None]:
         return _entry(client, place, digest, tagged[digest])
@@ -104,20 +94,15 @@ def _images(client: Client, place: Repository) -> list[tuple[ListedTag, Registry
 
 
 def _entry(
-    client: Client, place: Repository, digest: Digest, names: Sequence[str]
+    client: Client, place: Repository, digest: Digest, tags: tuple[str, ...]
 ) -> tuple[ListedTag, RegistryImage | None]:
-    tags = tuple(sorted(names))
     entry = ListedTag(repository=str(place), digest=digest, tags=tags)
     try:
-        found = read(client, Reference(place.host, place.name, digest=digest))
-    except (InputError, IntegrityError) as error:
+        found = read(client, place.with_digest(digest))
+    except (InputError, IntegrityError, NotFound) as error:
         return msgspec.structs.replace(entry, other=error.message), None
-    except Refused as error:  # it went since its tag was read, or a part of it is lost
-        if error.status != 404:
-            raise
-        return msgspec.structs.replace(entry, other=error.message), None
-    labels = next(iter(found.images.values())).labels
-    dates = (match[1] for name in tags if (match := DATED.fullmatch(name)))
+    labels = next(iter(found.images.values())).configuration.labels
+    dates = (match[1] for name in tags if (match := tag.DATED.fullmatch(name)))
     listed = msgspec.structs.replace(
         entry,
         dates=tuple(sorted(dates)),

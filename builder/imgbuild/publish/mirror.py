@@ -1,7 +1,7 @@
-"""Fills a mirror with the inputs of locks, and reports what it holds.
+"""Uploads the inputs of locks to a mirror, and reports what the mirror has.
 
-A blob is put once, however many targets have it; an artifact is put when all its blobs are there,
-and its tags last.
+A blob is uploaded once, even if several targets need it; an artifact is uploaded after all its
+blobs, and its tags last.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import RegistryLayer
-from imgbuild.oci.documents import MANIFEST
+from imgbuild.oci.documents import EMPTY, MANIFEST
 from imgbuild.plan.plan import RegistryRecipe
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.reference import Repository
 from imgbuild.system import threads
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.threads import Stop
@@ -45,8 +45,8 @@ class LockedInputs(msgspec.Struct, frozen=True, kw_only=True):
 class MirrorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a target's inputs on one architecture a mirror has; `lacking` are file names.
 
-    `tagged` says whether its artifact is there too, by the tag that stays with these inputs: the
-    registry's own garbage collection would take the files else.
+    `tagged`: its artifact has the permanent `tag`. Without it the registry's garbage collection
+    would delete the files.
     """
 
     target: str
@@ -61,9 +61,9 @@ class MirrorStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorPush(msgspec.Struct, frozen=True, kw_only=True):
-    """What a push came to. `sent` and `sent_size` are what the mirror lacked, `fetched` the cache.
+    """The result of a push: files and bytes in total, and what the mirror lacked (`sent`).
 
-    Of a dry run nothing was sent, and it says what would be.
+    `fetched` files were not in the cache. After a dry run, what would be sent and fetched.
     """
 
     mirror: str
@@ -93,9 +93,10 @@ def push(
     dry_run: bool = False,
     drop: bool = False,
 ) -> MirrorPush:
-    """Put all inputs of `parts` into `repository` that are not there.
+    """Upload all inputs of `parts` that `repository` lacks.
 
-    What the store lacks is fetched as for a build, and leaves it again with `drop`.
+    Files that are not in the cache are fetched as for a build; with `drop` they are removed from it
+    after the upload.
     """
     everything = _union(parts)
     there = _there(everything, repository, client)
@@ -152,7 +153,7 @@ def _held(
     items = mirror_items.inputs(part.lock, part.arch)
     data = mirror_items.artifact(part.lock, part.arch)
     digest, tag = digest_of(data), mirror_items.tags(part.lock, part.arch, data)[0]
-    found = client.resolve(Reference(repository.host, repository.name, tag=tag))
+    found = client.resolve(repository.tagged(tag))
     lacking = [item for item in items if item.digest not in there]
     return MirrorStatus(
         target=part.lock.target,
@@ -195,7 +196,7 @@ def _fill(
 
 
 def _gather(lock: Lock, lacking: Sequence[Input], inputs: Inputs) -> None:
-    """Have `lacking` in the store, from wherever a build would have them."""
+    """Fetch `lacking` into the cache, from the same sources as a build."""
     due = {item.sha256 for item in lacking if not item.layer}
     due -= added_files(lock, due, inputs.matrix, inputs.store)
     blobs = [
@@ -221,24 +222,22 @@ def _send(
 ) -> None:
     from imgbuild.registry.client import file_source
 
-    def _advance(amount: int) -> None:
-        stop.check()
-        bar.advance(amount)
-
     store = inputs.store
     path = store.blob(item.digest) if item.layer else store.file(item.sha256)
     if path is None:
-        message = f"{item.file} left the cache {store.root} while it was in use"
+        message = f"{item.file} was removed from the cache {store.root} while it was in use"
         raise IntegrityError(message, hint="run the same command again")
     try:
-        client.upload(repository, file_source(path, item.digest, item.size), advance=_advance)
+        client.upload(
+            repository, file_source(path, item.digest, item.size), advance=stop.checked(bar.advance)
+        )
     except IntegrityError:
         _refuse_damaged(path, item, store)
         raise
 
 
 def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
-    """Take a file out of the cache that is not what its name says; IntegrityError then."""
+    """If a file's content differs from its name, remove it from the cache; IntegrityError."""
     with path.open("rb") as file:
         intact = hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
     if not intact:
@@ -253,13 +252,13 @@ def _in_store(item: Input, inputs: Inputs) -> bool:
 
 
 def _settle(parts: Iterable[LockedInputs], repository: Repository, client: Client) -> None:
-    """Put the artifacts, each under the tag that stays and then under the target's newest."""
+    """Upload the artifacts, each with its permanent tag, then with the target's newest tag."""
     from imgbuild.registry.client import bytes_source
 
-    client.upload(repository, bytes_source(mirror_items.EMPTY))
+    client.upload(repository, bytes_source(EMPTY))
     for part in parts:
         data = mirror_items.artifact(part.lock, part.arch)
         for tag in mirror_items.tags(part.lock, part.arch, data):
-            found = client.resolve(Reference(repository.host, repository.name, tag=tag))
+            found = client.resolve(repository.tagged(tag))
             if found is None or found.digest != digest_of(data):
                 client.put_manifest(repository, data, MANIFEST, tag=tag)

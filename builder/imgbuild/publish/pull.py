@@ -1,7 +1,7 @@
 """Pulls an image from a registry into an OCI layout on disk, with its digest unchanged.
 
-Layers that the cache has are linked; others are downloaded into it, and a download that ends early
-goes on from its last byte. Every blob is checked against its digest.
+Layers that the cache has are linked; others are downloaded into it, and an interrupted download
+continues from its last byte. Every blob is checked against its digest.
 """
 
 from __future__ import annotations
@@ -66,12 +66,11 @@ def pull(
     )
 
 
-def _top(found: RegistryImage) -> dict[str, object]:
-    entry = documents.descriptor(found.top.media_type, found.top.data)
+def _top(found: RegistryImage) -> Descriptor:
     if found.top.media_type == documents.INDEX:
-        return entry
+        return found.top.descriptor
     (arch,) = found.images
-    return {**entry, "platform": documents.platform(arch)}
+    return documents.descriptor(found.top.media_type, found.top.data, arch=arch)
 
 
 def name(reference: Reference) -> str:
@@ -111,17 +110,13 @@ def _download(
     bar: ProgressBar,
     stop: Stop,
 ) -> Path:
-    def _advance(amount: int) -> None:
-        stop.check()
-        bar.advance(amount)
-
     with store.partial(layer.digest.removeprefix("sha256:"), stop=stop) as partial:
         found = store.blob(layer.digest)
-        if found is not None:  # another process was faster
+        if found is not None:  # another process has downloaded it
             bar.advance(layer.size)
             return found
         if partial is None:
             raise Stopped
         with files.plain_errors(store.root):
-            client.download(reference.repository, layer, partial, _advance)
+            client.download(reference.repository, layer, partial, stop.checked(bar.advance))
             return store.add_blob(partial, layer.digest)

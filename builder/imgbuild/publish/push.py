@@ -1,10 +1,10 @@
-"""From sealed locks to a repository of a registry: what it lacks is made and sent, no more.
+"""Pushes sealed locks to a repository: makes and uploads only what the repository lacks.
 
 survey (HEAD) → mount → assemble what is left → upload → manifests → what is attached → signatures
 → tags
 
-Digests come from the lock, so what the registry has is neither built nor downloaded. A tag is put
-when everything below it is there: a push that ends early leaves blobs, and the next one goes on.
+Digests come from the lock, so what the registry has is neither built nor downloaded. Tags are put
+last: a push that ends early leaves blobs, which the next push uses.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import msgspec
 from imgbuild.assemble import layout as building
 from imgbuild.assemble import published_layers
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.attest import attachments
+from imgbuild.attest import attachments, bundle
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock import published
 from imgbuild.oci import layout
+from imgbuild.oci.documents import Document
 from imgbuild.plan import current
 from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.project import Project
 from imgbuild.publish import tag
-from imgbuild.publish.push_plan import PlannedBlob, PlannedDocument, PushPlan, push_plan
+from imgbuild.publish.push_plan import PlannedBlob, PushPlan, push_plan
 from imgbuild.publish.tag import Tag
 from imgbuild.registry.client import (
     BlobSource,
     Client,
-    Fetched,
     NotFound,
     UploadOutcome,
     bytes_source,
     file_source,
 )
-from imgbuild.registry.reference import Reference, Repository, parse, parse_repository
+from imgbuild.registry.reference import Repository, parse, parse_repository
 from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
@@ -78,7 +78,7 @@ class PushedBlob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a push goes and how it works. `mounts` are other repositories of the same registry.
+    """Target and options of a push. `mounts` are other repositories of the same registry.
 
     `attach`: SBOMs, provenance and the lock are put beside the image; with a `key` it
     is signed.
@@ -115,7 +115,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
 def plans(
     session: Session, selected: Sequence[Selected], *, date: datetime.date, only_base: bool
 ) -> list[PushPlan]:
-    """What pushing the `selected` targets means; LockStale if the lock of one is out of date."""
+    """The plans of the `selected` targets; LockStale if the lock of one is out of date."""
     found = []
     for item in selected:
         lock, sealed = current.read_current(session.project, session.matrix, item.name)
@@ -134,7 +134,7 @@ def work(
     key: PrivateKey | None,
     reporter: Reporter = SILENT,
 ) -> PushContext:
-    """How to push to `repository`; InputError if layers are to be mounted from another registry."""
+    """The context of pushes to `repository`; InputError for a mount from another registry."""
     named = [parse_repository(text) for text in mounts]
     for other in named:
         if other.host != repository.host:
@@ -209,14 +209,14 @@ def _is_there(work: PushContext, blob: PlannedBlob) -> bool:
 
 
 def _lies_in(work: PushContext, other: Repository, blob: PlannedBlob) -> bool:
-    """Whether another repository has a blob; one that may not be read is as good as none."""
+    """Whether another repository has a blob; False if it cannot be read."""
     with contextlib.suppress(FetchFailed):
         return work.client.has(other, blob.digest) == blob.size
     return False
 
 
 def dry_run(work: PushContext, plans: Sequence[PushPlan]) -> list[Pushed]:
-    """What pushing `plans`, in this order, would move; nothing is sent or made."""
+    """What pushing `plans`, in this order, would upload; nothing is uploaded or made."""
     made, sent = [], set[Digest]()
     for plan in plans:
         rows = survey(work, plan, sent)
@@ -226,26 +226,25 @@ def dry_run(work: PushContext, plans: Sequence[PushPlan]) -> list[Pushed]:
 
 
 def push(work: PushContext, plan: PushPlan) -> Pushed:
-    """Bring everything of `plan` into the repository, then its tags.
+    """Push `plan`: its blobs and documents, then its tags.
 
-    Whatever ends it early, no tag names an image of which a part is missing.
+    If it ends early, no tag names an incomplete image.
     """
     with work.client.reporter.step(f"pushing {plan.target} to {work.repository}"):
-        rows = _mounted(work, plan, survey(work, plan))
+        rows = _mounted(work, survey(work, plan))
         rows = _sent(work, plan, rows)
         for paper in plan.papers:
             _put(work, paper)
         # Where a registry knows no referrers, their list is a tag that two writers would share;
         # manifests of an image belong to its index and, with --arch, to a push of their own.
         with work.inputs.store.exclusive(f"attach-{work.repository}"):
-            attached, signed = _attached(work, plan), _signed(work, plan)
+            attached, signed = _beside(work, plan)
         top = plan.top
         if any(row.state is BlobState.SENT for row in rows):
-            # That took its time: what was there at first may have been collected as garbage.
-            whole = Fetched(data=top.data, media_type=top.media_type, digest=top.digest)
-            tag.refuse_broken(work.client, work.repository, whole)
+            # Uploads take time: garbage collection may have deleted what was there at first.
+            tag.refuse_broken(work.client, work.repository, top)
         tags = tuple(
-            tag.put(work.client, work.repository, top.data, top.media_type, top.digest, name)
+            tag.put(work.client, work.repository, top, name)
             for name in (plan.tags if work.tag else ())
         )
     done = _pushed(work, plan, rows, BlobState.SENT, tags)
@@ -253,36 +252,28 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
     return msgspec.structs.replace(done, attached=attached, signed=signed)
 
 
-def _attached(work: PushContext, plan: PushPlan) -> tuple[Digest, ...]:
-    """Put beside the image what is known of it; a base alone is none that a lock describes."""
-    if not work.attach or plan.only_base:
-        return ()
-    found = attachments.attach_all(
-        work.client, work.repository, plan.lock, plan.sealed, work.project, arches=plan.arches
-    )
-    return tuple(one.digest for one in found)
+def _beside(work: PushContext, plan: PushPlan) -> tuple[tuple[Digest, ...], tuple[Digest, ...]]:
+    """Attach and sign what the lock says of the image: digests of artifacts, of signed manifests.
 
-
-def _signed(work: PushContext, plan: PushPlan) -> tuple[Digest, ...]:
-    if work.key is None or plan.only_base:
-        return ()
+    Nothing for a base alone, which no lock describes. LockStale if the project has another lock
+    by now.
+    """
+    if plan.only_base or not (work.attach or work.key):
+        return (), ()
+    own = bundle.of(plan.lock, plan.sealed, work.project)
+    about = (work.client, work.repository, own, work.project, plan.arches)
+    attached = attachments.attach_all(*about) if work.attach else ()
+    if work.key is None:
+        return attached, ()
     from imgbuild.attest.signing import pushed  # loads cryptography
 
-    found = pushed.sign_pushed(
-        work.client,
-        work.repository,
-        plan.lock,
-        plan.sealed,
-        work.project,
-        work.key,
-        arches=plan.arches,
-    )
-    return tuple(one.digest for one in found)
+    signed = pushed.sign_pushed(*about, work.key)
+    return attached, tuple(one.digest for one in signed)
 
 
-def _put(work: PushContext, paper: PlannedDocument) -> None:
+def _put(work: PushContext, paper: Document) -> None:
     """Put a document by its digest, unless it is there; what is there is read and checked."""
-    place = Reference(work.repository.host, work.repository.name, digest=paper.digest)
+    place = work.repository.with_digest(paper.digest)
     try:
         work.client.manifest(place)
     except NotFound:
@@ -290,9 +281,7 @@ def _put(work: PushContext, paper: PlannedDocument) -> None:
         work.client.manifest(place)
 
 
-def _mounted(
-    work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]
-) -> tuple[PushedBlob, ...]:
+def _mounted(work: PushContext, rows: Sequence[PushedBlob]) -> tuple[PushedBlob, ...]:
     """`rows` after mounting what can be; what the registry does not mount is lacking then."""
 
     def _mount(row: PushedBlob, _: Stop) -> PushedBlob:
@@ -331,12 +320,7 @@ def _upload(work: PushContext, source: BlobSource, bar: ProgressBar, stop: Stop)
     """Send one blob; of several processes that have the same to send, one does."""
     with work.inputs.store.exclusive(f"push-{work.repository}-{source.digest}"):
         stop.check()
-
-        def _advance(amount: int) -> None:
-            stop.check()
-            bar.advance(amount)
-
-        return work.client.upload(work.repository, source, advance=_advance)
+        return work.client.upload(work.repository, source, advance=stop.checked(bar.advance))
 
 
 def _sources(

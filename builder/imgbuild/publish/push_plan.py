@@ -9,7 +9,7 @@ import msgspec
 
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import documents
-from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.documents import Document
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import Layer, base_of, plan
 from imgbuild.plan.seal import ImageDocuments, Seal
@@ -30,27 +30,10 @@ class PlannedBlob(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes = b""
 
 
-class PlannedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest or an index, as bytes."""
-
-    media_type: str
-    data: bytes
-
-    @property
-    def digest(self) -> Digest:
-        """The digest by which it is put."""
-        return digest_of(self.data)
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """What another document says of it."""
-        return Descriptor(media_type=self.media_type, digest=self.digest, size=len(self.data))
-
-
 class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One target on its way: each blob once, bottom layers first; manifests; what the tags name.
+    """What a push of one target uploads: each blob once, bottom layers first; manifests; tags.
 
-    `only_base`: not its image but its base's layers as one.
+    `top` is what the tags name. `only_base`: an image of only the base's layers.
     """
 
     target: str
@@ -59,13 +42,13 @@ class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
     arches: tuple[Arch, ...]
     only_base: bool
     blobs: tuple[PlannedBlob, ...]
-    manifests: tuple[PlannedDocument, ...]
-    top: PlannedDocument
+    manifests: tuple[Document, ...]
+    top: Document
     tags: tuple[str, ...]
 
     @property
-    def papers(self) -> tuple[PlannedDocument, ...]:
-        """All documents, those first that others name."""
+    def papers(self) -> tuple[Document, ...]:
+        """All documents, the index last."""
         return self.manifests if self.top in self.manifests else (*self.manifests, self.top)
 
 
@@ -77,7 +60,7 @@ def push_plan(
     date: datetime.date,
     only_base: bool = False,
 ) -> PushPlan:
-    """What pushing `lock` on `arches` means; with `only_base`, its base's layers as an image.
+    """The plan of a push of `lock` on `arches`; with `only_base`, of only its base's layers.
 
     The tags are the target's name, and the same with the date. An image that is not the whole
     target says so in its tags, so that it never takes the place of the whole.
@@ -91,11 +74,8 @@ def push_plan(
         for arch, planned in plans.items()
     }
     manifests = {arch: document.manifest for arch, document in made.items()}
-    papers = tuple(
-        PlannedDocument(media_type=documents.MANIFEST, data=manifest)
-        for manifest in manifests.values()
-    )
-    index = PlannedDocument(media_type=documents.INDEX, data=documents.index(manifests))
+    papers = tuple(Document(manifest, documents.MANIFEST) for manifest in manifests.values())
+    index = Document(documents.index(manifests), documents.INDEX)
     some = set(arches) != set(sealed.arch)
     words = [lock.target, *([BASE] if only_base else []), *(sorted(arches) if some else [])]
     stable = "-".join(words)

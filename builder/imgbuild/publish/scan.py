@@ -15,17 +15,17 @@ import msgspec
 from imgbuild import codec
 from imgbuild.assemble import mirror_items
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.oci.documents import Descriptor
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.oci.documents import Configuration, Descriptor, Document
+from imgbuild.publish import tag
+from imgbuild.registry.reference import Repository
 from imgbuild.system import threads
 from imgbuild.values import Bytes, Digest
 
 if TYPE_CHECKING:
-    from imgbuild.registry.client import Client, Fetched
+    from imgbuild.registry.client import Client
     from imgbuild.system.threads import Stop
 
 THREADS = 8
-LABEL = "dev.imgbuild.target"
 # Tags that belong to the image whose digest they name: the referrers of registries without that
 # part of the API, and signatures, attestations and SBOMs as cosign tags them.
 BELONGS = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
@@ -42,9 +42,9 @@ class ManifestKind(enum.StrEnum):
 
 
 class StoredManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest or index as it lies there. `blobs` are `config` and layers with their sizes.
+    """A manifest or index in a repository. `blobs` are `config` and layers with their sizes.
 
-    `subjects` are the images that it belongs to; `target` is whose of imgbuild's it says it is.
+    `subjects` are the images that it belongs to; `target` is the target of imgbuild that it states.
     """
 
     digest: Digest
@@ -70,14 +70,6 @@ class _Document(msgspec.Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] = {}
 
 
-class _Running(msgspec.Struct, frozen=True):
-    labels: dict[str, str] | None = msgspec.field(name="Labels", default=None)
-
-
-class _Labelled(msgspec.Struct, frozen=True):
-    config: _Running | None = None
-
-
 def scan(
     repository: Repository, client: Client, known: Collection[Digest]
 ) -> dict[Digest, StoredManifest]:
@@ -85,7 +77,7 @@ def scan(
 
     FetchFailed if there is no such repository or it does not answer.
     """
-    named = tags(repository, client)
+    named = tag.by_digest(client, repository, client.tags(repository))
     found: dict[Digest, StoredManifest] = {}
     due = {*named, *_untagged(repository, client, set(known) - named.keys())}
     while due:
@@ -102,28 +94,13 @@ def scan(
     return found
 
 
-def tags(repository: Repository, client: Client) -> dict[Digest, tuple[str, ...]]:
-    """Digest → its tags, now."""
-    names = sorted(client.tags(repository))
-
-    def _resolve(tag: str, _: Stop) -> Digest | None:
-        named = client.resolve(Reference(repository.host, repository.name, tag=tag))
-        return named.digest if named is not None else None  # removed meanwhile
-
-    found: dict[Digest, tuple[str, ...]] = {}
-    for name, digest in zip(names, threads.each(names, _resolve, threads=THREADS), strict=True):
-        if digest is not None:
-            found[digest] = (*found.get(digest, ()), name)
-    return found
-
-
 def _untagged(
     repository: Repository, client: Client, digests: Collection[Digest]
 ) -> Iterable[Digest]:
     """Those of `digests` that are manifests there."""
 
     def _ask(digest: Digest, _: Stop) -> Digest | None:
-        reference = Reference(repository.host, repository.name, digest=digest)
+        reference = repository.with_digest(digest)
         return digest if client.resolve(reference) is not None else None
 
     found = threads.each(sorted(digests), _ask, threads=THREADS)
@@ -136,26 +113,26 @@ def _read(
     """The manifest `digest`, None if an index names what is not there; and its referrers."""
     from imgbuild.registry.client import NotFound
 
-    reference = Reference(repository.host, repository.name, digest=digest)
+    reference = repository.with_digest(digest)
     try:
         fetched = client.manifest(reference)
     except NotFound:
         if tags:  # what it names is not known then, and nothing of it may be taken for garbage
             raise
-        client.reporter.warn(f"{reference} is named in {repository} and does not lie there")
+        client.reporter.warn(f"{reference} is named in {repository} but is not there")
         return None, ()
     referrers = tuple(item.digest for item in client.referrers(repository, digest))
     return _manifest(repository, client, fetched, tags), referrers
 
 
 def _manifest(
-    repository: Repository, client: Client, fetched: Fetched, tags: Sequence[str]
+    repository: Repository, client: Client, fetched: Document, tags: Sequence[str]
 ) -> StoredManifest:
     document = codec.decode(
         fetched.data, _Document, file=f"{repository}@{fetched.digest}", what="manifest"
     )
     subjects = {
-        f"sha256:{match[1]}" for tag in tags if (match := BELONGS.fullmatch(tag)) is not None
+        f"sha256:{match[1]}" for name in tags if (match := BELONGS.fullmatch(name)) is not None
     }
     if document.subject is not None:
         subjects.add(document.subject.digest)
@@ -195,12 +172,11 @@ def _kind(document: _Document, *, attached: bool) -> ManifestKind:
 
 
 def _label(repository: Repository, client: Client, config: Descriptor) -> str:
-    """The target that an image says it is; empty for an image of others."""
+    """The target in the labels of an image; empty for images of other tools."""
     try:
         data = client.blob(repository, config)
-        found = codec.decode(data, _Labelled, file=f"{repository}@{config.digest}")
+        found = codec.decode(data, Configuration, file=f"{repository}@{config.digest}")
     except (FetchFailed, InputError) as error:  # not an image's configuration: not ours
         client.reporter.detail(error.message)
         return ""
-    labels = (found.config.labels if found.config is not None else None) or {}
-    return labels.get(LABEL, "")
+    return found.labels.get(mirror_items.TARGET, "")

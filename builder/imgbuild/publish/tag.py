@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci import documents
-from imgbuild.oci.documents import Descriptor, Index, Manifest
-from imgbuild.registry.client import Client, Fetched
+from imgbuild.oci.documents import Descriptor, Document, Index, Manifest
+from imgbuild.oci.image import LISTS
+from imgbuild.registry.client import Client
 from imgbuild.registry.reference import TAG, Reference, Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Digest
 
-INDEXES = (documents.INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
 THREADS = 8
+DATED = re.compile(r".+-(\d{8})")  # the tag of a push, with its day
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True):
-    """A tag and what it named before it was put: nothing (""), another digest, or the same."""
+    """A tag, and the digest that it had before: none (""), another, or the same."""
 
     name: str
     digest: Digest
@@ -37,18 +38,30 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} (was {self.before})" if self.before else f"{self.name} (new)"
 
 
-def put(
-    client: Client, repository: Repository, data: bytes, media_type: str, digest: Digest, name: str
-) -> Tag:
-    """Let the tag `name` name the document `data`; nothing is sent where it does so already."""
-    before = client.resolve(Reference(repository.host, repository.name, tag=name))
+def by_digest(
+    client: Client, repository: Repository, names: Iterable[str]
+) -> dict[Digest, tuple[str, ...]]:
+    """What the tags `names` name now, with its tags in order; without tags that are gone."""
+    order = sorted(names)
+    named = each(order, lambda name, _: client.resolve(repository.tagged(name)), threads=THREADS)
+    found: dict[Digest, tuple[str, ...]] = {}
+    for name, descriptor in zip(order, named, strict=True):
+        if descriptor is not None:
+            found[descriptor.digest] = (*found.get(descriptor.digest, ()), name)
+    return found
+
+
+def put(client: Client, repository: Repository, document: Document, name: str) -> Tag:
+    """Put the tag `name` on `document`, unless it is there already."""
+    digest = document.digest
+    before = client.resolve(repository.tagged(name))
     if before is None or before.digest != digest:
-        client.put_manifest(repository, data, media_type, tag=name)
+        client.put_manifest(repository, document.data, document.media_type, tag=name)
     return Tag(name=name, digest=digest, before=before.digest if before else "")
 
 
 def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag, ...]:
-    """Let the tags `names` name the image `reference`, which must be whole.
+    """Put the tags `names` on the image `reference`, which must be complete.
 
     InputError for a name that is no tag, NotFound if there is no such image, IntegrityError if a
     part of it is not there.
@@ -61,17 +74,15 @@ def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag
     found = client.manifest(reference)
     refuse_broken(client, reference.repository, found)
     repository = reference.repository
-    return tuple(
-        put(client, repository, found.data, found.media_type, found.digest, name) for name in names
-    )
+    return tuple(put(client, repository, found, name) for name in names)
 
 
-def refuse_broken(client: Client, repository: Repository, top: Fetched) -> None:
+def refuse_broken(client: Client, repository: Repository, top: Document) -> None:
     """IntegrityError, with what is missing, unless every part of the image `top` is there."""
     manifests = [top]
-    if top.media_type in INDEXES:
+    if top.media_type in LISTS:
         listed = codec.decode(top.data, Index, file=f"{repository}@{top.digest}").manifests
-        own = [Reference(repository.host, repository.name, digest=item.digest) for item in listed]
+        own = [repository.with_digest(item.digest) for item in listed]
         manifests = each(own, lambda one, _: client.manifest(one), threads=THREADS)
     blobs: dict[Digest, Descriptor] = {}
     for found in manifests:

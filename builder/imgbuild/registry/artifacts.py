@@ -6,21 +6,24 @@ with the image.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from imgbuild import codec
-from imgbuild.errors import ImgbuildError, InputError, IntegrityError
-from imgbuild.http.client import Refused
-from imgbuild.oci.documents import MANIFEST, Descriptor, descriptor
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci.documents import (
+    EMPTY,
+    EMPTY_TYPE,
+    MANIFEST,
+    TITLE,
+    Descriptor,
+    descriptor,
+    manifest_of,
+)
 from imgbuild.registry.client import Client, NotFound, bytes_source
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.reference import Repository
 from imgbuild.values import Digest, digest_of
-
-EMPTY = b"{}"  # the configuration of artifacts that need none (image-spec 1.1)
-EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
-TITLE = "org.opencontainers.image.title"  # by which `oras pull` names files
 
 
 class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +45,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
-    """What is read of an artifact's manifest."""
+    """The fields of an artifact's manifest that are read here."""
 
     layers: tuple[Descriptor, ...] = ()
     config: Descriptor | None = None
@@ -58,27 +61,17 @@ def manifest(
     annotations: Mapping[str, str] | None = None,
 ) -> bytes:
     """The manifest of an artifact of `files` that refers to `subject`."""
-    document: dict[str, object] = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "artifactType": artifact_type,
-        "config": descriptor(EMPTY_TYPE, EMPTY),
-        "layers": [
-            {
-                **descriptor(part.media_type, part.data),
-                "annotations": {**part.annotations, TITLE: name},
-            }
-            for name, part in sorted(files.items())
-        ],
-        "subject": {
-            "mediaType": subject.media_type,
-            "digest": subject.digest,
-            "size": subject.size,
-        },
-    }
-    if annotations:
-        document["annotations"] = dict(annotations)
-    return codec.compact(document)
+    layers = [
+        descriptor(part.media_type, part.data, {**part.annotations, TITLE: name})
+        for name, part in sorted(files.items())
+    ]
+    return manifest_of(
+        descriptor(EMPTY_TYPE, EMPTY),
+        layers,
+        artifact_type=artifact_type,
+        subject=subject,
+        annotations=annotations,
+    )
 
 
 def attach(
@@ -88,78 +81,67 @@ def attach(
     artifact_type: str,
     files: Mapping[str, ArtifactFile],
     annotations: Mapping[str, str] | None = None,
-) -> Descriptor:
-    """Attach `files` to `subject`, unless exactly that is attached already; the artifact."""
+) -> Digest:
+    """Attach `files` to `subject`, unless they are attached already; returns the digest."""
     data = manifest(subject, artifact_type, files, annotations)
-    made = Descriptor(
-        media_type=MANIFEST,
-        digest=digest_of(data),
-        size=len(data),
-        artifact_type=artifact_type,
-        annotations=dict(annotations or {}),
-    )
     contents = (EMPTY, *(part.data for _, part in sorted(files.items())))
-    if _lies_there(client, repository, subject.digest, made) and whole(
-        client, repository, contents
-    ):
-        return made
-    for content in contents:
-        client.upload(repository, bytes_source(content))
-    client.put_manifest(repository, data, MANIFEST)
-    return made
+    return put(client, repository, subject.digest, artifact_type, data, contents)
 
 
-def find(
-    client: Client, repository: Repository, subject: Digest, artifact_type: str | None = None
-) -> list[Attached]:
-    """What refers to `subject`, of one type or of all, with its files.
-
-    IntegrityError if one is not what its digest says, or refers to something else. An artifact
-    that was removed since the registry listed it is left out.
-    """
-    return list(_found(client, repository, subject, artifact_type, _raise))
-
-
-def find_whole(
-    client: Client, repository: Repository, subject: Digest, artifact_type: str | None = None
-) -> list[Attached]:
-    """The same without what is damaged, which is said: it hinders nobody who attaches anew."""
-
-    def _leave_out(error: ImgbuildError) -> None:
-        client.reporter.warn(f"left out of what is attached to {subject}: {error.message}")
-
-    return list(_found(client, repository, subject, artifact_type, _leave_out))
-
-
-def whole(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
-    """Whether every one of `contents` lies in `repository`: a lost one is not there by its name."""
-    return all(client.has(repository, digest_of(content)) == len(content) for content in contents)
-
-
-def _raise(error: ImgbuildError) -> None:
-    raise error
-
-
-def _found(
+def put(
     client: Client,
     repository: Repository,
     subject: Digest,
-    artifact_type: str | None,
-    damaged: Callable[[ImgbuildError], None],
-) -> Iterator[Attached]:
+    artifact_type: str,
+    data: bytes,
+    contents: Collection[bytes],
+) -> Digest:
+    """Put the manifest `data` and its blobs `contents`, unless all are there and it is listed."""
+    digest = digest_of(data)
+    listed = client.referrers(repository, subject, artifact_type)
+    there = any(one.digest == digest for one in listed)
+    if (
+        there
+        and client.resolve(repository.with_digest(digest)) is not None
+        and whole(client, repository, contents)
+    ):
+        return digest
+    for content in contents:
+        client.upload(repository, bytes_source(content))
+    return client.put_manifest(repository, data, MANIFEST)
+
+
+def find(
+    client: Client,
+    repository: Repository,
+    subject: Digest,
+    artifact_type: str | None = None,
+    *,
+    skip_damaged: bool = False,
+) -> list[Attached]:
+    """The artifacts that refer to `subject`, of one type or of all, with their files.
+
+    InputError, IntegrityError or NotFound for one that is damaged or refers to something else; with
+    `skip_damaged`, a warning. An artifact that was removed since the registry listed it is left
+    out.
+    """
+    found = []
     for listed in client.referrers(repository, subject, artifact_type):
         try:
-            found = _read(client, repository, subject, listed, artifact_type)
-        except (InputError, IntegrityError) as error:
-            damaged(error)
-            continue
-        except Refused as error:  # a file that the artifact names, and that is not there
-            if error.status != 404:
+            one = _read(client, repository, subject, listed, artifact_type)
+        except (InputError, IntegrityError, NotFound) as error:
+            if not skip_damaged:
                 raise
-            damaged(error)
+            client.reporter.warn(f"left out of what is attached to {subject}: {error.message}")
             continue
-        if found is not None:
-            yield found
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def whole(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
+    """Whether `repository` has each blob of `contents`."""
+    return all(client.has(repository, digest_of(content)) == len(content) for content in contents)
 
 
 def _read(
@@ -171,7 +153,7 @@ def _read(
 ) -> Attached | None:
     """The artifact that the registry lists; None if it was removed since, or is of another type."""
     try:
-        found = client.manifest(Reference(repository.host, repository.name, digest=listed.digest))
+        found = client.manifest(repository.with_digest(listed.digest))
     except NotFound:
         return None
     place = f"{repository}@{listed.digest}"
@@ -197,10 +179,3 @@ def _read(
             for layer in document.layers
         },
     )
-
-
-def _lies_there(client: Client, repository: Repository, subject: Digest, made: Descriptor) -> bool:
-    """Whether the artifact is there and the registry lists it."""
-    listed = client.referrers(repository, subject, made.artifact_type)
-    place = Reference(repository.host, repository.name, digest=made.digest)
-    return any(item.digest == made.digest for item in listed) and client.resolve(place) is not None

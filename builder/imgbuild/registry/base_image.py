@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Want, fetch_all
-from imgbuild.errors import InputError, IntegrityError
+from imgbuild.errors import InputError
 from imgbuild.lock.resolution import LockedFile, RegistryLayer
 from imgbuild.oci import documents
-from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
 from imgbuild.registry import reference as references
-from imgbuild.registry.client import REFUSED, Client
+from imgbuild.registry.client import Client
+from imgbuild.registry.image import InRegistry, platform
 from imgbuild.registry.reference import Reference
 from imgbuild.values import Arch, Digest
 
@@ -55,17 +54,7 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
     InputError if it has no such architecture or a layer that cannot be copied, IntegrityError if a
     document is not what its digest names, FetchFailed if the registry does not give it.
     """
-    reference = parse(text)
-    client = client or Client()
-    digest, manifest = _manifest(reference, arch, client)
-    data = client.blob(reference.repository, manifest.config)
-    config = codec.decode(data, Configuration, file=text)
-    if config.architecture != arch.oci:
-        message = f"{text} is for {config.architecture}, not for {arch}"
-        raise InputError(message, hint="name an image, or an index, that has this architecture")
-    if len(config.rootfs.diff_ids) != len(manifest.layers):
-        message = f"{text}: {len(manifest.layers)} layers, {len(config.rootfs.diff_ids)} diff ids"
-        raise IntegrityError(message, hint=REFUSED)
+    found = platform(InRegistry(client or Client(), parse(text)), arch)
     layers = tuple(
         RegistryLayer(
             digest=layer.digest,
@@ -73,9 +62,10 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
             diff_id=diff_id,
             media_type=_layer_type(text, layer.media_type),
         )
-        for layer, diff_id in zip(manifest.layers, config.rootfs.diff_ids, strict=True)
+        for layer, diff_id in zip(found.layers, found.configuration.rootfs.diff_ids, strict=True)
     )
-    return BaseImage(manifest=digest, layers=layers, settings=config.config or {})
+    settings = found.configuration.config or {}
+    return BaseImage(manifest=found.descriptor.digest, layers=layers, settings=settings)
 
 
 def fetch_layers(
@@ -106,38 +96,6 @@ def fetch_layers(
                 shutil.copyfile(path, blob)
             store.add_blob(blob, f"sha256:{key}")
         store.drop_file(key)
-
-
-def _manifest(reference: Reference, arch: Arch, client: Client) -> tuple[Digest, Manifest]:
-    """The manifest for `arch`, by way of the index if the digest names one."""
-    for _ in range(2):
-        fetched = client.manifest(reference)
-        named = f"{reference.name}@{reference.digest}"
-        listed = codec.decode(fetched.data, _Either, file=named).manifests
-        if listed is None:
-            return fetched.digest, codec.decode(fetched.data, Manifest, file=named)
-        entries = codec.decode(fetched.data, Index, file=named).manifests
-        below = _choose(entries, arch, named)
-        reference = msgspec.structs.replace(reference, digest=below)
-    message = f"{reference.name}@{reference.digest} is an index in an index"
-    raise InputError(message, hint="name the digest of one image")
-
-
-class _Either(msgspec.Struct, frozen=True):
-    """What tells an index from a manifest."""
-
-    manifests: list[object] | None = None
-
-
-def _choose(entries: Sequence[Descriptor], arch: Arch, named: str) -> Digest:
-    platforms = [
-        (entry.platform.get("os"), entry.platform.get("architecture")) for entry in entries
-    ]
-    if ("linux", arch.oci) not in platforms:
-        known = ", ".join(sorted(f"{system}/{machine}" for system, machine in platforms))
-        message = f"{named} has no image for linux/{arch.oci}, only {known}"
-        raise InputError(message, hint="choose another base, or leave this architecture out")
-    return entries[platforms.index(("linux", arch.oci))].digest
 
 
 def _layer_type(text: str, found: str) -> str:

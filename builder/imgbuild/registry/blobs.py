@@ -1,6 +1,6 @@
 """Blobs in a registry: check for them, read small ones, download large ones.
 
-A download that breaks goes on from its last byte.
+An interrupted download continues from its last byte.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from imgbuild.http.client import Refused, Request
 from imgbuild.http.headers import content_range, number
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
-from imgbuild.registry.manifests import REFUSED
+from imgbuild.registry.manifests import REFUSED, expected
 from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
 from imgbuild.system import files
@@ -33,7 +33,7 @@ _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new sta
 def has(
     http: RegistryHttp, repository: Repository, digest: Digest, *, push: bool = False
 ) -> int | None:
-    """The size of a blob, None if the registry has it not. `push`: asked where it is pushed to."""
+    """The size of a blob; None if there is none. `push`: ask the endpoint that takes pushes."""
     scopes = (f"repository:{repository.name}:pull{',push' if push else ''}",)
     capability = hosts.PUSH if push else hosts.PULL
     path, shown = f"{repository.name}/blobs/{digest}", f"{repository}@{digest}"
@@ -51,7 +51,7 @@ def has(
         else:
             if size is not None:
                 return size
-    message = f"{shown}: the registry does not tell the size"
+    message = f"{shown}: the registry does not state the size"
     raise FetchFailed(message)
 
 
@@ -62,7 +62,7 @@ def _size(response: Response) -> int | None:
 
 
 def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> bytes:
-    """A small blob. IntegrityError if it is not what the descriptor says."""
+    """A small blob. NotFound if there is none, IntegrityError if it is another."""
     if descriptor.size > SMALL:
         message = f"{repository}@{descriptor.digest} has {descriptor.size} bytes"
         raise FetchFailed(message, hint="what is read into memory has 64 MiB at most")
@@ -78,7 +78,9 @@ def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> 
             raise _mismatch(repository, descriptor, f"{len(data)} bytes, {found}")
         return bytes(data)
 
-    return http.ask(repository.host, hosts.PULL, _asked(repository, descriptor), _read)
+    request = _asked(repository, descriptor)
+    with expected(request.shown):
+        return http.ask(repository.host, hosts.PULL, request, _read)
 
 
 def _asked(repository: Repository, descriptor: Descriptor) -> Request:
@@ -103,9 +105,9 @@ def download(
     path: Path,
     advance: Callable[[int], object],
 ) -> None:
-    """Have a blob in the file `path`, which may hold its beginning already.
+    """Download a blob to the file `path`, which may have its first bytes already.
 
-    IntegrityError if no endpoint gives what the descriptor says; the file is gone then.
+    IntegrityError, and the file is removed, if no endpoint serves these bytes.
     """
     path.touch()
     with files.plain_errors(path), path.open("r+b", buffering=0) as file:
@@ -118,7 +120,7 @@ def download(
 
 
 class _Download:
-    """One blob on its way."""
+    """The download of one blob."""
 
     def __init__(
         self,
@@ -143,9 +145,12 @@ class _Download:
         if self._size > self._descriptor.size:
             self._restart()
         request = _asked(self._repository, self._descriptor)
-        self._http.one_of(
-            self._repository.host, hosts.PULL, lambda endpoint: self._from(at(endpoint, request))
-        )
+        with expected(request.shown):
+            self._http.one_of(
+                self._repository.host,
+                hosts.PULL,
+                lambda endpoint: self._from(at(endpoint, request)),
+            )
 
     def _from(self, request: Request) -> None:
         from imgbuild.http.session import Transient
@@ -171,7 +176,7 @@ class _Download:
                 self._http.pause(max(1, tries), transient.wait)
 
     def _append(self, request: Request) -> int:
-        """One request for what is missing; the byte from which on its answer was used."""
+        """Request the missing bytes; returns the offset from which the answer was used."""
         from imgbuild.http.session import Transient
 
         more = {"Range": f"bytes={self._size}-"} if self._size else {}

@@ -6,13 +6,13 @@ One client keeps the tokens of one run; threads may share it.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import blobs, manifests, pages, referrers, uploads
-from imgbuild.registry.manifests import REFUSED, Fetched, NotFound
+from imgbuild.registry.manifests import REFUSED, NotFound
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import RegistryHttp
 from imgbuild.registry.uploads import BlobSource, UploadOutcome
@@ -23,7 +23,6 @@ __all__ = [
     "REFUSED",
     "BlobSource",
     "Client",
-    "Fetched",
     "NotFound",
     "UploadOutcome",
     "bytes_source",
@@ -32,7 +31,7 @@ __all__ = [
 
 
 def _ignore(_: int) -> None:
-    """Progress that nobody watches."""
+    """The default of `advance`."""
 
 
 def bytes_source(data: bytes) -> BlobSource:
@@ -56,12 +55,12 @@ def file_source(path: Path, digest: Digest, size: int) -> BlobSource:
 
 
 class Client:
-    """Registries. `plain_http` names hosts that are spoken to without TLS, beside this machine.
+    """Registries. `plain_http` are hosts to use without TLS, besides this machine.
 
-    `attempts`, `first_wait` and `timeout` are those of `Http`; with `chunk`, blobs are sent in
-    pieces of so many bytes; with `origin` no mirror is asked, as those want it who change what a
-    registry has. All methods raise FetchFailed for what a registry refuses or does not
-    answer, and IntegrityError for what is not what its digest says.
+    `attempts`, `first_wait` and `timeout` are those of `Http`. With `chunk`, blobs are uploaded in
+    pieces of this many bytes. With `origin` no mirror is used, for changes in a registry. All
+    methods raise FetchFailed if a registry refuses or does not answer, and IntegrityError if
+    content differs from its digest.
     """
 
     def __init__(
@@ -91,10 +90,10 @@ class Client:
     # -- manifests
 
     def resolve(self, reference: Reference) -> Descriptor | None:
-        """What a tag or a digest names now; None if the registry has it not."""
+        """What a tag or a digest names now; None if there is none."""
         return manifests.resolve(self.http, reference)
 
-    def manifest(self, reference: Reference) -> Fetched:
+    def manifest(self, reference: Reference) -> Document:
         """A manifest or an index; NotFound if there is none."""
         return manifests.fetch(self.http, reference)
 
@@ -117,19 +116,20 @@ class Client:
         return digest
 
     def delete(self, repository: Repository, target: str) -> bool:
-        """Delete the manifest of a digest, or a tag alone; False if it was not there.
+        """Delete the manifest of a digest, or only a tag; False if there is none.
 
-        A referrer goes from the tag of its subject too, where the registry does not keep that.
+        If the registry does not list referrers itself, a deleted referrer is also removed from the
+        tag of its subject.
         """
         if ":" not in target:
-            named = Reference(repository.host, repository.name, target)
-            return manifests.delete(self.http, named, "manifests")
-        named = Reference(repository.host, repository.name, None, target)
+            named = repository.tagged(target)
+            return manifests.delete(self.http, named)
+        named = repository.with_digest(target)
         try:
             subject = referrers.subject(self.manifest(named).data)
         except NotFound:
             return False
-        gone = manifests.delete(self.http, named, "manifests")
+        gone = manifests.delete(self.http, named)
         if subject and not referrers.has_api(self.http, repository, subject.digest):
             referrers.forget(self.http, repository, subject.digest, target)
         return gone
@@ -137,7 +137,7 @@ class Client:
     # -- blobs
 
     def has(self, repository: Repository, digest: Digest) -> int | None:
-        """The size of a blob; None if the registry has it not."""
+        """The size of a blob; None if there is none."""
         return blobs.has(self.http, repository, digest)
 
     def blob(self, repository: Repository, descriptor: Descriptor) -> bytes:
@@ -155,7 +155,7 @@ class Client:
         path: Path,
         advance: Callable[[int], object] = _ignore,
     ) -> None:
-        """Have a blob in the file `path`, which may hold its beginning already."""
+        """Download a blob to the file `path`, which may have its first bytes already."""
         blobs.download(self.http, repository, descriptor, path, advance)
 
     def upload(
@@ -163,24 +163,16 @@ class Client:
         repository: Repository,
         source: BlobSource,
         *,
-        mounts: Sequence[Repository] = (),
         advance: Callable[[int], object] = _ignore,
     ) -> UploadOutcome:
-        """Have a blob in a repository: it is there, is mounted from one of `mounts`, or is sent."""
-        return uploads.upload(
-            self.http, repository, source, mounts=mounts, advance=advance, chunk=self._chunk
-        )
+        """Upload a blob unless the repository has it."""
+        return uploads.upload(self.http, repository, source, advance=advance, chunk=self._chunk)
 
     def mount(self, repository: Repository, digest: Digest, size: int, source: Repository) -> bool:
-        """Have a blob of the repository `source` in another; False if that is not done."""
+        """Mount a blob of the repository `source`; False if the registry does not do that."""
         return uploads.mount(self.http, repository, digest, size, source)
 
-    def delete_blob(self, repository: Repository, digest: Digest) -> bool:
-        """Delete a blob; False if it was not there."""
-        named = Reference(repository.host, repository.name, None, digest)
-        return manifests.delete(self.http, named, "blobs")
-
-    # -- what there is
+    # -- lists
 
     def referrers(
         self, repository: Repository, digest: Digest, artifact_type: str | None = None

@@ -2,8 +2,8 @@
 
 `HOST/hosts.toml` is read in containerd's form, in ~/.config/imgbuild/certs.d and
 /etc/containerd/certs.d; `HOST/*.crt` (authorities), `*.cert` with `*.key` (this client's own) in
-Docker's, there too and in /etc/docker/certs.d. The first folder that describes a host is the one.
-Without any a registry on this machine is spoken to without TLS, others only on demand.
+Docker's, there too and in /etc/docker/certs.d. The first folder that describes a host is used.
+Without any, a registry on this machine is used without TLS, others only on demand.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Certificates(msgspec.Struct, frozen=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """One address at which the registry `host` is asked; `mirror` where it is not its own."""
+    """An address of the registry `host`, or of a mirror of it."""
 
     host: str
     address: str
@@ -49,14 +49,14 @@ class Endpoint(msgspec.Struct, frozen=True):
     mirror: bool = False
 
     def url(self, path: str) -> str:
-        """The address of `path` here. A mirror is told, as `ns`, whose content is asked for."""
+        """The address of `path`. For a mirror, `ns` names the registry."""
         if not self.mirror:
             return f"{self.address}/{path}"
         return f"{self.address}/{path}{'&' if '?' in path else '?'}ns={self.host}"
 
 
 def folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where hosts are described on this machine, the user's own first."""
+    """The folders that describe hosts, the user's first."""
     config = environ.get("XDG_CONFIG_HOME") or home() / ".config"
     return (
         Path(config) / "imgbuild/certs.d",
@@ -72,7 +72,7 @@ def endpoints(
     *,
     reporter: Reporter = SILENT,
 ) -> tuple[Endpoint, ...]:
-    """Where `host` is asked, mirrors first and itself last; InputError for a wrong description."""
+    """The endpoints of `host`, mirrors first; InputError for an invalid description."""
     places = folders(os.environ) if places is None else places
     plain = host in plain_http or bool(LOCAL.match(host))
     address = f"{'http' if plain else 'https'}://{HUB_SERVER if host == HUB else host}/v2"
@@ -92,7 +92,7 @@ def endpoints(
 
 
 def context(certificates: Certificates) -> ssl.SSLContext:
-    """A TLS context with `certificates`; InputError for a file that is none."""
+    """A TLS context with `certificates`; InputError for an invalid file."""
     from imgbuild.http import session
 
     made = session.trust(os.environ)

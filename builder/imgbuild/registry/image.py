@@ -14,11 +14,12 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import documents
-from imgbuild.oci.documents import Descriptor, Index
-from imgbuild.oci.image import PlatformImage, platform_image
-from imgbuild.registry.client import Client, Fetched
+from imgbuild.oci.documents import Descriptor, Document, Index
+from imgbuild.oci.image import LISTS, PlatformImage, platform_image
+from imgbuild.registry import manifests
+from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch
 
 TYPES = (documents.INDEX, documents.MANIFEST)
 
@@ -41,8 +42,8 @@ class InRegistry:
         """See `Source`."""
         if descriptor.digest == self.top.digest:
             return self.fetched.data
-        if descriptor.media_type in TYPES:
-            return self.client.manifest(_at(self.reference, descriptor.digest)).data
+        if descriptor.media_type in manifests.TYPES:
+            return self.client.manifest(self.repository.with_digest(descriptor.digest)).data
         return self.client.blob(self.repository, descriptor)
 
     def size(self, layer: Descriptor) -> int | None:
@@ -60,7 +61,7 @@ class InRegistry:
 class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image in a registry: the document that names it, and what is below, by architecture."""
 
-    top: Fetched
+    top: Document
     images: dict[Arch, PlatformImage]
 
 
@@ -73,16 +74,12 @@ def read(client: Client, reference: Reference, arch: Arch | None = None) -> Regi
     source = InRegistry(client, reference)
     top = source.fetched
     _require_type(top.media_type, reference)
-    if top.media_type == documents.MANIFEST:
-        only = _platform(source, source.top)
-        if arch not in (None, only.arch):
-            message = f"{reference} is for {only.arch}, not for {arch}"
-            raise InputError(message, hint="leave --arch out, or name another image")
+    if arch is not None or top.media_type == documents.MANIFEST:
+        only = platform(source, arch)
+        _require_type(only.descriptor.media_type, reference)
+        top = Document(only.data, only.descriptor.media_type)
         return RegistryImage(top=top, images={only.arch: only})
     entries = codec.decode(top.data, Index, file=str(reference)).manifests
-    if arch is not None:
-        entry = _entry(reference, entries, arch)
-        return read(client, _at(reference, entry.digest), arch)
     for entry in entries:
         _require_type(entry.media_type, reference)
     found = [_platform(source, entry) for entry in entries]
@@ -93,8 +90,20 @@ def read(client: Client, reference: Reference, arch: Arch | None = None) -> Regi
     return RegistryImage(top=top, images=images)
 
 
-def _at(reference: Reference, digest: Digest) -> Reference:
-    return Reference(reference.host, reference.name, digest=digest)
+def platform(source: InRegistry, arch: Arch | None) -> PlatformImage:
+    """The image for `arch`, by way of the index if there is one; None for the only one.
+
+    InputError if there is no such image; IntegrityError if a document's digest is another.
+    """
+    descriptor = source.top
+    if arch is not None and descriptor.media_type in LISTS:
+        entries = codec.decode(source.fetched.data, Index, file=source.name).manifests
+        descriptor = _entry(source.reference, entries, arch)
+    found = _platform(source, descriptor)
+    if arch not in (None, found.arch):
+        message = f"{source.name} is for {found.arch}, not for {arch}"
+        raise InputError(message, hint="name an image, or an index, that has this architecture")
+    return found
 
 
 def _require_type(media_type: str, reference: Reference) -> None:
@@ -107,9 +116,11 @@ def _entry(reference: Reference, entries: Sequence[Descriptor], arch: Arch) -> D
     for entry in entries:
         if entry.platform.get("os") == "linux" and entry.platform.get("architecture") == arch.oci:
             return entry
-    known = ", ".join(str(entry.platform.get("architecture")) for entry in entries)
-    message = f"{reference} has no image for {arch}, only for {known}"
-    raise InputError(message, hint="name another architecture, or leave --arch out")
+    platforms = {
+        f"{entry.platform.get('os')}/{entry.platform.get('architecture')}" for entry in entries
+    }
+    message = f"{reference} has no image for linux/{arch.oci}, only {', '.join(sorted(platforms))}"
+    raise InputError(message, hint="name another image, or leave this architecture out")
 
 
 def _platform(source: InRegistry, descriptor: Descriptor) -> PlatformImage:

@@ -1,7 +1,7 @@
 """Logins for registries, from Docker's config.json, podman's auth.json and credential helpers.
 
 Looked for in the order in which Docker does: the program of `credHelpers` for this host, that of
-`credsStore`, then `auths`. What fails is told and is no login: the registry may not want any.
+`credsStore`, then `auths`. Failures are only warnings: the registry may not need a login.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RegistryLogin(msgspec.Struct, frozen=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no text may show."""
+        """What must not appear in any text."""
         parts = (self.login[1] if self.login else "", self.identity, self.bearer)
         return tuple(part for part in parts if part)
 
@@ -92,7 +92,7 @@ def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
 
 
 def _names(host: str) -> tuple[str, ...]:
-    """The names under which a login for `host` may stand; the first is what programs are asked."""
+    """The names that a login for `host` may have; credential helpers are asked for the first."""
     if host in (HUB, HUB_SERVER):
         return (HUB_LOGIN, HUB)
     forms = ("https://{}", "https://{}/", "https://{}/v2/", "https://{}/v1/", "http://{}")

@@ -5,9 +5,10 @@ A digest that a registry states is relied on only if the bytes are not read.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.http.client import Refused, Request
 from imgbuild.http.headers import number
 from imgbuild.oci import documents
-from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import hosts
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, RegistryRefused, pulling, pushing
@@ -36,28 +37,26 @@ REFUSED = "the registry does not serve what the digest names: do not use it"
 
 
 class NotFound(Refused):
-    """The registry has no such manifest, tag or repository."""
+    """The registry has no such manifest, blob, tag or repository."""
 
     def __init__(self, what: object, refused: Refused) -> None:
         message = f"{what} is not there: {refused.message}"
         super().__init__(message, status=404, hint="look at what is there: imgbuild registry ls")
 
 
-class Fetched(msgspec.Struct, frozen=True):
-    """A manifest or index as it lies there."""
-
-    data: bytes
-    media_type: str
-    digest: Digest
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """What names it."""
-        return Descriptor(media_type=self.media_type, digest=self.digest, size=len(self.data))
+@contextlib.contextmanager
+def expected(what: object) -> Iterator[None]:
+    """Raise a registry's answer 404 as NotFound."""
+    try:
+        yield
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        raise NotFound(what, refused) from None
 
 
 class _Shape(msgspec.Struct, frozen=True, rename="camel"):
-    """What tells an index from an image."""
+    """The fields that distinguish an index from an image."""
 
     media_type: str = ""
     manifests: msgspec.Raw = msgspec.Raw()
@@ -67,11 +66,11 @@ class _Shape(msgspec.Struct, frozen=True, rename="camel"):
 def resolve(
     http: RegistryHttp, reference: Reference, capability: str | None = None
 ) -> Descriptor | None:
-    """What `reference` names now; None if the registry has it not.
+    """What `reference` names now; None if there is none.
 
     A HEAD whose answer lacks the digest, the size or the type, or contradicts the digest that was
-    asked for, and a registry that knows no HEAD, are asked by GET. `capability` says who is asked,
-    if not any user may be.
+    asked for, is repeated as GET, and so is one that the registry does not support. `capability`
+    selects the endpoint.
     """
     capability = capability or _capability(reference)
 
@@ -100,13 +99,13 @@ def resolve(
         return None
 
 
-def fetch(http: RegistryHttp, reference: Reference, capability: str | None = None) -> Fetched:
+def fetch(http: RegistryHttp, reference: Reference, capability: str | None = None) -> Document:
     """The manifest or index that `reference` names.
 
     NotFound if there is none, IntegrityError if the bytes are not what the digest names.
     """
 
-    def _read(response: Response) -> Fetched:
+    def _read(response: Response) -> Document:
         data = http.body(response, LIMIT)
         found = digest_of(data)
         told = response.headers.get("Docker-Content-Digest", "").strip()
@@ -114,15 +113,11 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
         if found != wanted:
             message = f"{reference.host} gives {found} for {reference.name}@{wanted}"
             raise IntegrityError(message, hint=REFUSED)
-        return Fetched(data, _type(data, reference) or media_type(response), found)
+        return Document(data, _type(data, reference) or media_type(response))
 
-    try:
-        capability = capability or _capability(reference)
+    capability = capability or _capability(reference)
+    with expected(reference):
         return http.ask(reference.host, capability, _asked(reference, "GET"), _read)
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        raise NotFound(reference, refused) from None
 
 
 def put(
@@ -175,10 +170,10 @@ def _accepted(ask: Callable[[], T]) -> T:
     return ask()
 
 
-def delete(http: RegistryHttp, reference: Reference, kind: str) -> bool:
-    """Delete what is named among `kind` (manifests, blobs); False if it was not there."""
+def delete(http: RegistryHttp, reference: Reference) -> bool:
+    """Delete a manifest or a tag; False if it was not there."""
     scopes = (f"repository:{reference.name}:pull,delete",)
-    path = f"{reference.name}/{kind}/{reference.target}"
+    path = f"{reference.name}/manifests/{reference.target}"
     request = Request(path, method="DELETE", scopes=scopes)
     try:
         return http.ask(reference.host, hosts.PUSH, request, lambda _: True)
@@ -210,12 +205,12 @@ def _asked(reference: Reference, method: str) -> Request:
 
 
 def _type(data: bytes, reference: Reference) -> str:
-    """The type that a document itself tells; IntegrityError for one that is two things at once."""
+    """The type in a document; IntegrityError if it is both an index and an image."""
     try:
         shape = msgspec.json.decode(data, type=_Shape)
     except msgspec.DecodeError:
         return ""
     if shape.manifests and shape.layers:
-        message = f"{reference} is an index and an image in one: who pulls it may choose"
+        message = f"{reference} is both an index and an image"
         raise IntegrityError(message, hint=REFUSED)
     return shape.media_type

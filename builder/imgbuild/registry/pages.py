@@ -11,11 +11,11 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import Refused, Request
+from imgbuild.http.client import Request
 from imgbuild.http.credentials import origin, redact
 from imgbuild.registry import hosts
 from imgbuild.registry.hosts import Endpoint
-from imgbuild.registry.manifests import NotFound
+from imgbuild.registry.manifests import expected
 from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
 
@@ -47,13 +47,9 @@ class _Catalog(msgspec.Struct, frozen=True):
 def tags(http: RegistryHttp, repository: Repository) -> Iterator[str]:
     """The tags of a repository, in the registry's order; NotFound if there is no repository."""
     path, scope = f"{repository.name}/tags/list", pulling(repository.name)
-    try:
+    with expected(repository):
         for page in pages(http, repository.host, Request(path, PLAIN, scopes=(scope,))):
             yield from codec.decode(page.data, _Tags, file=f"tags of {repository}").tags or ()
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        raise NotFound(repository, refused) from None
 
 
 def catalog(http: RegistryHttp, host: str) -> Iterator[str]:

@@ -31,6 +31,14 @@ class Repository(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         return f"{self.host}/{self.name}"
 
+    def tagged(self, tag: str) -> Reference:
+        """What is tagged `tag` in this repository."""
+        return Reference(self.host, self.name, tag)
+
+    def with_digest(self, digest: Digest) -> Reference:
+        """What has the digest `digest` in this repository."""
+        return Reference(self.host, self.name, digest=digest)
+
 
 class Reference(msgspec.Struct, frozen=True):
     """A repository and what is meant in it. With a digest the tag is only for people."""

@@ -18,7 +18,7 @@ from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index
 from imgbuild.registry import hosts, manifests, pages
 from imgbuild.registry.manifests import NotFound
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling
 from imgbuild.values import Digest, digest_of
 
@@ -128,7 +128,7 @@ def _by_tag(
 ) -> list[dict[str, Any]]:
     """The entries under the tag, as they stand there."""
     try:
-        named = Reference(repository.host, repository.name, tag(digest))
+        named = repository.tagged(tag(digest))
         fetched = manifests.fetch(http, named, capability)
     except NotFound:
         return []

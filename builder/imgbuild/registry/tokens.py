@@ -51,7 +51,6 @@ class Answer(msgspec.Struct, frozen=True):
     token: str = ""
     access_token: str = ""
     expires_in: int | None = None
-    refresh_token: str = ""
 
 
 def challenges(header: str) -> list[Challenge]:

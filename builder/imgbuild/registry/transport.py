@@ -1,9 +1,8 @@
 """HTTP requests to registries: endpoints, certificates, logins, tokens and errors.
 
-Tokens and logins go to the endpoint that asked for them, nowhere else. Where it only points to, by
-a redirect or as the place of an upload, on another host or port, requests go as nobody's, and so
-does all that leads on from there: else a registry could have the user's logins for others used as
-it likes, to write there or to delete.
+Tokens and logins are sent only to the endpoint that asked for them. Requests to another host or
+port, to which it redirects or where it places an upload, are anonymous, and so are all that follow
+from there: otherwise a registry could use the user's logins for other registries.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ T = TypeVar("T")
 PLAIN = {"Accept-Encoding": "identity"}
 READING = ("GET", "HEAD")
 _ERROR_BYTES = 64 * 1024
-_Key = tuple[str, tuple[str, ...], bool]  # origin, scopes, whether it is nobody's
+_Key = tuple[str, tuple[str, ...], bool]  # origin, scopes, whether it is anonymous
 _WARNING = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
@@ -52,7 +51,7 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 class RegistryRefused(Refused):
-    """A registry's refusal: its status and words without the place, and the codes that it gives."""
+    """A registry's refusal: its status, its message without the address, and its error codes."""
 
     reason: str = ""
     codes: tuple[str, ...] = ()
@@ -69,9 +68,9 @@ def pushing(name: str) -> str:
 
 
 class RegistryHttp(Http):
-    """Requests with what registries ask for. Threads may share it.
+    """Requests to registries. Threads may share it.
 
-    With `origin` all is asked where things are pushed to: never of a mirror.
+    With `origin` all requests go to the endpoint that takes pushes, never to a mirror.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class RegistryHttp(Http):
     # -- what the client uses
 
     def endpoints(self, registry: str, capability: str) -> tuple[Endpoint, ...]:
-        """Where `registry` is asked for what `capability` says, in this order; pushed to is one."""
+        """The endpoints of `registry` for `capability`, in order; only one takes pushes."""
         with self._describing:
             if registry not in self._endpoints:
                 self._endpoints[registry] = hosts.endpoints(
@@ -130,7 +129,7 @@ class RegistryHttp(Http):
         )
 
     def one_of(self, registry: str, capability: str, use: Callable[[Endpoint], T]) -> T:
-        """What `use` makes of the first endpoint that serves; the last one's failure counts."""
+        """The result of `use` for the first endpoint that serves; raises the last one's failure."""
         found = self.endpoints(registry, capability)
         if not found:
             message = f"no endpoint of {registry} may {capability}"
@@ -143,7 +142,7 @@ class RegistryHttp(Http):
         return use(found[-1])
 
     def location(self, response: Response, shown: str) -> str:
-        """Where an answer sends the next request. FetchFailed if it may not be sent there."""
+        """The address in `Location`. FetchFailed if a request may not be sent there."""
         named = response.headers.get("Location", "")
         if not named:
             message = f"{shown}: the registry does not say where to go on (no Location)"
@@ -190,12 +189,12 @@ class RegistryHttp(Http):
     # -- inside
 
     def _led(self, request: Request) -> Request:
-        """`request` as it is sent: nobody's if its endpoint only points there."""
+        """`request`, made anonymous if its address is not on its endpoint's server."""
         away = request.server and origin(request.url) != origin(request.server)
         return msgspec.structs.replace(request, anonymous=True) if away else request
 
     def _pass_on(self, response: Response) -> None:
-        """Say what the registry wants its users to be told, each thing once."""
+        """Print warnings in the registry's answer, each once."""
         for quoted in _WARNING.findall(response.headers.get("Warning", "")):
             text = self.credentials.scrub(re.sub(r"\\(.)", r"\1", quoted))
             shown = "".join(letter if letter.isprintable() else " " for letter in text[:500])
@@ -230,7 +229,7 @@ class RegistryHttp(Http):
         return super()._send(_with(request, known), None)
 
     def _renewed(self, request: Request, key: _Key, login: Login | None) -> Grant | None:
-        """The grant for `key`, a new one if its time is nearly over; None if none was needed."""
+        """The grant for `key`, renewed if it expires soon; None if none was needed."""
         grant = self._grants.get(key)
         if grant is None or not grant.old:
             return grant
@@ -334,7 +333,7 @@ def at(endpoint: Endpoint, request: Request) -> Request:
 
 
 def _scopes(url: str, endpoint: Endpoint) -> tuple[str, ...]:
-    """What must be allowed for an address that stands for itself: to read its repository."""
+    """The scope of a complete address: to read its repository."""
     found = re.match(r"(.+)/(?:blobs|manifests|tags|referrers)/", url[len(endpoint.address) + 1 :])
     return (pulling(found[1]),) if found else ()
 

@@ -1,10 +1,10 @@
 """Uploads blobs to a registry: mounted, in one request, or in chunks that can be resumed.
 
-Never more than a piece of it is in memory.
+Only one piece of a blob is in memory at a time.
 
-First in one PUT; where that breaks or is refused for its size, the registry is asked how far it is
-and the rest follows in chunks, as do all later blobs for it: docker-registry, for one, forgets what
-a broken request brought. A registry whose word is impossible gets a new upload.
+A blob is first sent in one PUT. If that breaks, or is refused for its size, the registry is asked
+how many bytes it has, and the rest is sent in chunks, as are all its later blobs: docker-registry
+loses the bytes of a broken request. After an impossible answer a new upload is begun.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlencode
 
@@ -39,10 +39,9 @@ _PROGRESS = 1 << 20
 
 
 class UploadOutcome(enum.StrEnum):
-    """How a blob came to be where it should be."""
+    """Whether the registry had the blob already."""
 
     PRESENT = "present"
-    MOUNTED = "mounted"
     UPLOADED = "uploaded"
 
 
@@ -90,11 +89,10 @@ def upload(
     repository: Repository,
     source: BlobSource,
     *,
-    mounts: Sequence[Repository],
     advance: Callable[[int], object],
     chunk: int | None,
 ) -> UploadOutcome:
-    """Have `source` in `repository`.
+    """Upload `source` unless `repository` has it.
 
     FetchFailed if the registry does not take it, IntegrityError if what it has then is not it.
     """
@@ -103,24 +101,25 @@ def upload(
         _same_size(repository, source, there)
         advance(source.size)
         return UploadOutcome.PRESENT
-    return _Upload(http, repository, source, advance, chunk).run(mounts)
+    _Upload(http, repository, source, advance, chunk).run()
+    return UploadOutcome.UPLOADED
 
 
 def mount(
     http: RegistryHttp, repository: Repository, digest: Digest, size: int, other: Repository
 ) -> bool:
-    """Have a blob of `other` in `repository`; False if the registry does not mount it.
+    """Mount a blob of `other` in `repository`; False if the registry does not mount it.
 
     IntegrityError if what it has then is of another size.
     """
     if other.host != repository.host or other == repository:
         return False
     source = BlobSource(digest, size, lambda _: io.BytesIO())
-    return _Upload(http, repository, source, lambda _: None, None).mounted(other)
+    return _Upload(http, repository, source, lambda _: None, None).mount(other)
 
 
 class _Upload:
-    """One blob on its way. `sent` bytes the registry has said to have, `counted` were told."""
+    """The upload of one blob. The registry has `sent` bytes; `counted` were reported."""
 
     def __init__(
         self,
@@ -146,21 +145,16 @@ class _Upload:
             (one.address for one in http.endpoints(repository.host, hosts.PUSH)), ""
         )
 
-    def run(self, mounts: Sequence[Repository]) -> UploadOutcome:
-        """Mount it or send it, until it is there; a failure, or a stop, leaves no upload open."""
+    def run(self) -> None:
+        """Upload it; no upload is left open after a failure or a stop."""
         try:
-            for other in mounts:
-                near = other.host == self._repository.host and other != self._repository
-                if near and self._mount(other):
-                    return UploadOutcome.MOUNTED
             self._send()
         except (ImgbuildError, Stopped):
             self._cancel()
             raise
-        return UploadOutcome.UPLOADED
 
     def _send(self) -> None:
-        """Send it, again and again while that may help."""
+        """Upload it, with retries."""
         from imgbuild.http.session import Transient
 
         tries, furthest = 0, 0
@@ -182,25 +176,15 @@ class _Upload:
                 tries, furthest = 0, self._sent
             self._http.give_up(self._shown, tries, reason, wait)
             self._http.reporter.detail(f"{self._shown}: {reason}; trying again")
-            self._tell(0)  # where other work has failed, it is ended here
+            self._tell(0)  # raises if other work has failed
             self._http.pause(max(1, tries), wait)
             self._tell(0)
             if self._there():
                 return
             self._recover()
 
-    def mounted(self, other: Repository) -> bool:
-        """Mount it or leave nothing behind."""
-        if self._mount(other):
-            return True
-        self._cancel()
-        return False
-
-    # -- beginning
-
-    def _mount(self, other: Repository) -> bool:
-        """Ask for the blob of another repository; an upload stands open if that is not done."""
-        self._cancel()
+    def mount(self, other: Repository) -> bool:
+        """Mount it from another repository; if that is not done, no upload is left open."""
         self._scopes = (pushing(self._repository.name), pulling(other.name))
         try:
             mounted = self._begin({"mount": self._source.digest, "from": other.name})
@@ -209,9 +193,11 @@ class _Upload:
             mounted = False
         self._scopes = (pushing(self._repository.name),)
         if mounted and self._there():
-            self._count_to(self._source.size)
             return True
+        self._cancel()
         return False
+
+    # -- beginning
 
     def _begin(self, query: dict[str, str]) -> bool:
         """Begin an upload; True if the registry answers that the blob is there already."""
@@ -284,7 +270,7 @@ class _Upload:
     # -- when it breaks
 
     def _judge(self, refused: RegistryRefused) -> str:
-        """Why to try again after a refusal; raises where that would not help."""
+        """The reason to try again after a refusal; raises if that would not help."""
         if isinstance(refused, _Distrusted):
             self._cancel()
         elif refused.status == 413 and self._chunk is None:
@@ -295,7 +281,7 @@ class _Upload:
                 message = f"{self._shown}: the registry received other bytes: {refused.reason}"
                 hint = "the file is not what its digest says: make it again"
                 raise IntegrityError(message, hint=hint)
-            # else what the registry said of its part may be what is wrong: once more from the start
+            # else the offset that the registry stated may be wrong: start again
         elif refused.status not in (404, 410, 416) or self._location is None:
             raise refused
         return refused.reason
@@ -310,7 +296,7 @@ class _Upload:
         return True
 
     def _recover(self) -> None:
-        """Ask how far the upload is; begin anew where that is not known. Chunks from now on."""
+        """Ask how many bytes the registry has, or start again; sends chunks from now on."""
         from imgbuild.http.session import Transient
 
         self._chunk = self._chunk or CHUNK
@@ -332,7 +318,7 @@ class _Upload:
         self._count_to(held)
 
     def _cancel(self) -> None:
-        """Tell the registry that the upload will not go on; of other places nothing is deleted."""
+        """Cancel the upload, if its address is on the server that began it."""
         from imgbuild.http.session import Transient
 
         place, self._location = self._location, None
@@ -346,7 +332,7 @@ class _Upload:
 
     def _check(self) -> None:
         if not self._there():
-            message = f"{self._shown}: the registry took it and has it not"
+            message = f"{self._shown}: the registry accepted it but does not have it"
             raise IntegrityError(message, hint="ask the registry's owner: nothing was tagged")
 
     def _count(self, amount: int) -> None:
@@ -359,7 +345,7 @@ class _Upload:
 
 
 class _Distrusted(RegistryRefused):
-    """The registry says what cannot be."""
+    """An impossible answer of a registry."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, status=416)

@@ -102,7 +102,7 @@ def _content(one: PlatformImage, lock: Lock | None) -> SideContent:
     names += [""] * (len(one.layers) - len(names))
     said = {
         ("wheel", key.removeprefix(VERSION)): text
-        for key, text in one.labels.items()
+        for key, text in one.configuration.labels.items()
         if key.startswith(VERSION)
     }
     return SideContent(

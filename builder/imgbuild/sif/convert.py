@@ -101,15 +101,19 @@ def convert(
     flat.add([LayerSource(path=out, data=archive(own.members(image, flat.tree)))])
     objects = files.objects(image) if options.format == "sif" else []
     offset = container.file_system_at(objects) if options.format == "sif" else 0
-    form = squashfs.SquashfsOptions(
-        compressor=options.compressor,
-        time=max(image.time, flat.newest),
-        processors=options.processors,
-    )
     with _written(out) as temporary:
         with reporter.progress(f"writing {out.name}", flat.size) as bar:
             chunks = flat.chunks(bar.advance)
-            squashfs.write(tool, chunks, flat.tree.root, temporary, form, offset=offset)
+            squashfs.write(
+                tool,
+                chunks,
+                flat.tree.root,
+                temporary,
+                compressor=options.compressor,
+                time=max(image.time, flat.newest),
+                processors=options.processors,
+                offset=offset,
+            )
         if options.format == "sif":
             container.finish(temporary, objects, arch, image.time)
             temporary.chmod(0o755 & ~_umask())  # with Apptainer installed, a SIF can be executed

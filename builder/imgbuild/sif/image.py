@@ -1,6 +1,6 @@
 """What a SIF or a squashfs is made of: an image in a layout, its configuration, its lock.
 
-Input: a layout. Output: an `SifSource`, of which all files that are added are a function.
+All files that are added to the image follow from its `SifSource`.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class SifSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What runs if nothing else is asked for."""
+        """The command that runs by default."""
         entrypoint, command = self.settings.entrypoint or (), self.settings.cmd or ()
         return command if entrypoint or command else ("/bin/sh",)
 
 
 def read(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
-    """The image of `layout` on `arch`; IntegrityError if its configuration is none."""
+    """The image of `layout` on `arch`; IntegrityError if its configuration is invalid."""
     stored = layout.image(arch)
     config = layout.blob(stored.config.digest).read_bytes()
     found = codec.decode(config, _Document, file=f"{layout.path}: {stored.config.digest}")

@@ -6,24 +6,21 @@ SIF gives the same artifact.
 
 from __future__ import annotations
 
-from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.oci.documents import MANIFEST, Descriptor
+from imgbuild.oci.documents import EMPTY, MANIFEST, TITLE, Descriptor, descriptor, manifest_of
 from imgbuild.registry.client import Client, UploadOutcome, bytes_source, file_source
-from imgbuild.registry.reference import TAG, Reference, Repository
+from imgbuild.registry.reference import TAG, Repository
 from imgbuild.sif.convert import ConvertedImage, PushedSif
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 
 CONFIG_TYPE = "application/vnd.sylabs.sif.config.v1+json"
 LAYER_TYPE = "application/vnd.sylabs.sif.layer.v1.sif"
-TITLE = "org.opencontainers.image.title"
-EMPTY = b"{}"
 
 
 def subject(client: Client, repository: Repository, name: str, image: Digest) -> Descriptor:
     """The descriptor of the manifest `image` in `repository`; InputError if it is missing."""
-    found = client.resolve(Reference(repository.host, repository.name, digest=image))
+    found = client.resolve(repository.with_digest(image))
     if found is None:
         message = f"{repository} does not have the image {image} of the SIF"
         raise InputError(message, hint=f"push it first: imgbuild push {name} {repository}")
@@ -37,14 +34,13 @@ def push(
 
     InputError if its image is not in the repository.
     """
-    named = Reference(repository.host, repository.name, tag=tag(made.name, made.arch))
+    named = repository.tagged(tag(made.name, made.arch))
     if TAG.fullmatch(named.target) is None:
         message = f"{made.name!r} gives an invalid tag: {named.target!r}"
         raise InputError(message, hint="choose a layout whose image has a plain name")
-    config = bytes_source(EMPTY)
     below = subject(client, repository, made.name, made.image)
-    document = manifest(made, config.digest, below)
-    client.upload(repository, config)
+    document = manifest(made, below)
+    client.upload(repository, bytes_source(EMPTY))
     sif = file_source(made.output, made.digest, made.size)
     with reporter.progress(f"pushing {made.output.name}", made.size) as bar:
         outcome = client.upload(repository, sif, advance=bar.advance)
@@ -58,25 +54,12 @@ def tag(name: str, arch: Arch) -> str:
     return f"{name}-{arch}-sif"
 
 
-def manifest(made: ConvertedImage, config: Digest, image: Descriptor) -> bytes:
+def manifest(made: ConvertedImage, image: Descriptor) -> bytes:
     """The artifact's manifest: that of `apptainer push`, with a subject."""
-    return codec.compact(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": {"mediaType": CONFIG_TYPE, "digest": config, "size": len(EMPTY)},
-            "layers": [
-                {
-                    "mediaType": LAYER_TYPE,
-                    "digest": made.digest,
-                    "size": made.size,
-                    "annotations": {TITLE: f"{made.name}.sif"},
-                }
-            ],
-            "subject": {
-                "mediaType": image.media_type,
-                "digest": image.digest,
-                "size": image.size,
-            },
-        }
+    sif = Descriptor(
+        media_type=LAYER_TYPE,
+        digest=made.digest,
+        size=made.size,
+        annotations={TITLE: f"{made.name}.sif"},
     )
+    return manifest_of(descriptor(CONFIG_TYPE, EMPTY), [sif], subject=image)

@@ -40,14 +40,6 @@ class Tool(msgspec.Struct, frozen=True):
     version: str
 
 
-class SquashfsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a squashfs. `time`, in seconds since 1970, must not be before that of a file."""
-
-    compressor: Compressor = "zstd"
-    time: int
-    processors: int | None = None
-
-
 def find() -> Tool:
     """The mksquashfs of this machine; ToolMissing if there is none or it cannot read a tar."""
     program = process.find(PROGRAM, remedy=REMEDY)
@@ -68,22 +60,25 @@ def write(
     chunks: Iterable[bytes],
     root: Node,
     out: Path,
-    options: SquashfsOptions,
     *,
+    compressor: Compressor,
+    time: int,
+    processors: int | None = None,
     offset: int = 0,
 ) -> None:
     """Write a squashfs of the tar `chunks` to `out`, starting at `offset`.
 
+    `time`, in seconds since 1970, must not be before that of a file.
     `root` has owner and mode of the root folder, which is not in the tar. WorkFailed if mksquashfs
     fails; errors of `chunks` are raised as they are.
     """
     command = [tool.program, "-", str(out), "-tar", "-noappend", "-no-progress", "-quiet"]
-    command += ["-mem", MEMORY, "-offset", str(offset), *OPTIONS[options.compressor]]
+    command += ["-mem", MEMORY, "-offset", str(offset), *OPTIONS[compressor]]
     command += ["-root-mode", f"{root.mode:o}", "-root-uid", str(root.uid)]
     command += ["-root-gid", str(root.gid)]
-    if options.processors is not None:
-        command += ["-processors", str(options.processors)]
+    if processors is not None:
+        command += ["-processors", str(processors)]
     # With a tar, 4.5.1 has no option for the time of the root folder, and uses the clock's unless
     # SOURCE_DATE_EPOCH is set. That also limits the times of files, but none of them is later. (If
     # a file's time is in the future, the root folder has the clock's after all.)
-    process.feed(command, chunks, env={"SOURCE_DATE_EPOCH": str(options.time)})
+    process.feed(command, chunks, env={"SOURCE_DATE_EPOCH": str(time)})

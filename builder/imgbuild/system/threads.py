@@ -39,6 +39,15 @@ class Stop:
         if self._event.is_set():
             raise Stopped
 
+    def checked(self, advance: Callable[[int], object]) -> Callable[[int], None]:
+        """A function that calls `check`, then `advance`."""
+
+        def _advance(amount: int) -> None:
+            self.check()
+            advance(amount)
+
+        return _advance
+
 
 def each(
     items: Sequence[T], work: Callable[[T, Stop], R], *, threads: int = 4, kept: str = ""

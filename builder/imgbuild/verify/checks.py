@@ -9,7 +9,6 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.errors import InputError, IntegrityError, LockStale
-from imgbuild.http.client import Refused
 from imgbuild.registry.client import NotFound
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
@@ -26,7 +25,7 @@ class CheckOutcome(enum.StrEnum):
 
 
 class ImageCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One check: what of the image, and what was found, or why it was not looked at."""
+    """One check: its subject, its outcome, and what was found or why it was not made."""
 
     name: str
     arch: Arch | None = None
@@ -45,11 +44,11 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failed(Exception):
-    """The image is not what it should be."""
+    """The image differs from what is expected."""
 
 
 class Unchecked(Exception):
-    """This is not checked here, which is nobody's fault."""
+    """The check cannot be made here, which is not a failure."""
 
 
 class Lacking(Unchecked):
@@ -71,7 +70,7 @@ class Checklist:
 
     @property
     def ok(self) -> bool:
-        """No check failed, and one passed: what was not looked at at all is not found good."""
+        """Whether at least one check passed and none failed."""
         found = {check.outcome for check in self.checks}
         return CheckOutcome.PASSED in found and CheckOutcome.FAILED not in found
 
@@ -102,10 +101,6 @@ class Checklist:
             text = "; ".join([error.message, *map(str, error.problems)])
             self._note(name, arch, CheckOutcome.FAILED, text)
         except (IntegrityError, LockStale, NotFound) as error:
-            self._note(name, arch, CheckOutcome.FAILED, error.message)
-        except Refused as error:  # named by a document, and not there
-            if error.status != 404:
-                raise
             self._note(name, arch, CheckOutcome.FAILED, error.message)
         return None
 

@@ -1,4 +1,4 @@
-"""Checks that the documents attached to an image are true, and who signed them."""
+"""Checks the documents attached to an image against its lock, and who signed them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NONE = "none is attached"
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement beside an image: where, its bytes, and whether the key signed it."""
+    """A statement attached to an image: its place, its bytes, and whether the key signed it."""
 
     place: str
     payload: bytes
@@ -65,9 +65,9 @@ def name(tag: str, target: str) -> str:
 def words(
     plain: Sequence[Word], beside: AttachedSignatures, about: str, key: PublicKey | None
 ) -> list[Word]:
-    """What is said beside an image in statements of the type `about`, those of the key first.
+    """The statements of type `about` that are attached to an image, those signed by the key first.
 
-    Attached as it is, which are `plain`, or in signatures' envelopes.
+    `plain` are those attached without a signature; the others are in signatures' envelopes.
     """
     sealed = [
         Word(place=each.place, payload=each.payload, signed=key is not None and each.by(key))
@@ -83,7 +83,7 @@ def kind(word: Word) -> str:
 
 
 def told(found: Sequence[Word], key: PublicKey | None) -> Sequence[Word]:
-    """Those of `found` that count: with a key, the signed ones. Lacking if there is nothing."""
+    """With a key, the signed ones of `found`, else all. Lacking if there is none."""
     if not found:
         raise Lacking(NONE)
     if key is None:
@@ -98,7 +98,7 @@ def told(found: Sequence[Word], key: PublicKey | None) -> Sequence[Word]:
 def provenances(
     digest: Digest, lock: Sha256, found: Sequence[Word], key: PublicKey | None, builder: str | None
 ) -> str:
-    """Whether it is said that the image `digest` was made of the lock with that sha256."""
+    """Whether statements say that the image `digest` was made from the lock with this sha256."""
     counting = told(found, key)
     for word in found:
         if digest not in _statement(word).digests:
@@ -115,7 +115,7 @@ def provenances(
 
 
 def names(word: Word, digest: Digest, lock: Sha256) -> bool:
-    """Whether a statement says that the image `digest` was made of the lock with that sha256."""
+    """Whether a statement says that the image `digest` was made from the lock with this sha256."""
     return digest in _statement(word).digests and not _fault(word, lock, None)
 
 
@@ -128,10 +128,9 @@ def document(
 ) -> str:
     """Whether an attached SBOM, and the statement of it, is one of `dues`.
 
-    These follow from the lock; there are several where it was attached with several states of what
-    is known of its packages. Others may be there, of an earlier push or of another writer: they
-    are named. One that the key signed and that differs is of another version of imgbuild:
-    Unchecked.
+    `dues` follow from the lock; there are several if it was attached with different package
+    records. Other attached SBOMs, of an earlier push or of another writer, are named in the result.
+    Unchecked if one that the key signed differs: another version of imgbuild made it.
     """
     if not attached and not found:
         raise Lacking(NONE)
@@ -163,7 +162,7 @@ def document(
 
 
 def _json(data: bytes) -> object:
-    """What `data` says; itself if it is no JSON, which equals nothing that is said."""
+    """`data` decoded as JSON; `data` itself if it is invalid."""
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError:

@@ -25,10 +25,10 @@ LOCK = bundle.LOCK
 
 
 class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock with all that goes with it: the sha256 of its file, and in words whose it is.
+    """A lock with its bundle, the sha256 of its file, and its place for messages.
 
-    Folders of wheels that it names are looked for below `root`. `project` is the checkout that it
-    lies in, None for a lock alone.
+    Folders of wheels that it names are relative to `root`. `project` is its checkout, None for a
+    lock alone.
     """
 
     carried: Carried
@@ -49,10 +49,10 @@ def of_project(project: Project, target: str) -> ExpectedLock:
 
 
 def of_folder(path: Path) -> ExpectedLock:
-    """The lock in the file or folder `path`, with what lies beside it, as `oras pull` leaves.
+    """The lock in the file or folder `path`, with the files beside it, as `oras pull` writes them.
 
-    InputError if there is none, or `path` has another name: what goes with it has fixed names, too.
-    In the folder of a project's target it is that target's.
+    For the folder of a project's target, the lock of that target. InputError if there is no lock,
+    or `path` is a file with another name.
     """
     folder = path if path.is_dir() else path.parent
     if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
@@ -65,17 +65,14 @@ def of_folder(path: Path) -> ExpectedLock:
 
 
 class AttachedLocks(msgspec.Struct, frozen=True, kw_only=True):
-    """The locks that are attached to an image: those that are of it, and what others are."""
+    """The locks attached to an image: those of this image, and descriptions of the others."""
 
     right: tuple[ExpectedLock, ...] = ()
     wrong: tuple[str, ...] = ()
 
 
 def beside(client: Client, repository: Repository, digest: Digest) -> AttachedLocks:
-    """Every lock that is attached to the image `digest`.
-
-    One of another image, or that this imgbuild cannot read, does not hide the right one.
-    """
+    """Every lock attached to the image `digest`, also invalid ones and those of other images."""
     right, wrong = [], []
     for found in artifacts.find(client, repository, digest, bundle.ARTIFACT_TYPE):
         place = f"the attached lock {found.descriptor.digest}"
@@ -95,10 +92,10 @@ def beside(client: Client, repository: Repository, digest: Digest) -> AttachedLo
 def choose(
     own: ExpectedLock | None, found: AttachedLocks, vouched: Callable[[ExpectedLock], bool]
 ) -> tuple[ExpectedLock, str]:
-    """The lock to hold an image against, and what is to be said of it.
+    """The lock to compare an image with, and the detail of its check.
 
-    One's own, else the attached one that is `vouched` for, else any. Failed if all that are
-    attached are wrong, Lacking if there is none at all.
+    `own` if given, else the first attached one that is `vouched` for, else the first. Failed if all
+    attached ones are invalid, Lacking if there is none.
     """
     if found.wrong and not found.right:
         raise Failed("; ".join(found.wrong))

@@ -163,12 +163,8 @@ def _bytes(
     with reporter.progress(f"reading layers of {place.name}", total) as bar:
 
         def _read(layer: Descriptor, stop: Stop) -> str:
-            def _advance(amount: int) -> None:
-                stop.check()
-                bar.advance(amount)
-
             try:
-                place.read(layer, _advance)
+                place.read(layer, stop.checked(bar.advance))
             except IntegrityError as error:
                 return error.message
             return ""

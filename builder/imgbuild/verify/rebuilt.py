@@ -1,8 +1,8 @@
 """Verifies an image without trusting anybody: builds its lock again and compares digests.
 
-Inputs come from the cache or are downloaded by the lock's hashes; every layer is made anew and none
-is taken from the image that is verified. Only those of a base that lies in a registry are nobody's
-to make: they are had by their digests.
+Inputs come from the cache or are downloaded by the lock's hashes; every layer is made again and
+none is taken from the verified image. Only the layers of a registry base cannot be made: they are
+downloaded by their digests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rebuild(held: ExpectedLock, arches: Sequence[Arch], *, processes: int, offli
 
 
 def _layers(held: ExpectedLock, arches: Sequence[Arch]) -> str:
-    """How many layers were made, and how many of a base only had."""
+    """How many layers were made, and how many of a base were downloaded."""
     layers = {
         layer.id: isinstance(layer.recipe, RegistryRecipe)
         for arch in arches

@@ -1,13 +1,12 @@
 """Signs an image that is already in a registry, after verifying it.
 
-What others attached is never signed: anyone who can write to the registry could have a builder or a
-commit of their choice vouched for.
+What is attached already is never signed: anyone who can write to the registry could have attached
+a false builder or commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from imgbuild.attest import provenance
 from imgbuild.attest.provenance import Circumstances
@@ -63,17 +62,14 @@ def _circumstances(own: ExpectedLock) -> Circumstances:
 
 
 def _how(place: InRegistry, key: PrivateKey | None) -> Sign:
-    return partial(_keyless, place) if key is None else partial(_with_key, place, key)
+    """The function that signs one image: with `key`, or by cosign without one."""
 
+    def _sign(subject: Descriptor, payloads: Sequence[bytes]) -> Signed:
+        if key is None:
+            return keyless.sign(place.repository, subject.digest, payloads)
+        return signer.sign(place.client, place.repository, subject, key, payloads)
 
-def _with_key(
-    place: InRegistry, key: PrivateKey, subject: Descriptor, said: Sequence[bytes]
-) -> Signed:
-    return signer.sign(place.client, place.repository, subject, key, said)
-
-
-def _keyless(place: InRegistry, subject: Descriptor, said: Sequence[bytes]) -> Signed:
-    return keyless.sign(place.repository, subject.digest, said)
+    return _sign
 
 
 def _refuse(place: InRegistry, checks: Sequence[ImageCheck]) -> None:

@@ -40,7 +40,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> dict[str, str]:
-        """Which option asks for a check that is not made of itself, by the check's name."""
+        """The option that asks for a check, by the check's name; "" if none does."""
         key = "--key" if self.key else ""
         return {
             "signature": key,
@@ -75,14 +75,14 @@ SBOMS = (
 
 
 def verify(place: ImageSource, wanted: VerifyOptions, reporter: Reporter = SILENT) -> Verified:
-    """Check the image at `place`; nothing of it is believed that is not checked."""
+    """Check the image at `place`."""
     return Verification(place, wanted, reporter).run()
 
 
 class Verification:
-    """The checks of one image; what lies beside it is read once.
+    """The checks of one image; what is attached to it is read once.
 
-    After `run`, `held` is the lock that it was held against, None if there was none.
+    After `run`, `held` is the lock that the image was compared with, None if there was none.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Verification:
         checklist.run("rebuild", again, asked=asked["rebuild"])
 
     def _alone(self) -> None:
-        """What can be checked without a lock, and what that leaves undone."""
+        """The checks that need no lock; the others are noted as not made."""
         asked = self.wanted.asked
         self.checklist.run("image", _no_lock)
         if self.wanted.whole:
@@ -170,16 +170,16 @@ class Verification:
         return claims.signature(digest, self.beside(digest), self.wanted.key)
 
     def lock(self) -> tuple[ExpectedLock, str]:
-        """The lock to hold the image against, and what is to be said of it."""
+        """The lock to compare the image with, and the detail of its check."""
         if self.remote is not None:
             digest = self.place.top.digest
             self._locks = expected_lock.beside(self.remote.client, self.remote.repository, digest)
         return expected_lock.choose(self.wanted.own, self._locks, self.vouched)
 
     def _same(self, held: ExpectedLock) -> list[ExpectedLock]:
-        """The lock, and where it is no own one, itself as it was attached another time.
+        """The lock as it was attached by each push; only itself if it is not an attached one.
 
-        With it goes what is known of its packages, which may change where the image does not.
+        The package records in its bundle may change while the image stays the same.
         """
         if self.wanted.own is not None:
             return [held]
@@ -200,7 +200,7 @@ class Verification:
         return any(word.signed and claims.names(word, digest, held.sha256) for word in self._words)
 
     def trusted(self, held: ExpectedLock, text: str) -> str:
-        """Whether the lock is one's own, or one that the key's owner named."""
+        """Whether the lock is the user's, or named in a provenance that the key signed."""
         if self.wanted.own is not None:
             return text
         if self.wanted.key is None:
@@ -211,7 +211,7 @@ class Verification:
         return f"{text}; named by a provenance that the key signed"
 
     def provenance(self, held: ExpectedLock) -> str:
-        """Whether the image is said to be made of the lock."""
+        """Whether a provenance says that the image was made from the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
         wanted = self.wanted
@@ -235,7 +235,7 @@ class Verification:
     def rebuild(self, held: ExpectedLock, *, trusted: bool) -> str:
         """Whether the lock, built again, is the image.
 
-        A build runs code of packages that the lock chooses: of a lock that was refused it is none.
+        A build runs code of the packages in the lock, so a lock that was refused is not built.
         """
         if self.wanted.rebuild is None:
             message = "--rebuild makes every layer again from the lock and compares"

@@ -11,19 +11,19 @@ import pytest
 
 from imgbuild.attest import attachments, bundle, provenance
 from imgbuild.attest.sbom import cyclonedx, spdx
+from imgbuild.attest.signing import statements
 from imgbuild.oci import layout
-from imgbuild.oci.documents import Descriptor
 from imgbuild.publish import push
 from imgbuild.publish.push_plan import PushPlan
 from imgbuild.registry import artifacts
 from imgbuild.registry.client import Client
-from imgbuild.values import Arch
+from imgbuild.values import Arch, Digest
 from tests.support import registry_project
 from tests.support.inprocess_project import TARGET, Command, json_of
 from tests.support.registry_project import BOTH, NAME, Place
 
 BILLS = {cyclonedx.MEDIA_TYPE, spdx.MEDIA_TYPE}
-ABOUT = {provenance.MEDIA_TYPE, bundle.ARTIFACT_TYPE}
+ABOUT = {statements.PAYLOAD_TYPE, bundle.ARTIFACT_TYPE}
 
 
 @pytest.fixture
@@ -41,16 +41,16 @@ def client() -> Client:
     return Client(first_wait=0.001, origin=True)
 
 
-def pushed(place: Place, plan: PushPlan) -> tuple[Descriptor, ...]:
+def pushed(place: Place, plan: PushPlan) -> tuple[Digest, ...]:
     push.push(place.work(), plan)
     return attached(place, plan)
 
 
-def attached(place: Place, plan: PushPlan) -> tuple[Descriptor, ...]:
+def attached(place: Place, plan: PushPlan) -> tuple[Digest, ...]:
+    project = place.work().project
     return attachments.attach_all(
-        client(), place.repository, plan.lock, plan.sealed, place.work().project,
-        arches=plan.arches,
-    )  # fmt: skip
+        client(), place.repository, bundle.of(plan.lock, plan.sealed, project), project, plan.arches
+    )
 
 
 def kinds(place: Place, digest: str) -> list[str]:
@@ -70,7 +70,7 @@ def test_one_architecture_has_all_at_its_manifest(place: Place):
     made = pushed(place, plan)
     assert len(made) == 4
     assert kinds(place, plan.top.digest) == sorted(BILLS | ABOUT)
-    (said,) = artifacts.find(client(), place.repository, plan.top.digest, provenance.MEDIA_TYPE)
+    (said,) = artifacts.find(client(), place.repository, plan.top.digest, statements.PAYLOAD_TYPE)
     (subject,) = json.loads(said.files["provenance.json"].data)["subject"]
     assert f"sha256:{subject['digest']['sha256']}" == plan.top.digest
 
@@ -126,7 +126,7 @@ def test_another_builder_says_so_itself(place: Place, monkeypatch: pytest.Monkey
     monkeypatch.setenv("GITHUB_REPOSITORY", "me/it")
     monkeypatch.setenv("GITHUB_WORKFLOW_REF", "me/it/.github/workflows/a.yml@refs/heads/main")
     attached(place, plan)
-    found = artifacts.find(client(), place.repository, plan.top.digest, provenance.MEDIA_TYPE)
+    found = artifacts.find(client(), place.repository, plan.top.digest, statements.PAYLOAD_TYPE)
     said = {provenance.basis(one.files["provenance.json"].data) for one in found}
     assert {basis.builder for basis in said if basis} == {
         provenance.LOCAL_BUILDER,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.attest import bundle
 from imgbuild.attest.signing import pushed
 from imgbuild.attest.signing.keys import PrivateKey, load_private
 from imgbuild.ci import nightly, results, running
@@ -96,9 +97,9 @@ def test_a_signature_is_made_again_where_it_is_lost(place, tmp_path):
     place.push()
     assert running.due_steps(here, publish) == {"gate", "sign", "tag"}
     sample, work = place.sample, place.work()
-    pushed.sign_pushed(
-        work.client, place.repository, sample.lock, sample.seal, work.project, private(tmp_path)
-    )
+    lock = bundle.of(sample.lock, sample.seal, work.project)
+    arches = tuple(sample.lock.arch)
+    pushed.sign_pushed(work.client, place.repository, lock, work.project, arches, private(tmp_path))
     assert running.due_steps(here, publish) == {"gate", "tag"}
 
 

@@ -14,11 +14,10 @@ import pytest
 from imgbuild.cache.store import Store
 from imgbuild.cli import main
 from imgbuild.errors import ImgbuildError
-from imgbuild.oci import layout
 from imgbuild.pipeline import targets
 from imgbuild.values import Arch
 from tests.layers import HEAVY
-from tests.support import inprocess_project
+from tests.support import images, inprocess_project
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 
 BUILD = ("build", "--offline", "--jobs", "1")
@@ -101,7 +100,7 @@ def test_build_leaves_the_sealed_image(imgbuild: Command, sample: Sample) -> Non
     out = sample.folder / "build" / TARGET
     assert done.stdout == f"{TARGET} {sample.seal.digest} {out}\n"
     assert "GB in" in done.stderr
-    assert layout.verify(out).digest == sample.seal.digest
+    assert images.verified(out).digest == sample.seal.digest
     again = imgbuild(*BUILD, TARGET, "--json", "-q")
     (answer,) = json.loads(again.stdout)
     assert (answer["unchanged"], answer["made"], again.stderr) == (True, 0, "")

@@ -149,13 +149,13 @@ VICTIM = "https://host.example/victim/rl/.github/workflows/release.yml@refs/head
 def forge(sample: Sample) -> None:
     """Attach what a third party makes up: the same image and lock, another builder and a commit."""
     for subject in (sample.top, sample.arm):
-        (one,) = sample.artifacts(subject, provenance.MEDIA_TYPE)
+        (one,) = sample.artifacts(subject, statements.PAYLOAD_TYPE)
         said = json.loads(one.files["provenance.json"].data)
         said["predicate"]["runDetails"]["builder"]["id"] = VICTIM
         commit = {"name": "repository", "digest": {"gitCommit": "f" * 40}}
         said["predicate"]["buildDefinition"]["resolvedDependencies"].append(commit)
-        part = ArtifactFile(data=codec.compact(said), media_type=provenance.MEDIA_TYPE)
-        kind = provenance.MEDIA_TYPE
+        part = ArtifactFile(data=codec.compact(said), media_type=statements.PAYLOAD_TYPE)
+        kind = statements.PAYLOAD_TYPE
         files = {"provenance.json": part}
         artifacts.attach(sample.client, sample.repository, subject, kind, files)
 

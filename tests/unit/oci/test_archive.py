@@ -52,7 +52,7 @@ def test_an_oci_archive_unpacks_to_the_layout(two, tmp_path):
         path = tmp_path / "again" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    again = layout.verify(tmp_path / "again")
+    again = images.verified(tmp_path / "again")
     assert (again.digest, again.images, again.name) == (two.digest, two.images, "tiny")
 
 

@@ -30,7 +30,7 @@ def test_round_trip(tmp_path):
     assert found.digest == f"sha256:{sha256(found.blob(found.digest).read_bytes())}"
     assert len(stored.layers) == len(stored.diff_ids) == 2
     assert stored.settings["WorkingDir"] == "/opt"
-    assert layout.verify(out) == found
+    assert images.verified(out) == found
     assert json.loads((out / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
     entry = json.loads((out / "index.json").read_bytes())["manifests"][0]
     assert entry["annotations"] == {"org.opencontainers.image.ref.name": "tiny"}
@@ -61,7 +61,7 @@ def test_layers_are_copied_across_file_systems(tmp_path):
         made = [images.layer(blobs, [images.text("word", "far")])]
         for _ in range(2):
             layout.write(tmp_path / "out", {Arch.X86_64: images.picture(made)}, "tiny")
-            layout.verify(tmp_path / "out")
+            images.verified(tmp_path / "out")
     finally:
         for path in blobs.iterdir():
             path.unlink()
@@ -71,7 +71,7 @@ def test_layers_are_copied_across_file_systems(tmp_path):
 def test_another_image_replaces_the_first(tmp_path):
     first = layout.read(make(tmp_path, "shared", "old"))
     out = make(tmp_path, "shared", "new")
-    second = layout.verify(out)
+    second = images.verified(out)
     assert not layout.check(out, first.digest)
     assert layout.check(out, second.digest)
     stored = second.image(Arch.X86_64)
@@ -87,7 +87,7 @@ def test_a_failed_write_leaves_the_old_image(tmp_path):
     made[1][1].unlink()
     with pytest.raises(FileNotFoundError):
         layout.write(out, {Arch.X86_64: picture}, "tiny")
-    assert layout.verify(out) == before
+    assert images.verified(out) == before
 
 
 @pytest.mark.parametrize("harm", ["missing", "short", "manifest", "index", "folder"])
@@ -135,13 +135,13 @@ def test_a_damaged_or_newer_marker_is_an_error(tmp_path, marker, kind, told):
     assert not layout.check(out, digest)
     if marker is not None:  # building again is the remedy
         make(tmp_path, "one")
-        assert layout.verify(out).digest == digest
+        assert images.verified(out).digest == digest
 
 
 def test_a_marker_of_a_later_patch_is_read(tmp_path):
     out = make(tmp_path, "one")
     (out / "oci-layout").write_bytes(b'{ "imageLayoutVersion": "1.0.1" }\n')
-    assert layout.verify(out).name == "tiny"
+    assert images.verified(out).name == "tiny"
 
 
 def test_verify_finds_a_changed_byte(tmp_path):
@@ -153,7 +153,7 @@ def test_verify_finds_a_changed_byte(tmp_path):
     path.write_bytes(data)
     assert layout.check(out, found.digest)  # which looks at sizes only
     with pytest.raises(IntegrityError, match="has the digest"):
-        layout.verify(out)
+        images.verified(out)
 
 
 def test_a_second_write_repairs_a_damaged_layer(tmp_path):
@@ -164,7 +164,7 @@ def test_a_second_write_repairs_a_damaged_layer(tmp_path):
     path.unlink()
     path.write_bytes(bytes(len(data)))
     make(tmp_path, "one")
-    assert layout.verify(out) == found
+    assert images.verified(out) == found
 
 
 def test_other_folders_are_not_changed(tmp_path):

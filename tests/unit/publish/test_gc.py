@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.assemble.mirror_items import ARTIFACT
+from imgbuild.assemble.mirror_items import ARTIFACT, TARGET
 from imgbuild.errors import FetchFailed
 from imgbuild.oci.documents import INDEX, MANIFEST
 from imgbuild.publish import gc
@@ -243,8 +243,10 @@ class Place:
         return f"sha256:{sha256(data)}"
 
     def image(self, word: str, *tags: str, target: str | None = "small") -> str:
-        labels = {} if target is None else {holdings.LABEL: target}
-        config = json.dumps({"word": word, "config": {"Labels": labels}}).encode()
+        labels = {} if target is None else {TARGET: target}
+        config = json.dumps(
+            {"architecture": "amd64", "word": word, "config": {"Labels": labels}}
+        ).encode()
         layers = [self.blob(word.encode(), "application/vnd.oci.image.layer.v1.tar+gzip")]
         described = self.blob(config, "application/vnd.oci.image.config.v1+json")
         return self.put({"config": described, "layers": layers}, MANIFEST, *tags)
@@ -385,7 +387,7 @@ def test_an_index_may_name_what_is_not_there(registry, capsys):
     top = place.index(child, tag="small")
     del registry.manifests["team/rl", child]
     assert place.scan().keys() == {top}
-    assert "does not lie there" in capsys.readouterr().err
+    assert "is not there" in capsys.readouterr().err
 
 
 def test_the_inputs_of_a_mirror_are_known_by_their_type(registry):

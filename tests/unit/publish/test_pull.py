@@ -16,7 +16,7 @@ from imgbuild.publish import pull, push
 from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.reference import Reference
 from imgbuild.values import Arch
-from tests.support import registry_project
+from tests.support import images, registry_project
 from tests.support.inprocess_project import TARGET
 from tests.support.memory_registry import Answer, Fault
 from tests.support.memory_registry_values import named
@@ -50,7 +50,7 @@ def layer(place: Place) -> str:
 
 def test_the_layout_has_the_digest_and_the_documents_of_the_registry(place, tmp_path):
     done = pulled(place, tmp_path / "image")
-    found = layout.verify(tmp_path / "image")
+    found = images.verified(tmp_path / "image")
     assert found.digest == done.digest == place.registry.tags[NAME, BOTH]
     assert found.name == BOTH
     assert set(found.images) == set(Arch)
@@ -81,13 +81,13 @@ def test_layers_of_the_cache_are_linked_and_those_of_the_layout_kept(place, tmp_
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "third-cache"))
     (tmp_path / "one/index.json").unlink()  # a pull that was killed before its end
     assert pulled(place, tmp_path / "one").moved == 0
-    assert layout.verify(tmp_path / "one").digest == other.digest
+    assert images.verified(tmp_path / "one").digest == other.digest
 
 
 def test_one_architecture_keeps_its_own_digest(place, tmp_path):
     done = pulled(place, tmp_path / "image", arch=Arch.ARM64)
     assert done.arch == {Arch.ARM64: done.digest}
-    found = layout.verify(tmp_path / "image")
+    found = images.verified(tmp_path / "image")
     assert found.digest == done.digest != place.registry.tags[NAME, BOTH]
     assert found.top.platform == {"architecture": "arm64", "os": "linux", "variant": "v8"}
 
@@ -112,7 +112,7 @@ def test_a_download_goes_on_where_it_broke(place, tmp_path):
     digest = layer(place)
     place.registry.faults.append(Fault(f"GET .*/blobs/{digest}", times=2, cut_answer=700))
     pulled(place, tmp_path / "image")
-    layout.verify(tmp_path / "image")
+    images.verified(tmp_path / "image")
     asked = place.registry.asked(f"GET .*/blobs/{digest}")
     assert [one.headers.get("Range") for one in asked] == [None, "bytes=700-", "bytes=1400-"]
 
@@ -126,7 +126,7 @@ def test_a_pull_that_failed_goes_on_from_what_it_has(place, tmp_path):
     place.registry.faults.clear()
     place.registry.requests.clear()
     pulled(place, tmp_path / "image")
-    layout.verify(tmp_path / "image")
+    images.verified(tmp_path / "image")
     asked = place.registry.asked(f"GET .*/blobs/{digest}")
     assert [one.headers.get("Range") for one in asked] == ["bytes=300-"]
 
@@ -142,7 +142,7 @@ def test_a_registry_that_gives_other_bytes(place, tmp_path):
     assert Store.open().blob(digest) is None
     place.registry.blobs[NAME, digest] = data
     pulled(place, tmp_path / "image", TARGET)
-    layout.verify(tmp_path / "image")
+    images.verified(tmp_path / "image")
 
 
 @pytest.mark.parametrize("kind", ["manifests", "blobs"])

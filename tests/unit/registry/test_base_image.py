@@ -225,7 +225,7 @@ def test_a_layer_that_is_not_what_its_digest_names_is_refused(served, source, tm
 
 def test_one_architecture_is_not_taken_for_another(served, source):
     digest = source.image(Arch.X86_64).manifest.digest
-    with pytest.raises(InputError, match="is for amd64, not for arm64"):
+    with pytest.raises(InputError, match="is for x86_64, not for arm64"):
         base_image.base(name(served, digest), Arch.ARM64)
 
 

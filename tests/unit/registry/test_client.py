@@ -146,7 +146,7 @@ def test_a_document_that_is_two_things_is_refused(client, registry, kind):
     """What one client takes for an index another would take for an image."""
     data = json.dumps({**json.loads(manifest()), "mediaType": kind, "manifests": []}).encode()
     registry.manifests["me/x", named(data)] = (data, kind)
-    with pytest.raises(IntegrityError, match="an index and an image in one"):
+    with pytest.raises(IntegrityError, match="both an index and an image"):
         client.manifest(at(registry, named(data)))
 
 
@@ -293,9 +293,6 @@ def test_deleting(client, registry):
     assert client.manifest(at(registry, digest)).digest == digest
     assert client.delete(repository, digest)
     assert not client.delete(repository, digest)
-    assert client.delete_blob(repository, BLOB.digest)
-    assert not client.delete_blob(repository, BLOB.digest)
-    assert client.has(repository, BLOB.digest) is None
 
 
 def test_a_registry_that_deletes_nothing_says_how_to_allow_it(client, registry):

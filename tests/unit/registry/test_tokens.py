@@ -14,7 +14,7 @@ from time import monotonic
 import pytest
 
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError
-from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry import logins, tokens, uploads
 from imgbuild.registry.client import Client, UploadOutcome, bytes_source
 from imgbuild.registry.logins import RegistryLogin
@@ -93,16 +93,16 @@ def test_threads_share_a_token(registry, tmp_path):
 def test_a_mount_asks_for_both_repositories(registry, tmp_path):
     log_in(tmp_path, registry.host)
     client().upload(registry.repository("me/other"), BLOB)
-    pusher = client()
-    mounts = [registry.repository("me/other")]
-    assert pusher.upload(registry.repository("me/x"), BLOB, mounts=mounts) is UploadOutcome.MOUNTED
+    own, other = registry.repository("me/x"), registry.repository("me/other")
+    assert client().mount(own, BLOB.digest, BLOB.size, other)
     assert ("repository:me/x:pull,push", "repository:me/other:pull") in registry.granted
 
 
 def test_deleting_and_listing_ask_for_that(registry, tmp_path):
     log_in(tmp_path, registry.host)
-    client().upload(registry.repository("me/x"), BLOB)
-    assert client().delete_blob(registry.repository("me/x"), BLOB.digest)
+    repository = registry.repository("me/x")
+    digest = client().put_manifest(repository, b"{}", MANIFEST)
+    assert client().delete(repository, digest)
     assert list(client().repositories(registry.host)) == []
     assert registry.granted[-2:] == [("repository:me/x:pull,delete",), ("registry:catalog:*",)]
 

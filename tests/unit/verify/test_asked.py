@@ -83,7 +83,7 @@ def test_blobs_of_an_image_that_names_none_are_not_found_good(sample):
 @pytest.mark.parametrize("form", ["attached", "signed", "both"])
 def test_a_provenance_that_is_taken_away(sample, form):
     if form != "signed":
-        sample.remove(provenance.MEDIA_TYPE, sample.top)
+        sample.remove(statements.PAYLOAD_TYPE, sample.top)
     if form != "attached":
         sample.unsign(sample.top, kinds=(statements.PROVENANCE,))
     held = own(sample)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from imgbuild.assemble import layout
+from imgbuild.oci import layout as layouts
 from imgbuild.oci.documents import INDEX, MANIFEST
-from imgbuild.oci.image import in_layout
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch
@@ -211,7 +211,7 @@ def test_a_layout_is_checked_alike(sample, place, due, tmp_path):
 
     def _found(*, whole):
         checklist = Checklist()
-        image.check(in_layout(out), due, checklist, whole=whole)
+        image.check(layouts.source(out), due, checklist, whole=whole)
         return [one.name for one in checklist.checks if one.outcome is CheckOutcome.FAILED]
 
     assert _found(whole=True) == []

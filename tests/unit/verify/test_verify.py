@@ -87,7 +87,7 @@ def test_an_unsigned_image_fails_with_a_key_and_not_without(sample):
 def test_an_image_without_attachments_is_held_against_ones_own_lock(sample):
     sample.restore(sample.unsigned)
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
-    sample.remove(provenance.MEDIA_TYPE, sample.top)
+    sample.remove(statements.PAYLOAD_TYPE, sample.top)
     found = sample.verify(key=None, own=own(sample))
     assert set(found) == {"signature", "provenance"}
     nothing = sample.checks(key=None)
@@ -134,7 +134,7 @@ def test_a_flipped_byte_in_an_sbom(sample, kind, name, check):
 
 
 def test_a_flipped_byte_in_a_provenance(sample):
-    sample.flip(sample.top, provenance.MEDIA_TYPE, "provenance.json")
+    sample.flip(sample.top, statements.PAYLOAD_TYPE, "provenance.json")
     assert set(sample.failed(key=None)) == {"provenance"}
     assert "provenance" in sample.failed()
 
@@ -203,9 +203,7 @@ def test_what_is_known_of_packages_may_change_where_the_image_does_not(sample, m
     try:
         place.write_bytes(codec.encode(packages.SbomPackages(packages={wheel.sha256: found})))
         project = sample.place.work().project
-        attachments.attach_all(
-            sample.client, sample.repository, sample.lock, sample.sealed, project
-        )
+        attachments.attach_all(sample.client, sample.repository, sample.own, project, tuple(Arch))
         assert len(sample.artifacts(sample.arm, cyclonedx.MEDIA_TYPE)) == 2
         assert sample.failed(key=None) == {}
         assert sample.failed(key=None, own=own(sample)) == {}
@@ -267,7 +265,7 @@ def _statement(sample: Sample, **changed: Any) -> bytes:
 def test_a_provenance_of_another_lock_is_refused(sample):
     sample.restore(sample.unsigned)
     other = _statement(sample, lock="0" * 64)
-    sample.replace(sample.top, provenance.MEDIA_TYPE, {"provenance.json": other})
+    sample.replace(sample.top, statements.PAYLOAD_TYPE, {"provenance.json": other})
     assert f"names the lock {'0' * 64}" in sample.failed(key=None)["provenance"]
 
 
@@ -288,7 +286,7 @@ def test_a_provenance_of_another_image_is_refused_though_the_key_signed_it(sampl
 def test_a_provenance_that_is_rewritten_is_refused_where_none_is_signed(sample):
     sample.unsign(sample.top, kinds=(statements.PROVENANCE,))
     other = _statement(sample, builder="https://evil.example/")
-    sample.replace(sample.top, provenance.MEDIA_TYPE, {"provenance.json": other})
+    sample.replace(sample.top, statements.PAYLOAD_TYPE, {"provenance.json": other})
     assert set(sample.failed()) == {"lock", "provenance"}
 
 

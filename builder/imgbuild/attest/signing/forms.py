@@ -9,20 +9,25 @@ reads collections only where the image has no bundle.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from imgbuild import codec
 from imgbuild.attest.signing import statements
 from imgbuild.attest.signing.statements import Envelope
-from imgbuild.oci.documents import CONFIG, MANIFEST, Descriptor
-from imgbuild.values import Digest, digest_of
+from imgbuild.oci.documents import (
+    CONFIG,
+    EMPTY,
+    EMPTY_TYPE,
+    Descriptor,
+    descriptor,
+    manifest_of,
+)
+from imgbuild.values import Digest
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 BUNDLES = "application/vnd.dev.sigstore.bundle"  # how the type of every version begins
-EMPTY = "application/vnd.oci.empty.v1+json"
-EMPTY_DATA = b"{}"
 SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
 DSSE = "application/vnd.dsse.envelope.v1+json"
 SIGNATURES, ATTESTATIONS = "sig", "att"
@@ -48,7 +53,7 @@ class Bundle(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def hint(self) -> str:
-        """Which key it says it is signed with; "" for a certificate."""
+        """The hint of the key that signed it; "" for a certificate."""
         named = self.verification_material.public_key
         return named.hint if named else ""
 
@@ -88,7 +93,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def descriptor(self) -> Descriptor:
         """What a manifest says of it."""
-        return described(self.media_type, self.data, self.notes)
+        return descriptor(self.media_type, self.data, self.notes)
 
 
 def tag(digest: Digest, kind: str) -> str:
@@ -97,7 +102,7 @@ def tag(digest: Digest, kind: str) -> str:
 
 
 def claim(repository: str, digest: Digest) -> bytes:
-    """What is signed to say that the image `digest` of `repository` is one's own."""
+    """The payload of a signature of the image `digest` of `repository`."""
     return codec.compact(
         {
             "critical": {
@@ -126,15 +131,7 @@ def collection(layers: Sequence[Descriptor]) -> tuple[bytes, bytes]:
     """Configuration and manifest of a collection of `layers`."""
     rootfs = {"type": "layers", "diff_ids": [layer.digest for layer in layers]}
     config = codec.compact({"architecture": "", "os": "", "config": {}, "rootfs": rootfs})
-    manifest = codec.compact(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": described(CONFIG, config),
-            "layers": layers,
-        }
-    )
-    return config, manifest
+    return config, manifest_of(descriptor(CONFIG, config), layers)
 
 
 def bundle(envelope: Envelope, hint: str) -> bytes:
@@ -150,33 +147,15 @@ def bundle(envelope: Envelope, hint: str) -> bytes:
 
 def bundle_manifest(subject: Descriptor, data: bytes, predicate_type: str) -> bytes:
     """The manifest that puts the bundle `data` beside the image `subject`."""
-    return codec.compact(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "artifactType": BUNDLE,
-            "config": described(EMPTY, EMPTY_DATA),
-            "layers": [described(BUNDLE, data)],
-            "annotations": {
-                "dev.sigstore.bundle.content": "dsse-envelope",
-                "dev.sigstore.bundle.predicateType": predicate_type,
-            },
-            "subject": {
-                "mediaType": subject.media_type,
-                "digest": subject.digest,
-                "size": subject.size,
-            },
-        }
-    )
-
-
-def described(media_type: str, data: bytes, notes: Mapping[str, str] | None = None) -> Descriptor:
-    """The descriptor of `data`."""
-    return Descriptor(
-        media_type=media_type,
-        digest=digest_of(data),
-        size=len(data),
-        annotations=dict(notes or {}),
+    return manifest_of(
+        descriptor(EMPTY_TYPE, EMPTY),
+        [descriptor(BUNDLE, data)],
+        artifact_type=BUNDLE,
+        subject=subject,
+        annotations={
+            "dev.sigstore.bundle.content": "dsse-envelope",
+            "dev.sigstore.bundle.predicateType": predicate_type,
+        },
     )
 
 

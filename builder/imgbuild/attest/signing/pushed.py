@@ -11,15 +11,13 @@ from functools import partial
 
 import msgspec
 
-from imgbuild.attest import attachments, bundle, provenance
+from imgbuild.attest import attachments, provenance
 from imgbuild.attest.bundle import Carried
 from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import signer, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.attest.signing.signer import Signed
-from imgbuild.lock.lock import Lock
 from imgbuild.oci.documents import Descriptor
-from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
@@ -32,23 +30,16 @@ PREDICATES = {cyclonedx.MEDIA_TYPE: statements.CYCLONEDX, spdx.MEDIA_TYPE: state
 def sign_pushed(
     client: Client,
     repository: Repository,
-    lock: Lock,
-    sealed: Seal,
+    own: Carried,
     project: Project,
+    arches: Collection[Arch],
     key: PrivateKey,
-    *,
-    arches: Collection[Arch] | None = None,
 ) -> tuple[Signed, ...]:
-    """Sign the image of `lock` on `arches`, which was pushed from `project`.
-
-    LockStale if `project` has another lock by now.
-    """
-    chosen = tuple(lock.arch) if arches is None else tuple(sorted(arches))
-    own = bundle.of(lock, sealed, project)
-    circumstances = provenance.circumstances(project, lock.target)
-    made = provenance.statement(lock, sealed, chosen, circumstances)
-    with client.reporter.step(f"signing {lock.target}"):
-        return sign_made(client, repository, own, chosen, made, key)
+    """Sign the image of `own`, a lock of `project`, which was pushed for `arches`."""
+    circumstances = provenance.circumstances(project, own.lock.target)
+    made = provenance.statement(own.lock, own.sealed, sorted(arches), circumstances)
+    with client.reporter.step(f"signing {own.lock.target}"):
+        return sign_made(client, repository, own, arches, made, key)
 
 
 def sign_made(
@@ -75,7 +66,7 @@ def sign_made(
 def sign_all(
     own: Carried, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
 ) -> tuple[Signed, ...]:
-    """Let `sign` sign what the tag names and each manifest, with the statements about each."""
+    """Sign the index and each manifest, with the statements about each, by calling `sign`."""
     subjects = attachments.subjects(own.lock, own.sealed, arches)
     manifests = dict(
         zip((one.digest for one in subjects[-len(arches) :]), sorted(arches), strict=True)
@@ -93,7 +84,7 @@ def sign_all(
 
 
 def sboms(own: Carried, arch: Arch) -> tuple[bytes, ...]:
-    """The statements that the SBOMs of `own` on `arch` are of its image there."""
+    """Statements with the SBOMs of `own` on `arch`, about its manifest."""
     digest = own.sealed.arch[arch].manifest
     return tuple(
         statements.of([digest], PREDICATES[media_type], msgspec.json.decode(part.data))
@@ -105,7 +96,7 @@ def sboms(own: Carried, arch: Arch) -> tuple[bytes, ...]:
 def _said(
     client: Client, repository: Repository, digest: Digest, made: bytes, key: PrivateKey
 ) -> bytes | None:
-    """The provenance of this image that the key has signed already and that rests on the same."""
+    """A provenance of this image with the same basis that the key has signed already."""
     for each in stored.read(client, repository, digest).signatures:
         about = each.kind == statements.PROVENANCE and digest in each.digests
         same = about and provenance.basis(each.payload) == provenance.basis(made)

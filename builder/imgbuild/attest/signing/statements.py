@@ -17,7 +17,6 @@ from imgbuild.values import Digest
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
-STATEMENTS = (STATEMENT, "https://in-toto.io/Statement/v0.1")
 # What a statement is about: an image's signature as cosign 3 makes it, and attestations.
 SIGNATURE = "https://sigstore.dev/cosign/sign/v1"
 PROVENANCE = "https://slsa.dev/provenance/v1"

@@ -19,12 +19,12 @@ from imgbuild.attest.signing.forms import Bundle, ImageClaim, LogEntry
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Envelope
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.http.client import Refused
-from imgbuild.oci.documents import MANIFEST, Descriptor, Manifest
+from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, MANIFEST, Descriptor, Manifest
+from imgbuild.registry import artifacts
 from imgbuild.registry.artifacts import whole
 from imgbuild.registry.client import Client, NotFound, bytes_source
-from imgbuild.registry.reference import Reference, Repository
-from imgbuild.values import Digest, digest_of
+from imgbuild.registry.reference import Repository
+from imgbuild.values import Digest
 
 
 class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,10 +89,6 @@ def _noted(damaged: list[str]) -> Iterator[None]:
         damaged.append("; ".join([error.message, *map(str, error.problems)]))
     except (IntegrityError, NotFound) as error:
         damaged.append(error.message)
-    except Refused as error:  # named by a document, and not there
-        if error.status != 404:
-            raise
-        damaged.append(error.message)
 
 
 def _bundled(
@@ -100,11 +96,11 @@ def _bundled(
 ) -> Iterator[StoredSignature]:
     # cosign lists its bundles by the type of their empty configuration: then the manifest tells.
     listed = descriptor.artifact_type
-    if not listed.startswith(forms.BUNDLES) and listed not in ("", forms.EMPTY):
+    if not listed.startswith(forms.BUNDLES) and listed not in ("", EMPTY_TYPE):
         return
     label = f"bundle {descriptor.digest}"
     try:
-        fetched = client.manifest(at(repository, digest=descriptor.digest))
+        fetched = client.manifest(repository.with_digest(descriptor.digest))
     except NotFound:
         return  # removed since: lists of referrers outlive what they name
     try:
@@ -141,7 +137,7 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
 
 
 def _of_envelope(envelope: Envelope, place: str, hint: str = "") -> StoredSignature:
-    # What is signed is signed as something: a statement only if the envelope says so.
+    # The envelope states what its payload is; only some are statements.
     stated = envelope.payload_type == statements.PAYLOAD_TYPE
     statement = envelope.statement(place) if stated else None
     return StoredSignature(
@@ -161,7 +157,7 @@ def collected(
     """The layers of an image's collection; none if there is no such tag."""
     tag = forms.tag(digest, kind)
     try:
-        fetched = client.manifest(at(repository, tag=tag))
+        fetched = client.manifest(repository.tagged(tag))
     except NotFound:
         return ()
     return codec.decode(fetched.data, Manifest, file=tag, what="image manifest").layers
@@ -172,15 +168,7 @@ def put_bundle(
 ) -> Digest:
     """Put the bundle `data` of a statement of `kind` beside `subject`, unless it is there."""
     manifest = forms.bundle_manifest(subject, data, kind)
-    digest = digest_of(manifest)
-    listed = client.referrers(repository, subject.digest, forms.BUNDLE)
-    blobs = (forms.EMPTY_DATA, data)
-    there = any(one.digest == digest for one in listed)
-    if there and client.resolve(at(repository, digest=digest)) and whole(client, repository, blobs):
-        return digest
-    for blob in blobs:
-        client.upload(repository, bytes_source(blob))
-    return client.put_manifest(repository, manifest, MANIFEST)
+    return artifacts.put(client, repository, subject.digest, forms.BUNDLE, manifest, (EMPTY, data))
 
 
 def add(
@@ -188,7 +176,7 @@ def add(
 ) -> None:
     """Add `entries` to an image's collection; those that it has already stay as they are.
 
-    What the registry lost of them is put again.
+    Blobs that the registry has lost are uploaded again.
     """
     layers = list(collected(client, repository, digest, kind))
     new = [entry for entry in entries if entry.descriptor not in layers]
@@ -201,10 +189,3 @@ def add(
     for blob in (*(entry.data for entry in new), config):
         client.upload(repository, bytes_source(blob))
     client.put_manifest(repository, manifest, MANIFEST, tag=forms.tag(digest, kind))
-
-
-def at(
-    repository: Repository, *, tag: str | None = None, digest: Digest | None = None
-) -> Reference:
-    """What is called `tag` or `digest` in `repository`."""
-    return Reference(repository.host, repository.name, tag, digest)

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from imgbuild.attest.signing import forms, keys, signer, statements, stored
-from imgbuild.oci.documents import MANIFEST, Descriptor
+from imgbuild.oci.documents import EMPTY_TYPE, MANIFEST, Descriptor
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.values import sha256
 from tests.support import memory_registry
@@ -208,7 +208,7 @@ def test_cosigns_own_listing_of_bundles_is_read(registry, key):
         return
     tag = named(IMAGE).replace(":", "-")
     index = json.loads(registry.manifests[NAME, registry.tags[NAME, tag]][0])
-    index["manifests"][0]["artifactType"] = forms.EMPTY
+    index["manifests"][0]["artifactType"] = EMPTY_TYPE
     data = json.dumps(index).encode()
     registry.manifests[NAME, f"sha256:{sha256(data)}"] = (data, memory_registry.INDEX)
     registry.tags[NAME, tag] = f"sha256:{sha256(data)}"
