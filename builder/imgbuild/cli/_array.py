@@ -20,7 +20,7 @@ from imgbuild.cli._verb import Output, configure, parameters, taken
 from imgbuild.errors import InputError, Interrupted
 from imgbuild.plan import current
 from imgbuild.report import Case, Report
-from imgbuild.smoke.result import Tested
+from imgbuild.smoke.result import SmokeRun
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _reports(verb: str, one: TaskEnd) -> list[Report]:
     found: list[Report] = []
     if verb == "smoke" and one.status is not None:
         with suppress(msgspec.DecodeError):
-            found += msgspec.json.decode(one.answer, type=list[Tested])
+            found += msgspec.json.decode(one.answer, type=list[SmokeRun])
     if found and (one.good or not all(map(tests.succeeded, found))):
         return found
     outcome = "passed" if one.good else "failed"

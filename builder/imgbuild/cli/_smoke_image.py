@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imgbuild.oci.layout import Layout
     from imgbuild.project import Project
     from imgbuild.smoke import run as smoke_tests
-    from imgbuild.smoke.result import How, Tested
+    from imgbuild.smoke.result import How, SmokeRun
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ def _one_image(
 
 def reports(
     image: Subject, arch: Sequence[Arch] | None, asked: Asked, store: Store
-) -> Iterator[Tested]:
+) -> Iterator[SmokeRun]:
     """The report of each tier, as soon as it has run."""
     from imgbuild.sif import container
     from imgbuild.smoke import recording, sif

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from imgbuild.cache.store import Store
     from imgbuild.project import Project
     from imgbuild.smoke import run as smoke_tests
-    from imgbuild.smoke.result import Tested
+    from imgbuild.smoke.result import SmokeRun
     from imgbuild.values import Arch
 
 Tiers = Annotated[
@@ -93,7 +93,7 @@ LockOption = Annotated[
     Path | None,
     LOCK("For a LAYOUT or SIF tested without a checkout. Default: LAYOUT/lock.json."),
 ]
-SifOption = Annotated[Path | None, SIF_FILE("Tested through apptainer, without a layout.")]
+SifOption = Annotated[Path | None, SIF_FILE("SmokeRun through apptainer, without a layout.")]
 ThroughOption = Annotated[
     Through | None,
     THROUGH(
@@ -165,7 +165,7 @@ def smoke(
         record=record,
         document=junit is not None,
     )
-    reports: list[Tested] = []
+    reports: list[SmokeRun] = []
     try:
         images = _smoke_image.chosen(selection, layout, lock, sif)
         failures = _smoke(reports, images, selection.arch, asked)
@@ -233,7 +233,7 @@ def _model(folder: Path | None) -> Path | None:
 
 
 def _smoke(
-    reports: list[Tested],
+    reports: list[SmokeRun],
     images: Sequence[Subject],
     arch: Sequence[Arch] | None,
     asked: Asked,
@@ -251,7 +251,7 @@ def _smoke(
         raise InputError(message, hint=hint)
     store = Store.open()
     failed: dict[str, ImgbuildError] = {}
-    lacking: list[Tested] = []
+    lacking: list[SmokeRun] = []
     for image in images:
         left: list[str] = list(asked.tiers)
         try:
@@ -276,12 +276,12 @@ def _smoke(
     return failed
 
 
-def _record(project: Project, report: Tested, store: Store) -> dict[str, ImgbuildError]:
+def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, ImgbuildError]:
     """Add the run to the test record; by target, the error if it is refused."""
     from imgbuild.smoke import recording, reports
 
     try:
-        _smoke_import.report(recording.record(project, reports.of_reports([report]), store))
+        _smoke_import.report(recording.record(project, [reports.image_run(report)], store))
     except Interrupted:
         raise
     except ImgbuildError as error:

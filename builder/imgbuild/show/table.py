@@ -16,7 +16,7 @@ from imgbuild.matrix.select import Selected
 from imgbuild.plan import seal as seals
 from imgbuild.project import Project
 from imgbuild.smoke import recording
-from imgbuild.smoke.records import NO_RECORD, TIERS, Run, words
+from imgbuild.smoke.records import NO_RECORD, TIERS, RecordedRun, words
 from imgbuild.values import Arch, Bytes, Digest
 
 # The packages that have a column of their own, where any shown target pins them; the rest of the
@@ -44,7 +44,7 @@ class TableImage(msgspec.Struct, frozen=True, kw_only=True):
     arch: Arch
     digest: Digest
     size: Bytes
-    runs: tuple[Run, ...] = ()
+    runs: tuple[RecordedRun, ...] = ()
     tested: str = NO_RECORD
 
 
@@ -74,7 +74,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     images: tuple[TableImage, ...] = ()
 
 
-def picture(arch: Arch, digest: Digest, size: Bytes, runs: Sequence[Run]) -> TableImage:
+def picture(arch: Arch, digest: Digest, size: Bytes, runs: Sequence[RecordedRun]) -> TableImage:
     """An image and the runs that count for it."""
     told = "; ".join(words(run) for run in runs)
     return TableImage(

@@ -24,7 +24,7 @@ from imgbuild.oci.layout import Layout, Stored
 from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.report import Case, Report, counts, passed
-from imgbuild.smoke.result import How, Tested, ran
+from imgbuild.smoke.result import How, SmokeRun, ran
 from imgbuild.system import process as processes
 from imgbuild.system.files import data as data_folder
 from imgbuild.system.process import Result
@@ -103,7 +103,7 @@ def smoke(
     how: How = USUAL,
     arbitrary_user: bool = False,
     reporter: Reporter = SILENT,
-) -> Iterator[Tested]:
+) -> Iterator[SmokeRun]:
     """Run `tiers` in the image of `layout` on `arch`, and yield a report for each.
 
     `through` is "docker", "podman" or "root"; None means a running engine, else a root folder. With
@@ -145,7 +145,7 @@ def smoke(
             yield of_image(image, made)
 
 
-def of_image(image: Stored, report: Tested) -> Tested:
+def of_image(image: Stored, report: SmokeRun) -> SmokeRun:
     """`report` with the digests of `image`."""
     manifest, config = image.manifest.digest, image.config.digest
     return msgspec.structs.replace(report, digest=manifest, config=config)
@@ -162,7 +162,7 @@ def smoke_root(
     how: How = USUAL,
     arbitrary_user: bool = False,
     reporter: Reporter = SILENT,
-) -> Tested:
+) -> SmokeRun:
     """Run `tier` in the folder `root` with the unpacked image; `settings` is its configuration."""
     expected = expectation(lock, arch)
     user = lock.settings.user
@@ -199,7 +199,7 @@ def smoke_here(
     store: Store,
     how: How = USUAL,
     reporter: Reporter = SILENT,
-) -> Iterator[Tested]:
+) -> Iterator[SmokeRun]:
     """Run `tiers` in the active environment: that of VIRTUAL_ENV, or of the python3 on PATH.
 
     The packages of the lock must be installed in it. ToolMissing if there is no Python.

@@ -11,7 +11,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.oci.layout import Layout
 from imgbuild.sif import convert
 from imgbuild.smoke import run
-from imgbuild.smoke.result import How, Tested, ran
+from imgbuild.smoke.result import How, SmokeRun, ran
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
@@ -25,7 +25,7 @@ def smoke_sif(
     store: Store,
     how: How = run.USUAL,
     reporter: Reporter = SILENT,
-) -> Iterator[Tested]:
+) -> Iterator[SmokeRun]:
     """Run `tiers` in a SIF of the image of `layout` on `arch`, and yield a report for each.
 
     ToolMissing if there is no Apptainer or no mksquashfs, WorkFailed if the tests could not run.
@@ -48,7 +48,7 @@ def smoke_file(
     store: Store,
     how: How = run.USUAL,
     reporter: Reporter = SILENT,
-) -> Iterator[Tested]:
+) -> Iterator[SmokeRun]:
     """Run `tiers` in the SIF `image` of the target of `lock`, and yield a report for each.
 
     ToolMissing if there is no Apptainer, WorkFailed if the tests could not run.
