@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from imgbuild.cli._options import CUDA
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, Definition, option, verb
 from imgbuild.errors import InputError, NothingSelected
@@ -123,7 +123,7 @@ def list_targets(
     if form is ListFormat.MARKDOWN:
         lines = table.markdown(rows)
     else:
-        lines = table.text(rows) if wide else table.narrow(rows)
+        lines = aligned(table.cells(rows) if wide else table.narrow(rows))
     answer(rows, lines)
 
 

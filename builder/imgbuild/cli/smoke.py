@@ -23,7 +23,7 @@ from imgbuild.cli._options import (
     processes,
 )
 from imgbuild.cli._output import answer, count
-from imgbuild.cli._smoke_image import Asked, Subject
+from imgbuild.cli._smoke_image import SmokeOptions, Subject
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
@@ -156,7 +156,7 @@ def smoke(
         return
     _refuse(sif, layout, through, tier, model, case, arbitrary=arbitrary_user, record=record)
     through = Through.APPTAINER if sif is not None else through
-    asked = Asked(
+    options = SmokeOptions(
         tiers=_tiers(tier, through),
         through=through,
         how=_how(timeout_factor, model, jobs, share, case),
@@ -168,7 +168,7 @@ def smoke(
     reports: list[SmokeRun] = []
     try:
         images = _smoke_image.chosen(selection, layout, lock, sif)
-        failures = _smoke(reports, images, selection.arch, asked)
+        failures = _smoke(reports, images, selection.arch, options)
     finally:  # what is known, also where the user stops it
         if junit is not None and reports:
             write_bytes(junit, junits.document(reports))
@@ -176,7 +176,7 @@ def smoke(
     answer(reports, words)
     if failures:
         raise typer.Exit(SomeFailed(failures).exit_code)
-    if not all(tests.succeeded(report) for report in reports):
+    if not all(report.result == "pass" for report in reports):
         raise typer.Exit(1)
 
 
@@ -236,7 +236,7 @@ def _smoke(
     reports: list[SmokeRun],
     images: Sequence[Subject],
     arch: Sequence[Arch] | None,
-    asked: Asked,
+    options: SmokeOptions,
 ) -> dict[str, ImgbuildError]:
     """Add to `reports` that of each target and tier, each printed as soon as it is complete.
 
@@ -245,7 +245,7 @@ def _smoke(
     """
     from imgbuild.cache.store import Store
 
-    if asked.record and any(image.project is None for image in images):
+    if options.record and any(image.project is None for image in images):
         message = "--record needs the project of the image, and --lock names a file alone"
         hint = "write the results with --json, and add them in the project with --import"
         raise InputError(message, hint=hint)
@@ -253,20 +253,20 @@ def _smoke(
     failed: dict[str, ImgbuildError] = {}
     lacking: list[SmokeRun] = []
     for image in images:
-        left: list[str] = list(asked.tiers)
+        left: list[str] = list(options.tiers)
         try:
-            for report in _smoke_image.reports(image, arch, asked, store):
+            for report in _smoke_image.reports(image, arch, options, store):
                 _smoke_report.print_report(report)
                 reports.append(report)
                 left.remove(report.tier)
-                if asked.record and image.project is not None:
+                if options.record and image.project is not None:
                     failed |= _record(image.project, report, store)
         except Interrupted:
             raise
         except ImgbuildError as error:
             failed[image.name] = error
             lacking += [stopped(image.name, each, error) for each in left]
-    if failed and not reports and not asked.document:
+    if failed and not reports and not options.document:
         raise next(iter(failed.values())) if len(failed) == 1 else SomeFailed(failed)
     for each in failed.values():
         console.error(each.message, hint=each.hint)
