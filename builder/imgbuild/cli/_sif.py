@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import platform
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from imgbuild.cli._output import answer
 from imgbuild.cli._selection import at_most_one, one_arch, same_image
 from imgbuild.cli._verb import option
 from imgbuild.errors import InputError
+from imgbuild.sif.squashfs import Compressor
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -29,15 +29,8 @@ if TYPE_CHECKING:
     from imgbuild.sif.convert import ConvertedImage, Format
 
 
-class Compress(enum.StrEnum):
-    """How a SIF or squashfs is compressed."""
-
-    ZSTD = "zstd"
-    GZIP = "gzip"
-
-
 CompressOption = Annotated[
-    Compress,
+    Compressor,
     option(
         "--compress",
         "Of a SIF or squashfs. zstd is much faster, and needs Apptainer 1.4; any version reads"
@@ -64,7 +57,7 @@ def build(
     origin: str | None,
     output: Path | None,
     form: Format,
-    compress: Compress,
+    compress: Compressor,
     how: Options,
 ) -> None:
     """Make a file of each selected target, or of the image that `origin` names."""
@@ -94,7 +87,7 @@ def push(
     repository: Repository,
     client: Client,
     layout: Path | None,
-    compress: Compress,
+    compress: Compressor,
     how: Options,
 ) -> None:
     """Push a SIF of each built image, beside the image that is in the repository."""
@@ -125,13 +118,13 @@ def _convert(
     arches: Sequence[Arch] | None,
     out: Path,
     form: Format,
-    compress: Compress,
+    compress: Compressor,
     processes: int,
 ) -> ConvertedImage:
     from imgbuild.sif import convert
 
     only = one_arch(source.layout, arches)
-    how = convert.ConvertOptions(format=form, compressor=compress.value, processors=processes)
+    how = convert.ConvertOptions(format=form, compressor=compress, processors=processes)
     with console.step(f"making {out.name} from {source.layout.name or source.name}"):
         return convert.convert(
             source.layout, only, out, how, lock=source.lock(only), reporter=console

@@ -13,6 +13,7 @@ import msgspec
 from imgbuild.cli._options import Through
 from imgbuild.cli._selection import one_arch, same_image
 from imgbuild.errors import InputError
+from imgbuild.report import Tier
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
     from imgbuild.lock.lock import Lock
     from imgbuild.oci.layout import Layout
     from imgbuild.project import Project
-    from imgbuild.smoke import run as smoke_tests
     from imgbuild.smoke.result import How, SmokeRun
 
 
 class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How smoke tests are to be run."""
 
-    tiers: tuple[smoke_tests.Tier, ...]
+    tiers: tuple[Tier, ...]
     through: Through | None
     how: How
     arbitrary: bool

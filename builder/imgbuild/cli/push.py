@@ -101,7 +101,7 @@ def push(
     places: Places = None,
     part: PartOption = None,
     sif: Sif = False,
-    compress: _sif.CompressOption = _sif.Compress.ZSTD,
+    compress: _sif.CompressOption = "zstd",
     layout: LayoutFolder = None,
     dry_run: DryRunOption = False,
     digest_only: DigestOnly = False,
@@ -150,7 +150,7 @@ def push(
         repository = _repository(place, None if place else selection.session(how))
         _sif.push(selection, names, repository, client, layout, compress, how)
         return
-    if layout is not None or compress is not _sif.Compress.ZSTD:
+    if layout is not None or compress != "zstd":
         message = "--layout and --compress need --sif"
         raise InputError(message, hint="add --sif, or leave them out")
     session = selection.session(how)

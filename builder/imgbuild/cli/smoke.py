@@ -33,7 +33,7 @@ from imgbuild.system.console import console
 if TYPE_CHECKING:
     from imgbuild.cache.store import Store
     from imgbuild.project import Project
-    from imgbuild.smoke import run as smoke_tests
+    from imgbuild.report import Tier as TierName
     from imgbuild.smoke.result import SmokeRun
     from imgbuild.values import Arch
 
@@ -93,7 +93,7 @@ LockOption = Annotated[
     Path | None,
     LOCK("For a LAYOUT or SIF tested without a checkout. Default: LAYOUT/lock.json."),
 ]
-SifOption = Annotated[Path | None, SIF_FILE("SmokeRun through apptainer, without a layout.")]
+SifOption = Annotated[Path | None, SIF_FILE("Tested through apptainer, without a layout.")]
 ThroughOption = Annotated[
     Through | None,
     THROUGH(
@@ -211,7 +211,7 @@ def _refuse(
         raise InputError(message, hint="add --tier static, cpu, gpu or multi-gpu")
 
 
-def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[smoke_tests.Tier, ...]:
+def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierName, ...]:
     """The tiers that are named, else all that this machine's GPUs allow, which it says."""
     from imgbuild.container import driver
     from imgbuild.smoke import run as tests

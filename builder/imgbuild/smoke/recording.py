@@ -21,8 +21,9 @@ from imgbuild.project import Project
 from imgbuild.report import OUTCOMES, Tier
 from imgbuild.smoke import records
 from imgbuild.smoke import run as tests
-from imgbuild.smoke.records import ImageContent, RecordedRun, Result
+from imgbuild.smoke.records import ImageContent, RecordedRun
 from imgbuild.smoke.reports import ImageRun, pairs, refuse
+from imgbuild.smoke.result import Outcome
 from imgbuild.values import Arch, Digest
 
 
@@ -32,7 +33,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     arch: Arch
     tier: Tier
-    result: Result
+    result: Outcome
     digest: Digest
     file: Path
     new: bool

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 import msgspec
 
@@ -19,6 +19,7 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.report import Tier
+from imgbuild.smoke.result import FirstFailure, Outcome
 from imgbuild.values import Arch, Digest, sha256
 
 RECORDS_FORMAT = 1
@@ -35,7 +36,6 @@ LISTED = (
 # "unsquashfs" are root folders made of the layers and of the SIF without imgbuild.
 PLACES = ("docker", "podman", "apptainer", "root", "unpacked", "unsquashfs")
 
-Result = Literal["pass", "fail"]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Moment = Annotated[
     str,
@@ -43,13 +43,6 @@ Moment = Annotated[
         pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", description="UTC, 2026-11-21T14:48:17Z"
     ),
 ]
-
-
-class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """The first failed case, and the first error in its log that is not a consequence of others."""
-
-    case: str
-    message: str
 
 
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,7 +62,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     started: Moment = msgspec.field(name="date")
     arch: Arch
     tier: Tier
-    result: Result
+    result: Outcome
     digest: Digest
     config: Digest
     gpu: tuple[str, ...] = ()

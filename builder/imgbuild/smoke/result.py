@@ -15,11 +15,10 @@ import msgspec
 
 from imgbuild.errors import ImgbuildError
 from imgbuild.report import Case, Report, count, passed
-from imgbuild.smoke.records import FirstFailure
-from imgbuild.smoke.records import Result as Outcome
 from imgbuild.system.process import Result
 from imgbuild.values import Digest
 
+Outcome = Literal["pass", "fail"]
 Through = Literal["docker", "podman", "apptainer", "root", "here"]
 # smoke_tests/gpu_device.py reports GPUs and driver from inside the image, so that the result is
 # right for an engine on another machine too.
@@ -47,6 +46,13 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
     def sharing(self, tier: str) -> int:
         """The number of cases that use the GPUs at once: 1 in tiers that need no GPU, or all."""
         return self.share if tier == "gpu" else 1
+
+
+class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The first failed case, and the first error in its log that is not a consequence of others."""
+
+    case: str
+    message: str
 
 
 class SmokeRun(Report, frozen=True, kw_only=True):

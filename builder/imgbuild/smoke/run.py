@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild import report as reports
 from imgbuild.cache.store import Store
 from imgbuild.container import driver, engine, run_in_image, sandbox
 from imgbuild.errors import ToolMissing, WorkFailed
@@ -23,7 +22,7 @@ from imgbuild.lock.lock import Lock, require_arch
 from imgbuild.oci.layout import Layout, Stored
 from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan.plan import installed_wheels
-from imgbuild.report import Case, Report, counts, passed
+from imgbuild.report import Case, Report, Tier, counts, passed
 from imgbuild.smoke.result import How, SmokeRun, ran
 from imgbuild.system import process as processes
 from imgbuild.system.files import data as data_folder
@@ -37,7 +36,6 @@ PLACE = "/smoke_tests"
 EXPECT = "expect.json"
 FORMAT = 1
 MODEL = "/model"
-Tier = reports.Tier
 # The user and group id for `arbitrary_user`, which the image's /etc/passwd does not have.
 ARBITRARY_USER = (54321, 54321)
 USUAL = How()

@@ -9,6 +9,7 @@ from imgbuild.cache.store import Store
 from imgbuild.container import apptainer, driver
 from imgbuild.lock.lock import Lock
 from imgbuild.oci.layout import Layout
+from imgbuild.report import Tier
 from imgbuild.sif import convert
 from imgbuild.smoke import run
 from imgbuild.smoke.result import How, SmokeRun, ran
@@ -20,7 +21,7 @@ def smoke_sif(
     lock: Lock,
     layout: Layout,
     arch: Arch,
-    tiers: Sequence[run.Tier],
+    tiers: Sequence[Tier],
     *,
     store: Store,
     how: How = run.USUAL,
@@ -43,7 +44,7 @@ def smoke_file(
     lock: Lock,
     image: Path,
     arch: Arch,
-    tiers: Sequence[run.Tier],
+    tiers: Sequence[Tier],
     *,
     store: Store,
     how: How = run.USUAL,

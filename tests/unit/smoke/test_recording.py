@@ -87,7 +87,7 @@ def test_a_failed_run_is_recorded_with_its_cause(sample: Sample, imgbuild: Comma
     assert [each["result"] for each in answer] == ["fail", "pass"]
     good, bad = recorded(sample)
     assert (good.good, bad.good, bad.report) == (True, False, "")
-    assert bad.first == records.FirstFailure(case="nccl", message="RuntimeError: no peers")
+    assert bad.first == result.FirstFailure(case="nccl", message="RuntimeError: no peers")
     (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["tested"] == (
         "gpu failed on NVIDIA H200, driver 580.159.04, 2026-11-22"

@@ -14,7 +14,8 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, LockStale
 from imgbuild.smoke import records
-from imgbuild.smoke.records import FirstFailure, ImageContent, RecordedRun, SmokeRecords
+from imgbuild.smoke.records import ImageContent, RecordedRun, SmokeRecords
+from imgbuild.smoke.result import FirstFailure
 from imgbuild.values import Arch
 
 TARGET = "small"
