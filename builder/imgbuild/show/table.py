@@ -96,7 +96,7 @@ def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
     )
 
 
-def narrow(table: Sequence[TableRow]) -> list[str]:
+def narrow(table: Sequence[TableRow]) -> list[list[str]]:
     """The cells of a table that fits 80 characters; the first line is the head."""
     lines = [["name", "CUDA", *SHORT.values(), "tested"]]
     lines += [

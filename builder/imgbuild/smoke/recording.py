@@ -140,13 +140,13 @@ def _other(
 def _recorded_run(found: ImageRun) -> RecordedRun:
     """What a test record keeps of a run, without versions; InputError if it contradicts itself."""
     run = found.run
-    if run.passed + run.failed + run.skipped != len(run.cases) or not run.cases:
-        others = sorted({case.outcome for case in run.cases} - set(OUTCOMES))
-        refuse(found.place, f"no cases, or unknown outcomes: {', '.join(others)}")
     try:
         kept = msgspec.convert(run, RecordedRun, from_attributes=True)
     except msgspec.ValidationError as error:
         refuse(found.place, str(error))
+    if run.passed + run.failed + run.skipped != len(run.cases) or not run.cases:
+        others = sorted({case.outcome for case in run.cases} - set(OUTCOMES))
+        refuse(found.place, f"no cases, or unknown outcomes: {', '.join(others)}")
     # Also refused if it failed: without its GPUs nothing of the image was tested.
     needed = tests.GPU_TIERS.get(kept.tier, 0)
     if len(kept.gpu) < needed:
