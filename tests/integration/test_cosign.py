@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild import codec
+from imgbuild.attest import in_toto
 from imgbuild.attest.signing import forms, keys, signer, statements, stored
 from imgbuild.attest.signing.signer import Signed
 from imgbuild.oci import layout
@@ -25,14 +26,14 @@ pytestmark = pytest.mark.engine
 KEYS = ("cosign", "openssl", "encrypted", "ed25519")
 SAID = {
     "slsaprovenance1": (
-        statements.PROVENANCE,
+        in_toto.PROVENANCE,
         {
             "buildDefinition": {"buildType": "test", "externalParameters": {}},
             "runDetails": {"builder": {"id": "test"}},
         },
     ),
-    "cyclonedx": (statements.CYCLONEDX, {"bomFormat": "CycloneDX", "specVersion": "1.6"}),
-    "spdxjson": (statements.SPDX, {"spdxVersion": "SPDX-2.3", "SPDXID": "SPDXRef-DOCUMENT"}),
+    "cyclonedx": (in_toto.CYCLONEDX, {"bomFormat": "CycloneDX", "specVersion": "1.6"}),
+    "spdxjson": (in_toto.SPDX, {"spdxVersion": "SPDX-2.3", "SPDXID": "SPDXRef-DOCUMENT"}),
 }
 
 
@@ -143,7 +144,7 @@ def test_imgbuild_reads_what_cosign_signs(registry, pairs, tmp_path, form):
     found = stored.read(Client(), Repository(registry.host, name), top.digest)
     assert found.damaged == ()
     assert {each.kind for each in found.signatures} == {
-        statements.SIGNATURE, statements.PROVENANCE,
+        in_toto.SIGNATURE, in_toto.PROVENANCE,
     }  # fmt: skip
     key = keys.load_public(public)
     assert all(each.by(key) and each.digests == (top.digest,) for each in found.signatures)

@@ -20,9 +20,9 @@ import msgspec
 import pytest
 
 from imgbuild import codec
-from imgbuild.attest import attachments, bundle, provenance
+from imgbuild.attest import attachments, bundle, in_toto, provenance
 from imgbuild.attest.sbom import cyclonedx
-from imgbuild.attest.signing import forms, statements
+from imgbuild.attest.signing import forms
 from imgbuild.oci import layout
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, index
 from imgbuild.plan import seal as seals
@@ -178,7 +178,7 @@ def _stored(sample: Sample) -> dict[str, tuple[str, str]]:
         "manifest": (arm.manifest, "manifest"),
         "SBOM": (_file(arm.manifest, *bill), "SBOM CycloneDX arm64"),
         "provenance": (
-            _file(sealed.digest, statements.PAYLOAD_TYPE, "provenance.json"), "provenance",
+            _file(sealed.digest, in_toto.PAYLOAD_TYPE, "provenance.json"), "provenance",
         ),
         "lock": (_file(sealed.digest, bundle.ARTIFACT_TYPE, "lock.json"), "lock"),
         "seal": (_file(sealed.digest, bundle.ARTIFACT_TYPE, "digests.json"), "lock"),
@@ -269,5 +269,5 @@ def test_statements_are_what_was_attached(sample):
         "--type", "cyclonedx", f"{sample.registry.host}/{NAME}@{arm}",
     )  # fmt: skip
     said: Any = json.loads(_statement(answer))
-    assert said["predicateType"] == statements.CYCLONEDX
+    assert said["predicateType"] == in_toto.CYCLONEDX
     assert said["predicate"] == json.loads(one.files["sbom.cdx.json"].data)

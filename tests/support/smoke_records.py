@@ -57,11 +57,13 @@ def left(
     return folder
 
 
-def recorded(sample: Sample, target: str = TARGET) -> tuple[records.Run, ...]:
+def recorded(sample: Sample, target: str = TARGET) -> tuple[records.RecordedRun, ...]:
     return records.read_records(sample.folder / "images", target).runs
 
 
-def report(sample: Sample, *cases: Case, tier: str = "static", **changes: object) -> result.Tested:
+def report(
+    sample: Sample, *cases: Case, tier: str = "static", **changes: object
+) -> result.SmokeRun:
     """A report of `imgbuild smoke` in the project's image."""
     image = sample.seal.arch[Arch.X86_64]
     fields: dict[str, object] = {
@@ -70,8 +72,9 @@ def report(sample: Sample, *cases: Case, tier: str = "static", **changes: object
         "through": "docker",
         "started": "2026-11-22T01:00:00Z",
         "seconds": 61.5,
+        "caches": "nothing",
         **changes,
     }
     own = Report(target=TARGET, arch="x86_64", tier=tier, cases=cases or (PASSED,))
     plain = {name: getattr(own, name) for name in Report.__struct_fields__}
-    return result.Tested(**(plain | fields))
+    return result.SmokeRun(**(plain | fields))

@@ -10,10 +10,9 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from imgbuild.attest import bundle, provenance
+from imgbuild.attest import bundle, in_toto, provenance
 from imgbuild.attest.bundle import Carried
 from imgbuild.attest.sbom import cyclonedx, document, spdx
-from imgbuild.attest.signing import statements
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
@@ -75,13 +74,13 @@ def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[
                     subject=subject, artifact_type=media_type, files=files, annotations=named
                 )
             )
-    kind = {PREDICATE: statements.PROVENANCE}
-    said = ArtifactFile(data=statement, media_type=statements.PAYLOAD_TYPE, annotations=kind)
+    kind = {PREDICATE: in_toto.PROVENANCE}
+    said = ArtifactFile(data=statement, media_type=in_toto.PAYLOAD_TYPE, annotations=kind)
     for subject in found:
         due.append(
             PlannedArtifact(
                 subject=subject,
-                artifact_type=statements.PAYLOAD_TYPE,
+                artifact_type=in_toto.PAYLOAD_TYPE,
                 files={"provenance.json": said},
                 annotations={**about, **kind},
             )
@@ -136,7 +135,7 @@ def _statement(
     made = provenance.statement(lock, sealed, sorted(arches), found)
     top = subjects(lock, sealed, arches)[0]
     for known in attach.find(
-        client, repository, top.digest, statements.PAYLOAD_TYPE, skip_damaged=True
+        client, repository, top.digest, in_toto.PAYLOAD_TYPE, skip_damaged=True
     ):
         for part in known.files.values():
             if provenance.basis(part.data) == provenance.basis(made):

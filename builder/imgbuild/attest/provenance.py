@@ -17,10 +17,10 @@ import msgspec
 
 import imgbuild
 from imgbuild import codec
+from imgbuild.attest import in_toto
 from imgbuild.attest.sbom import document, purl
 from imgbuild.attest.sbom.document import ComponentKind, Sbom
 from imgbuild.attest.sbom.packages import SbomPackages
-from imgbuild.attest.signing import statements
 from imgbuild.errors import ToolMissing
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
@@ -118,9 +118,9 @@ def statement(
         run_details["byproducts"] = made
     return codec.compact(
         {
-            "_type": statements.STATEMENT,
+            "_type": in_toto.STATEMENT,
             "subject": subjects,
-            "predicateType": statements.PROVENANCE,
+            "predicateType": in_toto.PROVENANCE,
             "predicate": {
                 "buildDefinition": {
                     "buildType": BUILD_TYPE,
@@ -145,7 +145,7 @@ def basis(data: bytes) -> Basis | None:
     try:
         found = msgspec.json.decode(data)
         definition = found["predicate"]["buildDefinition"]
-        if found["predicateType"] != statements.PROVENANCE or definition["buildType"] != BUILD_TYPE:
+        if found["predicateType"] != in_toto.PROVENANCE or definition["buildType"] != BUILD_TYPE:
             return None
         builder = found["predicate"]["runDetails"]["builder"]
         return Basis(

@@ -19,7 +19,8 @@ import msgspec
 from imgbuild.ci.settings import FILE, CiSettings, Runner, without_gpu
 from imgbuild.errors import InputError
 from imgbuild.plan.seal import Seal
-from imgbuild.smoke.run import GPU_TIERS, Tier
+from imgbuild.report import Tier
+from imgbuild.smoke.run import GPU_TIERS
 from imgbuild.values import Arch
 
 Step = Literal[

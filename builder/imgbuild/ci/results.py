@@ -22,7 +22,7 @@ import imgbuild
 from imgbuild import codec
 from imgbuild.ci.jobs import CiJob, Step
 from imgbuild.errors import InputError
-from imgbuild.smoke.run import Tier
+from imgbuild.report import Tier
 
 FORMAT = 1
 JOB = "job.json"

@@ -25,7 +25,7 @@ from imgbuild.oci import layout
 from imgbuild.project import MATRIX, Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import parse_repository
-from imgbuild.smoke.result import Tested
+from imgbuild.smoke.result import SmokeRun
 from imgbuild.system import process
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, sha256
@@ -323,7 +323,7 @@ def _tested(way: RunContext, job: CiJob, _: Mapping[str, CiJob]) -> None:
     sealed = read_seal(way.project, job.target)
     config = sealed.arch[job.arch].config if sealed and job.arch in sealed.arch else ""
     answer = results.place(way.results, job.id, "smoke", "answer.json")
-    found = codec.read(answer, tuple[Tested, ...], what="answer of imgbuild smoke")
+    found = codec.read(answer, tuple[SmokeRun, ...], what="answer of imgbuild smoke")
     ran = {one.tier for one in found if one.config and one.config == config}
     lacking = [tier for tier in job.tiers if tier not in ran]
     if lacking:

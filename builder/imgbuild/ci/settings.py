@@ -15,7 +15,8 @@ from imgbuild.matrix.model import Form, Strict
 from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import parse
 from imgbuild.project import Project
-from imgbuild.smoke.run import GPU_TIERS, Tier
+from imgbuild.report import Tier
+from imgbuild.smoke.run import GPU_TIERS
 from imgbuild.values import Arch
 
 FILE = "ci.yaml"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from imgbuild.attest import in_toto
 from imgbuild.ci.jobs import CiJob, Step
 from imgbuild.http.client import Refused
 from imgbuild.plan.seal import Seal
@@ -48,10 +49,10 @@ def stands(
 
 def _signed(client: Client, repository: Repository, digest: Digest) -> bool:
     """Whether a signature of any key is beside the image."""
-    from imgbuild.attest.signing import statements, stored  # loads cryptography
+    from imgbuild.attest.signing import stored  # loads cryptography
 
     found = stored.read(client, repository, digest).signatures
-    return any(one.kind == statements.SIGNATURE and digest in one.digests for one in found)
+    return any(one.kind == in_toto.SIGNATURE and digest in one.digests for one in found)
 
 
 def sif_of(client: Client, repository: Repository, target: str, arch: Arch) -> Digest:

@@ -151,8 +151,8 @@ add(app, "help", show_help, hidden=True)
 
 
 def _asks_for_help(words: Sequence[str]) -> bool:
-    own = list(itertools.takewhile(lambda word: word != "--", words))
-    return not own or own[0] == "help" or not {"--help", "-h"}.isdisjoint(own)
+    given = list(itertools.takewhile(lambda word: word != "--", words))
+    return not given or given[0] == "help" or not {"--help", "-h"}.isdisjoint(given)
 
 
 def run_verb() -> int:

@@ -19,8 +19,8 @@ from imgbuild.cli._output import answer
 from imgbuild.cli._verb import Output, configure, parameters, taken
 from imgbuild.errors import InputError, Interrupted
 from imgbuild.plan import current
-from imgbuild.report import Case, Report
-from imgbuild.smoke.result import Tested
+from imgbuild.report import Case, Report, passed
+from imgbuild.smoke.result import SmokeRun
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -233,13 +233,11 @@ def _report(
 
 def _reports(verb: str, one: TaskEnd) -> list[Report]:
     """The reports of a task, and one of its own if they do not say why it failed, or are none."""
-    from imgbuild.smoke import run as tests
-
     found: list[Report] = []
     if verb == "smoke" and one.status is not None:
         with suppress(msgspec.DecodeError):
-            found += msgspec.json.decode(one.answer, type=list[Tested])
-    if found and (one.good or not all(map(tests.succeeded, found))):
+            found += msgspec.json.decode(one.answer, type=list[SmokeRun])
+    if found and (one.good or not all(passed(report.cases) for report in found)):
         return found
     outcome = "passed" if one.good else "failed"
     message = "" if one.good else one.message

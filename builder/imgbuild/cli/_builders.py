@@ -74,11 +74,11 @@ class DockerfileBuild(Group, frozen=True, kw_only=True):
     ] = None
 
 
-def choice(asked: DockerfileBuild) -> BuilderChoice | None:
+def choice(options: DockerfileBuild) -> BuilderChoice | None:
     """How another builder is to work; None for the embedded one, which has no such options."""
-    given = [*(asked.build_secret or []), *([] if asked.ca is None else [f"ca={asked.ca}"])]
-    if asked.builder is Builder.EMBEDDED:
-        if asked.buildx_builder or asked.cache_from or asked.cache_to or given:
+    given = [*(options.build_secret or []), *([] if options.ca is None else [f"ca={options.ca}"])]
+    if options.builder is Builder.EMBEDDED:
+        if options.buildx_builder or options.cache_from or options.cache_to or given:
             message = "secrets, caches and builders of buildx need another --builder"
             raise InputError(message, hint="add --builder docker, or leave these options out")
         return None
@@ -92,10 +92,10 @@ def choice(asked: DockerfileBuild) -> BuilderChoice | None:
             raise InputError(message, hint="write --build-secret ID=FILE")
         files[name] = Path(place).absolute()
     return BuilderChoice(
-        name=cast("Name", asked.builder.value),
-        builder=asked.buildx_builder,
-        cache_from=tuple(asked.cache_from or ()),
-        cache_to=tuple(asked.cache_to or ()),
+        name=cast("Name", options.builder.value),
+        builder=options.buildx_builder,
+        cache_from=tuple(options.cache_from or ()),
+        cache_to=tuple(options.cache_to or ()),
         secrets=files,
     )
 
@@ -125,8 +125,8 @@ def wheels(session: Session, selected: Sequence[Selected], output: Path | None) 
     inputs, made = session.inputs(), []
     for item in selected:
         lock, _ = current.read_current(session.project, session.matrix, item.name)
-        own = contexts.wheels_folder(session.project, item.name)
+        default = contexts.wheels_folder(session.project, item.name)
         several = len(selected) > 1
-        folder = targets.placed(own, item.name, output, several=several, form="oci")
+        folder = targets.placed(default, item.name, output, several=several, form="oci")
         made.append(contexts.wheels(lock, item.arches, folder, inputs))
     return made

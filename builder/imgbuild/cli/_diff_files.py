@@ -13,8 +13,8 @@ import typer
 from imgbuild.cli import _builders
 from imgbuild.cli._options import Builder
 from imgbuild.cli._output import answer, count
+from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._targets import Filter
-from imgbuild.errors import InputError
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -86,10 +86,7 @@ def _of_files(
     from imgbuild.oci import image
     from imgbuild.show import compare as comparing
 
-    if len(arches) > 1:
-        message = f"--arch {' --arch '.join(arches)}: two images are compared on one architecture"
-        raise InputError(message, hint="name one of them")
-    wanted = arches[0] if arches else None
+    wanted = at_most_one(arches, "two images are compared on one architecture")
     left, right = (image.read(Path(name), wanted) for name in names)
     found = comparing.compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
     return Compared(name=f"{names[0]} {names[1]}", arch=wanted, comparison=found)
@@ -139,15 +136,15 @@ def _show(found: Comparison) -> None:
     for entry in found.unused:
         console.info(f"  unused entry: {entry.field} of {entry.path}")
     for each in found.refused[:SHOWN]:
-        console.error(_told(each, found))
+        console.error(_difference(each, found))
     if len(found.refused) > SHOWN:
         console.info(f"and {len(found.refused) - SHOWN} more: --json has all")
 
 
-def _told(each: FileDifference, found: Comparison) -> str:
+def _difference(each: FileDifference, found: Comparison) -> str:
     sides = ((found.left.name, each.left), (found.right.name, each.right))
-    said = "; ".join(f"{name} {value or 'none'}" for name, value in sides)
-    return f"{each.path}: {each.field}: {said}"
+    values = "; ".join(f"{name} {value or 'none'}" for name, value in sides)
+    return f"{each.path}: {each.field}: {values}"
 
 
 def _line(item: Compared) -> str:

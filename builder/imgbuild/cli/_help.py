@@ -132,8 +132,13 @@ def metavar(parameter: Any) -> str:
 def choices(parameter: Any) -> list[str]:
     """The values of a parameter that takes one of several words; empty for others."""
     annotation = parameter.type_descriptor.annotation
-    inner = [one for one in typing.get_args(annotation) or (annotation,) if isinstance(one, type)]
-    return [str(item.value) for one in inner if issubclass(one, enum.Enum) for item in one]
+    found: list[str] = []
+    for one in (annotation, *typing.get_args(annotation)):
+        if typing.get_origin(one) is typing.Literal:
+            found += typing.get_args(one)
+        elif isinstance(one, type) and issubclass(one, enum.Enum):
+            found += [str(item.value) for item in one]
+    return found
 
 
 def flags(option: Any) -> str:

@@ -96,15 +96,30 @@ def same_image(selected: Sequence[Selected], layout: Path | None) -> None:
         raise InputError(message, hint="name one target, or leave --layout out")
 
 
+def at_most_one(arches: Sequence[Arch] | None, what: str) -> Arch | None:
+    """The architecture that is named; None for none. InputError, which says `what`, for several."""
+    named = list(dict.fromkeys(arches or []))
+    if len(named) > 1:
+        message = f"--arch {' --arch '.join(named)}: {what}"
+        raise InputError(message, hint="name one of them")
+    return named[0] if named else None
+
+
+def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
+    """Names of targets, and the repository, which is the one word with a slash."""
+    slashed = [word for word in words or [] if "/" in word]
+    if len(slashed) > 1:
+        message = f"one repository is expected, not {' and '.join(slashed)}"
+        raise InputError(message, hint="name the targets, and one HOST/REPOSITORY")
+    names = [word for word in words or [] if "/" not in word]
+    return names, slashed[0] if slashed else None
+
+
 def one_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
     """The one architecture that is meant: the named one, else this machine's, else the only one."""
     have = tuple(layout.images)
-    if arches and len(set(arches)) > 1:
-        message = f"--arch {' --arch '.join(arches)}: only one can be used at a time"
-        raise InputError(message, hint="name one of them")
-    if arches:
-        wanted = arches[0]
-    else:
+    wanted = at_most_one(arches, "only one can be used at a time")
+    if wanted is None:
         try:
             wanted = Arch.parse(platform.machine())
         except ValueError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import platform
 from collections.abc import Callable, Sequence
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from imgbuild.cli._output import answer
-from imgbuild.cli._selection import one_arch, same_image
+from imgbuild.cli._selection import at_most_one, one_arch, same_image
 from imgbuild.cli._verb import option
 from imgbuild.errors import InputError
+from imgbuild.sif.squashfs import Compressor
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -29,15 +29,8 @@ if TYPE_CHECKING:
     from imgbuild.sif.convert import ConvertedImage, Format
 
 
-class Compress(enum.StrEnum):
-    """How a SIF or squashfs is compressed."""
-
-    ZSTD = "zstd"
-    GZIP = "gzip"
-
-
 CompressOption = Annotated[
-    Compress,
+    Compressor,
     option(
         "--compress",
         "Of a SIF or squashfs. zstd is much faster, and needs Apptainer 1.4; any version reads"
@@ -49,11 +42,11 @@ CompressOption = Annotated[
 class SifInput(msgspec.Struct, frozen=True, kw_only=True):
     """An image that a file is made from.
 
-    `own` is the path of the file without its suffix, `name` what the user calls the image, `lock`
+    `stem` is the path of the file without its suffix, `name` what the user calls the image, `lock`
     gives its lock.json for an architecture.
     """
 
-    own: Path
+    stem: Path
     name: str
     layout: Layout
     lock: Callable[[Arch], bytes] = lambda _: b""
@@ -64,7 +57,7 @@ def build(
     origin: str | None,
     output: Path | None,
     form: Format,
-    compress: Compress,
+    compress: Compressor,
     how: Options,
 ) -> None:
     """Make a file of each selected target, or of the image that `origin` names."""
@@ -81,7 +74,7 @@ def build(
             sources = [_target(session, item, selection.arches) for item in selection.of(session)]
         several, suffix = len(sources) > 1, convert.SUFFIXES[form]
         made = [
-            _convert(each, selection.arch, placed(each.own, output, suffix, several=several),
+            _convert(each, selection.arch, placed(each.stem, output, suffix, several=several),
                      form, compress, how.jobs)
             for each in sources
         ]  # fmt: skip
@@ -94,7 +87,7 @@ def push(
     repository: Repository,
     client: Client,
     layout: Path | None,
-    compress: Compress,
+    compress: Compressor,
     how: Options,
 ) -> None:
     """Push a SIF of each built image, beside the image that is in the repository."""
@@ -110,8 +103,8 @@ def push(
     made = []
     for each in sources:
         image = each.layout.image(one_arch(each.layout, selection.arch)).manifest.digest
-        pushing.subject(client, repository, each.layout.name or each.own.name, image)
-        out = placed(each.own, None, ".sif", several=False)
+        pushing.subject(client, repository, each.layout.name or each.stem.name, image)
+        out = placed(each.stem, None, ".sif", several=False)
         file = _convert(each, selection.arch, out, "sif", compress, how.jobs)
         with console.step(f"pushing {out.name} to {repository}"):
             sent = pushing.push(client, repository, file)
@@ -125,13 +118,13 @@ def _convert(
     arches: Sequence[Arch] | None,
     out: Path,
     form: Format,
-    compress: Compress,
+    compress: Compressor,
     processes: int,
 ) -> ConvertedImage:
     from imgbuild.sif import convert
 
     only = one_arch(source.layout, arches)
-    how = convert.ConvertOptions(format=form, compressor=compress.value, processors=processes)
+    how = convert.ConvertOptions(format=form, compressor=compress, processors=processes)
     with console.step(f"making {out.name} from {source.layout.name or source.name}"):
         return convert.convert(
             source.layout, only, out, how, lock=source.lock(only), reporter=console
@@ -156,13 +149,11 @@ def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInpu
 
 def _only(item: Selected, arches: Sequence[Arch]) -> Arch:
     """The architecture that is built: the named one, else this machine's, else the only one."""
-    if len(set(arches)) > 1:
-        message = f"--arch {' --arch '.join(arches)}: a SIF or squashfs is for one architecture"
-        raise InputError(message, hint="name one of them")
+    named = at_most_one(arches, "a SIF or squashfs is for one architecture")
     with contextlib.suppress(ValueError):
-        own = Arch.parse(platform.machine())
-        if not arches and own in item.arches:
-            return own
+        machine = Arch.parse(platform.machine())
+        if named is None and machine in item.arches:
+            return machine
     return item.arches[0]
 
 
@@ -172,7 +163,7 @@ def _built(session: Session, name: str, layout: Path | None) -> SifInput:
 
     built = targets.built_layout(session, name, layout)
     lock = functools.partial(convert.lock_of, session.project.images, name, built)
-    return SifInput(own=session.project.output(name), name=name, layout=built, lock=lock)
+    return SifInput(stem=session.project.output(name), name=name, layout=built, lock=lock)
 
 
 def _origin(
@@ -200,7 +191,7 @@ def _layout(folder: Path, selection: Filter) -> SifInput:
     from imgbuild.sif import convert
 
     built = layout.read(folder)
-    source = SifInput(own=folder.absolute(), name=str(folder), layout=built)
+    source = SifInput(stem=folder.absolute(), name=str(folder), layout=built)
     images = _locks(selection)
     if images is None:
         return source
@@ -240,12 +231,12 @@ def _pulled(
         image = found.image(arch).manifest.digest
         return published.lock_of(client, reference.repository, image, arch)
 
-    own = Path.cwd() / pull.name(reference)
-    return SifInput(own=own, name=str(reference), layout=found, lock=_lock)
+    stem = Path.cwd() / pull.name(reference)
+    return SifInput(stem=stem, name=str(reference), layout=found, lock=_lock)
 
 
-def placed(own: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
-    """The path of the file of the image that `own` names."""
+def placed(stem: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
+    """The path of a file: beside the image, in the folder `output` or at it."""
     if output is None:
-        return own.with_name(own.name + suffix)
-    return output / (own.name + suffix) if several else output
+        return stem.with_name(stem.name + suffix)
+    return output / (stem.name + suffix) if several else output

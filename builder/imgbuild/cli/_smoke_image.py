@@ -13,6 +13,7 @@ import msgspec
 from imgbuild.cli._options import Through
 from imgbuild.cli._selection import one_arch, same_image
 from imgbuild.errors import InputError
+from imgbuild.report import Tier
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
     from imgbuild.lock.lock import Lock
     from imgbuild.oci.layout import Layout
     from imgbuild.project import Project
-    from imgbuild.smoke import run as smoke_tests
-    from imgbuild.smoke.result import How, Tested
+    from imgbuild.smoke.result import How, SmokeRun
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How smoke tests are to be run."""
 
-    tiers: tuple[smoke_tests.Tier, ...]
+    tiers: tuple[Tier, ...]
     through: Through | None
     how: How
     arbitrary: bool
@@ -108,37 +108,39 @@ def _one_image(
 
 
 def reports(
-    image: Subject, arch: Sequence[Arch] | None, asked: Asked, store: Store
-) -> Iterator[Tested]:
+    image: Subject, arch: Sequence[Arch] | None, options: SmokeOptions, store: Store
+) -> Iterator[SmokeRun]:
     """The report of each tier, as soon as it has run."""
     from imgbuild.sif import container
     from imgbuild.smoke import recording, sif
     from imgbuild.smoke import run as tests
 
-    tiers, how = asked.tiers, asked.how
-    if asked.through is Through.HERE:
-        locked, own = image.lock(), _here(arch)
-        return tests.smoke_here(locked, own, tiers, store=store, how=how, reporter=console)
-    if asked.sif is not None:
-        locked, own = image.lock(), container.arch_of(asked.sif)
-        return sif.smoke_file(locked, asked.sif, own, tiers, store=store, how=how, reporter=console)
+    tiers, how = options.tiers, options.how
+    if options.through is Through.HERE:
+        locked, only = image.lock(), _here(arch)
+        return tests.smoke_here(locked, only, tiers, store=store, how=how, reporter=console)
+    if options.sif is not None:
+        locked, only = image.lock(), container.arch_of(options.sif)
+        return sif.smoke_file(
+            locked, options.sif, only, tiers, store=store, how=how, reporter=console
+        )
     built = image.layout()
     locked, only = image.lock(), one_arch(built, arch)
-    if asked.record and image.project is not None:
+    if options.record and image.project is not None:
         config = built.image(only).config.digest
         recording.require_sealed(image.project, locked, only, config, str(built.path))
-    if asked.through is Through.APPTAINER:
+    if options.through is Through.APPTAINER:
         return sif.smoke_sif(locked, built, only, tiers, store=store, how=how, reporter=console)
     return tests.smoke(
-        locked, built, only, tiers, through=asked.through and asked.through.value,
-        store=store, how=how, arbitrary_user=asked.arbitrary, reporter=console,
+        locked, built, only, tiers, through=options.through and options.through.value,
+        store=store, how=how, arbitrary_user=options.arbitrary, reporter=console,
     )  # fmt: skip
 
 
 def _here(arches: Sequence[Arch] | None) -> Arch:
     """This machine's architecture, which alone can be tested in the active environment."""
-    own = Arch.parse(platform.machine())
-    if arches and set(arches) != {own}:
-        message = f"--arch {' --arch '.join(arches)}: the active environment is {own}"
+    machine = Arch.parse(platform.machine())
+    if arches and set(arches) != {machine}:
+        message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"
         raise InputError(message, hint="leave --arch out, or test an image")
-    return own
+    return machine

@@ -28,10 +28,10 @@ def record(paths: Sequence[Path], project: Project) -> None:
 
 
 def report(recorded: Sequence[Recorded]) -> None:
-    """Say which test records have changed, and what is made from them."""
+    """Print which test records have changed, and how to update what is made from them."""
     for path in dict.fromkeys(each.file for each in recorded):
-        own = [each for each in recorded if each.file == path]
-        fresh = sum(each.new for each in own)
-        console.info(f"{path}: {fresh} new, {len(own) - fresh} known before")
+        runs = [each for each in recorded if each.file == path]
+        fresh = sum(each.new for each in runs)
+        console.info(f"{path}: {fresh} new, {len(runs) - fresh} known before")
     if any(each.new for each in recorded):
         console.info("commit it; to update tables of images: imgbuild list --into README.md")

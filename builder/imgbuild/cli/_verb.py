@@ -89,10 +89,10 @@ G = TypeVar("G", bound=Group)
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:
     """`function` as typer takes it: each group in its signature replaced by the group's options."""
-    own = inspect.signature(function, eval_str=True)
+    signature = inspect.signature(function, eval_str=True)
     groups: dict[str, type[Group]] = {}
     flat: list[inspect.Parameter] = []
-    for parameter in own.parameters.values():
+    for parameter in signature.parameters.values():
         if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Group):
             groups[parameter.name] = parameter.annotation
             flat += parameters(parameter.annotation)
@@ -106,7 +106,7 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         values = {name: taken(group, given) for name, group in groups.items()}
         function(**values, **given)
 
-    _verb.__signature__ = own.replace(parameters=flat)  # type: ignore[attr-defined]
+    _verb.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
     _verb.__annotations__ = {one.name: one.annotation for one in flat} | {"return": None}
     return _verb
 

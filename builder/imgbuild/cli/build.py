@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from imgbuild.cli import _builders, _sif
 from imgbuild.cli._options import (
@@ -29,19 +28,9 @@ from imgbuild.values import Arch
 if TYPE_CHECKING:
     from imgbuild.pipeline.dockerfile_builders import BuilderChoice
     from imgbuild.pipeline.targets import Options
-    from imgbuild.sif.convert import Format as SifFormat
 
 
-class BuildFormat(enum.StrEnum):
-    """What is left on disk."""
-
-    OCI = "oci"
-    OCI_ARCHIVE = "oci-archive"
-    DOCKER_ARCHIVE = "docker-archive"
-    SIF = "sif"
-    SQUASHFS = "squashfs"
-
-
+BuildFormat = Literal["oci", "oci-archive", "docker-archive", "sif", "squashfs"]
 Form = Annotated[
     BuildFormat,
     Definition(
@@ -78,8 +67,8 @@ def build(
     dockerfile: _builders.DockerfileBuild,
     origin: OriginOption = None,
     output: OutputOption = None,
-    form: Form = BuildFormat.OCI,
-    compress: _sif.CompressOption = _sif.Compress.ZSTD,
+    form: Form = "oci",
+    compress: _sif.CompressOption = "zstd",
     part: PartOption = None,
     verify: VerifyOption = False,
     mirror: Mirror = None,
@@ -127,12 +116,11 @@ def build(
         plain_http=tuple(plain_http or ()),
     )
     choice = _builders.choice(dockerfile)
-    if form in (BuildFormat.SIF, BuildFormat.SQUASHFS):
+    if form == "sif" or form == "squashfs":  # noqa: PLR1714 - mypy narrows the type by this
         _refuse_file(part, choice)
-        kind: SifFormat = "sif" if form is BuildFormat.SIF else "squashfs"
-        _sif.build(selection, origin, output, kind, compress, how)
+        _sif.build(selection, origin, output, form, compress, how)
         return
-    if compress is not _sif.Compress.ZSTD:
+    if compress != "zstd":
         message = f"--compress {compress} needs --format sif or squashfs"
         raise InputError(message, hint="add --format sif, or leave --compress out")
     if origin is not None:
@@ -151,11 +139,11 @@ def build(
         return
     if choice is not None:
         made = _builders.build(
-            session, selected, output, choice, form.value, named=bool(selection.arches)
+            session, selected, output, choice, form, named=bool(selection.arches)
         )
     else:
         made = targets.build_all(
-            session, selected, output, form=form.value, only_base=part is ImagePart.BASE
+            session, selected, output, form=form, only_base=part is ImagePart.BASE
         )
     lines = [f"{item.target} {item.digest} {item.output}" for item in made]
     answer(made, lines)
@@ -168,9 +156,7 @@ def _refuse_beside(origin: str, given: Sequence[object]) -> None:
 
 
 def _refuse_part(part: ImagePart | None, choice: BuilderChoice | None, form: BuildFormat) -> None:
-    if part is not None and (
-        choice is not None or (part is ImagePart.WHEELS and form != BuildFormat.OCI)
-    ):
+    if part is not None and (choice is not None or (part is ImagePart.WHEELS and form != "oci")):
         message = f"--only {part} cannot be combined with --builder or --format"
         raise InputError(message, hint="leave out --builder and --format")
 
@@ -192,5 +178,5 @@ def _again(
     from imgbuild.pipeline import rebuild
 
     found = rebuild.find(origin, plain_http=how.plain_http, offline=how.offline)
-    made = rebuild.build(found, arches, output, how, form=form.value)
+    made = rebuild.build(found, arches, output, how, form=form)
     answer([made], [f"{made.target} {made.digest} {made.output}"])

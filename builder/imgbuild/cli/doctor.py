@@ -77,6 +77,7 @@ def doctor(
     """
     from imgbuild.doctor import image
     from imgbuild.doctor import targets as judging
+    from imgbuild.doctor.host import read_host
 
     wanted = selection.named
     engine = supported(through, "doctor", PLACES)
@@ -91,10 +92,10 @@ def doctor(
     project = selection.project()
     chosen = choose(project, wanted, everything=not wanted, arches=[])
     every = choose(project, [], everything=True, arches=[]) if wanted else chosen
-    host = _read()
-    asked = {one.lock.target for one in chosen}
+    host = read_host()
+    names = {one.lock.target for one in chosen}
     all_of = judging.diagnose(host, [judging.offer(project.images, one.lock) for one in every])
-    found = judging.only(all_of, asked)
+    found = judging.only(all_of, names)
     answer(found, list(_lines(found)))
     unfit = [one.target for one in found.verdicts if not one.fits] if wanted else []
     if (
@@ -112,7 +113,7 @@ def _look(
     layout: Path | None,
     sif: Path | None,
     through: str,
-    asked: InspectOptions,
+    options: InspectOptions,
 ) -> None:
     """Check from inside the image of the one target; Exit 1 if there is an error."""
     from imgbuild.cache.store import Store
@@ -120,7 +121,7 @@ def _look(
     from imgbuild.lock import lock
     from imgbuild.pipeline import targets
 
-    if through != Through.APPTAINER and (sif is not None or asked.words):
+    if through != Through.APPTAINER and (sif is not None or options.words):
         message = f"--sif and --apptainer cannot be combined with --through {through}"
         raise InputError(message, hint="leave them out, or give --through apptainer")
     if sif is not None and not sif.exists():
@@ -130,21 +131,15 @@ def _look(
     name = single(session.select(selection.named))
     locked = lock.read_lock(session.project.images, name)
     if sif is not None:
-        report = image.in_sif(locked, Arch.parse(platform.machine()), sif, asked, console)
+        report = image.in_sif(locked, Arch.parse(platform.machine()), sif, options, console)
     else:
         built = targets.built_layout(session, name, layout)
         report = image.in_image(
-            locked, built, one_arch(built, None), asked, through=through, store=Store.open()
+            locked, built, one_arch(built, None), options, through=through, store=Store.open()
         )
     answer(report, image.lines(report))
     if not report.ok:
         raise typer.Exit(WorkFailed.exit_code)
-
-
-def _read() -> Host:
-    from imgbuild.doctor.host import read_host
-
-    return read_host()
 
 
 def _lines(found: Diagnosis) -> Iterable[str]:

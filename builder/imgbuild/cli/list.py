@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from imgbuild.cli._options import CUDA
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, Definition, option, verb
 from imgbuild.errors import InputError, NothingSelected
 from imgbuild.system.console import console
 from imgbuild.values import Condition
 
-
-class ListFormat(enum.StrEnum):
-    """How the table is written."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-
-
+ListFormat = Literal["text", "markdown"]
 CudaOption = Annotated[
     str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")
 ]
@@ -68,7 +60,7 @@ def list_targets(
     cuda: CudaOption = None,
     state: StateOption = None,
     wide: WideOption = False,
-    form: FormOption = ListFormat.TEXT,
+    form: FormOption = "text",
     into: IntoOption = None,
 ) -> None:
     """List the targets: versions, states, tests.
@@ -120,10 +112,10 @@ def list_targets(
         console.info(f"wrote {into}" if changed else f"{into} is up to date")
         answer(rows, [])
         return
-    if form is ListFormat.MARKDOWN:
+    if form == "markdown":
         lines = table.markdown(rows)
     else:
-        lines = table.text(rows) if wide else table.narrow(rows)
+        lines = aligned(table.cells(rows) if wide else table.narrow(rows))
     answer(rows, lines)
 
 

@@ -12,7 +12,7 @@ import typer
 from imgbuild.cli._help import VerbGroup, add
 from imgbuild.cli._options import MODULE, OUTPUT_PATH, LayoutFolder, OneArch
 from imgbuild.cli._output import answer, count
-from imgbuild.cli._selection import one_arch
+from imgbuild.cli._selection import at_most_one, one_arch
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from imgbuild.pipeline.targets import Session
     from imgbuild.precompile.bytecode import Bytecode
     from imgbuild.precompile.pack import Packed
-    from imgbuild.values import Arch
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,6 +31,7 @@ app = typer.Typer(
     "The result is a wheel, an input of a variant of the target that starts faster.",
 )
 
+ONE_WHEEL = "a wheel is for one architecture"
 NAMED = 5  # differences that are printed one by one; --json has all
 Caches = Annotated[
     list[Path] | None,
@@ -91,12 +91,12 @@ def flashinfer(
     from imgbuild.precompile import machine
 
     session, target, locked, out = _target(one, output)
-    _one_wheel(arch)
+    named = at_most_one(arch, ONE_WHEEL)
     if caches:
         _refuse_beside("--cache", {"--function": function, "--layout": layout})
         first, second = _two(caches)
         libraries = compiling.compiled(first).values()
-        only = arch[0] if arch else machine.arch_of(first, libraries)
+        only = named or machine.arch_of(first, libraries)
         gpus = _gpus(gpu or compiling.capabilities(libraries))
         made = compiling.take(locked, only, (first, second), gpus, out)
     else:
@@ -133,10 +133,10 @@ def triton(
     from imgbuild.precompile import triton as compiled
 
     session, _, locked, out = _target(one, output)
-    _one_wheel(arch)
+    named = at_most_one(arch, ONE_WHEEL)
     both = _two(caches)
     libraries = compiled.libraries(both[0])
-    only = arch[0] if arch else machine.arch_of(both[0], libraries)
+    only = named or machine.arch_of(both[0], libraries)
     made = compiled.take(locked, only, both, out)
     size = sum(kernel.size for kernel in made.kernels)
     sizes = f"{size / 1e6:.1f} MB, {made.size / 1e6:.1f} MB in the wheel"
@@ -159,13 +159,6 @@ def _target(one: OneTarget, output: Path | None) -> tuple[Session, str, Lock, Pa
     target = one.pick(session)
     locked = lock.read_lock(session.project.images, target)
     return session, target, locked, output or session.project.root / "wheels"
-
-
-def _one_wheel(arches: Sequence[Arch] | None) -> None:
-    """InputError if several architectures are named."""
-    if len(set(arches or [])) > 1:
-        message = f"--arch {' --arch '.join(arches or [])}: a wheel is for one architecture"
-        raise InputError(message, hint="name one of them")
 
 
 def _finish(made: Packed, session: Session, out: Path) -> None:
@@ -196,27 +189,27 @@ def _two(caches: Sequence[Path] | None) -> tuple[Path, Path]:
     return caches[0], caches[1]
 
 
-def _gpus(asked: Sequence[str]) -> list[str]:
+def _gpus(given: Sequence[str]) -> list[str]:
     """The compute capabilities, checked; InputError for another form, or none."""
-    for each in asked:
+    for each in given:
         if not re.fullmatch(r"\d+\.\d", each):
             message = f"--gpu {each}: not a compute capability"
             raise InputError(message, hint="for example: --gpu 9.0")
-    if not asked:
+    if not given:
         message = "the target names no GPUs"
         raise InputError(message, hint="name compute capabilities with --gpu")
-    return list(asked)
+    return list(given)
 
 
-def _modules(asked: Sequence[str] | None) -> Sequence[str]:
+def _modules(given: Sequence[str] | None) -> Sequence[str]:
     """The functions of FlashInfer, checked; those of the sampler by default."""
     from imgbuild.precompile.flashinfer import SAMPLING
 
-    for each in asked or ():
+    for each in given or ():
         if not re.fullmatch(r"flashinfer(\.\w+)*:\w+", each):
             message = f"--function {each}: not a function of FlashInfer"
             raise InputError(message, hint=f"for example: {SAMPLING[0]}")
-    return tuple(asked or SAMPLING)
+    return tuple(given or SAMPLING)
 
 
 @verb
@@ -260,11 +253,11 @@ def bytecode(
         out=out,
         reporter=console,
     )
-    _say(made)
+    _report(made)
     _finish(made, session, out)
 
 
-def _say(made: Bytecode) -> None:
+def _report(made: Bytecode) -> None:
     """What was compiled, what was left out, and what differs."""
     size = f"{made.unpacked / 1e6:.1f} MB, {made.size / 1e6:.1f} MB in the wheel"
     console.info(f"{made.target}: {count(made.modules, 'module')} compiled, {size}")
@@ -281,13 +274,13 @@ def _say(made: Bytecode) -> None:
         console.warn(f"{more} more files differ; --json has all")
 
 
-def _imports(asked: Sequence[str]) -> tuple[str, ...]:
+def _imports(given: Sequence[str]) -> tuple[str, ...]:
     """The modules to import, checked; InputError for what is no name of one."""
-    for each in asked:
+    for each in given:
         if not all(part.isidentifier() for part in each.split(".")):
             message = f"--module {each}: not a module name"
             raise InputError(message, hint="for example: vllm, or torch.distributed")
-    return tuple(asked)
+    return tuple(given)
 
 
 add(app, "flashinfer", flashinfer)

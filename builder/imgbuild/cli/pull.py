@@ -7,8 +7,8 @@ from typing import Annotated
 
 from imgbuild.cli._options import ARCH, OUTPUT_PATH, PlainHttp, Reference
 from imgbuild.cli._output import answer
+from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import verb
-from imgbuild.errors import InputError
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -41,14 +41,12 @@ def pull(
     from imgbuild.registry.reference import parse
 
     found = parse(reference, default_tag="latest")
-    if arch and len(arch) > 1:
-        message = f"--arch {' --arch '.join(arch)}: only one architecture can be selected"
-        raise InputError(message, hint="name one, or none for all")
+    only = at_most_one(arch, "only one can be used at a time; leave --arch out for all")
     store = Store.open()
     client = Client(plain_http=plain_http or (), reporter=console)
     place = output or Path(pulls.name(found))
     with console.step(f"pulling {found}"):
-        made = pulls.pull(client, found, place, store, arch[0] if arch else None)
+        made = pulls.pull(client, found, place, store, only)
     prune.trim(store)
     work = "up to date" if made.unchanged else f"{made.moved / 1e6:,.1f} MB downloaded"
     console.info(f"{made.size / 1e9:.2f} GB in {made.output}, {work}")

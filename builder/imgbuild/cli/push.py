@@ -23,6 +23,7 @@ from imgbuild.cli._options import (
     processes,
 )
 from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._selection import split_places
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import Definition, option, verb
 from imgbuild.errors import InputError
@@ -100,7 +101,7 @@ def push(
     places: Places = None,
     part: PartOption = None,
     sif: Sif = False,
-    compress: _sif.CompressOption = _sif.Compress.ZSTD,
+    compress: _sif.CompressOption = "zstd",
     layout: LayoutFolder = None,
     dry_run: DryRunOption = False,
     digest_only: DigestOnly = False,
@@ -135,7 +136,7 @@ def push(
     from imgbuild.publish import push as pushes
     from imgbuild.registry.client import Client
 
-    names, place = _split(places or [])
+    names, place = split_places(places)
     how = targets.Options(jobs=processes(jobs), offline=offline)
     if part is ImagePart.WHEELS:
         message = "--only wheels: only an image or its base can be pushed"
@@ -146,10 +147,10 @@ def push(
             message = "--sif cannot be combined with options for the push of an image"
             raise InputError(message, hint="push the image first, then its SIF")
         client = Client(plain_http=plain_http or (), origin=True, reporter=console)
-        own = _repository(place, None if place else selection.session(how))
-        _sif.push(selection, names, own, client, layout, compress, how)
+        repository = _repository(place, None if place else selection.session(how))
+        _sif.push(selection, names, repository, client, layout, compress, how)
         return
-    if layout is not None or compress is not _sif.Compress.ZSTD:
+    if layout is not None or compress != "zstd":
         message = "--layout and --compress need --sif"
         raise InputError(message, hint="add --sif, or leave them out")
     session = selection.session(how)
@@ -192,15 +193,6 @@ def _key(path: Path | None) -> PrivateKey | None:
     from imgbuild.attest.signing import keys
 
     return keys.load_private(path)
-
-
-def _split(places: Sequence[str]) -> tuple[list[str], str | None]:
-    """Names of targets, and the repository, which is the one word with a slash."""
-    slashed = [word for word in places if "/" in word]
-    if len(slashed) > 1:
-        message = f"{' and '.join(slashed)}: one repository is expected"
-        raise InputError(message, hint="name one HOST/REPOSITORY")
-    return [word for word in places if "/" not in word], slashed[0] if slashed else None
 
 
 def _repository(place: str | None, session: Session | None) -> Repository:

@@ -10,6 +10,7 @@ import typer
 from imgbuild.cli._help import VerbGroup, add
 from imgbuild.cli._options import DRY_RUN, KEEP, MirrorOnly, Offline, PlainHttp
 from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._selection import split_places
 from imgbuild.cli._targets import Filter, MatrixFile
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, WorkFailed
@@ -205,13 +206,9 @@ def _place(
     from imgbuild.assemble import mirror
     from imgbuild.registry.reference import parse_repository
 
-    named = [word for word in places or [] if "/" in word]
-    names = [word for word in places or [] if "/" not in word]
-    if len(named) > 1:
-        message = f"one repository is expected, not {' and '.join(named)}"
-        raise InputError(message, hint="name the targets, and one HOST/REPOSITORY")
-    if named:
-        return parse_repository(named[0]), list(plain_http or []), names
+    names, named = split_places(places)
+    if named is not None:
+        return parse_repository(named), list(plain_http or []), names
     setting: NamedMirror | None = mirror.find(project.root)
     if setting is None:
         message = "no mirror is named, and none is set"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from imgbuild.cli._options import CHECK, OUTPUT_PATH, REGISTRY_PLACE
 from imgbuild.cli._output import answer
@@ -18,15 +17,7 @@ if TYPE_CHECKING:
     from imgbuild.values import Arch
 
 
-class RenderFormat(enum.StrEnum):
-    """What is written."""
-
-    DOCKERFILE = "dockerfile"
-    BAKE = "bake"
-    APPTAINER = "apptainer"
-    REQUIREMENTS = "requirements"
-    PYLOCK = "pylock"
-    SCRIPT = "script"
+RenderFormat = Literal["dockerfile", "bake", "apptainer", "requirements", "pylock", "script"]
 
 
 @verb
@@ -37,7 +28,7 @@ def render(
         Definition(
             "--format", "What to write.", often=True, reused="each verb has formats of its own"
         )(),
-    ] = RenderFormat.DOCKERFILE,
+    ] = "dockerfile",
     output: Annotated[
         Path | None,
         OUTPUT_PATH(
@@ -80,7 +71,7 @@ def render(
     from imgbuild.lock.published import load
     from imgbuild.render import write
 
-    wish = write.Wish(form=form.value, online=online, registry=registry)
+    wish = write.Wish(form=form, online=online, registry=registry)
     _refuse(wish, output, check=check, arches=selection.arches)
     found = selection.project()
     chosen = selection.locked(found)
@@ -90,7 +81,7 @@ def render(
         current = [item.lock.target for item in chosen]
         answer(current, [f"{name} is up to date" for name in current])
         return
-    if form is RenderFormat.DOCKERFILE and output is None:
+    if form == "dockerfile" and output is None:
         made = write.keep(found, read, [item.lock for item in chosen], console)
     else:
         made = write.render(found, read, [(item.lock, item.arches) for item in chosen], wish)
@@ -102,7 +93,7 @@ def render(
 
 def _refuse(wish: Wish, output: Path | None, *, check: bool, arches: list[Arch]) -> None:
     """InputError for options that cannot be combined."""
-    dockerfile = wish.form == RenderFormat.DOCKERFILE.value
+    dockerfile = wish.form == "dockerfile"
     if (wish.online or check) and not dockerfile:
         message = f"--online and --check cannot be combined with --format {wish.form}"
         raise InputError(message, hint="leave one of them out")

@@ -23,7 +23,7 @@ from imgbuild.cli._options import (
     processes,
 )
 from imgbuild.cli._output import answer, count
-from imgbuild.cli._smoke_image import Asked, Subject
+from imgbuild.cli._smoke_image import SmokeOptions, Subject
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
@@ -33,8 +33,8 @@ from imgbuild.system.console import console
 if TYPE_CHECKING:
     from imgbuild.cache.store import Store
     from imgbuild.project import Project
-    from imgbuild.smoke import run as smoke_tests
-    from imgbuild.smoke.result import Tested
+    from imgbuild.report import Tier as TierName
+    from imgbuild.smoke.result import SmokeRun
     from imgbuild.values import Arch
 
 Tiers = Annotated[
@@ -156,7 +156,7 @@ def smoke(
         return
     _refuse(sif, layout, through, tier, model, case, arbitrary=arbitrary_user, record=record)
     through = Through.APPTAINER if sif is not None else through
-    asked = Asked(
+    options = SmokeOptions(
         tiers=_tiers(tier, through),
         through=through,
         how=_how(timeout_factor, model, jobs, share, case),
@@ -165,10 +165,10 @@ def smoke(
         record=record,
         document=junit is not None,
     )
-    reports: list[Tested] = []
+    reports: list[SmokeRun] = []
     try:
         images = _smoke_image.chosen(selection, layout, lock, sif)
-        failures = _smoke(reports, images, selection.arch, asked)
+        failures = _smoke(reports, images, selection.arch, options)
     finally:  # what is known, also where the user stops it
         if junit is not None and reports:
             write_bytes(junit, junits.document(reports))
@@ -176,7 +176,7 @@ def smoke(
     answer(reports, words)
     if failures:
         raise typer.Exit(SomeFailed(failures).exit_code)
-    if not all(tests.succeeded(report) for report in reports):
+    if not all(report.result == "pass" for report in reports):
         raise typer.Exit(1)
 
 
@@ -211,7 +211,7 @@ def _refuse(
         raise InputError(message, hint="add --tier static, cpu, gpu or multi-gpu")
 
 
-def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[smoke_tests.Tier, ...]:
+def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierName, ...]:
     """The tiers that are named, else all that this machine's GPUs allow, which it says."""
     from imgbuild.container import driver
     from imgbuild.smoke import run as tests
@@ -233,10 +233,10 @@ def _model(folder: Path | None) -> Path | None:
 
 
 def _smoke(
-    reports: list[Tested],
+    reports: list[SmokeRun],
     images: Sequence[Subject],
     arch: Sequence[Arch] | None,
-    asked: Asked,
+    options: SmokeOptions,
 ) -> dict[str, ImgbuildError]:
     """Add to `reports` that of each target and tier, each printed as soon as it is complete.
 
@@ -245,28 +245,28 @@ def _smoke(
     """
     from imgbuild.cache.store import Store
 
-    if asked.record and any(image.project is None for image in images):
+    if options.record and any(image.project is None for image in images):
         message = "--record needs the project of the image, and --lock names a file alone"
         hint = "write the results with --json, and add them in the project with --import"
         raise InputError(message, hint=hint)
     store = Store.open()
     failed: dict[str, ImgbuildError] = {}
-    lacking: list[Tested] = []
+    lacking: list[SmokeRun] = []
     for image in images:
-        left: list[str] = list(asked.tiers)
+        left: list[str] = list(options.tiers)
         try:
-            for report in _smoke_image.reports(image, arch, asked, store):
+            for report in _smoke_image.reports(image, arch, options, store):
                 _smoke_report.print_report(report)
                 reports.append(report)
                 left.remove(report.tier)
-                if asked.record and image.project is not None:
+                if options.record and image.project is not None:
                     failed |= _record(image.project, report, store)
         except Interrupted:
             raise
         except ImgbuildError as error:
             failed[image.name] = error
             lacking += [stopped(image.name, each, error) for each in left]
-    if failed and not reports and not asked.document:
+    if failed and not reports and not options.document:
         raise next(iter(failed.values())) if len(failed) == 1 else SomeFailed(failed)
     for each in failed.values():
         console.error(each.message, hint=each.hint)
@@ -276,12 +276,12 @@ def _smoke(
     return failed
 
 
-def _record(project: Project, report: Tested, store: Store) -> dict[str, ImgbuildError]:
+def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, ImgbuildError]:
     """Add the run to the test record; by target, the error if it is refused."""
     from imgbuild.smoke import recording, reports
 
     try:
-        _smoke_import.report(recording.record(project, reports.of_reports([report]), store))
+        _smoke_import.report(recording.record(project, [reports.image_run(report)], store))
     except Interrupted:
         raise
     except ImgbuildError as error:

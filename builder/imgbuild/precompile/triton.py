@@ -106,11 +106,11 @@ class TritonKernels(Packed, frozen=True, kw_only=True):
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel as it lies in a cache: its name, its files by theirs, and what Triton says of it."""
+    """A kernel as it lies in a cache: its name, its files by their names, Triton's metadata."""
 
     name: str
     files: dict[str, Path]
-    said: dict[str, Any]
+    metadata: dict[str, Any]
 
     def contents(self) -> dict[str, bytes]:
         """What is packed: each file, and the group with names alone, since paths are of the run."""
@@ -183,7 +183,7 @@ def compiled(folder: Path) -> dict[str, Compiled]:
     none. InputError if there is none at all, or one lies there twice.
     """
     found: dict[str, Compiled] = {}
-    for path in sorted(_own(folder).rglob(f"{GROUP}*.json")):
+    for path in sorted(_triton_cache(folder).rglob(f"{GROUP}*.json")):
         key, name = path.parent.name, path.name.removeprefix(GROUP).removesuffix(".json")
         kernel = _kernel(path, name) if KEY.fullmatch(key) else None
         if kernel is None:
@@ -200,7 +200,7 @@ def compiled(folder: Path) -> dict[str, Compiled]:
 
 def libraries(folder: Path) -> list[Path]:
     """What gcc made for Triton below `folder`, a cache: of the machine that it ran on."""
-    return sorted(_own(folder).rglob("*.so"))
+    return sorted(_triton_cache(folder).rglob("*.so"))
 
 
 def gpus(found: Iterable[Compiled]) -> tuple[str, ...]:
@@ -208,13 +208,13 @@ def gpus(found: Iterable[Compiled]) -> tuple[str, ...]:
     numbers = {
         int(target["arch"])
         for kernel in found
-        if isinstance(target := kernel.said.get("target"), dict)
+        if isinstance(target := kernel.metadata.get("target"), dict)
         and str(target.get("arch")).isdecimal()
     }
     return tuple(map(machine.capability, sorted(numbers)))
 
 
-def _own(folder: Path) -> Path:
+def _triton_cache(folder: Path) -> Path:
     """Where Triton's own cache is in the caches of a run; else `folder` itself."""
     return folder / CACHE_FOLDER if (folder / CACHE_FOLDER).is_dir() else folder
 
@@ -224,12 +224,12 @@ def _kernel(group: Path, name: str) -> Compiled | None:
     try:
         names = sorted(json.loads(group.read_bytes())["child_paths"])
         files = {each: group.with_name(each) for each in names}
-        said = json.loads(files[f"{name}.json"].read_bytes())
+        metadata = json.loads(files[f"{name}.json"].read_bytes())
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not isinstance(said, dict) or not all(path.is_file() for path in files.values()):
+    if not isinstance(metadata, dict) or not all(path.is_file() for path in files.values()):
         return None
-    return Compiled(name=name, files=files, said=said)
+    return Compiled(name=name, files=files, metadata=metadata)
 
 
 def _release(lock: Lock, arch: Arch) -> str:
@@ -244,7 +244,7 @@ def _release(lock: Lock, arch: Arch) -> str:
 def _require_release(folder: Path, found: Mapping[str, Compiled], release: str) -> None:
     """InputError if a kernel says that another Triton compiled it."""
     for key, kernel in found.items():
-        other = kernel.said.get("triton_version", release)
+        other = kernel.metadata.get("triton_version", release)
         if other != release:
             message = f"{folder}: {kernel.name} ({key[:12]}…) was compiled by Triton {other}"
             raise InputError(message, hint=f"name the cache of a run with Triton {release}")

@@ -117,15 +117,15 @@ class Acceptor:
         self._used: set[int] = set()
 
     def watch(self, side: int) -> Callable[[str], Callable[[bytes], object] | None]:
-        """Whether somebody wants the content of a path of `side` (0 or 1), for `Merged.add`."""
-        asked = [
+        """For `Merged.add` of `side` (0 or 1): what keeps the content of a path, if needed."""
+        limits = [
             (path, LIMITS[entry.like])
             for path, entry in zip(self._paths, self._accepted, strict=True)
             if entry.like in LIMITS
         ]
 
         def _wants(path: str) -> Callable[[bytes], object] | None:
-            limit = max((limit for each, limit in asked if each.fullmatch(path)), default=0)
+            limit = max((limit for each, limit in limits if each.fullmatch(path)), default=0)
             if not limit:
                 return None
             kept = self._texts[side][path] = bytearray()

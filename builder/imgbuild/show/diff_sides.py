@@ -1,7 +1,7 @@
 """The two sides of `imgbuild diff`: targets, locks on disk, images in registries.
 
-Input: a name as a user writes it. Output: a `DiffSide`. What lies on disk is a lock; what has a
-slash or a colon is a reference; all else is a target of the project, as it is or at a git revision.
+A name that exists as a path is a lock; one with a slash or a colon is an image reference; any other
+is a target of the project, as it is or at a git revision.
 """
 
 from __future__ import annotations
@@ -87,12 +87,15 @@ def _lock(client: Client, reference: Reference, digest: Digest, reporter: Report
     place = str(reference)
     for known in artifacts.find(client, reference.repository, digest, bundle.ARTIFACT_TYPE):
         try:
-            own = bundle.read({name: part.data for name, part in known.files.items()}, place)
+            attached = bundle.read({name: part.data for name, part in known.files.items()}, place)
         except ImgbuildError as error:
             reporter.detail(f"{place}: {error.message}")
             continue
-        if digest in {own.sealed.digest, *(each.manifest for each in own.sealed.arch.values())}:
-            return own.lock
+        if digest in {
+            attached.sealed.digest,
+            *(each.manifest for each in attached.sealed.arch.values()),
+        }:
+            return attached.lock
     return None
 
 
@@ -100,13 +103,13 @@ def _content(one: PlatformImage, lock: Lock | None) -> SideContent:
     made = [step.created_by for step in one.configuration.history if not step.empty_layer]
     names = [match[1] if (match := MADE.fullmatch(text)) else "" for text in made]
     names += [""] * (len(one.layers) - len(names))
-    said = {
+    labelled = {
         ("wheel", key.removeprefix(VERSION)): text
         for key, text in one.configuration.labels.items()
         if key.startswith(VERSION)
     }
     return SideContent(
-        packages=diffs.versions(lock, one.arch) if lock is not None else said,
+        packages=diffs.versions(lock, one.arch) if lock is not None else labelled,
         layers=tuple(
             DiffLayer(name=name or layer.digest, digest=layer.digest, size=layer.size)
             for name, layer in zip(names, one.layers, strict=False)

@@ -22,13 +22,13 @@ from imgbuild.values import Arch
 FILE = "data/variables.yaml"
 Setter = Literal[
     "entry point", "SIF", "slurm", "smoke", "root folder with GPUs", "kernels", "bytecode"
-]  # in the order in which they are told
+]  # in the order of the output
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable that the image holds. `by` is where it was said: a place of the matrix, a mode.
+    """A variable that the image holds. `by` is what sets it: a place of the matrix, a mode.
 
-    `differs` tells what the matrix says now, if it is something else.
+    `differs` names the value that the matrix has now, if it is another one.
     """
 
     name: str
@@ -87,13 +87,18 @@ def environment(
     matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | None
 ) -> Environment:
     """The variables of target `name`: what its image holds, and what is set when it runs."""
-    said = _said(matrix, name)
-    due = {key: (by, variable) for by, part in said.items() for key, variable in part.items()}
+    expected = {
+        key: (by, variable)
+        for by, part in _of_matrix(matrix, name).items()
+        for key, variable in part.items()
+    }
     if lock is None:
-        found = tuple(_setting(key, each[1].value, due) for key, each in sorted(due.items()))
+        found = tuple(
+            _setting(key, each[1].value, expected) for key, each in sorted(expected.items())
+        )
         late = _late(matrix.image.cache, None)
     else:
-        found = _locked(lock, due)
+        found = _locked(lock, expected)
         have = [lock.arch[arch].versions for arch in arches if arch in lock.arch]
         late = _late(lock.settings.cache, {key for versions in have for key in versions})
     return Environment(
@@ -105,17 +110,17 @@ def environment(
     )
 
 
-def _said(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
-    """What the matrix says of the variables of `name`, by the place where it says so."""
+def _of_matrix(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
+    """The variables of target `name` in the matrix, by the place that sets them."""
     target = matrix.targets[name]
     found = extended_target(matrix, name)
-    if found is not None:  # its own reasons lie in the matrix of who published it
-        unsaid = f"the matrix of {found.name}, which was published, says why"
-        own = {
-            key: Variable(value=value, reason=unsaid)
+    if found is not None:  # the reasons are in the matrix of the publisher
+        reason = f"the matrix of {found.name}, which was published, says why"
+        published = {
+            key: Variable(value=value, reason=reason)
             for key, value in found.lock.settings.env.items()
         }
-        return {f"published {found.name}": own, f"targets.{name}.env": target.env}
+        return {f"published {found.name}": published, f"targets.{name}.env": target.env}
     mode = flashinfer.environment(target, matrix.image, matrix.bases[target.base])
     return {
         "image.env": matrix.image.env,
@@ -124,9 +129,11 @@ def _said(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
     }
 
 
-def _locked(lock: Lock, due: Mapping[str, tuple[str, Variable]]) -> tuple[Setting, ...]:
-    """What the lock says, and where the matrix says something else by now."""
-    own = tuple(_setting(key, value, due) for key, value in sorted(lock.settings.env.items()))
+def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[Setting, ...]:
+    """The variables of the lock, and those that only the matrix has."""
+    locked = tuple(
+        _setting(key, value, expected) for key, value in sorted(lock.settings.env.items())
+    )
     absent = tuple(
         Setting(
             name=key,
@@ -136,16 +143,16 @@ def _locked(lock: Lock, due: Mapping[str, tuple[str, Variable]]) -> tuple[Settin
             source=variable.source,
             differs=f"the matrix says {variable.value!r}, the lock has no such variable",
         )
-        for key, (by, variable) in sorted(due.items())
+        for key, (by, variable) in sorted(expected.items())
         if key not in lock.settings.env
     )
-    return (*own, *absent)
+    return (*locked, *absent)
 
 
-def _setting(name: str, value: str, due: Mapping[str, tuple[str, Variable]]) -> Setting:
-    if name not in due:
+def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]) -> Setting:
+    if name not in expected:
         return Setting(name=name, value=value, by="lock", differs="the matrix says nothing of it")
-    by, variable = due[name]
+    by, variable = expected[name]
     return Setting(
         name=name,
         value=value,

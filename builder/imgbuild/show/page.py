@@ -11,7 +11,7 @@ import msgspec
 from imgbuild.lock.lock import Lock
 from imgbuild.plan.seal import Seal, SealedImage
 from imgbuild.show.table import TableRow
-from imgbuild.smoke.records import Run, words
+from imgbuild.smoke.records import RecordedRun, words
 from imgbuild.values import Arch, Bytes, Digest
 
 WIDTH = 80
@@ -37,7 +37,7 @@ class PageImage(msgspec.Struct, frozen=True, kw_only=True):
     gpu: tuple[str, ...]
     driver: str
     glibc: str
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ def page(row: TableRow, lock: Lock | None, sealed: Seal | None, registry: str | 
     )
 
 
-def _image(lock: Lock, arch: Arch, sealed: SealedImage, runs: Sequence[Run]) -> PageImage:
+def _image(lock: Lock, arch: Arch, sealed: SealedImage, runs: Sequence[RecordedRun]) -> PageImage:
     locked, floors = lock.arch[arch], sealed.floors
     return PageImage(
         arch=arch,

@@ -54,7 +54,7 @@ class _Digest(msgspec.Struct, frozen=True):
 
 
 class LockText(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock.json of some revision, as bytes, and where it stands."""
+    """A lock.json of some revision, as bytes, and its place: COMMIT:PATH."""
 
     target: str
     place: str
@@ -100,14 +100,21 @@ def locks_of(project: Project, commits: Sequence[str]) -> Iterator[LockText]:
     """Every lock of `commits`, each content once."""
     seen: set[str] = set()
     for commit in commits:
-        for line in _git(project, "ls-tree", "-r", commit, "--", "images").splitlines():
-            about, _, path = line.partition("\t")
-            blob = about.split()[2]
-            target, slash, name = path.removeprefix("images/").partition("/")
-            if slash and name == LOCK and blob not in seen:
+        for target, blob in _blobs(project, commit, LOCK):
+            if blob not in seen:
                 seen.add(blob)
                 data = _git(project, "cat-file", "blob", blob).encode()
-                yield LockText(target=target, place=f"{commit[:12]}:{path}", data=data)
+                place = f"{commit[:12]}:images/{target}/{LOCK}"
+                yield LockText(target=target, place=place, data=data)
+
+
+def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]]:
+    """The target and git's object of each images/TARGET/`name` at `commit`."""
+    for line in _git(project, "ls-tree", "-r", commit, "--", "images").splitlines():
+        about, _, path = line.partition("\t")
+        target, _, file = path.removeprefix("images/").partition("/")
+        if file == name:
+            yield target, about.split()[2]
 
 
 def ever(project: Project, refs: Sequence[str]) -> Ever:
@@ -130,8 +137,8 @@ def _git(project: Project, *words: str, empty: int = 0) -> str:
     git = process.find("git", remedy=REMEDY)
     done = process.run([git, *words], cwd=project.root, check=False)
     if done.status > empty:
-        said = done.stderr.strip().splitlines()
-        message = ": ".join((f"git cannot read the history of {project.root}", *said[:1]))
+        errors = done.stderr.strip().splitlines()
+        message = ": ".join((f"git cannot read the history of {project.root}", *errors[:1]))
         raise InputError(
             message, hint="it needs a checkout with its history: git fetch --unshallow"
         )
@@ -147,10 +154,10 @@ def _commit(project: Project, revision: str) -> str:
         return known.stdout.strip()
     inside = process.run([git, "rev-parse", "--git-dir"], cwd=project.root, check=False)
     if inside.status != 0:
-        said = inside.stderr.strip().splitlines()
+        errors = inside.stderr.strip().splitlines()
         message = f"{project.root} is in no git repository that can be read"
         raise InputError(
-            ": ".join((message, *said[:1])), hint="this needs a checkout with its history"
+            ": ".join((message, *errors[:1])), hint="this needs a checkout with its history"
         )
     message = f"{revision} is no revision of the repository at {project.root}"
     hint = (
@@ -163,13 +170,10 @@ def digests_at(project: Project, revision: str) -> dict[str, Digest]:
     """The digest of each target that was sealed at `revision`; InputError if it is unknown."""
     commit = _commit(project, revision)
     found: dict[str, Digest] = {}
-    for line in _git(project, "ls-tree", "-r", commit, "--", "images").splitlines():
-        about, _, path = line.partition("\t")
-        target, _, name = path.removeprefix("images/").partition("/")
-        if name == SEAL:
-            data = _git(project, "cat-file", "blob", about.split()[2]).encode()
-            place = f"{revision}:{path}"
-            found[target] = codec.decode(data, _Digest, file=place, what="seal").digest
+    for target, blob in _blobs(project, commit, SEAL):
+        data = _git(project, "cat-file", "blob", blob).encode()
+        place = f"{revision}:images/{target}/{SEAL}"
+        found[target] = codec.decode(data, _Digest, file=place, what="seal").digest
     return found
 
 

@@ -1,6 +1,6 @@
 """The matrix as a table: targets, their versions, their architectures, where they were tested.
 
-Input: a matrix and selected targets. Output: rows as values, and those as text or Markdown.
+`rows` are values; `cells` and `narrow` are their text, and `markdown` and `images` whole tables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from imgbuild.matrix.select import Selected
 from imgbuild.plan import seal as seals
 from imgbuild.project import Project
 from imgbuild.smoke import recording
-from imgbuild.smoke.records import NO_RECORD, TIERS, Run, words
+from imgbuild.smoke.records import NO_RECORD, TIERS, RecordedRun, words
 from imgbuild.values import Arch, Bytes, Digest
 
 # The packages that have a column of their own, where any shown target pins them; the rest of the
@@ -35,7 +35,7 @@ MADE = "<!-- made from locks and test records by: imgbuild list --into README.md
 
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed image: its manifest's digest, what a pull moves in bytes, what proves it.
+    """A sealed image: its manifest's digest, what a pull moves in bytes, its test records.
 
     `runs` are those that count, of each tier on each kind of GPU the latest; `tested` says the same
     in words, or that there is not a test record.
@@ -44,7 +44,7 @@ class TableImage(msgspec.Struct, frozen=True, kw_only=True):
     arch: Arch
     digest: Digest
     size: Bytes
-    runs: tuple[Run, ...] = ()
+    runs: tuple[RecordedRun, ...] = ()
     tested: str = NO_RECORD
 
 
@@ -52,8 +52,8 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """One target. `pins` maps packages to versions; `exclude` maps architectures to reasons.
 
     `indexes` maps packages to indexes other than the default. `state` is how far it is (see
-    `imgbuild.show.status`), `reasons` why it is no further; empty where nobody asked. `images` are
-    those of its seal.
+    `imgbuild.show.status`), `reasons` why it is no further; both are empty unless computed.
+    `images` are those of its seal.
     """
 
     target: str
@@ -72,14 +72,6 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     reasons: tuple[str, ...] = ()
     images: tuple[TableImage, ...] = ()
-
-
-def picture(arch: Arch, digest: Digest, size: Bytes, runs: Sequence[Run]) -> TableImage:
-    """An image and the runs that count for it."""
-    told = "; ".join(words(run) for run in runs)
-    return TableImage(
-        arch=arch, digest=digest, size=size, runs=tuple(runs), tested=told or NO_RECORD
-    )
 
 
 def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
@@ -104,27 +96,14 @@ def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
     )
 
 
-def text(table: Sequence[TableRow]) -> list[str]:
-    """Lines of aligned columns, the first one of them the head."""
-    return _aligned(_cells(table))
-
-
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    ]
-
-
-def narrow(table: Sequence[TableRow]) -> list[str]:
-    """Lines of aligned columns that fit 80 characters; the first line is the head."""
-    cells = [["name", "CUDA", *SHORT.values(), "tested"]]
-    cells += [
+def narrow(table: Sequence[TableRow]) -> list[list[str]]:
+    """The cells of a table that fits 80 characters; the first line is the head."""
+    lines = [["name", "CUDA", *SHORT.values(), "tested"]]
+    lines += [
         [row.target, row.cuda, *(row.pins.get(name, NONE) for name in SHORT), _tested(row)]
         for row in table
     ]
-    return _aligned(cells)
+    return lines
 
 
 def _tested(row: TableRow) -> str:
@@ -139,45 +118,62 @@ def _tested(row: TableRow) -> str:
 
 def markdown(table: Sequence[TableRow]) -> list[str]:
     """Lines of a Markdown table."""
-    head, *body = _cells(table)
+    return _markdown(cells(table))
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> list[str]:
+    head, *body = lines
     lines = [head, ["---"] * len(head), *body]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
-def _cells(table: Sequence[TableRow]) -> list[list[str]]:
-    packages = [name for name in COLUMNS if any(name in row.pins for row in table)]
-    also = ["also"] * any(_also(row) for row in table)
-    state = ["state"] * any(row.state for row in table)
-    tested = ["tested"] * any(row.images for row in table)
-    told = [*state, *tested]
-    head = ["target", "CUDA", "Python", *packages, *also, "flashinfer", "arch", "as of", *told]
-    lines = (_line(row, packages, also=bool(also), state=bool(state)) for row in table)
-    ends = ([" / ".join(_records(row)) or NONE for _ in tested] for row in table)
-    return [head, *([*line, *end] for line, end in zip(lines, ends, strict=True))]
+def cells(table: Sequence[TableRow]) -> list[list[str]]:
+    """The head and a line for each row; some columns are left out where no row has a value."""
+    columns: dict[str, list[str]] = {
+        "target": [row.target for row in table],
+        "CUDA": [row.cuda for row in table],
+        "Python": [row.python for row in table],
+    }
+    for name in COLUMNS:
+        if any(name in row.pins for row in table):
+            columns[name] = [row.pins.get(name, NONE) for row in table]
+    if any(_also(row) for row in table):
+        columns["also"] = [_also(row) or NONE for row in table]
+    columns["flashinfer"] = [_flashinfer(row) for row in table]
+    columns["arch"] = [", ".join(row.arch) for row in table]
+    columns["as of"] = [row.as_of for row in table]
+    if any(row.state for row in table):
+        columns["state"] = [row.state for row in table]
+    if any(row.images for row in table):
+        columns["tested"] = [" / ".join(_records(row)) or NONE for row in table]
+    return [list(columns), *map(list, zip(*columns.values(), strict=True))]
+
+
+def _flashinfer(row: TableRow) -> str:
+    version = row.pins.get("flashinfer-python")
+    return f"{version} {row.flashinfer}" if version else row.flashinfer
 
 
 def images(table: Sequence[TableRow]) -> list[str]:
     """A Markdown table of the images: what a pull of each moves, and its test records."""
-    own = ("torch", "vllm", "trl", "verl")
-    sealed = [row for row in table if row.images]
     head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "tested"]
     body = [
         [
             f"`{row.target}`",
             row.cuda,
-            *(row.pins.get(name, NONE) for name in own),
+            *(row.pins.get(name, NONE) for name in SHORT),
             _also(row) or NONE,
             "<br>".join(f"{one.arch} {one.size / 1e9:.1f} GB" for one in row.images),
             "<br>".join(_records(row)),
         ]
-        for row in sealed
+        for row in table
+        if row.images
     ]
-    lines = [head, ["---"] * len(head), *body]
-    return [BEGIN, MADE, "", *("| " + " | ".join(line) + " |" for line in lines), "", END]
+    return [BEGIN, MADE, "", *_markdown([head, *body]), "", END]
 
 
 def into(text: str, lines: Sequence[str]) -> str | None:
-    """`text` with `lines` in the place of what stands from BEGIN to END; None if they do not."""
+    """`text` with `lines` from BEGIN to END; None if it does not have them."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     return before + "\n".join(lines) + after if begin and end else None
@@ -197,31 +193,26 @@ def short(digest: Digest) -> str:
     return digest.partition(":")[2][:DIGITS]
 
 
-def _line(row: TableRow, packages: Sequence[str], *, also: bool, state: bool) -> list[str]:
-    versions = (row.pins.get(name, NONE) for name in packages)
-    mode = row.flashinfer
-    if "flashinfer-python" in row.pins:
-        mode = f"{row.pins['flashinfer-python']} {mode}"
-    others = [_also(row) or NONE] * also
-    told = [row.state] * state
-    arches = ", ".join(row.arch)
-    return [row.target, row.cuda, row.python, *versions, *others, mode, arches, row.as_of, *told]
-
-
 def _also(row: TableRow) -> str:
     """The pins that have no column: "sglang 0.5.12, ray 2.58.0"."""
     return ", ".join(f"{name} {pin}" for name, pin in row.pins.items() if name not in OWN_PLACE)
 
 
 def shown(project: Project, row: TableRow) -> TableRow:
-    """`row` with the images of its seal as it lies there, if it has one, and what proves them."""
+    """`row` with the images of its seal, if it has one, and their test records."""
     path = seals.seal_path(project.images, row.target)
     if not path.exists():
         return row
     sealed = codec.read(path, seals.Seal, what="seal", hint=locks.damaged(row.target))
     runs = recording.counting(project, sealed)
     found = [
-        picture(arch, sealed.arch[arch].manifest, sealed.arch[arch].size, runs[arch])
+        TableImage(
+            arch=arch,
+            digest=sealed.arch[arch].manifest,
+            size=sealed.arch[arch].size,
+            runs=runs[arch],
+            tested="; ".join(map(words, runs[arch])) or NO_RECORD,
+        )
         for arch in row.arch
         if arch in sealed.arch
     ]

@@ -1,9 +1,7 @@
-"""Runs of the smoke tests, held against the seal and put into the target's test records.
+"""Adds runs of the smoke tests to the test records of their targets.
 
-Input: what runs report about themselves. Output: a run in `images/TARGET/smoke.json`
-for each, or an InputError that says what of it does not fit; and which of them count for the images
-of a seal. A run is taken only if it is of the image that the target's seal has now: of its
-configuration and, where it says which layers it ran, of their diff ids.
+A run is recorded only if it is of the image that the target's digests name now: its configuration
+and, where the run says which layers it had, their diff ids.
 """
 
 from __future__ import annotations
@@ -20,22 +18,22 @@ from imgbuild.lock.lock import Lock
 from imgbuild.plan import seal as seals
 from imgbuild.plan.seal import SealedImage
 from imgbuild.project import Project
-from imgbuild.report import OUTCOMES, Tier, count, passed
-from imgbuild.smoke import records, run
-from imgbuild.smoke.records import FirstFailure, ImageContent, Result, Run
+from imgbuild.report import OUTCOMES, Tier
+from imgbuild.smoke import records
+from imgbuild.smoke import run as tests
+from imgbuild.smoke.records import ImageContent, RecordedRun
 from imgbuild.smoke.reports import ImageRun, pairs, refuse
+from imgbuild.smoke.result import Outcome
 from imgbuild.values import Arch, Digest
-
-LONGEST = 500  # characters of an error that a test record keeps; the report has all of it
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that is recorded now; `new` if it, or something of it, was not there before."""
+    """A run that was added to a test record; `new` if it changed the file."""
 
     target: str
     arch: Arch
     tier: Tier
-    result: Result
+    result: Outcome
     digest: Digest
     file: Path
     new: bool
@@ -44,30 +42,32 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 def record(project: Project, found: Iterable[ImageRun], store: Store) -> tuple[Recorded, ...]:
     """Add all runs of `found` to the test records, or none: InputError for one that does not fit.
 
-    LockStale if a target has no lock, or no seal of it.
+    LockStale if a target has no lock, or no digests for it.
     """
     known: dict[str, tuple[Lock, seals.Seal]] = {}
-    runs: list[tuple[ImageRun, Run, SealedImage]] = []
-    for claim in found:
-        if claim.target not in known:
-            known[claim.target] = _sealed(project, claim)
-        lock, sealed = known[claim.target]
-        image = _fitting(project, claim, sealed)
-        runs.append((claim, _run(claim, lock), image))
+    checked: list[tuple[str, RecordedRun, SealedImage]] = []
+    for each in found:
+        target, kept = each.run.target, _recorded_run(each)
+        if target not in known:
+            known[target] = _sealed(project, target, each.place)
+        lock, sealed = known[target]
+        image = _fitting(project, each, sealed)
+        versions = records.listed(lock.arch[kept.arch].versions)
+        checked.append((target, msgspec.structs.replace(kept, versions=versions), image))
     for target in known:  # damaged records stop all of it
         records.read_records(project.images, target)
     recorded = []
-    for claim, made, image in runs:
-        contents = {made.config: ImageContent(diff_ids=diff_ids(image))}
-        new = records.add(project.images, claim.target, [made], contents, store)
+    for target, kept, image in checked:
+        contents = {kept.config: ImageContent(diff_ids=diff_ids(image))}
+        new = records.add(project.images, target, [kept], contents, store)
         recorded.append(
             Recorded(
-                target=claim.target,
-                arch=claim.arch,
-                tier=claim.tier,
-                result=made.result,
-                digest=made.digest,
-                file=records.records_path(project.images, claim.target),
+                target=target,
+                arch=kept.arch,
+                tier=kept.tier,
+                result=kept.result,
+                digest=kept.digest,
+                file=records.records_path(project.images, target),
                 new=new,
             )
         )
@@ -75,11 +75,11 @@ def record(project: Project, found: Iterable[ImageRun], store: Store) -> tuple[R
 
 
 def diff_ids(image: SealedImage) -> tuple[Digest, ...]:
-    """Those of the layers of a sealed image, the lowest first."""
+    """The diff ids of a sealed image, bottom first."""
     return tuple(layer.diff_id for layer in image.layers)
 
 
-def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[Run, ...]]:
+def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[RecordedRun, ...]]:
     """The runs that count for a seal's images, by architecture; InputError as `read_records`."""
     known = records.read_records(project.images, sealed.target)
     return {
@@ -91,7 +91,7 @@ def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[Run, ...]
 def require_sealed(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
     """InputError unless the image in `place`, by its configuration, is the sealed one.
 
-    What is to be recorded is looked at before the tests run, not after.
+    Checked before the tests run, so that none runs in vain.
     """
     sealed = seals.read_seal(project.images, lock)
     image = sealed.arch.get(arch)
@@ -99,28 +99,29 @@ def require_sealed(project: Project, lock: Lock, arch: Arch, config: Digest, pla
         _other(project, lock.target, arch, place, config, image)
 
 
-def _sealed(project: Project, claim: ImageRun) -> tuple[Lock, seals.Seal]:
-    if claim.target not in project.sealed():
+def _sealed(project: Project, target: str, place: str) -> tuple[Lock, seals.Seal]:
+    if target not in project.sealed():
         refuse(
-            claim.place,
-            f"it is of the target {claim.target!r}, which has no lock here",
+            place,
+            f"it is of the target {target!r}, which has no lock here",
             hint=f"name its project: --matrix FILE; locked here: {', '.join(project.sealed())}",
         )
-    lock = locks.read_lock(project.images, claim.target)
+    lock = locks.read_lock(project.images, target)
     return lock, seals.read_seal(project.images, lock)
 
 
-def _fitting(project: Project, claim: ImageRun, sealed: seals.Seal) -> SealedImage:
-    """The sealed image that `claim` is of."""
-    image = sealed.arch.get(claim.arch)
-    if image is None or image.config != claim.config:
-        _other(project, claim.target, claim.arch, claim.place, claim.config, image)
-    for number, (ran, is_) in enumerate(
-        pairs(claim.diff_ids or diff_ids(image), diff_ids(image)), start=1
-    ):
-        if ran != is_:
-            path = seals.seal_path(project.images, claim.target)
-            refuse(claim.place, f"layer {number} that it ran is {ran}; {path} has {is_}")
+def _fitting(project: Project, found: ImageRun, sealed: seals.Seal) -> SealedImage:
+    """The sealed image that was tested; InputError if it was another one."""
+    run = found.run
+    arch = Arch(run.arch)
+    image = sealed.arch.get(arch)
+    if image is None or image.config != run.config:
+        _other(project, run.target, arch, found.place, run.config, image)
+    layers = pairs(found.diff_ids or diff_ids(image), diff_ids(image))
+    for number, (tested, locked) in enumerate(layers, start=1):
+        if tested != locked:
+            path = seals.seal_path(project.images, run.target)
+            refuse(found.place, f"layer {number} that it ran is {tested}; {path} has {locked}")
     return image
 
 
@@ -136,48 +137,19 @@ def _other(
     )
 
 
-def _run(claim: ImageRun, lock: Lock) -> Run:
-    """What a test record keeps of `claim`; InputError if it contradicts itself."""
-    counts = {outcome: count(claim.cases, outcome) for outcome in OUTCOMES}
-    if sum(counts.values()) != len(claim.cases) or not claim.cases:
-        others = sorted({case.outcome for case in claim.cases} - set(OUTCOMES))
-        refuse(claim.place, f"no cases, or outcomes that there are not: {', '.join(others)}")
-    good = passed(claim.cases)
-    # Failed, too: without its GPUs nothing of the image was tested.
-    if len(claim.gpu) < run.GPU_TIERS.get(claim.tier, 0):
-        named = ", ".join(claim.gpu) or "none"
-        needed = run.GPU_TIERS[claim.tier]
-        refuse(claim.place, f"tier {claim.tier} needs {needed} GPU(s); it names {named}")
-    first = next((case for case in claim.cases if case.outcome == "failed"), None)
-    on_gpu = claim.tier in run.GPU_TIERS
-    return Run(
-        date=claim.started,
-        arch=claim.arch,
-        tier=claim.tier,
-        result="pass" if good else "fail",
-        digest=claim.digest,
-        config=claim.config,
-        gpu=claim.gpu if on_gpu else (),
-        driver=claim.driver if on_gpu else "",
-        versions=_versions(lock, claim.arch),
-        seconds=claim.seconds,
-        **counts,
-        first=FirstFailure(case=first.name, message=_cut(first.message)) if first else None,
-        through=claim.through,
-        sif=claim.sif,
-        arbitrary_user=claim.arbitrary_user,
-        jobs=claim.jobs,
-        share=claim.share,
-        caches=claim.caches,
-        report=claim.report,
-    )
-
-
-def _versions(lock: Lock, arch: Arch) -> dict[str, str]:
-    known = lock.arch[arch].versions
-    return {name: known[name] for name in records.ASKED if name in known}
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
+def _recorded_run(found: ImageRun) -> RecordedRun:
+    """What a test record keeps of a run, without versions; InputError if it contradicts itself."""
+    run = found.run
+    try:
+        kept = msgspec.convert(run, RecordedRun, from_attributes=True)
+    except msgspec.ValidationError as error:
+        refuse(found.place, str(error))
+    if run.passed + run.failed + run.skipped != len(run.cases) or not run.cases:
+        others = sorted({case.outcome for case in run.cases} - set(OUTCOMES))
+        refuse(found.place, f"no cases, or unknown outcomes: {', '.join(others)}")
+    # Also refused if it failed: without its GPUs nothing of the image was tested.
+    needed = tests.GPU_TIERS.get(kept.tier, 0)
+    if len(kept.gpu) < needed:
+        named = ", ".join(kept.gpu) or "none"
+        refuse(found.place, f"tier {kept.tier} needs {needed} GPU(s); it names {named}")
+    return kept

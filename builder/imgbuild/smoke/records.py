@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 import msgspec
 
@@ -19,6 +19,7 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.report import Tier
+from imgbuild.smoke.result import FirstFailure, Outcome
 from imgbuild.values import Arch, Digest, sha256
 
 RECORDS_FORMAT = 1
@@ -27,7 +28,7 @@ REMEDY = "restore it from git; `imgbuild smoke --record` and `--import` write it
 TIERS: tuple[Tier, ...] = get_args(Tier)
 NO_RECORD = "no test record for this digest"
 # Packages whose versions a run lists; the lock of the same configuration has the others.
-ASKED = (
+LISTED = (
     "torch", "vllm", "sglang", "transformers", "trl", "verl", "tensordict", "deepspeed", "unsloth",
     "ray", "flashinfer-python", "triton",
 )  # fmt: skip
@@ -35,7 +36,6 @@ ASKED = (
 # "unsquashfs" are root folders made of the layers and of the SIF without imgbuild.
 PLACES = ("docker", "podman", "apptainer", "root", "unpacked", "unsquashfs")
 
-Result = Literal["pass", "fail"]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Moment = Annotated[
     str,
@@ -45,35 +45,29 @@ Moment = Annotated[
 ]
 
 
-class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """The first failed case, and the first error in its log that is not a consequence of others."""
-
-    case: str
-    message: str
-
-
-class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One run of one tier in one image.
+class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a test record keeps of a `SmokeRun`, whose attributes of the same names it has.
 
     `digest` is that of the manifest at that time, `config` that of the configuration. `gpu` has the
     name of each GPU, `driver` is its release ("580.159.04"); both are empty for tiers without GPUs.
-    `versions` are those of the packages in ASKED, from the lock. `date` is the start, `seconds` the
-    wall-clock time of container and tests. `passed`, `failed` and `skipped` are numbers of cases;
-    `jobs` ran at a time, `share` of them on the GPUs. `through` says what it ran in (PLACES), `sif`
-    is the digest of the SIF if there was one. `caches` is the content of the image's caches at the
-    start, "" if unknown. `arbitrary_user`: the user was not in the image's /etc/passwd, and its
-    files were read-only. `report` is the path of the full report in the project, "" if not kept.
+    `versions` are those of the packages in LISTED, from the lock. `started` is `date` in the file;
+    `seconds` is the wall-clock time of container and tests. `passed`, `failed` and `skipped` are
+    numbers of cases; `jobs` ran at a time, `share` of them on the GPUs. `through` says what it ran
+    in (PLACES), `sif` is the digest of the SIF if there was one. `caches` is the content of the
+    image's caches at the start, "" if unknown. `arbitrary_user`: the user was not in the image's
+    /etc/passwd, and its files were read-only. `report` is the path of the full report in the
+    project, "" if not kept.
     """
 
-    date: Moment
+    started: Moment = msgspec.field(name="date")
     arch: Arch
     tier: Tier
-    result: Result
+    result: Outcome
     digest: Digest
     config: Digest
     gpu: tuple[str, ...] = ()
     driver: str = ""
-    versions: dict[str, str]
+    versions: dict[str, str] = {}
     seconds: Annotated[float, msgspec.Meta(ge=0)]
     passed: Count
     failed: Count
@@ -90,7 +84,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def key(self) -> tuple[str, ...]:
         """The identity of the run: recording it again replaces it."""
-        return (self.date, self.arch, self.tier, self.config, self.through, *self.gpu)
+        return (self.started, self.arch, self.tier, self.config, self.through, *self.gpu)
 
     @property
     def good(self) -> bool:
@@ -110,7 +104,7 @@ class SmokeRecords(msgspec.Struct, frozen=True, kw_only=True):
     format: int = RECORDS_FORMAT
     target: str
     images: dict[Digest, ImageContent] = {}
-    runs: tuple[Run, ...] = ()
+    runs: tuple[RecordedRun, ...] = ()
 
 
 def records_path(images: Path, target: str) -> Path:
@@ -161,13 +155,13 @@ def _faults(found: SmokeRecords, target: str, file: str) -> Iterable[Problem]:
             known = f"one of {', '.join(PLACES)}"
             yield _problem(f"{place}.through", "invalid value", run.through, known)
         if keys.setdefault(run.key, number) != number:
-            yield _problem(place, f"duplicate of runs[{keys[run.key]}]", run.date)
+            yield _problem(place, f"duplicate of runs[{keys[run.key]}]", run.started)
     for config in found.images.keys() - {run.config for run in found.runs}:
         yield _problem(f"images.{config}", "no run refers to it", config)
 
 
 def merge(
-    recorded: SmokeRecords, runs: Iterable[Run], images: Mapping[Digest, ImageContent]
+    recorded: SmokeRecords, runs: Iterable[RecordedRun], images: Mapping[Digest, ImageContent]
 ) -> SmokeRecords:
     """`recorded` with `runs`, whose contents are in `images`; a run of the same key is replaced."""
     together = {run.key: run for run in (*recorded.runs, *runs)}
@@ -182,7 +176,7 @@ def merge(
 def add(
     images: Path,
     target: str,
-    runs: Iterable[Run],
+    runs: Iterable[RecordedRun],
     contents: Mapping[Digest, ImageContent],
     store: Store,
 ) -> bool:
@@ -197,33 +191,40 @@ def add(
 
 def counting(
     recorded: SmokeRecords, arch: Arch, config: Digest, diff_ids: tuple[Digest, ...]
-) -> tuple[Run, ...]:
+) -> tuple[RecordedRun, ...]:
     """The runs that count for an image: the latest of each tier on each kind of GPU, by tier.
 
     Empty if the recorded content of `config` differs from `diff_ids`.
     """
     if recorded.images.get(config) != ImageContent(diff_ids=diff_ids):
         return ()
-    latest: dict[tuple[int, tuple[str, ...]], Run] = {}
+    latest: dict[tuple[int, tuple[str, ...]], RecordedRun] = {}
     for run in recorded.runs:
         if (run.config, run.arch) == (config, arch):
             kind = (TIERS.index(run.tier), tuple(sorted(set(run.gpu))))
-            latest[kind] = max(latest.get(kind, run), run, key=lambda one: (one.date, not one.good))
+            latest[kind] = max(
+                latest.get(kind, run), run, key=lambda one: (one.started, not one.good)
+            )
     return tuple(run for _, run in sorted(latest.items()))
 
 
-def words(run: Run) -> str:
+def _rank(run: RecordedRun) -> tuple[str, bool]:
+    """Later runs rank higher; of two at the same time, the failed one."""
+    return run.started, not run.good
+
+
+def words(run: RecordedRun) -> str:
     """A summary of a run: "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"."""
     kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
     named = " and ".join(f"{n} {name}" if n > 1 else name for name, n in kinds.items())
     parts = [
         f"{run.tier}{'' if run.good else ' failed'}{f' on {named}' if named else ''}",
         *([f"driver {run.driver}"] if run.driver else []),
-        run.date[:10],
+        run.started[:10],
     ]
     return ", ".join(parts)
 
 
-def shown(versions: Mapping[str, str]) -> dict[str, str]:
-    """The `versions` of the packages in ASKED."""
-    return {name: versions[name] for name in ASKED if name in versions}
+def listed(versions: Mapping[str, str]) -> dict[str, str]:
+    """Those of `versions` that a run lists."""
+    return {name: versions[name] for name in LISTED if name in versions}

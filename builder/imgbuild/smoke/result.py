@@ -1,6 +1,6 @@
-"""The result of a run of the smoke tests: a report with its image, engine, GPUs and time.
+"""A run of the smoke tests: a report with its image, engine, GPUs and time.
 
-`imgbuild smoke --json` writes it, and `recording` makes a test record of it.
+`imgbuild smoke --json` writes it, and `recording` adds it to a test record.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from typing import Literal
 import msgspec
 
 from imgbuild.errors import ImgbuildError
-from imgbuild.report import Case, Report
+from imgbuild.report import Case, Report, count, passed
 from imgbuild.system.process import Result
+from imgbuild.values import Digest
 
+Outcome = Literal["pass", "fail"]
 Through = Literal["docker", "podman", "apptainer", "root", "here"]
 # smoke_tests/gpu_device.py reports GPUs and driver from inside the image, so that the result is
 # right for an engine on another machine too.
 GATES = ("device", "devices")
 GPU = re.compile(r"(.+) sm_\d+ \d+ MiB")
 RELEASE = re.compile(r"^the driver is (\d[\d.]*)", re.MULTILINE)
+LONGEST = 500  # characters of an error that a test record keeps; the report has all of it
 STOPPED = "smoke tests"  # the name of the only case of a tier that could not be run
 
 
@@ -45,19 +48,29 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
         return self.share if tier == "gpu" else 1
 
 
-class Tested(Report, frozen=True, kw_only=True):
+class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The first failed case, and the first error in its log that is not a consequence of others."""
+
+    case: str
+    message: str
+
+
+class SmokeRun(Report, frozen=True, kw_only=True):
     """The report of a tier, with the image and the circumstances of the run.
 
     `digest` and `config` are those of the image on its architecture, "" if no image was tested or
-    it is unknown. `gpu` are the names of the GPUs and `driver` is its release, if a GPU tier found
-    them. `started` is in UTC; `seconds` is the wall-clock time of container and tests.
-    `arbitrary_user`: the user was not in the image's /etc/passwd, and its files were read-only.
-    `jobs`, `share`, `only` are as in `How`; `model` is the name of the model's folder, if any.
+    it is unknown; `sif` is the digest of the SIF if there was one. `gpu` are the names of the GPUs
+    and `driver` is its release, if a GPU tier found them. `started` is in UTC; `seconds` is the
+    wall-clock time of container and tests. `arbitrary_user`: the user was not in the image's
+    /etc/passwd, and its files were read-only. `jobs`, `share`, `only` are as in `How`; `model` is
+    the name of the model's folder, if any. `caches` is the content of the image's caches at the
+    start, "" if unknown. `report` is the path of this report in the project, "" if not kept.
     """
 
     digest: str = ""
     config: str = ""
     through: str = ""
+    sif: Digest | None = None
     arbitrary_user: bool = False
     gpu: tuple[str, ...] = ()
     driver: str = ""
@@ -67,15 +80,47 @@ class Tested(Report, frozen=True, kw_only=True):
     share: int = 1
     only: str = "*"
     model: str = ""
+    caches: str = ""
+    report: str = ""
+
+    @property
+    def result(self) -> Outcome:
+        """What a test record has for it."""
+        return "pass" if passed(self.cases) else "fail"
+
+    @property
+    def passed(self) -> int:
+        """The number of passed cases."""
+        return count(self.cases, "passed")
+
+    @property
+    def failed(self) -> int:
+        """The number of failed cases."""
+        return count(self.cases, "failed")
+
+    @property
+    def skipped(self) -> int:
+        """The number of skipped cases."""
+        return count(self.cases, "skipped")
+
+    @property
+    def first(self) -> FirstFailure | None:
+        """The first failed case, its message on one line and cut to LONGEST characters."""
+        for case in self.cases:
+            if case.outcome == "failed":
+                line = " ".join(case.message.split())
+                cut = line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
+                return FirstFailure(case=case.name, message=cut)
+        return None
 
 
 def ran(
     report: Report, result: Result, through: Through, how: How, *, arbitrary_user: bool = False
-) -> Tested:
+) -> SmokeRun:
     """The result of the run of `report`, whose process `result` has just ended."""
     ended = datetime.datetime.now(datetime.UTC)
     gpu, driver = seen(report.cases)
-    return Tested(
+    return SmokeRun(
         **{name: getattr(report, name) for name in Report.__struct_fields__},
         through=through,
         arbitrary_user=arbitrary_user,
@@ -87,18 +132,20 @@ def ran(
         share=how.sharing(report.tier),
         only=how.only,
         model=how.model.name if how.model else "",
+        # A container is a tier's own; a root folder is shared by all of a command.
+        caches="nothing" if through in ("docker", "podman", "apptainer") else "",
     )
 
 
-def stopped(target: str, tier: str, error: ImgbuildError) -> Tested:
+def stopped(target: str, tier: str, error: ImgbuildError) -> SmokeRun:
     """The result of a tier that could not be run because of `error`."""
     case = Case(
         name=STOPPED, outcome="failed", seconds=0, message=error.message, log=error.hint or ""
     )
-    return Tested(target=target, arch="", tier=tier, cases=(case,))
+    return SmokeRun(target=target, arch="", tier=tier, cases=(case,))
 
 
-def is_run(report: Tested) -> bool:
+def is_run(report: SmokeRun) -> bool:
     """Whether the tests ran, unlike in a result of `stopped`."""
     return [case.name for case in report.cases] != [STOPPED]
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild import report as reports
 from imgbuild.cache.store import Store
 from imgbuild.container import driver, engine, run_in_image, sandbox
 from imgbuild.container.load import load
@@ -24,8 +23,8 @@ from imgbuild.lock.lock import Lock, require_arch
 from imgbuild.oci.layout import Layout, Stored
 from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan.plan import installed_wheels
-from imgbuild.report import Case, Report, counts, passed
-from imgbuild.smoke.result import How, Tested, ran
+from imgbuild.report import Case, Report, Tier, counts, passed
+from imgbuild.smoke.result import How, SmokeRun, ran
 from imgbuild.system import process as processes
 from imgbuild.system.files import data as data_folder
 from imgbuild.system.process import Result
@@ -38,7 +37,6 @@ PLACE = "/smoke_tests"
 EXPECT = "expect.json"
 FORMAT = 1
 MODEL = "/model"
-Tier = reports.Tier
 # The user and group id for `arbitrary_user`, which the image's /etc/passwd does not have.
 ARBITRARY_USER = (54321, 54321)
 USUAL = How()
@@ -104,7 +102,7 @@ def smoke(
     how: How = USUAL,
     arbitrary_user: bool = False,
     reporter: Reporter = SILENT,
-) -> Iterator[Tested]:
+) -> Iterator[SmokeRun]:
     """Run `tiers` in the image of `layout` on `arch`, and yield a report for each.
 
     `through` is "docker", "podman" or "root"; None means a running engine, else a root folder. With
@@ -146,7 +144,7 @@ def smoke(
             yield of_image(image, made)
 
 
-def of_image(image: Stored, report: Tested) -> Tested:
+def of_image(image: Stored, report: SmokeRun) -> SmokeRun:
     """`report` with the digests of `image`."""
     manifest, config = image.manifest.digest, image.config.digest
     return msgspec.structs.replace(report, digest=manifest, config=config)
@@ -163,7 +161,7 @@ def smoke_root(
     how: How = USUAL,
     arbitrary_user: bool = False,
     reporter: Reporter = SILENT,
-) -> Tested:
+) -> SmokeRun:
     """Run `tier` in the folder `root` with the unpacked image; `settings` is its configuration."""
     expected = expectation(lock, arch)
     user = lock.settings.user
@@ -200,7 +198,7 @@ def smoke_here(
     store: Store,
     how: How = USUAL,
     reporter: Reporter = SILENT,
-) -> Iterator[Tested]:
+) -> Iterator[SmokeRun]:
     """Run `tiers` in the active environment: that of VIRTUAL_ENV, or of the python3 on PATH.
 
     The packages of the lock must be installed in it. ToolMissing if there is no Python.
@@ -210,12 +208,12 @@ def smoke_here(
     if python is None or not Path(python).exists():
         message = f"{python or 'python3'} not found"
         raise ToolMissing(message, hint="activate the environment to test")
-    asked = processes.run([python, "-c", "import sys; print(sys.prefix)"])
+    prefix = processes.run([python, "-c", "import sys; print(sys.prefix)"])
     for tier in tiers:
         with store.scratch() as scratch:
             expected = msgspec.structs.replace(
                 expectation(lock, arch),
-                prefix=asked.stdout.strip(),
+                prefix=prefix.stdout.strip(),
                 cache=str(scratch),
                 workdir=str(scratch),
             )
@@ -316,7 +314,7 @@ def read_report(
         )
         raise WorkFailed(message, hint="install imgbuild again")
     report = Report(target=expected.target, arch=expected.arch, tier=tier, cases=document.cases)
-    if (result.status == 0) != succeeded(report):
+    if (result.status == 0) != passed(report.cases):
         message = (
             f"{expected.target}: the smoke tests ended with status {result.status}, but their"
             f" report has {counts(report.cases)}"
@@ -325,14 +323,9 @@ def read_report(
     return report
 
 
-def succeeded(report: Report) -> bool:
-    """Whether no case failed and at least one passed: skipped cases alone do not count."""
-    return report.ok and passed(report.cases)
-
-
 def verdict(report: Report) -> str:
     """The outcome and the number of cases, such as "passed (3 passed, 0 failed, 0 skipped)"."""
-    return f"{'passed' if succeeded(report) else 'failed'} ({counts(report.cases)})"
+    return f"{'passed' if passed(report.cases) else 'failed'} ({counts(report.cases)})"
 
 
 def _in_container(

@@ -9,9 +9,10 @@ from imgbuild.cache.store import Store
 from imgbuild.container import apptainer, driver
 from imgbuild.lock.lock import Lock
 from imgbuild.oci.layout import Layout
+from imgbuild.report import Tier
 from imgbuild.sif import convert
 from imgbuild.smoke import run
-from imgbuild.smoke.result import How, Tested, ran
+from imgbuild.smoke.result import How, SmokeRun, ran
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
@@ -20,12 +21,12 @@ def smoke_sif(
     lock: Lock,
     layout: Layout,
     arch: Arch,
-    tiers: Sequence[run.Tier],
+    tiers: Sequence[Tier],
     *,
     store: Store,
     how: How = run.USUAL,
     reporter: Reporter = SILENT,
-) -> Iterator[Tested]:
+) -> Iterator[SmokeRun]:
     """Run `tiers` in a SIF of the image of `layout` on `arch`, and yield a report for each.
 
     ToolMissing if there is no Apptainer or no mksquashfs, WorkFailed if the tests could not run.
@@ -43,12 +44,12 @@ def smoke_file(
     lock: Lock,
     image: Path,
     arch: Arch,
-    tiers: Sequence[run.Tier],
+    tiers: Sequence[Tier],
     *,
     store: Store,
     how: How = run.USUAL,
     reporter: Reporter = SILENT,
-) -> Iterator[Tested]:
+) -> Iterator[SmokeRun]:
     """Run `tiers` in the SIF `image` of the target of `lock`, and yield a report for each.
 
     ToolMissing if there is no Apptainer, WorkFailed if the tests could not run.

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from imgbuild import codec
-from imgbuild.attest import provenance
-from imgbuild.attest.signing import statements
+from imgbuild.attest import in_toto, provenance
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Statement
 from imgbuild.attest.signing.stored import AttachedSignatures
@@ -41,7 +40,7 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
         if each.hint == key.hint and not each.by(key):
             message = f"{each.place} names the key, and its signature is not the key's"
             raise Failed(message)
-    own = [each for each in beside.signatures if each.kind == statements.SIGNATURE]
+    own = [each for each in beside.signatures if each.kind == in_toto.SIGNATURE]
     ours = [each for each in own if each.by(key)]
     if not ours:
         found = f"{len(own)} signatures, none by the key" if own else "it is not signed"

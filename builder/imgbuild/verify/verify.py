@@ -7,9 +7,9 @@ from functools import partial
 
 import msgspec
 
-from imgbuild.attest import attachments
+from imgbuild.attest import attachments, in_toto
 from imgbuild.attest.sbom import cyclonedx, spdx
-from imgbuild.attest.signing import statements, stored
+from imgbuild.attest.signing import stored
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.stored import AttachedSignatures
 from imgbuild.errors import FetchFailed, NoSolution, ToolMissing, WorkFailed
@@ -68,9 +68,9 @@ SBOMS = (
     SbomFormat(
         name="CycloneDX",
         media_type=cyclonedx.MEDIA_TYPE,
-        predicate_type=statements.CYCLONEDX,
+        predicate_type=in_toto.CYCLONEDX,
     ),
-    SbomFormat(name="SPDX", media_type=spdx.MEDIA_TYPE, predicate_type=statements.SPDX),
+    SbomFormat(name="SPDX", media_type=spdx.MEDIA_TYPE, predicate_type=in_toto.SPDX),
 )
 
 
@@ -189,10 +189,10 @@ class Verification:
         """Every provenance beside an image."""
         plain = [
             Word(place=name, payload=data, signed=False)
-            for name, data in self.attached(digest, statements.PAYLOAD_TYPE)
+            for name, data in self.attached(digest, in_toto.PAYLOAD_TYPE)
         ]
-        found = claims.words(plain, self.beside(digest), statements.PROVENANCE, self.wanted.key)
-        return [word for word in found if word.signed or claims.kind(word) == statements.PROVENANCE]
+        found = claims.words(plain, self.beside(digest), in_toto.PROVENANCE, self.wanted.key)
+        return [word for word in found if word.signed or claims.kind(word) == in_toto.PROVENANCE]
 
     def vouched(self, held: ExpectedLock) -> bool:
         """Whether a provenance that the key signed names a lock."""

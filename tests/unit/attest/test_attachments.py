@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.attest import attachments, bundle, provenance
+from imgbuild.attest import attachments, bundle, in_toto, provenance
 from imgbuild.attest.sbom import cyclonedx, spdx
-from imgbuild.attest.signing import statements
 from imgbuild.oci import layout
 from imgbuild.publish import push
 from imgbuild.publish.push_plan import PushPlan
@@ -23,7 +22,7 @@ from tests.support.inprocess_project import TARGET, Command, json_of
 from tests.support.registry_project import BOTH, NAME, Place
 
 BILLS = {cyclonedx.MEDIA_TYPE, spdx.MEDIA_TYPE}
-ABOUT = {statements.PAYLOAD_TYPE, bundle.ARTIFACT_TYPE}
+ABOUT = {in_toto.PAYLOAD_TYPE, bundle.ARTIFACT_TYPE}
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_one_architecture_has_all_at_its_manifest(place: Place):
     made = pushed(place, plan)
     assert len(made) == 4
     assert kinds(place, plan.top.digest) == sorted(BILLS | ABOUT)
-    (said,) = artifacts.find(client(), place.repository, plan.top.digest, statements.PAYLOAD_TYPE)
+    (said,) = artifacts.find(client(), place.repository, plan.top.digest, in_toto.PAYLOAD_TYPE)
     (subject,) = json.loads(said.files["provenance.json"].data)["subject"]
     assert f"sha256:{subject['digest']['sha256']}" == plan.top.digest
 
@@ -126,7 +125,7 @@ def test_another_builder_says_so_itself(place: Place, monkeypatch: pytest.Monkey
     monkeypatch.setenv("GITHUB_REPOSITORY", "me/it")
     monkeypatch.setenv("GITHUB_WORKFLOW_REF", "me/it/.github/workflows/a.yml@refs/heads/main")
     attached(place, plan)
-    found = artifacts.find(client(), place.repository, plan.top.digest, statements.PAYLOAD_TYPE)
+    found = artifacts.find(client(), place.repository, plan.top.digest, in_toto.PAYLOAD_TYPE)
     said = {provenance.basis(one.files["provenance.json"].data) for one in found}
     assert {basis.builder for basis in said if basis} == {
         provenance.LOCAL_BUILDER,

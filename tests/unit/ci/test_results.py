@@ -102,7 +102,9 @@ def test_tests_count_that_ran_in_the_sealed_image(sample, tmp_path, config, tier
     [job] = of(sample).image
     here = way(sample, results=tmp_path)
     own = sample.seal.arch[Arch.X86_64].config if config == "sealed" else config
-    reports = [result.Tested(target=TARGET, arch="x86_64", tier=tier, config=own) for tier in tiers]
+    reports = [
+        result.SmokeRun(target=TARGET, arch="x86_64", tier=tier, config=own) for tier in tiers
+    ]
     codec.write(results.place(tmp_path, job.id, "smoke", "answer.json"), reports)
     status, said = running._here(running._tested, here, job, {})
     assert (status == 0) is open_

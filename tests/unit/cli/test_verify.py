@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from imgbuild import codec
 from imgbuild.assemble import layout
-from imgbuild.attest import bundle, provenance
-from imgbuild.attest.signing import keys, statements, stored
+from imgbuild.attest import bundle, in_toto, provenance
+from imgbuild.attest.signing import keys, stored
 from imgbuild.registry import artifacts
 from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.values import Arch
@@ -149,13 +149,13 @@ VICTIM = "https://host.example/victim/rl/.github/workflows/release.yml@refs/head
 def forge(sample: Sample) -> None:
     """Attach what a third party makes up: the same image and lock, another builder and a commit."""
     for subject in (sample.top, sample.arm):
-        (one,) = sample.artifacts(subject, statements.PAYLOAD_TYPE)
+        (one,) = sample.artifacts(subject, in_toto.PAYLOAD_TYPE)
         said = json.loads(one.files["provenance.json"].data)
         said["predicate"]["runDetails"]["builder"]["id"] = VICTIM
         commit = {"name": "repository", "digest": {"gitCommit": "f" * 40}}
         said["predicate"]["buildDefinition"]["resolvedDependencies"].append(commit)
-        part = ArtifactFile(data=codec.compact(said), media_type=statements.PAYLOAD_TYPE)
-        kind = statements.PAYLOAD_TYPE
+        part = ArtifactFile(data=codec.compact(said), media_type=in_toto.PAYLOAD_TYPE)
+        kind = in_toto.PAYLOAD_TYPE
         files = {"provenance.json": part}
         artifacts.attach(sample.client, sample.repository, subject, kind, files)
 
@@ -174,7 +174,7 @@ def test_a_foreign_provenance_is_never_signed(sample, place, imgbuild, pair, tmp
         each
         for subject in (sample.top, sample.arm)
         for each in stored.read(sample.client, sample.repository, subject.digest).signatures
-        if each.by(key) and each.kind == statements.PROVENANCE
+        if each.by(key) and each.kind == in_toto.PROVENANCE
     ]
     found = {provenance.basis(each.payload) for each in signed}
     ours = {provenance.LOCAL_BUILDER} if words[lock] else set()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from imgbuild.cli._output import aligned
 from imgbuild.errors import InputError, NoSolution, NothingSelected
 from imgbuild.matrix.load import load, loads
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import left_out, select
-from imgbuild.show.table import markdown, rows, text
+from imgbuild.show.table import cells, markdown, rows
 from imgbuild.values import Arch
 from tests.support.matrix_text import FILE, RIGHT
 from tests.support.source_code import ROOT
@@ -137,14 +138,14 @@ def test_a_wildcard_of_which_nothing_is_left(matrix: Matrix) -> None:
 
 def test_the_table_has_a_column_for_what_some_target_pins(matrix: Matrix) -> None:
     found = rows(matrix, select(matrix, ["cu1*"], everything=False, arches=()))
-    assert [" ".join(line.split()) for line in text(found)] == [
+    assert [" ".join(line.split()) for line in aligned(cells(found))] == [
         "target CUDA Python torch vllm trl flashinfer arch as of",
         "cu124-vllm 12.4 3.11 2.6.0 0.8.5.post1 0.18.2 off x86_64 2025-06-20",
         "cu130-vllm 13.0 3.11 2.6.0 0.8.5.post1 0.18.2 off x86_64, arm64 2025-06-20",
     ]
-    starts = {
-        line.index(word) for line, word in zip(text(found), ("as of", "2025", "2025"), strict=True)
-    }
+    lines = aligned(cells(found))
+    heads = ("as of", "2025", "2025")
+    starts = {line.index(word) for line, word in zip(lines, heads, strict=True)}
     assert len(starts) == 1
 
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import yaml
 
-from imgbuild.cli.precompile import _imports, _say
+from imgbuild.cli.precompile import _imports, _report
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Target, Variable
@@ -130,7 +130,7 @@ def test_what_was_left_out_and_what_differs_is_told(tmp_path, capsys):
     files = tree(tmp_path / "tree", one=TEXT)
     said = bytecode.packed(lock(), Arch.X86_64, files, differs, left, [], tmp_path / "out")
     console.configure(verbosity=0, json=False)
-    _say(said)
+    _report(said)
     told = " ".join(capsys.readouterr().err.split())
     assert "2 files left out, because of syntax errors, such as /a.py (SyntaxError: x)" in told
     assert "m1.pyc: two compilations differ in 1 bytes" in told

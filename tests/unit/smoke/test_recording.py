@@ -52,8 +52,8 @@ def test_a_run_elsewhere_is_recorded_and_shown(sample: Sample, imgbuild: Command
     assert "1 new, 0 known before" in " ".join(done.stderr.split())
     image = sample.seal.arch[Arch.X86_64]
     (run,) = recorded(sample)
-    assert run == records.Run(
-        date="2026-11-21T14:48:17Z", arch=Arch.X86_64, tier="gpu", result="pass",
+    assert run == records.RecordedRun(
+        started="2026-11-21T14:48:17Z", arch=Arch.X86_64, tier="gpu", result="pass",
         digest=image.manifest, config=image.config, gpu=("NVIDIA H200",), driver="580.159.04",
         versions={
             name: sample.lock.arch[Arch.X86_64].versions[name] for name in ("torch", "vllm", "trl")
@@ -87,7 +87,7 @@ def test_a_failed_run_is_recorded_with_its_cause(sample: Sample, imgbuild: Comma
     assert [each["result"] for each in answer] == ["fail", "pass"]
     good, bad = recorded(sample)
     assert (good.good, bad.good, bad.report) == (True, False, "")
-    assert bad.first == records.FirstFailure(case="nccl", message="RuntimeError: no peers")
+    assert bad.first == result.FirstFailure(case="nccl", message="RuntimeError: no peers")
     (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["tested"] == (
         "gpu failed on NVIDIA H200, driver 580.159.04, 2026-11-22"
@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[Callable[[Sample], Path], str]] = {
     "date": (lambda sample: left(sample, started="today"), "machine.json is not a valid record"),
     "outcome": (
         lambda sample: left(sample, PASSED, msgspec.structs.replace(PASSED, outcome="exploded")),
-        "outcomes that there are not: exploded",
+        "unknown outcomes: exploded",
     ),
     "nothing": (lambda sample: sample.folder, "has no test results"),
 }
@@ -237,7 +237,7 @@ def test_answers_that_prove_nothing(
 
 def test_the_active_environment_and_a_sif_prove_nothing(sample: Sample, imgbuild: Command) -> None:
     with pytest.raises(InputError, match="do not say which image they ran in"):
-        reports.of_reports([report(sample, digest="", config="", through="here")])
+        reports.image_run(report(sample, digest="", config="", through="here"))
     for words in (("--through", "here"), ("--sif", "x.sif")):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2

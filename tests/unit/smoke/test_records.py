@@ -14,7 +14,8 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, LockStale
 from imgbuild.smoke import records
-from imgbuild.smoke.records import FirstFailure, ImageContent, Run, SmokeRecords
+from imgbuild.smoke.records import ImageContent, RecordedRun, SmokeRecords
+from imgbuild.smoke.result import FirstFailure
 from imgbuild.values import Arch
 
 TARGET = "small"
@@ -23,10 +24,12 @@ LAYERS = {FIRST: ("sha256:" + "a" * 64,), SECOND: ("sha256:" + "b" * 64, "sha256
 CONTENTS = {config: ImageContent(diff_ids=diff_ids) for config, diff_ids in LAYERS.items()}
 
 
-def run(date: str = "2026-11-21T14:48:17Z", *, good: bool = True, **changes: object) -> Run:
+def run(
+    started: str = "2026-11-21T14:48:17Z", *, good: bool = True, **changes: object
+) -> RecordedRun:
     """A run of the gpu tier in the first image."""
     fields: dict[str, object] = {
-        "date": date,
+        "started": started,
         "arch": Arch.X86_64,
         "tier": "gpu",
         "result": "pass" if good else "fail",
@@ -43,7 +46,7 @@ def run(date: str = "2026-11-21T14:48:17Z", *, good: bool = True, **changes: obj
         "through": "unpacked",
         **changes,
     }
-    return Run(**fields)  # type: ignore[arg-type]
+    return RecordedRun(**fields)  # type: ignore[arg-type]
 
 
 RUNS = some.builds(
@@ -63,7 +66,7 @@ RUNS = some.builds(
 
 @given(some.lists(RUNS), some.lists(RUNS))
 def test_round_trip_in_any_order(
-    tmp_path_factory: pytest.TempPathFactory, ones: list[Run], others: list[Run]
+    tmp_path_factory: pytest.TempPathFactory, ones: list[RecordedRun], others: list[RecordedRun]
 ) -> None:
     images = tmp_path_factory.mktemp("images")
     together = list({one.key: one for one in (*ones, *others)}.values())
@@ -79,7 +82,7 @@ def test_round_trip_in_any_order(
 
 
 @given(some.lists(RUNS))
-def test_of_each_tier_and_kind_of_gpu_the_latest_counts(runs: list[Run]) -> None:
+def test_of_each_tier_and_kind_of_gpu_the_latest_counts(runs: list[RecordedRun]) -> None:
     found = records.merge(SmokeRecords(target=TARGET), runs, CONTENTS)
     counted = records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST])
     kinds = [(one.tier, frozenset(one.gpu)) for one in counted]
@@ -97,9 +100,9 @@ def test_of_each_tier_and_kind_of_gpu_the_latest_counts(runs: list[Run]) -> None
             if (other.config, other.arch) == (FIRST, Arch.X86_64)
             and (other.tier, frozenset(other.gpu)) == kind
         ]
-        assert one.date == max(other.date for other in rivals)
+        assert one.started == max(other.started for other in rivals)
         if one.good:
-            assert all(other.good for other in rivals if other.date == one.date)
+            assert all(other.good for other in rivals if other.started == one.started)
 
 
 def test_a_failure_overrides_a_pass_until_a_later_pass() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imgbuild.attest import bundle, provenance
+from imgbuild.attest import bundle, in_toto, provenance
 from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import forms, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
@@ -83,9 +83,9 @@ def test_blobs_of_an_image_that_names_none_are_not_found_good(sample):
 @pytest.mark.parametrize("form", ["attached", "signed", "both"])
 def test_a_provenance_that_is_taken_away(sample, form):
     if form != "signed":
-        sample.remove(statements.PAYLOAD_TYPE, sample.top)
+        sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
     if form != "attached":
-        sample.unsign(sample.top, kinds=(statements.PROVENANCE,))
+        sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
     held = own(sample)
     asked = {"key": None, "builder": provenance.LOCAL_BUILDER}
     # Signed it lies in an envelope too, so that what is attached may go.
@@ -97,8 +97,8 @@ def test_a_provenance_that_is_taken_away(sample, form):
 @pytest.mark.parametrize(
     ("kind", "predicate", "check"),
     [
-        (cyclonedx.MEDIA_TYPE, statements.CYCLONEDX, "SBOM CycloneDX arm64"),
-        (spdx.MEDIA_TYPE, statements.SPDX, "SBOM SPDX arm64"),
+        (cyclonedx.MEDIA_TYPE, in_toto.CYCLONEDX, "SBOM CycloneDX arm64"),
+        (spdx.MEDIA_TYPE, in_toto.SPDX, "SBOM SPDX arm64"),
     ],
 )
 def test_an_sbom_that_is_taken_away(sample, kind, predicate, check):
@@ -115,10 +115,10 @@ def test_a_statement_that_nobody_checked_is_read_where_none_is_attached(sample):
     """Without a key a signature's envelope is as good as an attachment: it is held to the lock."""
     sample.remove(cyclonedx.MEDIA_TYPE, sample.arm)
     assert sample.failed(key=None) == {}
-    sample.unsign(sample.arm, kinds=(statements.CYCLONEDX,))
-    said = statements.of([sample.arm.digest], statements.CYCLONEDX, {"bomFormat": "CycloneDX"})
+    sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
+    said = statements.of([sample.arm.digest], in_toto.CYCLONEDX, {"bomFormat": "CycloneDX"})
     bundle = forms.bundle(statements.seal(said, sample.key), sample.key.public.hint)
-    stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, statements.CYCLONEDX)
+    stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, in_toto.CYCLONEDX)
     found = sample.failed(key=None)
     assert "is not what follows from the lock" in found["SBOM CycloneDX arm64"]
 
@@ -155,7 +155,7 @@ def test_a_lock_that_the_key_did_not_name_is_not_built(sample):
     assert found["rebuild"] == (
         "not built: whose lock it is was refused; --rebuild asks for this check"
     )
-    sample.unsign(sample.top, kinds=(statements.PROVENANCE,))
+    sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
     assert "rebuild" in sample.failed(rebuild=built)
     assert built.locks == []
 

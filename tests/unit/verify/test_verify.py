@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from imgbuild import codec
-from imgbuild.attest import attachments, bundle, provenance
+from imgbuild.attest import attachments, bundle, in_toto, provenance
 from imgbuild.attest.sbom import cyclonedx, packages, spdx
 from imgbuild.attest.signing import forms, signer, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
@@ -87,7 +87,7 @@ def test_an_unsigned_image_fails_with_a_key_and_not_without(sample):
 def test_an_image_without_attachments_is_held_against_ones_own_lock(sample):
     sample.restore(sample.unsigned)
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
-    sample.remove(statements.PAYLOAD_TYPE, sample.top)
+    sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
     found = sample.verify(key=None, own=own(sample))
     assert set(found) == {"signature", "provenance"}
     nothing = sample.checks(key=None)
@@ -134,7 +134,7 @@ def test_a_flipped_byte_in_an_sbom(sample, kind, name, check):
 
 
 def test_a_flipped_byte_in_a_provenance(sample):
-    sample.flip(sample.top, statements.PAYLOAD_TYPE, "provenance.json")
+    sample.flip(sample.top, in_toto.PAYLOAD_TYPE, "provenance.json")
     assert set(sample.failed(key=None)) == {"provenance"}
     assert "provenance" in sample.failed()
 
@@ -170,7 +170,7 @@ def test_a_signature_that_is_rewritten_fits_no_key(sample):
     """The envelope's signature is changed by a bit, and the artifact is put anew."""
     beside = sample.client.referrers(sample.repository, sample.top.digest, forms.BUNDLE)
     for one in beside:
-        if one.annotations["dev.sigstore.bundle.predicateType"] != statements.SIGNATURE:
+        if one.annotations["dev.sigstore.bundle.predicateType"] != in_toto.SIGNATURE:
             continue
         sample.client.delete(sample.repository, one.digest)
         envelope = statements.seal(forms.about_image(sample.top.digest), sample.key)
@@ -178,7 +178,7 @@ def test_a_signature_that_is_rewritten_fits_no_key(sample):
         sig[-1] ^= 1
         forged = msgspec.structs.replace(envelope, signatures=(statements.Sealed(sig=bytes(sig)),))
         data = forms.bundle(forged, sample.key.public.hint)
-        stored.put_bundle(sample.client, sample.repository, sample.top, data, statements.SIGNATURE)
+        stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.SIGNATURE)
     assert "names the key" in sample.failed()["signature"]
 
 
@@ -218,12 +218,12 @@ def test_what_is_known_of_packages_may_change_where_the_image_does_not(sample, m
 
 
 def test_an_sbom_of_another_version_of_imgbuild_is_the_keys_word_alone(sample):
-    sample.unsign(sample.arm, kinds=(statements.CYCLONEDX,))
+    sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
     data = b'{"bomFormat": "CycloneDX", "specVersion": "1.4"}'
     sample.replace(sample.arm, cyclonedx.MEDIA_TYPE, {"sbom.cdx.json": data})
-    said = statements.of([sample.arm.digest], statements.CYCLONEDX, json.loads(data))
+    said = statements.of([sample.arm.digest], in_toto.CYCLONEDX, json.loads(data))
     bundle = forms.bundle(statements.seal(said, sample.key), sample.key.public.hint)
-    stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, statements.CYCLONEDX)
+    stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, in_toto.CYCLONEDX)
     found = sample.verify()
     assert found["SBOM CycloneDX arm64"][0] is CheckOutcome.UNCHECKED
     assert "another version of imgbuild" in found["SBOM CycloneDX arm64"][1]
@@ -232,7 +232,7 @@ def test_an_sbom_of_another_version_of_imgbuild_is_the_keys_word_alone(sample):
 
 def test_a_payload_that_is_signed_as_something_else_is_no_statement(sample):
     """The same bytes and key, in an envelope of another type."""
-    sample.unsign(sample.top, kinds=(statements.SIGNATURE,))
+    sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     sample.place.registry.tags.pop((NAME, forms.tag(sample.top.digest, forms.SIGNATURES)))
     payload = forms.about_image(sample.top.digest)
     bare = statements.Envelope(payload=payload, payload_type="text/plain", signatures=())
@@ -240,7 +240,7 @@ def test_a_payload_that_is_signed_as_something_else_is_no_statement(sample):
     envelope = msgspec.structs.replace(bare, signatures=(sealed,))
     assert envelope.by(sample.key.public)
     data = forms.bundle(envelope, sample.key.public.hint)
-    stored.put_bundle(sample.client, sample.repository, sample.top, data, statements.SIGNATURE)
+    stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.SIGNATURE)
     assert sample.failed()["signature"] == "it is not signed"
 
 
@@ -265,7 +265,7 @@ def _statement(sample: Sample, **changed: Any) -> bytes:
 def test_a_provenance_of_another_lock_is_refused(sample):
     sample.restore(sample.unsigned)
     other = _statement(sample, lock="0" * 64)
-    sample.replace(sample.top, statements.PAYLOAD_TYPE, {"provenance.json": other})
+    sample.replace(sample.top, in_toto.PAYLOAD_TYPE, {"provenance.json": other})
     assert f"names the lock {'0' * 64}" in sample.failed(key=None)["provenance"]
 
 
@@ -275,18 +275,18 @@ def test_a_provenance_of_another_image_is_refused_though_the_key_signed_it(sampl
     lock, sealed = place.sample.lock, place.sample.seal
     found = provenance.circumstances(place.work().project, lock.target)
     other = provenance.statement(lock, sealed, tuple(lock.arch), found)
-    sample.unsign(sample.top, kinds=(statements.PROVENANCE,))
+    sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
     data = forms.bundle(statements.seal(other, sample.key), sample.key.public.hint)
-    stored.put_bundle(sample.client, sample.repository, sample.top, data, statements.PROVENANCE)
+    stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.PROVENANCE)
     found = sample.failed()
     assert set(found) == {"lock", "provenance"}
     assert "about another image" in found["provenance"]
 
 
 def test_a_provenance_that_is_rewritten_is_refused_where_none_is_signed(sample):
-    sample.unsign(sample.top, kinds=(statements.PROVENANCE,))
+    sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
     other = _statement(sample, builder="https://evil.example/")
-    sample.replace(sample.top, statements.PAYLOAD_TYPE, {"provenance.json": other})
+    sample.replace(sample.top, in_toto.PAYLOAD_TYPE, {"provenance.json": other})
     assert set(sample.failed()) == {"lock", "provenance"}
 
 
@@ -379,7 +379,7 @@ def test_a_signature_of_another_image_is_refused(sample):
         Descriptor(media_type=MANIFEST, digest=other.digest, size=len(other.data)),
         sample.key,
     )
-    sample.unsign(sample.top, kinds=(statements.SIGNATURE,))
+    sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     tags = place.registry.tags
     tags[NAME, forms.tag(sample.top.digest, forms.SIGNATURES)] = tags[
         NAME, forms.tag(other.digest, forms.SIGNATURES)
@@ -389,7 +389,7 @@ def test_a_signature_of_another_image_is_refused(sample):
 
 
 def test_a_statement_alone_is_no_signature_of_the_image(sample):
-    sample.unsign(sample.top, kinds=(statements.SIGNATURE,))
+    sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     place = sample.place
     del place.registry.tags[NAME, forms.tag(sample.top.digest, forms.SIGNATURES)]
     assert sample.failed()["signature"] == "it is not signed"

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from imgbuild import codec
+from imgbuild.attest import in_toto
 from imgbuild.attest.signing import statements
 from imgbuild.attest.signing.statements import Envelope
 from imgbuild.oci.documents import (
@@ -161,4 +162,4 @@ def bundle_manifest(subject: Descriptor, data: bytes, predicate_type: str) -> by
 
 def about_image(digest: Digest) -> bytes:
     """The statement by which cosign 3 signs the image `digest`."""
-    return statements.of([digest], statements.SIGNATURE, {})
+    return statements.of([digest], in_toto.SIGNATURE, {})

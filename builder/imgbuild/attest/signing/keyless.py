@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild import codec
-from imgbuild.attest.signing import statements
+from imgbuild.attest import in_toto
 from imgbuild.attest.signing.signer import Signed
 from imgbuild.attest.signing.statements import Statement
 from imgbuild.registry.reference import Repository
@@ -19,9 +19,9 @@ from imgbuild.system import process
 from imgbuild.values import Digest
 
 TYPES = {
-    statements.PROVENANCE: "slsaprovenance1",
-    statements.CYCLONEDX: "cyclonedx",
-    statements.SPDX: "spdxjson",
+    in_toto.PROVENANCE: "slsaprovenance1",
+    in_toto.CYCLONEDX: "cyclonedx",
+    in_toto.SPDX: "spdxjson",
 }
 REMEDY = "install cosign 2.4 or newer, or sign with --sign-key FILE"
 

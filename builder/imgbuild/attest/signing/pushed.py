@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from imgbuild.attest import attachments, provenance
+from imgbuild.attest import attachments, in_toto, provenance
 from imgbuild.attest.bundle import Carried
 from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import signer, statements, stored
@@ -24,7 +24,7 @@ from imgbuild.registry.reference import Repository
 from imgbuild.values import Arch, Digest
 
 Sign = Callable[[Descriptor, Sequence[bytes]], Signed]
-PREDICATES = {cyclonedx.MEDIA_TYPE: statements.CYCLONEDX, spdx.MEDIA_TYPE: statements.SPDX}
+PREDICATES = {cyclonedx.MEDIA_TYPE: in_toto.CYCLONEDX, spdx.MEDIA_TYPE: in_toto.SPDX}
 
 
 def sign_pushed(
@@ -98,7 +98,7 @@ def _said(
 ) -> bytes | None:
     """A provenance of this image with the same basis that the key has signed already."""
     for each in stored.read(client, repository, digest).signatures:
-        about = each.kind == statements.PROVENANCE and digest in each.digests
+        about = each.kind == in_toto.PROVENANCE and digest in each.digests
         same = about and provenance.basis(each.payload) == provenance.basis(made)
         if same and each.by(key.public):
             return each.payload

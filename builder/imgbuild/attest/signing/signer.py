@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from imgbuild.attest import in_toto
 from imgbuild.attest.signing import forms, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.oci.documents import Descriptor
@@ -53,6 +54,6 @@ def sign(
         stored.put_bundle(
             client, repository, subject, forms.bundle(envelope, key.public.hint), kind
         )
-        for envelope, kind in zip([*envelopes, about], [*kinds, statements.SIGNATURE], strict=True)
+        for envelope, kind in zip([*envelopes, about], [*kinds, in_toto.SIGNATURE], strict=True)
     )
     return Signed(digest=digest, statements=tuple(kinds), bundles=bundles)

@@ -12,16 +12,9 @@ from typing import Any
 import msgspec
 
 from imgbuild import codec
+from imgbuild.attest import in_toto
 from imgbuild.attest.signing.keys import PrivateKey, PublicKey
 from imgbuild.values import Digest
-
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
-STATEMENT = "https://in-toto.io/Statement/v1"
-# What a statement is about: an image's signature as cosign 3 makes it, and attestations.
-SIGNATURE = "https://sigstore.dev/cosign/sign/v1"
-PROVENANCE = "https://slsa.dev/provenance/v1"
-CYCLONEDX = "https://cyclonedx.org/bom"
-SPDX = "https://spdx.dev/Document"
 
 
 class StatementSubject(msgspec.Struct, frozen=True):
@@ -79,11 +72,16 @@ def of(digests: Sequence[Digest], kind: str, predicate: object) -> bytes:
     """The bytes of a statement of `kind` that says `predicate` of the images `digests`."""
     subjects = [{"digest": {"sha256": digest.removeprefix("sha256:")}} for digest in digests]
     return codec.compact(
-        {"_type": STATEMENT, "subject": subjects, "predicateType": kind, "predicate": predicate}
+        {
+            "_type": in_toto.STATEMENT,
+            "subject": subjects,
+            "predicateType": kind,
+            "predicate": predicate,
+        }
     )
 
 
 def seal(payload: bytes, key: PrivateKey) -> Envelope:
     """The envelope of a statement, signed with `key`."""
-    bare = Envelope(payload=payload, payload_type=PAYLOAD_TYPE, signatures=())
+    bare = Envelope(payload=payload, payload_type=in_toto.PAYLOAD_TYPE, signatures=())
     return msgspec.structs.replace(bare, signatures=(Sealed(sig=key.sign(bare.signed)),))

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from imgbuild import codec
-from imgbuild.attest.signing import forms, statements
+from imgbuild.attest import in_toto
+from imgbuild.attest.signing import forms
 from imgbuild.attest.signing.forms import Bundle, ImageClaim, LogEntry
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Envelope
@@ -129,7 +130,7 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
         raise IntegrityError(message) from error
     return StoredSignature(
         place=place,
-        kind=statements.SIGNATURE if claim.critical.type == forms.CLAIM else claim.critical.type,
+        kind=in_toto.SIGNATURE if claim.critical.type == forms.CLAIM else claim.critical.type,
         digests=(claim.digest,),
         signed=data,
         signatures=(signed,),
@@ -138,7 +139,7 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
 
 def _of_envelope(envelope: Envelope, place: str, hint: str = "") -> StoredSignature:
     # The envelope states what its payload is; only some are statements.
-    stated = envelope.payload_type == statements.PAYLOAD_TYPE
+    stated = envelope.payload_type == in_toto.PAYLOAD_TYPE
     statement = envelope.statement(place) if stated else None
     return StoredSignature(
         place=place,

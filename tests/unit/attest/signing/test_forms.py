@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from imgbuild import codec
+from imgbuild.attest import in_toto
 from imgbuild.attest.signing import forms, keys, statements
 from imgbuild.attest.signing.forms import Bundle, ImageClaim
 from imgbuild.errors import InputError
@@ -41,7 +42,7 @@ def test_a_bundle_of_cosign_is_by_its_key(key):
     assert bundle.dsse_envelope.by(key.public)
     statement = bundle.dsse_envelope.statement("bundle.json")
     assert statement.digests == (DIGEST,)
-    assert statement.predicate_type == statements.SIGNATURE
+    assert statement.predicate_type == in_toto.SIGNATURE
 
 
 def test_a_changed_payload_type_or_signature_is_nobodys(key):
@@ -101,7 +102,7 @@ def test_the_same_words_have_the_same_bundle(key):
 
 def test_the_manifest_of_a_bundle_names_type_and_subject():
     subject = Descriptor(media_type=INDEX, digest=DIGEST, size=506, annotations={"a": "b"})
-    manifest = json.loads(forms.bundle_manifest(subject, b"data", statements.PROVENANCE))
+    manifest = json.loads(forms.bundle_manifest(subject, b"data", in_toto.PROVENANCE))
     assert manifest["artifactType"] == forms.BUNDLE
     assert manifest["subject"] == {"mediaType": INDEX, "digest": DIGEST, "size": 506}
     assert manifest["layers"] == [
@@ -114,7 +115,7 @@ def test_a_collection_keeps_the_layers_it_is_given(key):
     claim = forms.claim("host/name", DIGEST)
     entries = [
         forms.signature(claim, key.sign(claim)),
-        forms.attestation(statements.seal(b"{}", key), statements.SPDX),
+        forms.attestation(statements.seal(b"{}", key), in_toto.SPDX),
     ]
     config, manifest = forms.collection([entry.descriptor for entry in entries])
     read = codec.decode(manifest, Manifest, file="x")
@@ -129,10 +130,10 @@ def test_tags_of_collections():
 
 
 def test_a_statement_says_which_images_it_is_about():
-    data = statements.of([DIGEST, OTHER], statements.SPDX, {"a": 1})
+    data = statements.of([DIGEST, OTHER], in_toto.SPDX, {"a": 1})
     statement = codec.decode(data, statements.Statement, file="x")
     assert statement.digests == (DIGEST, OTHER)
-    assert (statement.predicate_type, statement.predicate) == (statements.SPDX, {"a": 1})
+    assert (statement.predicate_type, statement.predicate) == (in_toto.SPDX, {"a": 1})
 
 
 def test_an_envelope_of_something_else_is_refused(key):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
+from imgbuild.attest import in_toto
 from imgbuild.attest.signing import forms, keys, signer, statements, stored
 from imgbuild.oci.documents import EMPTY_TYPE, MANIFEST, Descriptor
 from imgbuild.registry.client import Client, bytes_source
@@ -52,15 +53,15 @@ def statement(kind, predicate, data=IMAGE):
 
 
 def test_what_is_signed_is_read_back_in_both_forms(registry, key):
-    said = [statement(statements.PROVENANCE, {"a": 1}), statement(statements.SPDX, {"b": 2})]
+    said = [statement(in_toto.PROVENANCE, {"a": 1}), statement(in_toto.SPDX, {"b": 2})]
     done = sign(registry, key, said)
     found = read(registry)
     assert found.damaged == ()
-    assert done.statements == (statements.PROVENANCE, statements.SPDX)
+    assert done.statements == (in_toto.PROVENANCE, in_toto.SPDX)
     kinds = [(each.kind, each.place.split()[0]) for each in found.signatures]
     assert sorted(kinds) == sorted(
         (kind, form)
-        for kind in (statements.SIGNATURE, statements.PROVENANCE, statements.SPDX)
+        for kind in (in_toto.SIGNATURE, in_toto.PROVENANCE, in_toto.SPDX)
         for form in ("bundle", "layer")
     )
     assert all(each.by(key.public) for each in found.signatures)
@@ -69,7 +70,7 @@ def test_what_is_signed_is_read_back_in_both_forms(registry, key):
 
 
 def test_signing_again_writes_nothing(registry, key):
-    said = [statement(statements.PROVENANCE, {"a": 1})]
+    said = [statement(in_toto.PROVENANCE, {"a": 1})]
     first = sign(registry, key, said)
     held = (dict(registry.manifests), dict(registry.blobs), dict(registry.tags))
     assert sign(registry, key, said) == first
@@ -77,7 +78,7 @@ def test_signing_again_writes_nothing(registry, key):
 
 
 def test_what_the_registry_lost_is_signed_again(registry, key):
-    said = [statement(statements.PROVENANCE, {"a": 1})]
+    said = [statement(in_toto.PROVENANCE, {"a": 1})]
     first = sign(registry, key, said)
     whole = dict(registry.blobs)
     marks = (b'"verificationMaterial"', b'"docker-manifest-digest"', b'{"payload"')
@@ -140,7 +141,7 @@ def test_other_referrers_are_left_alone(registry, key):
 
 @pytest.mark.parametrize("which", ["bundle", "claim", "envelope"])
 def test_a_flipped_byte_is_damage_and_the_others_are_read(registry, key, which):
-    sign(registry, key, [statement(statements.PROVENANCE, {"a": 1})])
+    sign(registry, key, [statement(in_toto.PROVENANCE, {"a": 1})])
     marks = {
         "bundle": b'"verificationMaterial"',
         "claim": b'"docker-manifest-digest"',
@@ -195,7 +196,7 @@ def test_a_moved_signature_says_which_image_it_is_of(registry, key):
     client.put_manifest(repository, IMAGE, MANIFEST)
     registry.tags[NAME, TAG] = registry.tags[NAME, forms.tag(named(OTHER), forms.SIGNATURES)]
     bundle = next(data for data in registry.blobs.values() if b'"verificationMaterial"' in data)
-    stored.put_bundle(client, repository, subject(), bundle, statements.SIGNATURE)
+    stored.put_bundle(client, repository, subject(), bundle, in_toto.SIGNATURE)
     found = read(registry)
     assert [each.digests for each in found.signatures] == [(named(OTHER),)] * 2
     assert all(each.by(key.public) for each in found.signatures)
