@@ -117,6 +117,7 @@ def test_no_file_is_in_two_layers(built):
     assert len(owners) > 40_000
 
 
+@pytest.mark.long
 @pytest.mark.apptainer
 @pytest.mark.timeout(3000)
 def test_the_sif_has_the_images_files_and_passes_its_static_tests(built, tmp_path):
