@@ -56,11 +56,11 @@ constraints: $(VENV)/ready
 	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade \
 		--quiet --no-header --no-annotate --output-file tools/constraints.txt
 
-## benchmark: measure TARGET against `docker build` with uv; options in ARGS (--help tells)
+## benchmark: measure TARGET against `docker build` with uv; options in ARGS (see --help)
 benchmark: $(VENV)/ready
 	$(BIN)/python tools/benchmark.py --target $(TARGET) $(ARGS)
 
-## reproduce: build in many surroundings and compare digests; options in ARGS (--help tells)
+## reproduce: build in many surroundings and compare digests; options in ARGS (see --help)
 reproduce: $(VENV)/ready
 	tools/reproduce.py $(ARGS)
 

@@ -1,6 +1,6 @@
 """Checks within seconds whether the packages of an image can work in this container and host.
 
-`imgbuild doctor TARGET --through WAY` runs it in the image, as `imgbuild slurm --check` does.
+`imgbuild doctor TARGET --through WAY` runs it in the image, as `imgbuild slurm --job check` does.
 
 The result are findings, each with a remedy; with --json as one document. Exit status 1 if one is an
 error. It imports nothing of the image and makes no GPU context, and no check waits longer than a

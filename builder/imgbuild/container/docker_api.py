@@ -1,6 +1,6 @@
 """The API of Docker Engine, through the `docker` package: images, and how they are transferred.
 
-Containers are run by the `docker` command, which `imgbuild run --dry-run` prints.
+Containers are run by the `docker` command.
 """
 
 from __future__ import annotations
