@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.ci import nightly
+from imgbuild.ci import running
 from imgbuild.slurm import commands
 from tests.support import ci_jobs_sample, needs, slurm_project
 from tests.support.inprocess_project import TARGET, Command, make
@@ -146,7 +146,7 @@ def test_a_night_keeps_why_a_job_has_no_results(tmp_path, monkeypatch, capsys):
     ci_jobs_sample.passed(way.results, image)
     known = {each.id: each for each in own.all}
     with once_held(tmp_path, scancel):
-        done = nightly._through_slurm(way, job, known, ["--hold", "--gpus-per-node=0"])
+        done = running.run_on_slurm(way, job, known, ("--hold", "--gpus-per-node=0"))
     assert not done.passed
     assert done.failed is not None
     assert done.failed.error.endswith("_0 ended without a result: cancelled")

@@ -126,14 +126,10 @@ class _Maker(msgspec.Struct, frozen=True):
             for arch in _gpu_arches(self.target, tier, arches, self.settings)
         )
 
-    def sif(self, arches: Sequence[Arch], publish: CiJob) -> tuple[CiJob, ...]:
-        """A SIF for each architecture, if they are asked for."""
-        return tuple(
-            msgspec.structs.replace(
-                self.job(f"{arch}-{SIF}", arch, ("gate", "pull", "sif")), needs=(publish.id,)
-            )
-            for arch in (arches if self.settings.sif else ())
-        )
+    def sif(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
+        """A SIF for each architecture, if `ci.yaml` asks for them."""
+        wanted = arches if self.settings.sif else ()
+        return tuple(self.job(f"{arch}-{SIF}", arch, ("gate", "pull", "sif")) for arch in wanted)
 
 
 def jobs(
@@ -163,22 +159,15 @@ def jobs(
         again=maker.again(arches) if again else (),
         gpu=gpu,
         publish=(publish,),
-        sif=maker.sif(arches, publish),
+        sif=maker.sif(arches),
     )
 
 
-def only_sifs(found: TargetJobs, arches: Sequence[Arch]) -> TargetJobs:
-    """Of the jobs of a target that is published those that make its SIFs for `arches`.
-
-    They rest on its tag in the registry alone.
-    """
-    left = (job for job in found.sif if job.arch in arches)
+def sif_jobs(target: str, arches: Sequence[Arch], sealed: Seal, settings: CiSettings) -> TargetJobs:
+    """The jobs that make the SIFs of a published `target` for `arches`, and no others."""
+    maker = _Maker(target, sealed, settings)
     return TargetJobs(
-        target=found.target,
-        digest=found.digest,
-        image=(),
-        publish=(),
-        sif=tuple(msgspec.structs.replace(job, needs=()) for job in left),
+        target=target, digest=maker.digest, image=(), publish=(), sif=maker.sif(arches)
     )
 
 
@@ -204,21 +193,15 @@ def _disk(sealed: Seal | None, arch: Arch) -> int:
 
 
 def labelled(found: TargetJobs, settings: CiSettings) -> TargetJobs:
-    """`found` with the labels of the machines that are to do them; InputError where none fits."""
-
-    def _with(jobs: tuple[CiJob, ...]) -> tuple[CiJob, ...]:
-        return tuple(
-            msgspec.structs.replace(job, runner=_runner(job, settings).labels) for job in jobs
+    """`found` with the labels of the machines that can do each job; InputError where none can."""
+    groups = {
+        name: tuple(
+            msgspec.structs.replace(job, runner=_runner(job, settings).labels)
+            for job in getattr(found, name)
         )
-
-    return msgspec.structs.replace(
-        found,
-        image=_with(found.image),
-        again=_with(found.again),
-        gpu=_with(found.gpu),
-        publish=_with(found.publish),
-        sif=_with(found.sif),
-    )
+        for name in ("image", "again", "gpu", "publish", "sif")
+    }
+    return msgspec.structs.replace(found, **groups)
 
 
 def _runner(job: CiJob, settings: CiSettings) -> Runner:

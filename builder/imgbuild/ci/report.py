@@ -50,13 +50,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
     targets: tuple[TargetOutcome, ...]
 
-    @property
-    def bad(self) -> tuple[TargetOutcome, ...]:
-        """Those that somebody has to look at."""
-        return tuple(one for one in self.targets if one.bad)
-
     def wrong(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
-        """As `bad`; with `strict` also those for which there is no machine."""
+        """The targets that need attention; with `strict` also those that no machine can run."""
         return tuple(
             one for one in self.targets if one.bad or (strict and one.outcome == "impossible")
         )

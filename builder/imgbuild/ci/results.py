@@ -10,6 +10,7 @@ the next one does that step again. A result of another digest or of another imgb
 from __future__ import annotations
 
 import contextlib
+import datetime
 import re
 import signal
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ import msgspec
 import imgbuild
 from imgbuild import codec
 from imgbuild.ci.jobs import CiJob, Step
-from imgbuild.errors import InputError
+from imgbuild.errors import InputError, WorkFailed
 from imgbuild.report import Tier
 
 FORMAT = 1
@@ -88,6 +89,16 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
         return not self.failed and len(self.steps) == len(self.job.steps)
 
     @property
+    def ended(self) -> bool:
+        """Every step is done, or one failed."""
+        return self.passed or self.failed is not None
+
+    @property
+    def left(self) -> list[Step]:
+        """The steps that have no result."""
+        return [step for step in self.job.steps if step not in {done.step for done in self.steps}]
+
+    @property
     def seconds(self) -> float:
         """How long its steps took."""
         return sum(step.seconds for step in self.steps)
@@ -97,8 +108,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
             return f"{self.job.id} failed at {self.failed.step}: {self.failed.error}"
         if self.passed:
             return f"{self.job.id} passed"
-        due = [step for step in self.job.steps if step not in {done.step for done in self.steps}]
-        return f"{self.job.id} has not done {', '.join(due)}"
+        return f"{self.job.id} has not done {', '.join(self.left)}"
 
 
 def place(folder: Path, job: str, step: str, suffix: str) -> Path:
@@ -129,6 +139,36 @@ def read_job(folder: Path, job: CiJob) -> JobResult:
     """The results of `job` so far, up to the first that failed."""
     found = (read_step(folder, job, step) for step in job.steps)
     return JobResult(job=job, steps=tuple(step for step in found if step is not None))
+
+
+def of_step(
+    job: CiJob,
+    step: Step,
+    status: int,
+    said: FirstError,
+    *,
+    started: datetime.datetime,
+    seconds: float = 0.0,
+    command: tuple[str, ...] = (),
+    repeat: str = "",
+) -> StepResult:
+    """The result of a step of `job` that ended with `status`; below 0 it was a signal's."""
+    return StepResult(
+        job=job.id,
+        target=job.target,
+        step=step,
+        digest=job.digest,
+        outcome="failed" if status else "passed",
+        exit_code=status if status >= 0 else WorkFailed.exit_code,
+        error=said.error,
+        hint=said.hint,
+        started=started.isoformat(timespec="seconds"),
+        seconds=seconds,
+        command=command,
+        registry=job.registry,
+        tiers=job.tiers if step == "smoke" else (),
+        repeat=repeat,
+    )
 
 
 def write(folder: Path, result: StepResult) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from imgbuild.cli._allocation import Cluster
+from imgbuild.cli._allocation import Cluster, requested
 from imgbuild.cli._options import Where
 from imgbuild.cli._output import answer
 from imgbuild.cli._verb import Output, configure, parameters, taken
@@ -26,7 +26,6 @@ from imgbuild.system.console import console
 if TYPE_CHECKING:
     from imgbuild.pipeline.targets import Session
     from imgbuild.slurm.array import ArrayTask, Task, TaskEnd
-    from imgbuild.slurm.jobs import Allocation
 
 PANEL = "On a cluster"
 # The options that tasks get; others cannot be combined with --on slurm.
@@ -108,7 +107,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
         *handed,
     )
     top = session.project.root / "build" / "slurm" / verb
-    wished = _requested(verb, asked).options
+    wished = requested(asked).options
     same = wished if verb == "smoke" else None
     earlier = array.known(top, verb, command, tasks, same) if asked.resume else []
     done, live, _ = array.sort(earlier)
@@ -149,22 +148,6 @@ def _is_built(session: Session, task: Task) -> bool:
     from imgbuild.oci import layout
 
     return layout.check(session.project.output(task.target), task.digest)
-
-
-def _requested(verb: str, asked: Cluster) -> Allocation:
-    """What each task asks Slurm for; InputError for what the array itself sets."""
-    from imgbuild.slurm.jobs import Allocation, words
-
-    wished = Allocation(
-        partition=asked.partition,
-        account=asked.account,
-        time=asked.time,
-        more=tuple(asked.sbatch or ()),
-    )
-    wrong = words(wished, log=True)
-    if wrong:
-        raise InputError("\n".join(wrong), hint=f"see: imgbuild {verb} --help")
-    return wished
 
 
 def _followed(live: Sequence[ArrayTask], asked: Cluster) -> list[TaskEnd]:

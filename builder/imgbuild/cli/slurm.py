@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from imgbuild.cli import _slurm_runtime
-from imgbuild.cli._allocation import AllocationOptions, Nodes
+from imgbuild.cli._allocation import AllocationOptions, Nodes, allocation
 from imgbuild.cli._options import GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
 from imgbuild.cli._output import answer
 from imgbuild.cli._selection import choose
@@ -161,7 +161,7 @@ def slurm(
         imgbuild slurm cu130-vllm --job verl --nodes 2 --gpus 8 -- python -m verl.trainer.main_ppo
     """
     from imgbuild.codec import write_bytes
-    from imgbuild.slurm.jobs import Allocation, text
+    from imgbuild.slurm.jobs import text
 
     name, words = one.split(command)
     if shared and job is not JobKind.CHECK:
@@ -174,11 +174,9 @@ def slurm(
         message = "--gpus all: Slurm needs a number"
         raise InputError(message, hint="for example: --gpus 8")
     found = one.project()
-    asked = Allocation(
-        nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory,
-        time=request.time, account=request.account, partition=request.partition,
-        more=tuple(request.sbatch or ()),
-    )  # fmt: skip
+    asked = allocation(
+        request, nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory
+    )
     runtime = _slurm_runtime.Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
     made = _script(
         found, name, job, asked, runtime, env or [],
