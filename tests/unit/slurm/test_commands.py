@@ -48,14 +48,14 @@ KINDS: dict[str, tuple[ScriptKind, dict[str, Any]]] = {
         ScriptKind.SINGLE,
         {"allocation": with_(nodes=1, gpus=1), "stage": ("/models/my model",)},
     ),
-    "ray": (
-        ScriptKind.RAY,
-        {"environment": (jobs.EnvVariable("WORD", "it's"),), "passed": ("TOKEN",)},
+    "verl": (
+        ScriptKind.VERL,
+        {"environment": (jobs.EnvVariable("WORD", "it's"),), "passed": ("TOKEN",),
+         "scratch": "/local"},
     ),
-    "verl": (ScriptKind.VERL, {"scratch": "/local"}),
     "trl-server": (ScriptKind.TRL_SERVER, {"model": "Qwen/Qwen3-8B", "allocation": with_(nodes=3)}),
     "check": (ScriptKind.CHECK, {"allocation": with_(time=""), "command": ()}),
-    "pyxis": (
+    "ray-pyxis": (
         ScriptKind.RAY,
         {"container": Container(image="reg#rl:small", pyxis=True, binds=("/data",)),
          "stage": ("/models",), "environment": (jobs.EnvVariable("WORD", "it's"),),
