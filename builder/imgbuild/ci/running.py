@@ -167,7 +167,7 @@ def run_on_slurm(
     _, queued, _ = array.sort(array.known(top, VERB, command, [task]))
     if queued:
         with way.reporter.step(f"{job.id}: waiting for {queued[0].order.job}, queued before"):
-            array.follow(queued, way.reporter)
+            array.follow(queued, way.reporter, leave=True)
         found = results.read_job(way.results, job)
         if found != before and found.ended:
             return found
@@ -179,12 +179,7 @@ def run_on_slurm(
     followed = array.start(
         way.project, top, VERB, command, [task], words, name=job.id, reporter=way.reporter
     )
-    try:
-        [end] = array.follow(followed, way.reporter)
-    except KeyboardInterrupt:
-        if refused := array.cancel(followed):
-            way.reporter.warn(f"{job.id} could not be cancelled: {refused}")
-        raise
+    [end] = array.follow(followed, way.reporter)
     done = results.read_job(way.results, job)
     if done.ended:
         return done

@@ -16,7 +16,6 @@ from packaging.version import Version
 
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
-from imgbuild.render import templates
 from imgbuild.values import Digest
 
 LOG = "%x-%j.log"
@@ -202,6 +201,8 @@ def script(
 
 def text(made: JobScript, images: Path | None) -> str:
     """The text of the script."""
+    from imgbuild.render import templates  # slow to load
+
     name = "ray-job" if made.job is ScriptKind.RAY else made.job.value
     return templates.render(f"slurm/{name}.j2", made, images=images)
 

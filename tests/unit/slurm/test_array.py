@@ -6,11 +6,11 @@ import json
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from imgbuild import codec
 from imgbuild.errors import WorkFailed
+from imgbuild.project import Project
 from imgbuild.render import templates
 from imgbuild.slurm import array, commands
 from imgbuild.slurm.array import ArrayTask, JobArray, Task, TaskState
@@ -109,7 +109,6 @@ def test_done_queued_and_to_be_asked_again(tmp_path, monkeypatch):
     done, live, again = array.sort(followed)
     assert (targets(done), targets(live), targets(again)) == (["one"], ["two"], ["three"])
     assert done[0].good
-    assert done[0].kept
 
 
 def test_a_task_that_is_being_ended_is_asked_again(tmp_path, monkeypatch):
@@ -151,7 +150,7 @@ def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeyp
     monkeypatch.setattr(time, "sleep", waited.append)
     with pytest.raises(WorkFailed, match="Unable to contact") as caught:
         array.follow([ArrayTask(order=made, number=0)])
-    assert caught.value.hint == array.LATER
+    assert caught.value.hint == commands.LATER
     assert sum(waited) >= commands.SILENCE - commands.LONGEST_PAUSE
 
 
@@ -178,8 +177,9 @@ def test_tasks_get_the_environment_that_knows_the_cache_unless_told_otherwise(
         return "7"
 
     monkeypatch.setattr(commands, "submit", taken)
-    made = msgspec.structs.replace(order(tmp_path, "1", ONE), options=own)
-    array.submit(msgspec.structs.replace(made, folder=str(tmp_path / "new")), tmp_path)
+    array.start(
+        Project(matrix=tmp_path / "matrix.yaml"), tmp_path, "build", COMMAND, [ONE], own, name="x"
+    )
     assert ("--export=ALL" in told) is (not own)
 
 
