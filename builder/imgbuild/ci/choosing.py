@@ -24,7 +24,7 @@ Without = Literal["unchanged", "published", "impossible"]
 
 
 class SkippedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target without jobs, and why; an impossible one should have some, and cannot."""
+    """A target without jobs, and why; an impossible one has no machine for one of its jobs."""
 
     target: str
     digest: str

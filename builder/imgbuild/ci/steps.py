@@ -28,7 +28,7 @@ def run(way: RunContext, job: CiJob, step: Step, known: Mapping[str, CiJob]) -> 
     results.place(way.results, job.id, step, "log").parent.mkdir(parents=True, exist_ok=True)
     way.reporter.info(f"{job.id}: {step} …")
     words = command(way, job, step)
-    status, said = 0, FirstError(error="")
+    status, said = 0, FirstError()
     # An image that was built here, or on a disk that machines share, is not pulled.
     if words and not (step == "pull" and layout.check(way.project.output(job.target), job.digest)):
         status, said = _verb(way, job, step, words)
@@ -103,7 +103,7 @@ def _verb(
         status = process.follow((*program, *words), _line, answer=data, env={"NO_COLOR": "1"})
     part.replace(answer)
     if status == 0:
-        return 0, FirstError(error="")
+        return 0, FirstError()
     if status == Interrupted.exit_code:
         message = f"{job.id}: {step} was stopped"
         raise Interrupted(message, hint=f"to go on: {way.repeat(job)}")
@@ -129,7 +129,8 @@ def check(way: RunContext, job: CiJob, step: Step, known: Mapping[str, CiJob]) -
 
 def require(way: RunContext, job: CiJob, known: Mapping[str, CiJob]) -> None:
     """WorkFailed unless all jobs that `job` needs have passed for the same digest."""
-    lacking = results.open_needs(way.results, [known[name] for name in job.needs])
+    needed = [results.read_job(way.results, known[name]) for name in job.needs]
+    lacking = [found for found in needed if not found.passed]
     if lacking:
         message = f"{job.id} has to wait: {'; '.join(str(one) for one in lacking)}"
         raise WorkFailed(message, hint=f"run it first: {way.repeat(lacking[0].job)}")

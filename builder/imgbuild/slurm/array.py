@@ -32,7 +32,7 @@ TAIL = 30  # lines of a log that are kept
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A target of an array, and the digest that its image has by its lock."""
+    """A target of an array, and the locked digest of its image."""
 
     target: str
     digest: Digest
