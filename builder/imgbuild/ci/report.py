@@ -76,10 +76,9 @@ def verdict(folder: Path, own: TargetJobs, *, published: bool = False) -> Target
     """The outcome of one target; `published`: it is unfinished without its tags and SIFs."""
     jobs = [results.begun(folder, job) for job in own.all]
     found = [results.read_job(folder, job) for job in jobs]
-    waited = {job.id for job in jobs if "gate" in job.steps}
     publishing = {job.id for job in (*own.publish, *own.sif)}
     # A job whose gate failed waits for another one, which is reported instead.
-    real = [one.failed for one in found if one.failed and not _waits(one, waited)]
+    real = [one.failed for one in found if one.failed and not _waits(one)]
     seconds = round(sum(one.seconds for one in found), 3)
     made = TargetOutcome(target=own.target, digest=own.digest, outcome="published", seconds=seconds)
     if real:
@@ -90,7 +89,7 @@ def verdict(folder: Path, own: TargetJobs, *, published: bool = False) -> Target
         return made if any_published else msgspec.structs.replace(made, outcome="tested")
     if not published and all(one.job.id in publishing and not one.steps for one in unfinished):
         return msgspec.structs.replace(made, outcome="tested")
-    open_ = [one for one in unfinished if not _waits(one, waited)]
+    open_ = [one for one in unfinished if not _waits(one)]
     return msgspec.structs.replace(
         made,
         outcome="unfinished",
@@ -107,8 +106,8 @@ def _line(job: CiJob) -> str:
     return "" if "gate" in job.steps else f"imgbuild ci run {job.id} --no-push"
 
 
-def _waits(one: JobResult, waited: set[str]) -> bool:
-    return one.failed is not None and one.job.id in waited and one.failed.step == "gate"
+def _waits(one: JobResult) -> bool:
+    return one.failed is not None and one.failed.step == "gate"
 
 
 def _failed(folder: Path, made: TargetOutcome, step: StepResult) -> TargetOutcome:

@@ -164,7 +164,7 @@ def run_on_slurm(
     before = results.read_job(way.results, job)
     top, task = orders(way), Task(target=job.id, digest=job.digest)
     command = (sys.executable, "-m", "imgbuild", *way.elsewhere())
-    _, queued, _ = array.sort(array.known(top, VERB, command, [task]))
+    _, queued = array.sort(array.known(top, VERB, command, [task]))
     if queued:
         with way.reporter.step(f"{job.id}: waiting for {queued[0].order.job}, queued before"):
             array.follow(queued, way.reporter, leave=True)

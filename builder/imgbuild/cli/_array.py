@@ -17,6 +17,7 @@ from imgbuild.cli._options import Where
 from imgbuild.cli._output import answer
 from imgbuild.cli._verb import Output, configure, parameters, taken
 from imgbuild.errors import InputError
+from imgbuild.oci import layout
 from imgbuild.plan import current
 from imgbuild.report import Case, Report, passed
 from imgbuild.smoke.result import SmokeRun
@@ -109,10 +110,14 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
     wished = requested(asked).options
     same = wished if verb == "smoke" else None
     earlier = array.known(top, verb, command, tasks, same) if asked.resume else []
-    done, live, _ = array.sort(earlier)
+    done, live = array.sort(earlier)
     if verb == "build":
-        there = {task.target for task in tasks if _is_built(session, task)}
-        done = [one for one in done if one.target in there] if asked.resume else []
+        built = {
+            task.target
+            for task in tasks
+            if layout.check(session.project.output(task.target), task.digest)
+        }
+        done = [one for one in done if one.target in built]
     taken = {one.target for one in done} | {one.target for one in live}
     due = tuple(task for task in tasks if task.target not in taken)
     console.info(
@@ -141,12 +146,6 @@ def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> lis
         digest = sealed.digest if every else sealed.arch[arches[0]].manifest
         made.append(Task(target=name, digest=digest))
     return made
-
-
-def _is_built(session: Session, task: Task) -> bool:
-    from imgbuild.oci import layout
-
-    return layout.check(session.project.output(task.target), task.digest)
 
 
 def _report(

@@ -189,7 +189,7 @@ def known(
     found: dict[Task, ArrayTask] = {}
     for path in sorted(top.glob(f"*/{ORDER}"), reverse=True):
         order = codec.read(path, JobArray, what="order", hint=f"remove {path.parent}")
-        if order.verb != verb or order.command != tuple(command):
+        if (order.verb, order.command) != (verb, tuple(command)):
             continue
         if options is not None and order.options != options:
             continue
@@ -201,22 +201,20 @@ def known(
     return list(found.values())
 
 
-def sort(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask], list[ArrayTask]]:
-    """Those that have passed, those that are queued or run, and those to submit again.
+def sort(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask]]:
+    """The ends of those that have passed, and those that are queued or run.
 
     A task that is COMPLETING and has not written that it is done never will.
     """
     queue = commands.states(one.key for one in followed if one.order.job)
-    done, live, again = [], [], []
+    done, live = [], []
     for one in followed:
         state = read_state(one)
         if state is not None and state.status == 0:
             done.append(ended(one, "COMPLETED", state))
         elif queue.get(one.key) in commands.LIVE - {"COMPLETING"}:
             live.append(one)
-        else:
-            again.append(one)
-    return done, live, again
+    return done, live
 
 
 def follow(
