@@ -17,7 +17,6 @@ from imgbuild.cli._options import Where
 from imgbuild.cli._output import answer
 from imgbuild.cli._verb import Output, configure, parameters, taken
 from imgbuild.errors import InputError
-from imgbuild.oci import layout
 from imgbuild.plan import current
 from imgbuild.report import Case, Report, passed
 from imgbuild.smoke.result import SmokeRun
@@ -92,6 +91,7 @@ def _handed(verb: str, given: Mapping[str, Any], defaults: Mapping[str, object])
 
 def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cluster) -> None:
     """Submit the tasks, follow them, and print the results as the verb itself does."""
+    from imgbuild.oci import layout
     from imgbuild.pipeline import targets
     from imgbuild.slurm import array
 
