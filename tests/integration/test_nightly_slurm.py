@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from imgbuild import codec
-from imgbuild.ci import nightly, results, running
+from imgbuild.ci import results, running
+from imgbuild.ci.context import RunContext
 from imgbuild.ci.jobs import CiJob
 from imgbuild.ci.results import JobResult
-from imgbuild.ci.running import RunContext
 from imgbuild.slurm import array
 from imgbuild.slurm.array import JobArray, Task
 from tests.support import ci_jobs_sample, needs, slurm_project
@@ -43,9 +44,9 @@ class Night:
         """Leave this job in the queue, held, as an interrupted run may: its number."""
         [one] = array.start(
             self.way.project,
-            nightly.orders(self.way),
-            nightly.VERB,
-            nightly.run_command(self.way),
+            running.orders(self.way),
+            running.VERB,
+            (sys.executable, "-m", "imgbuild", *self.way.elsewhere()),
             [Task(target=self.job.id, digest=self.job.digest)],
             (BARE, "--hold"),
             name=self.job.id,
@@ -54,12 +55,12 @@ class Night:
 
     def logs(self) -> list[str]:
         """The job numbers of all arrays that were submitted."""
-        found = nightly.orders(self.way).glob(f"*/{array.ORDER}")
+        found = running.orders(self.way).glob(f"*/{array.ORDER}")
         return sorted(codec.read(path, JobArray).job for path in found)
 
     def through(self, *options: str) -> JobResult:
         """Do the job."""
-        return nightly._through_slurm(self.way, self.job, self.known, [BARE, *options])
+        return running.run_on_slurm(self.way, self.job, self.known, (BARE, *options))
 
     def failed_before(self) -> None:
         """Leave the result of another night."""
@@ -81,7 +82,7 @@ def _night(
         ci_jobs_sample.way(sample, ci_jobs_sample.RUNNERS, through="root"),
         ci_jobs_sample.of(sample),
     )
-    known = running.known(way, own)
+    known = way.jobs_of(own)
     [image], [job] = own.image, own.gpu
     ci_jobs_sample.passed(way.results, known[image.id], registry=way.registry)
     made = Night(way, known[job.id], known)

@@ -1,4 +1,4 @@
-"""What `--check --submit` and the night make of a job that Slurm ends before it has run."""
+"""`slurm --job check --submit` and `ci nightly`, when Slurm ends a job before it has run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.ci import nightly
+from imgbuild.ci import running
+from imgbuild.errors import Interrupted
 from imgbuild.slurm import commands
 from tests.support import ci_jobs_sample, needs, slurm_project
 from tests.support.inprocess_project import TARGET, Command, make
@@ -93,18 +94,21 @@ def test_a_check_that_says_nothing_has_not_passed(tmp_path, monkeypatch, capsys)
     assert done.status == 1
 
 
-def test_the_end_of_a_job_is_slurms_word_and_its_own_status(tmp_path):
+def ended(line: str, folder: Path, *options: str) -> str:
+    """The state in which a job of one line ends."""
+    script = f"#!/bin/sh\n{line}\n"
+    return commands.wait(commands.submit(script, folder, ["--output=/dev/null", *options]))
+
+
+def test_the_end_of_a_job_is_the_state_that_slurm_reports(tmp_path):
     with once_held(tmp_path, scancel):
-        cancelled = commands.wait("#!/bin/sh\nsleep 600\n", tmp_path, ["--hold"])
-    assert (cancelled.state, cancelled.status) == ("CANCELLED", 1)
-    failed = commands.wait("#!/bin/sh\nexit 7\n", tmp_path, ["--output=/dev/null"])
-    assert (failed.state, failed.status) == ("FAILED", 7)
-    good = commands.wait("#!/bin/sh\n:\n", tmp_path, ["--output=/dev/null"])
-    assert (good.state, good.status) == ("COMPLETED", 0)
+        assert ended("sleep 600", tmp_path, "--hold") == "CANCELLED"
+    assert ended("exit 7", tmp_path) == "FAILED"
+    assert ended(":", tmp_path) == "COMPLETED"
 
 
 def test_a_job_that_slurm_has_forgotten_is_lost():
-    assert commands._shown("999999999") == (commands.LOST, 1)
+    assert commands.wait("999999999") == commands.LOST
 
 
 def test_ports_on_which_something_listens_are_passed_over(tmp_path):
@@ -123,17 +127,14 @@ def test_ports_on_which_something_listens_are_passed_over(tmp_path):
     first = 20000 + int(number) % 1000 * 10
     with socket.create_server(("", first)):
         subprocess.run(["scontrol", "release", number], check=True)
-        slurm_project.until(
-            lambda: commands._shown(number)[0] not in commands.LIVE, "the job's end"
-        )
-    assert commands._shown(number) == ("COMPLETED", 0)
+        assert commands.wait(number) == "COMPLETED"
     assert log.read_text().split() == [str(first + 1), str(first + 2)]
 
 
 def test_an_interrupt_takes_the_job_out_of_the_queue(tmp_path):
     interrupt = once_held(tmp_path, lambda _: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt), interrupt:
-        commands.wait("#!/bin/sh\nsleep 600\n", tmp_path, ["--hold"])
+    with pytest.raises(Interrupted, match="are cancelled"), interrupt:
+        ended("sleep 600", tmp_path, "--hold")
     slurm_project.until(lambda: not held(tmp_path), "the job is gone")
 
 
@@ -146,7 +147,7 @@ def test_a_night_keeps_why_a_job_has_no_results(tmp_path, monkeypatch, capsys):
     ci_jobs_sample.passed(way.results, image)
     known = {each.id: each for each in own.all}
     with once_held(tmp_path, scancel):
-        done = nightly._through_slurm(way, job, known, ["--hold", "--gpus-per-node=0"])
+        done = running.run_on_slurm(way, job, known, ("--hold", "--gpus-per-node=0"))
     assert not done.passed
     assert done.failed is not None
     assert done.failed.error.endswith("_0 ended without a result: cancelled")

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from imgbuild.ci import jobs, results, settings
+from imgbuild.ci.context import RunContext
 from imgbuild.ci.jobs import CiJob, TargetJobs
 from imgbuild.ci.results import StepResult
-from imgbuild.ci.running import RunContext
 from imgbuild.ci.settings import CiSettings
 from imgbuild.project import Project
 from imgbuild.values import Arch

@@ -5,7 +5,7 @@
     TARGET@publish                 gate → sign → tag
     TARGET@x86_64-sif, …           gate → pull → sif, where ci.yaml asks for it
 
-A target that is published and lacks a SIF has that last one alone.
+A target that is published and lacks a SIF has only that last job.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Step = Literal[
 PUBLISH = "publish"
 SIF = "sif"
 AGAIN = "again"
-ROOM = 2.0  # GB beside the image: the checkout, an environment, logs
-SMALL = 1  # GB that a job without an image fills
+ROOM = 2.0  # GB besides the image: the checkout, an environment, logs
+SMALL = 1  # GB for a job without an image
 
 
 class CiJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What one machine does for one target. `digest` is the seal's, "" where there is none.
+    """Steps on one machine for one target. `digest` is the sealed one, "" if there is none.
 
-    `runner` are labels, none where the machine is not asked for; `disk` is in GB. `needs` are the
-    jobs whose steps must have passed for the same digest. `registry` is HOST/REPOSITORY, once the
-    job is begun with one.
+    `runner` are the labels of the machine, if they are wanted; `disk` is in GB. `needs` are the
+    jobs that must have passed for the same digest. `registry` is HOST/REPOSITORY, set when the job
+    is run.
     """
 
     id: str
@@ -55,7 +55,7 @@ class CiJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs of one target, in the order in which they can be done; `again` prove nothing new."""
+    """The jobs of one target in the order in which they can run."""
 
     target: str
     digest: str
@@ -67,7 +67,7 @@ class TargetJobs(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all(self) -> tuple[CiJob, ...]:
-        """All jobs; each stands after those that it needs."""
+        """All jobs, each after those that it needs."""
         return (*self.image, *self.again, *self.gpu, *self.publish, *self.sif)
 
 
@@ -83,7 +83,7 @@ class _Maker(msgspec.Struct, frozen=True):
         return self.sealed.digest if self.sealed is not None else ""
 
     def job(self, place: str, arch: Arch, steps: tuple[Step, ...]) -> CiJob:
-        """A job that holds the image; without tiers, needs, GPUs."""
+        """A job with room for the image; without tiers, needs and GPUs."""
         return CiJob(
             id=f"{self.target}@{place}",
             target=self.target,
@@ -94,7 +94,7 @@ class _Maker(msgspec.Struct, frozen=True):
         )
 
     def image(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """For each architecture all that needs no GPU; the first also pushes."""
+        """For each architecture the steps without GPUs; the first also pushes."""
         tiers = without_gpu(self.settings.gate)
         smoke: tuple[Step, ...] = ("smoke",) if tiers else ()
         steps: tuple[Step, ...] = ("check", "audit", "size", "build", *smoke)
@@ -107,13 +107,13 @@ class _Maker(msgspec.Struct, frozen=True):
         )
 
     def again(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """Builds on machines of the other architectures, where there are any."""
+        """Builds on machines of the other architectures, if there are any."""
         there = {runner.arch for runner in self.settings.runners}
         others = (arch for arch in Arch if arch in there and arch not in arches)
         return tuple(self.job(f"{arch}-{AGAIN}", arch, ("check", "build")) for arch in others)
 
     def gpu(self, arches: Sequence[Arch], pushed: CiJob) -> tuple[CiJob, ...]:
-        """For each tier that needs GPUs, the architectures on which a machine has some."""
+        """A job for each tier that needs GPUs and each architecture with such a machine."""
         return tuple(
             msgspec.structs.replace(
                 self.job(f"{arch}-{tier}", arch, ("gate", "pull", "smoke")),
@@ -126,14 +126,10 @@ class _Maker(msgspec.Struct, frozen=True):
             for arch in _gpu_arches(self.target, tier, arches, self.settings)
         )
 
-    def sif(self, arches: Sequence[Arch], publish: CiJob) -> tuple[CiJob, ...]:
-        """A SIF for each architecture, if they are asked for."""
-        return tuple(
-            msgspec.structs.replace(
-                self.job(f"{arch}-{SIF}", arch, ("gate", "pull", "sif")), needs=(publish.id,)
-            )
-            for arch in (arches if self.settings.sif else ())
-        )
+    def sif(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
+        """A SIF for each architecture, if `ci.yaml` asks for them."""
+        wanted = arches if self.settings.sif else ()
+        return tuple(self.job(f"{arch}-{SIF}", arch, ("gate", "pull", "sif")) for arch in wanted)
 
 
 def jobs(
@@ -163,22 +159,15 @@ def jobs(
         again=maker.again(arches) if again else (),
         gpu=gpu,
         publish=(publish,),
-        sif=maker.sif(arches, publish),
+        sif=maker.sif(arches),
     )
 
 
-def only_sifs(found: TargetJobs, arches: Sequence[Arch]) -> TargetJobs:
-    """Of the jobs of a target that is published those that make its SIFs for `arches`.
-
-    They rest on its tag in the registry alone.
-    """
-    left = (job for job in found.sif if job.arch in arches)
+def sif_jobs(target: str, arches: Sequence[Arch], sealed: Seal, settings: CiSettings) -> TargetJobs:
+    """The jobs that make the SIFs of a published `target` for `arches`, and no others."""
+    maker = _Maker(target, sealed, settings)
     return TargetJobs(
-        target=found.target,
-        digest=found.digest,
-        image=(),
-        publish=(),
-        sif=tuple(msgspec.structs.replace(job, needs=()) for job in left),
+        target=target, digest=maker.digest, image=(), publish=(), sif=maker.sif(arches)
     )
 
 
@@ -187,14 +176,14 @@ def _gpu_arches(
 ) -> tuple[Arch, ...]:
     found = tuple(arch for arch in arches if arch in settings.gpu_arches(GPU_TIERS[tier]))
     if not found:
-        message = f"{target} must pass tier {tier}, and no machine with enough GPUs is named for it"
-        hint = f"name one under runners: in {FILE}, or take {tier} out of gate: (--gate)"
+        message = f"{target} must pass tier {tier}; {FILE} has no machine with enough GPUs for it"
+        hint = f"add one under runners: in {FILE}, or take {tier} out of gate: (--gate)"
         raise InputError(message, hint=hint)
     return found
 
 
 def _disk(sealed: Seal | None, arch: Arch) -> int:
-    """GB that building and testing fills: inputs, layers of all architectures, one unpacked."""
+    """GB for building and testing: inputs and layers of all architectures, one unpacked."""
     if sealed is None:
         return SMALL
     own = sealed.arch.get(arch, next(iter(sealed.arch.values())))
@@ -204,21 +193,15 @@ def _disk(sealed: Seal | None, arch: Arch) -> int:
 
 
 def labelled(found: TargetJobs, settings: CiSettings) -> TargetJobs:
-    """`found` with the labels of the machines that are to do them; InputError where none fits."""
-
-    def _with(jobs: tuple[CiJob, ...]) -> tuple[CiJob, ...]:
-        return tuple(
-            msgspec.structs.replace(job, runner=_runner(job, settings).labels) for job in jobs
+    """`found` with the labels of the machines that can do each job; InputError where none can."""
+    groups = {
+        name: tuple(
+            msgspec.structs.replace(job, runner=_runner(job, settings).labels)
+            for job in getattr(found, name)
         )
-
-    return msgspec.structs.replace(
-        found,
-        image=_with(found.image),
-        again=_with(found.again),
-        gpu=_with(found.gpu),
-        publish=_with(found.publish),
-        sif=_with(found.sif),
-    )
+        for name in ("image", "again", "gpu", "publish", "sif")
+    }
+    return msgspec.structs.replace(found, **groups)
 
 
 def _runner(job: CiJob, settings: CiSettings) -> Runner:
@@ -230,6 +213,6 @@ def _runner(job: CiJob, settings: CiSettings) -> Runner:
     if not fitting:
         gpus = f" and {job.gpus} GPUs" if job.gpus else ""
         wanted = f"{job.arch} with {job.disk} GB of disk{gpus}"
-        message = f"{job.id} wants a machine of {wanted}, and none is named"
-        raise InputError(message, hint=f"name one under runners: in {FILE}")
+        message = f"{job.id} needs a machine of {wanted}; {FILE} has none"
+        raise InputError(message, hint=f"add one under runners: in {FILE}")
     return min(fitting, key=lambda runner: runner.gpus)

@@ -22,10 +22,10 @@ def record(
     store: Store,
     reporter: Reporter = SILENT,
 ) -> tuple[Recorded, ...]:
-    """Add every tier that ran in a job of `targets`, passed or failed, to the test records.
+    """Add each tier that ran in a job of `targets`, passed or failed, to the test records.
 
-    What cannot be recorded (tests that did not begin, another image than the seal's) is told and
-    stops no other one.
+    Runs that cannot be recorded (tests that did not start, another image than the sealed one) are
+    skipped with a warning.
     """
     recorded: list[Recorded] = []
     for job in (job for own in targets for job in own.all):

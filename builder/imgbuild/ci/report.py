@@ -10,7 +10,7 @@ import msgspec
 from imgbuild.ci import results
 from imgbuild.ci.choosing import JobPlan
 from imgbuild.ci.jobs import CiJob, TargetJobs
-from imgbuild.ci.results import JobResult, StartedJob
+from imgbuild.ci.results import JobResult, StartedJob, StepResult
 
 Word = Literal["published", "tested", "failed", "unfinished", "unchanged", "impossible"]
 HEAD = ("target", "outcome", "job", "step", "minutes", "first error")
@@ -18,13 +18,13 @@ MARKS: dict[Word, str] = {"failed": "❌", "impossible": "⚠️", "unfinished":
 
 
 class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one target. `error` is the first real one; `log` is where it stands.
+    """The outcome of one target. `error` is its first error, `log` the file that has it.
 
-    `repeat` is the line that does its job again: of an unfinished one, the first that is not done.
+    `repeat` is the command that runs the failed job, or the first unfinished one, again.
 
-    published: its tag names this digest. tested: all jobs passed but those that publish. unchanged:
-    the digest is that of the revision asked about. unfinished: jobs have not been done, and none
-    failed. impossible: there is no machine for one of its jobs.
+    published: its tag names this digest. tested: all jobs have passed, except those that publish.
+    unchanged: the digest is the same as at the given revision. unfinished: jobs have not run, and
+    none failed. impossible: there is no machine for one of its jobs.
     """
 
     target: str
@@ -41,29 +41,24 @@ class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bad(self) -> bool:
-        """Somebody has to look at it; an impossible one waits for another ci.yaml."""
+        """Whether the target needs attention; an impossible one needs another ci.yaml."""
         return self.outcome in ("failed", "unfinished")
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """All targets of a night."""
+    """The outcomes of all targets."""
 
     targets: tuple[TargetOutcome, ...]
 
-    @property
-    def bad(self) -> tuple[TargetOutcome, ...]:
-        """Those that somebody has to look at."""
-        return tuple(one for one in self.targets if one.bad)
-
     def wrong(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
-        """As `bad`; with `strict` also those for which there is no machine."""
+        """The targets that need attention; with `strict` also those that no machine can run."""
         return tuple(
             one for one in self.targets if one.bad or (strict and one.outcome == "impossible")
         )
 
 
 def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overview:
-    """What the results in `folder` say of `chosen`; with `published`, all of it was to be."""
+    """The outcomes of `chosen` by the results in `folder`; `published` as in `verdict`."""
     done = [verdict(folder, own, published=published) for own in chosen.targets]
     passed = [
         TargetOutcome(
@@ -78,13 +73,12 @@ def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overv
 
 
 def verdict(folder: Path, own: TargetJobs, *, published: bool = False) -> TargetOutcome:
-    """What became of one target; `published`: without its tags and SIFs it is unfinished."""
+    """The outcome of one target; `published`: it is unfinished without its tags and SIFs."""
     jobs = [results.begun(folder, job) for job in own.all]
     found = [results.read_job(folder, job) for job in jobs]
-    waited = {job.id for job in jobs if "gate" in job.steps}
     publishing = {job.id for job in (*own.publish, *own.sif)}
-    # A job that waits in vain for another one is not the first that failed.
-    real = [one for one in found if one.failed and not _waits(one, waited)]
+    # A job whose gate failed waits for another one, which is reported instead.
+    real = [one.failed for one in found if one.failed and not _waits(one)]
     seconds = round(sum(one.seconds for one in found), 3)
     made = TargetOutcome(target=own.target, digest=own.digest, outcome="published", seconds=seconds)
     if real:
@@ -95,7 +89,7 @@ def verdict(folder: Path, own: TargetJobs, *, published: bool = False) -> Target
         return made if any_published else msgspec.structs.replace(made, outcome="tested")
     if not published and all(one.job.id in publishing and not one.steps for one in unfinished):
         return msgspec.structs.replace(made, outcome="tested")
-    open_ = [one for one in unfinished if not _waits(one, waited)]
+    open_ = [one for one in unfinished if not _waits(one)]
     return msgspec.structs.replace(
         made,
         outcome="unfinished",
@@ -106,20 +100,17 @@ def verdict(folder: Path, own: TargetJobs, *, published: bool = False) -> Target
 
 
 def _line(job: CiJob) -> str:
-    """What does `job`: as it was begun; one that never was only where no registry is needed."""
+    """The command that runs `job`; "" if it was never started and needs a registry."""
     if isinstance(job, StartedJob) and job.repeat:
         return job.repeat
     return "" if "gate" in job.steps else f"imgbuild ci run {job.id} --no-push"
 
 
-def _waits(one: JobResult, waited: set[str]) -> bool:
-    return one.failed is not None and one.job.id in waited and one.failed.step == "gate"
+def _waits(one: JobResult) -> bool:
+    return one.failed is not None and one.failed.step == "gate"
 
 
-def _failed(folder: Path, made: TargetOutcome, one: JobResult) -> TargetOutcome:
-    step = one.failed
-    if step is None:
-        return made
+def _failed(folder: Path, made: TargetOutcome, step: StepResult) -> TargetOutcome:
     return msgspec.structs.replace(
         made,
         outcome="failed",
@@ -149,7 +140,7 @@ def rows(found: Overview) -> list[tuple[str, ...]]:
 
 
 def markdown(found: Overview) -> str:
-    """The overview for the page of a run."""
+    """The overview as Markdown, for the page of a run."""
     lines = ["| target | outcome | where | first error |", "| --- | --- | --- | --- |"]
     for one in found.targets:
         mark = MARKS.get(one.outcome, "✅")
@@ -161,17 +152,14 @@ def markdown(found: Overview) -> str:
 
 def issue(one: TargetOutcome) -> str:
     """The text of the issue about a target that is not published."""
-    digest = one.digest or "none: it is not sealed"
+    digest = one.digest or "none: there are no digests"
     lines = [f"`{one.target}` is {one.outcome}; its digest is `{digest}`.", ""]
     if one.step:
         lines += [f"Job `{one.job}`, step `{one.step}`, exit status {one.exit_code}:", ""]
     lines += [f"    {line}" for line in one.error.splitlines()] + [""]
-    lines += [f"What to do: {one.hint}", ""] if one.hint else []
+    lines += [f"Remedy: {one.hint}", ""] if one.hint else []
     if one.repeat:
-        lines += ["To repeat it on any machine of its kind:", "", f"    {one.repeat}", ""]
+        lines += ["To repeat it on a machine of the same kind:", "", f"    {one.repeat}", ""]
     if one.repeat and "--no-push" not in one.repeat:
-        lines += [
-            "It wants the results of the jobs before it in `build/ci`: artifacts of the run.",
-            "",
-        ]
+        lines += ["It needs the results of earlier jobs (artifacts of the run) in `build/ci`.", ""]
     return "\n".join(lines)

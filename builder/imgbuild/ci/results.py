@@ -1,15 +1,16 @@
-"""What came of a job, as files: one result for each step, beside its log and its verb's answer.
+"""Results of jobs as files: one for each step, beside its log and the output of its verb.
 
-    FOLDER/JOB/job.json    the job           FOLDER/JOB/STEP.log   what the step said
+    FOLDER/JOB/job.json    the job           FOLDER/JOB/STEP.log   messages of the step
     FOLDER/JOB/STEP.json   the result        FOLDER/JOB/STEP.answer.json   its verb's `--json`
 
-A result is written in one piece when its step has ended, so a run that is killed leaves none, and
-the next one does that step again. A result of another digest or of another imgbuild is none.
+A result is written atomically when its step has ended: a run that is killed leaves none, and the
+next one runs the step again. Results of another digest or another version of imgbuild are ignored.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import re
 import signal
 from collections.abc import Iterable, Sequence
@@ -21,30 +22,30 @@ import msgspec
 import imgbuild
 from imgbuild import codec
 from imgbuild.ci.jobs import CiJob, Step
-from imgbuild.errors import InputError
+from imgbuild.errors import InputError, WorkFailed
 from imgbuild.report import Tier
 
 FORMAT = 1
 JOB = "job.json"
-CHANGING: frozenset[Step] = frozenset({"push", "sign", "tag", "sif"})  # what a registry holds
+CHANGING: frozenset[Step] = frozenset({"push", "sign", "tag", "sif"})  # that push to a registry
 Outcome = Literal["passed", "failed"]
-# A line of a log that says what went wrong first: imgbuild's own, a Python traceback's last.
+# A line of a log with an error: imgbuild's own, or the last line of a Python traceback.
 FIRST = re.compile(r"^\s*error: (.+)|^((?:[\w.]+\.)?\w*(?:Error|Exception): .+)$")
 HINT = re.compile(r"^\s*hint: (.+)")
-LONGEST = 2000  # letters of an error that are kept in a result; the log has all of it
+LONGEST = 2000  # characters of an error that a result keeps; the log has all of it
 
 
 class FirstError(msgspec.Struct, frozen=True, kw_only=True):
-    """The first real error of a step, and what to do about it."""
+    """The first error of a step, and its remedy."""
 
-    error: str
+    error: str = ""
     hint: str = ""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How one step ended. `exit_code` is that of its verb; `started` is in UTC.
+    """How one step ended. `exit_code` is its verb's; `started` is in UTC, `seconds` wall-clock.
 
-    `tiers` are those of the smoke tests that it ran; `repeat` is the line that does its job again.
+    `tiers` are those of the smoke tests that it ran; `repeat` is the command that runs its job.
     """
 
     format: int = FORMAT
@@ -66,13 +67,13 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartedJob(CiJob, frozen=True, kw_only=True):
-    """A job as it was begun, and the line that does it again."""
+    """A job as it was started, and the command that runs it again."""
 
     repeat: str = ""
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job stands: its results in the order of its steps, without those not yet done."""
+    """The state of a job: the results of its steps in order, without those that have none."""
 
     job: CiJob
     steps: tuple[StepResult, ...]
@@ -88,8 +89,18 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
         return not self.failed and len(self.steps) == len(self.job.steps)
 
     @property
+    def ended(self) -> bool:
+        """Every step is done, or one failed."""
+        return self.passed or self.failed is not None
+
+    @property
+    def left(self) -> list[Step]:
+        """The steps that have no result."""
+        return [step for step in self.job.steps if step not in {done.step for done in self.steps}]
+
+    @property
     def seconds(self) -> float:
-        """How long its steps took."""
+        """The wall-clock time of its steps."""
         return sum(step.seconds for step in self.steps)
 
     def __str__(self) -> str:
@@ -97,8 +108,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
             return f"{self.job.id} failed at {self.failed.step}: {self.failed.error}"
         if self.passed:
             return f"{self.job.id} passed"
-        due = [step for step in self.job.steps if step not in {done.step for done in self.steps}]
-        return f"{self.job.id} has not done {', '.join(due)}"
+        return f"{self.job.id} has not done {', '.join(self.left)}"
 
 
 def place(folder: Path, job: str, step: str, suffix: str) -> Path:
@@ -109,8 +119,7 @@ def place(folder: Path, job: str, step: str, suffix: str) -> Path:
 def read_step(folder: Path, job: CiJob, step: Step) -> StepResult | None:
     """The result of `step` for the digest of `job`; None if there is none, or it is damaged.
 
-    What was done to one registry is not done in another one, and smoke tests of some tiers say
-    nothing of the others.
+    A push to another registry does not count, nor smoke tests of fewer tiers.
     """
     path = place(folder, job.id, step, "json")
     if not path.exists():
@@ -126,32 +135,62 @@ def read_step(folder: Path, job: CiJob, step: Step) -> StepResult | None:
 
 
 def read_job(folder: Path, job: CiJob) -> JobResult:
-    """The results of `job` so far, up to the first that failed."""
+    """The results of `job` so far."""
     found = (read_step(folder, job, step) for step in job.steps)
     return JobResult(job=job, steps=tuple(step for step in found if step is not None))
 
 
+def of_step(
+    job: CiJob,
+    step: Step,
+    status: int,
+    said: FirstError,
+    *,
+    started: datetime.datetime,
+    seconds: float = 0.0,
+    command: tuple[str, ...] = (),
+    repeat: str = "",
+) -> StepResult:
+    """The result of a step of `job` that ended with `status`; below 0 it was a signal's."""
+    return StepResult(
+        job=job.id,
+        target=job.target,
+        step=step,
+        digest=job.digest,
+        outcome="failed" if status else "passed",
+        exit_code=status if status >= 0 else WorkFailed.exit_code,
+        error=said.error,
+        hint=said.hint,
+        started=started.isoformat(timespec="seconds"),
+        seconds=seconds,
+        command=command,
+        registry=job.registry,
+        tiers=job.tiers if step == "smoke" else (),
+        repeat=repeat,
+    )
+
+
 def write(folder: Path, result: StepResult) -> None:
-    """Keep `result`, in one piece."""
+    """Write `result` atomically."""
     codec.write(place(folder, result.job, result.step, "json"), result)
 
 
 def forget(folder: Path, job: CiJob, steps: Iterable[Step]) -> None:
-    """Remove the results of `steps`, and what their verbs answered; logs stay until they begin."""
+    """Remove the results of `steps` and the output of their verbs; logs stay until they start."""
     for step in steps:
         for suffix in ("json", "answer.json"):
             place(folder, job.id, step, suffix).unlink(missing_ok=True)
 
 
 def begin(folder: Path, job: CiJob, repeat: str = "") -> None:
-    """Keep the job as it is done here: with these steps, by this line."""
+    """Write the job as it is run here: its steps, and the command that runs it."""
     codec.write(folder / job.id / JOB, StartedJob(**msgspec.structs.asdict(job), repeat=repeat))
 
 
 def begun(folder: Path, job: CiJob) -> CiJob:
-    """`job` as it was begun for its digest, with the steps that it had there; else as it is.
+    """`job` with the steps with which it was started for its digest, if it was started.
 
-    Its tiers are those of `job`: what an image has to pass is asked now.
+    Its tiers are always those of `job`: the gate may have changed since.
     """
     path = folder / job.id / JOB
     if path.exists():
@@ -162,16 +201,11 @@ def begun(folder: Path, job: CiJob) -> CiJob:
     return job
 
 
-def open_needs(folder: Path, needed: Iterable[CiJob]) -> list[JobResult]:
-    """Those of the `needed` jobs that have not passed for the digest that they are of."""
-    return [found for job in needed if not (found := read_job(folder, job)).passed]
-
-
 def first_error(answer: bytes, log: str, status: int) -> FirstError:
-    """The first real error of a step that ended with `status`.
+    """The first error of a step that ended with `status`.
 
-    From the verb's own answer where there is one: its error, the first test that failed, the first
-    finding of an audit. Else from the log: its first error, at worst its last line.
+    From the verb's output if it has one: its error, the first test that failed, the first error of
+    an audit. Else from the log: its first error, or its last line.
     """
     try:
         document = msgspec.json.decode(answer)
@@ -181,11 +215,9 @@ def first_error(answer: bytes, log: str, status: int) -> FirstError:
     if status < 0:
         name = signal.Signals(-status).name
         before = f"; its last line: {said.error}" if said.error else ""
-        hint = "a kernel short of memory kills so" if name == "SIGKILL" else ""
+        hint = "the kernel may have been out of memory" if name == "SIGKILL" else ""
         return FirstError(error=f"killed by {name}{before}", hint=hint)
-    return (
-        said if said.error else FirstError(error=f"it ended with status {status} and said nothing")
-    )
+    return said if said.error else FirstError(error=f"ended with status {status} and no message")
 
 
 def _of_document(document: Any) -> FirstError | None:

@@ -1,4 +1,4 @@
-"""Reads `ci.yaml`: the machines of the CI, the tiers to pass, the size budget of an image."""
+"""Reads `ci.yaml`: the machines of the CI, the tiers to pass, the size budgets of images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIERS: tuple[Tier, ...] = ("static", "cpu", "gpu", "multi-gpu")
 
 
 class Runner(Strict, frozen=True):
-    """A kind of machine, by the labels that it has in the CI."""
+    """A kind of machine, with its labels in the CI."""
 
     labels: Annotated[
         tuple[str, ...], msgspec.Meta(min_length=1, description="by which the CI finds it")
@@ -36,7 +36,7 @@ class Runner(Strict, frozen=True):
 
 
 class CiSettings(Strict, frozen=True):
-    """The whole of `ci.yaml`, with nothing left out."""
+    """`ci.yaml` with all defaults."""
 
     version: Literal[1]
     gate: Annotated[tuple[Tier, ...], msgspec.Meta(min_length=1)]
@@ -45,7 +45,7 @@ class CiSettings(Strict, frozen=True):
     budget: dict[str, Annotated[int, msgspec.Meta(ge=1)]]
 
     def gpu_arches(self, gpus: int) -> tuple[Arch, ...]:
-        """The architectures on which a machine with so many GPUs is named, as `Arch` has them."""
+        """The architectures with a machine that has `gpus` GPUs, in the order of `Arch`."""
         return tuple(
             arch
             for arch in Arch
@@ -53,25 +53,25 @@ class CiSettings(Strict, frozen=True):
         )
 
     def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> CiSettings:
-        """These settings with other tiers to pass (none: those of the file), GPUs' left out or not.
+        """These settings with other tiers to pass; none: those of the file.
 
-        InputError if none is left.
+        Without `gpu`, tiers that need a GPU are left out. InputError if no tier is left.
         """
         gate = ordered(tiers or self.gate)
         gate = gate if gpu else without_gpu(gate)
         if not gate:
-            message = "no tier of smoke tests is left that an image must pass"
+            message = "no tier of smoke tests is left for the gate"
             raise InputError(message, hint="name one: --gate static")
         return msgspec.structs.replace(self, gate=gate)
 
     def limit(self, target: str) -> int | None:
-        """The MB that a pull of `target` may move; None if nobody minds."""
+        """The MB that a pull of `target` may download; None if there is no budget."""
         found = (size for pattern, size in self.budget.items() if fnmatchcase(target, pattern))
         return next(found, None)
 
 
 class CiFile(Strict, frozen=True):
-    """`ci.yaml` as people write it."""
+    """`ci.yaml` as it is written."""
 
     version: Form
     gate: Annotated[tuple[Tier, ...] | None, msgspec.Meta(description="smoke tiers to pass")] = None
@@ -89,7 +89,7 @@ class CiFile(Strict, frozen=True):
 
 
 def read(project: Project) -> CiSettings:
-    """The settings of `project`; InputError with every problem of its `ci.yaml`."""
+    """The settings of `project`; InputError with all problems of its `ci.yaml`."""
     text = resources.files("imgbuild").joinpath(DEFAULTS).read_bytes()
     settings = msgspec.convert(_given(text, DEFAULTS), CiSettings, from_attributes=True)
     path = project.root / FILE
@@ -113,7 +113,7 @@ def ordered(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
 
 
 def without_gpu(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
-    """Those of `tiers` that every machine can run."""
+    """Those of `tiers` that need no GPU."""
     return tuple(tier for tier in tiers if tier not in GPU_TIERS)
 
 

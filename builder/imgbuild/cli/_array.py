@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
-from imgbuild.cli._allocation import Cluster
+from imgbuild.cli._allocation import Cluster, requested
 from imgbuild.cli._options import Where
 from imgbuild.cli._output import answer
 from imgbuild.cli._verb import Output, configure, parameters, taken
-from imgbuild.errors import InputError, Interrupted
+from imgbuild.errors import InputError
 from imgbuild.plan import current
 from imgbuild.report import Case, Report, passed
 from imgbuild.smoke.result import SmokeRun
@@ -25,8 +24,7 @@ from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.pipeline.targets import Session
-    from imgbuild.slurm.array import ArrayTask, Task, TaskEnd
-    from imgbuild.slurm.jobs import Allocation
+    from imgbuild.slurm.array import Task, TaskEnd
 
 PANEL = "On a cluster"
 # The options that tasks get; others cannot be combined with --on slurm.
@@ -93,6 +91,7 @@ def _handed(verb: str, given: Mapping[str, Any], defaults: Mapping[str, object])
 
 def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cluster) -> None:
     """Submit the tasks, follow them, and print the results as the verb itself does."""
+    from imgbuild.oci import layout
     from imgbuild.pipeline import targets
     from imgbuild.slurm import array
 
@@ -108,13 +107,17 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
         *handed,
     )
     top = session.project.root / "build" / "slurm" / verb
-    wished = _requested(verb, asked).options
+    wished = requested(asked).options
     same = wished if verb == "smoke" else None
     earlier = array.known(top, verb, command, tasks, same) if asked.resume else []
-    done, live, _ = array.sort(earlier)
+    done, live = array.sort(earlier)
     if verb == "build":
-        there = {task.target for task in tasks if _is_built(session, task)}
-        done = [one for one in done if one.target in there] if asked.resume else []
+        built = {
+            task.target
+            for task in tasks
+            if layout.check(session.project.output(task.target), task.digest)
+        }
+        done = [one for one in done if one.target in built]
     taken = {one.target for one in done} | {one.target for one in live}
     due = tuple(task for task in tasks if task.target not in taken)
     console.info(
@@ -129,7 +132,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
         jobs = list(dict.fromkeys(one.order.job for one in live))
         answer(jobs, jobs)
         return
-    _report(verb, [*done, *_followed(live, asked)], given, tasks)
+    _report(verb, [*done, *array.follow(live, console, leave=asked.leave)], given, tasks)
 
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[Task]:
@@ -143,62 +146,6 @@ def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> lis
         digest = sealed.digest if every else sealed.arch[arches[0]].manifest
         made.append(Task(target=name, digest=digest))
     return made
-
-
-def _is_built(session: Session, task: Task) -> bool:
-    from imgbuild.oci import layout
-
-    return layout.check(session.project.output(task.target), task.digest)
-
-
-def _requested(verb: str, asked: Cluster) -> Allocation:
-    """What each task asks Slurm for; InputError for what the array itself sets."""
-    from imgbuild.slurm.jobs import Allocation, words
-
-    wished = Allocation(
-        partition=asked.partition,
-        account=asked.account,
-        time=asked.time,
-        more=tuple(asked.sbatch or ()),
-    )
-    wrong = words(wished, log=True)
-    if wrong:
-        raise InputError("\n".join(wrong), hint=f"see: imgbuild {verb} --help")
-    return wished
-
-
-def _followed(live: Sequence[ArrayTask], asked: Cluster) -> list[TaskEnd]:
-    """The ends of `live`. Ctrl-C cancels them unless they are to be left; SIGTERM leaves them."""
-    from imgbuild.slurm import array
-
-    try:
-        with _ended_by_term():
-            return array.follow(live, console)
-    except KeyboardInterrupt:
-        if asked.leave:
-            message = f"interrupted: {array.LATER}"
-            raise Interrupted(message) from None
-        if said := array.cancel(live):
-            message = f"interrupted, but Slurm did not cancel the tasks: {said}"
-            raise Interrupted(message, hint="list running jobs with: squeue --me") from None
-        message = "interrupted: the tasks that had not ended are cancelled"
-        raise Interrupted(message, hint="the same command submits the remaining tasks") from None
-
-
-@contextmanager
-def _ended_by_term() -> Iterator[None]:
-    """Let SIGTERM end the waiting with a word, the tasks left in Slurm's hands."""
-    from imgbuild.slurm.array import LATER
-
-    def _stop(*_: object) -> None:
-        message = f"ended: {LATER}"
-        raise Interrupted(message)
-
-    before = signal.signal(signal.SIGTERM, _stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _report(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from imgbuild.cli import _smoke_import
 from imgbuild.cli._options import (
     ARCH,
@@ -22,6 +24,7 @@ from imgbuild.cli._options import (
     Tier,
     TimeoutFactor,
 )
+from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import REGISTRY, Group, option
 from imgbuild.errors import InputError
@@ -30,10 +33,12 @@ from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.ci.choosing import JobPlan, JobQuery
-    from imgbuild.ci.jobs import TargetJobs as JobList
-    from imgbuild.ci.running import RunContext
+    from imgbuild.ci.context import RunContext
+    from imgbuild.ci.jobs import TargetJobs
+    from imgbuild.ci.report import Overview
     from imgbuild.ci.settings import CiSettings
     from imgbuild.pipeline.targets import Session
+    from imgbuild.project import Project
 
 JOBS = "jobs.json"  # in the folder of results: the jobs of the last nightly run
 Gate = Annotated[
@@ -102,8 +107,8 @@ class WayOptions(Group, frozen=True, kw_only=True):
 
 
 def way(asked: WayOptions, *, no_push: bool, gpu: bool = True) -> RunContext:
-    """How jobs are to be done; InputError if options cannot be combined."""
-    from imgbuild.ci import running
+    """How jobs are to be run; InputError if options cannot be combined."""
+    from imgbuild.ci.context import RunContext
     from imgbuild.registry.reference import parse_repository
 
     session = _session(asked.matrix)
@@ -120,10 +125,10 @@ def way(asked: WayOptions, *, no_push: bool, gpu: bool = True) -> RunContext:
     if asked.sign_key is not None and asked.keyless:
         message = "--sign-key and --keyless cannot be combined"
         raise InputError(message, hint="leave one of them out")
-    return running.RunContext(
+    return RunContext(
         project=session.project,
         settings=_settings(session, asked.gate or [], gpu=gpu),
-        results=folder(asked.matrix, asked.results),
+        results=folder(session.project, asked.results),
         registry="" if no_push else str(parse_repository(named)),
         date=asked.date or datetime.datetime.now(datetime.UTC).date(),
         arches=tuple(asked.arch or ()),
@@ -150,48 +155,57 @@ def chosen(
     gpu: bool = True,
 ) -> JobPlan:
     """The wanted targets with their jobs, without those that `registry` has published."""
-    from imgbuild.ci import choosing
+    from imgbuild.ci import choosing, published
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse_repository
 
     session = _session(matrix)
     selected = session.select(wanted, everything=everything, arches=[])
     there = {}
-    own = _settings(session, gate, gpu=gpu)
+    settings = _settings(session, gate, gpu=gpu)
     if registry is not None:
         client = Client(plain_http=plain_http, origin=True, reporter=console)
-        place = parse_repository(registry)
-        there = choosing.published(client, place, selected, sifs=own.sif)
-    return choosing.choose(session.project, selected, own, asked, there, console)
+        there = published.read(client, parse_repository(registry), selected, sifs=settings.sif)
+    found = choosing.choose(session.project, selected, settings, asked, there, console)
+    for one in found.passed:
+        console.info(f"{one.target}: {one.outcome}, {one.reason}")
+    return found
 
 
-def jobs_of(way: RunContext, matrix: Path | None, job: str) -> JobList:
+def jobs_of(way: RunContext, matrix: Path | None, job: str) -> TargetJobs:
     """All jobs of the target of `job`, wherever they may run."""
-    from imgbuild.ci import choosing
+    from imgbuild.ci import choosing, jobs
 
-    session = _session(matrix)
     target, _, place = job.partition("@")
-    [item] = session.select([target], arches=[])
-    asked = choosing.JobQuery(arches=way.arches, labels=False, again=True)
-    sealed = choosing.read_seal(session.project, item.name)
-    own = choosing.bare(way.settings) if choosing.is_sif(place) else way.settings
-    return choosing.of_target(item, sealed, own, asked)
+    [item] = _session(matrix).select([target], arches=[])
+    arches = choosing.JobQuery(arches=way.arches).tested(item)
+    sealed = choosing.read_seal(way.project, item.name)
+    # The image of a SIF is published and not tested again: no machine with a GPU is needed.
+    settings = way.settings.gated(("static",)) if place.endswith(f"-{jobs.SIF}") else way.settings
+    return jobs.jobs(item.name, arches, sealed, settings, again=True)
 
 
-def folder(matrix: Path | None, results: Path | None) -> Path:
+def folder(project: Project, results: Path | None) -> Path:
     """The folder of results."""
-    return results or _session(matrix).project.root / "build" / "ci"
+    return results or project.root / "build" / "ci"
 
 
-def record(matrix: Path | None, results: Path | None, found: JobPlan) -> None:
-    """Add the smoke tests of the jobs of `found` to the test records."""
+def finish(
+    found: Overview, plan: JobPlan, results: Path, project: Project, *, record: bool, strict: bool
+) -> None:
+    """Print the outcome of each target of `plan`; exit status 1 if one needs attention.
+
+    `record`: the smoke tests in `results` are added to the test records.
+    """
     from imgbuild.cache.store import Store
-    from imgbuild.ci import recording
+    from imgbuild.ci import recording, report
 
-    project = _session(matrix).project
-    _smoke_import.report(
-        recording.record(project, folder(matrix, results), found.targets, Store.open(), console)
-    )
+    if record:
+        recorded = recording.record(project, results, plan.targets, Store.open(), console)
+        _smoke_import.report(recorded)
+    answer(found, aligned([report.HEAD, *report.rows(found)]))
+    if found.wrong(strict=strict):
+        raise typer.Exit(1)
 
 
 def _settings(session: Session, gate: Sequence[Tier], *, gpu: bool) -> CiSettings:

@@ -1,4 +1,4 @@
-"""What runs the image in a job of Slurm's: a SIF with Apptainer, or what pyxis takes."""
+"""How a Slurm job runs the image: a SIF with Apptainer, or an image that pyxis accepts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.errors import InputError
+from imgbuild.slurm.jobs import Container
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.plan.seal import Seal
     from imgbuild.project import Project
-    from imgbuild.slurm.jobs import Container
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """What is to run the image: a SIF or what pyxis takes, folders, and options for Apptainer."""
+    """How to run the image: a SIF or a name for pyxis, folders, and options for Apptainer."""
 
     sif: Path | None
     pyxis: str | None
@@ -28,11 +28,10 @@ class Runtime(msgspec.Struct, frozen=True):
 def container(
     found: Project, sealed: Seal, runtime: Runtime, *, check: bool, submit: bool
 ) -> Container:
-    """What runs the sealed image; a check is shown the scripts that it runs.
+    """How to run the sealed image; for a check, with the folder of its scripts mounted.
 
-    InputError for a file that is not there and is to run now.
+    InputError if the job is submitted and the image's file does not exist.
     """
-    from imgbuild.slurm.jobs import Container
     from imgbuild.smoke import run
 
     if runtime.sif is not None and runtime.pyxis is not None:
@@ -57,9 +56,9 @@ def container(
 
 
 def same_image(sif: Path, sealed: Seal) -> None:
-    """Warn of a SIF of another image than the lock's, whose digest the script names.
+    """Warn if the SIF is not of the locked image, whose digest the script names.
 
-    Nothing is known of one that another tool made.
+    A SIF that another tool made cannot be compared.
     """
     from imgbuild.sif import files
 
@@ -74,6 +73,6 @@ def same_image(sif: Path, sealed: Seal) -> None:
 
 
 def imported(image: str) -> Path | str:
-    """What pyxis takes: a file by its whole path, since it takes another name for a registry's."""
+    """The image as pyxis accepts it: a file by its absolute path; other names are a registry's."""
     path = Path(image)
     return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image

@@ -134,8 +134,6 @@ def jobs(
         selection.named, selection.matrix, gate or [], asked, registry, plain_http or [],
         everything=selection.everything, gpu=not no_gpu,
     )  # fmt: skip
-    for one in chosen.passed:
-        console.info(f"{one.target}: {one.outcome}, {one.reason}")
     if actions is not None:
         _add(actions, _outputs(chosen))
     answer(chosen, _table(chosen))
@@ -198,7 +196,7 @@ def run(
 
     way = _ci_options.way(how, no_push=no_push, gpu=not no_gpu)
     own = _ci_options.jobs_of(way, how.matrix, job)
-    known = running.known(way, own)
+    known = way.jobs_of(own)
     if job not in known:
         message = f"{own.target} has no job {job}"
         raise InputError(message, hint=f"its jobs are {', '.join(known)}")
@@ -238,8 +236,11 @@ def report(
     from imgbuild import codec
     from imgbuild.ci import report as reports
     from imgbuild.ci.choosing import JobPlan, JobQuery
+    from imgbuild.project import find
 
-    last = _ci_options.folder(matrix, results) / _ci_options.JOBS
+    project = find(matrix)
+    folder = _ci_options.folder(project, results)
+    last = folder / _ci_options.JOBS
     if jobs_file is None and last.exists() and not (registry or arch or gate or no_gpu):
         console.info(f"jobs of the last nightly run: {last}")
         jobs_file = last
@@ -251,19 +252,13 @@ def report(
             [], matrix, gate or [], asked, registry, plain_http or [],
             everything=True, gpu=not no_gpu,
         )  # fmt: skip
-    found = reports.overview(
-        _ci_options.folder(matrix, results), chosen, published=expect_published
-    )
+    found = reports.overview(folder, chosen, published=expect_published)
     if summary is not None:
         _add(summary, reports.markdown(found))
     if issues is not None:
         for one in found.wrong(strict=strict):
             codec.write_bytes(issues / f"{one.target}.md", reports.issue(one).encode())
-    if record:
-        _ci_options.record(matrix, results, chosen)
-    answer(found, aligned([reports.HEAD, *reports.rows(found)]))
-    if found.wrong(strict=strict):
-        raise typer.Exit(1)
+    _ci_options.finish(found, chosen, folder, project, record=record, strict=strict)
 
 
 add(app, "jobs", jobs)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
-import typer
+import msgspec
 
-from imgbuild.cli import _ci_options
+from imgbuild.cli import _allocation, _ci_options
 from imgbuild.cli._allocation import ON, AllocationOptions
 from imgbuild.cli._ci_options import Strict, WayOptions
 from imgbuild.cli._options import ALL, KEEP, TARGET, Record, Where
-from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import Names
 from imgbuild.cli._verb import SELECT, option, verb
-from imgbuild.system.console import console
 
 
 @verb
@@ -58,36 +55,18 @@ def nightly(
         imgbuild ci nightly 'cu130-*' --registry registry.example/rl --on slurm --partition gpu
     """
     from imgbuild import codec
-    from imgbuild.ci import nightly as nights
-    from imgbuild.ci import report as reports
+    from imgbuild.ci import running
     from imgbuild.ci.choosing import JobQuery
 
     way = _ci_options.way(how, no_push=False)
+    if on is Where.SLURM:
+        way = msgspec.structs.replace(way, slurm=_allocation.requested(request).options)
     chosen = _ci_options.chosen(
         [*(names or []), *(target or [])], how.matrix, how.gate or [],
         JobQuery(arches=way.arches, labels=False),
-        None if all_published else way.registry, how.plain_http or [], everything=everything,
+        None if all_published else way.registry, way.plain_http, everything=everything,
     )  # fmt: skip
-    for one in chosen.passed:
-        console.info(f"{one.target}: {one.outcome}, {one.reason}")
-    machines = nights.Machines(
-        slurm=on is Where.SLURM,
-        options=_sbatch(request),
-        drop=len(chosen.targets) > 1 if keep is None else not keep,
-    )
     codec.write(way.results / _ci_options.JOBS, chosen)  # for `ci report`
-    found = nights.night(way, chosen, machines)
-    if record:
-        _ci_options.record(how.matrix, how.results, chosen)
-    answer(found, aligned([reports.HEAD, *reports.rows(found)]))
-    if found.wrong(strict=strict):
-        raise typer.Exit(1)
-
-
-def _sbatch(request: AllocationOptions) -> tuple[str, ...]:
-    """The options for sbatch."""
-    asked: Sequence[tuple[str, str]] = (
-        ("partition", request.partition), ("account", request.account), ("time", request.time),
-    )  # fmt: skip
-    given = (f"--{name}={value}" for name, value in asked if value)
-    return (*given, *(request.sbatch or ()))
+    drop = len(chosen.targets) > 1 if keep is None else not keep
+    found = running.run_targets(way, chosen, drop=drop)
+    _ci_options.finish(found, chosen, way.results, way.project, record=record, strict=strict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,31 +10,22 @@ import msgspec
 import typer
 
 from imgbuild.cli import _slurm_runtime
-from imgbuild.cli._allocation import AllocationOptions, Nodes
+from imgbuild.cli._allocation import AllocationOptions, Nodes, allocation
 from imgbuild.cli._options import GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
 from imgbuild.cli._output import answer
 from imgbuild.cli._selection import choose
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import Definition, option, verb
 from imgbuild.errors import InputError
+from imgbuild.slurm import jobs
+from imgbuild.slurm.jobs import Allocation, JobScript, ScriptKind
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.project import Project
-    from imgbuild.slurm.jobs import Allocation, JobScript
 
-SOUND = "nothing stands in the way on "  # in the last line of a check, where all is well
+PASSED = "nothing stands in the way on "  # in the last line of a check that passed
 LATE = 5  # seconds until a log is visible once its job has ended
-
-
-class JobKind(enum.StrEnum):
-    """What a job does."""
-
-    SINGLE = "single"
-    RAY = "ray"
-    TRL_SERVER = "trl-server"
-    VERL = "verl"
-    CHECK = "check"
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +45,7 @@ Command = Annotated[
     typer.Argument(metavar="-- COMMAND...", help="What the job runs.", show_default=False),
 ]
 Job = Annotated[
-    JobKind,
+    ScriptKind,
     option(
         "--job",
         "single: the command on one node. ray: on a Ray cluster of all nodes. trl-server:"
@@ -131,7 +121,7 @@ def slurm(
     nodes: Nodes,
     request: AllocationOptions,
     command: Command = None,
-    job: Job = JobKind.SINGLE,
+    job: Job = ScriptKind.SINGLE,
     gpus: Annotated[str, GPUS("GPUs of each node; a number.")] = "0",
     sif: Annotated[Path | None, SIF_FILE("Or an unpacked one. Default: build/TARGET.sif.")] = None,
     pyxis: Pyxis = None,
@@ -161,31 +151,28 @@ def slurm(
         imgbuild slurm cu130-vllm --job verl --nodes 2 --gpus 8 -- python -m verl.trainer.main_ppo
     """
     from imgbuild.codec import write_bytes
-    from imgbuild.slurm.jobs import Allocation, text
 
     name, words = one.split(command)
-    if shared and job is not JobKind.CHECK:
+    if shared and job is not ScriptKind.CHECK:
         message = "--shared needs --job check"
         raise InputError(message, hint="add --job check, or leave --shared out")
-    if job is JobKind.CHECK and words:
+    if job is ScriptKind.CHECK and words:
         message = f"--job check runs no command, not {' '.join(words)}"
         raise InputError(message, hint="leave the command out, or choose another --job")
     if gpus == "all":
         message = "--gpus all: Slurm needs a number"
         raise InputError(message, hint="for example: --gpus 8")
     found = one.project()
-    asked = Allocation(
-        nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory,
-        time=request.time, account=request.account, partition=request.partition,
-        more=tuple(request.sbatch or ()),
-    )  # fmt: skip
+    asked = allocation(
+        request, nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory
+    )
     runtime = _slurm_runtime.Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
     made = _script(
         found, name, job, asked, runtime, env or [],
         command=words, model=served_model, stage=tuple(stage or ()), scratch=scratch,
         shared=shared, submit=submit,
     )  # fmt: skip
-    script = text(made, found.images)
+    script = jobs.text(made, found.images)
     if output is not None:
         write_bytes(output, script.encode())
     _report(made, script, output, submit=submit)
@@ -194,7 +181,7 @@ def slurm(
 def _script(
     found: Project,
     name: str,
-    job: JobKind,
+    job: ScriptKind,
     asked: Allocation,
     runtime: _slurm_runtime.Runtime,
     env: list[str],
@@ -204,60 +191,53 @@ def _script(
 ) -> JobScript:
     """The script of `job`, in the image of the one target `name`."""
     from imgbuild.plan import seal
-    from imgbuild.slurm import jobs
 
-    [chosen] = choose(found, [single_name(found, name)], everything=False, arches=[])
+    chosen = choose(found, [name], everything=False, arches=[])
+    if len(chosen) > 1:
+        message = f"several targets match: {', '.join(one.lock.target for one in chosen)}"
+        raise InputError(message, hint="name one of them")
+    lock = chosen[0].lock
     environment, passed = jobs.variables(env)
-    sealed = seal.read_seal(found.images, chosen.lock)
+    sealed = seal.read_seal(found.images, lock)
     return jobs.script(
-        chosen.lock,
+        lock,
         sealed.digest,
-        jobs.ScriptKind(job.value),
+        job,
         asked,
-        _slurm_runtime.container(found, sealed, runtime, check=job is JobKind.CHECK, submit=submit),
+        _slurm_runtime.container(
+            found, sealed, runtime, check=job is ScriptKind.CHECK, submit=submit
+        ),
         environment=environment,
         passed=passed,
         **more,
     )
 
 
-def single_name(found: Project, name: str) -> str:
-    """The one locked target that `name` means."""
-    chosen = choose(found, [name], everything=False, arches=[])
-    if len(chosen) > 1:
-        message = f"several targets match: {', '.join(one.lock.target for one in chosen)}"
-        raise InputError(message, hint="name one of them")
-    return chosen[0].lock.target
-
-
 def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) -> None:
     """Print the script, or submit it and print the result."""
     from imgbuild.slurm import commands
-    from imgbuild.slurm.jobs import ScriptKind as Jobs
 
     result = Made(target=made.target, name=made.name, script=text, place=output)
     if not submit:
         answer(result, [str(output) if output else text])
         return
     here = Path.cwd()
-    if made.job is not Jobs.CHECK:
-        number = commands.submit(text, here)
-        answer(msgspec.structs.replace(result, job=number), [number])
+    number = commands.submit(text, here)
+    result = msgspec.structs.replace(result, job=number)
+    if made.job is not ScriptKind.CHECK:
+        answer(result, [number])
         return
-    with console.step(f"{made.name}: waiting for Slurm to run it"):
-        end = commands.wait(text, here)
-        log = here / made.log.replace("%x", made.name).replace("%j", end.number)
+    with console.step(f"{made.name}: waiting for job {number}"):
+        state = commands.wait(number, console)
+        log = here / made.log.replace("%x", made.name).replace("%j", number)
         said = _read(log)
-    # Status 0 is not enough: what was cancelled, or ended before its last line, has tried nothing.
-    sound = end.status == 0 and SOUND in said
-    result = msgspec.structs.replace(
-        result, job=end.number, status=0 if sound else end.status or 1, log=said
-    )
-    word = end.state.lower()
-    answer(result, [said or f"job {end.number}: {word}; {log} was not written"])
-    if not sound:
-        if end.state not in ("COMPLETED", "FAILED"):
-            console.error(f"job {end.number} ended as {word}: the check did not finish")
+    # COMPLETED is not enough: a script that ended before its last line has not checked everything.
+    passed = state == "COMPLETED" and PASSED in said
+    result = msgspec.structs.replace(result, status=0 if passed else 1, log=said)
+    answer(result, [said or f"job {number}: {state.lower()}; {log} was not written"])
+    if not passed:
+        if state not in ("COMPLETED", "FAILED"):
+            console.error(f"job {number} ended as {state.lower()}: the check did not finish")
         raise typer.Exit(1)
 
 

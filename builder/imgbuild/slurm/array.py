@@ -1,38 +1,38 @@
 """Runs a verb for many targets as one Slurm array, with one task for each target.
 
-An order is a folder on the shared disk: the script, order.json, and of each task its log, its
-answer and its state, which the task itself writes in one step. What an order of the same verb,
-arguments and digest has done, or has still in Slurm's queue, is not asked again.
+An order is a folder on the shared disk: the script, order.json, and for each task its log, the
+output of its command and its state, which the task writes atomically. Tasks that an order with the
+same verb, arguments and digest has done, or has in Slurm's queue, are not submitted again.
 """
 
 from __future__ import annotations
 
 import datetime
 import secrets
+import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from imgbuild import codec
-from imgbuild.errors import ImgbuildError, WorkFailed
+from imgbuild.errors import ImgbuildError, Interrupted
 from imgbuild.project import Project
 from imgbuild.render import templates
 from imgbuild.slurm import commands
-from imgbuild.slurm.commands import FIRST_PAUSE, LOST, SILENCE
+from imgbuild.slurm.commands import LATER, LOST
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
 ORDER = "order.json"
-# Looks that a state has to arrive over a network disk after its task left the queue: most, over a
-# minute in all, where Slurm says that the task ended well, since then there is one.
+# Queries until a task that left the queue without a state counts as lost, since a network disk may
+# show the state late: more, over a minute in all, if Slurm says COMPLETED, since then there is one.
 GRACE, COMPLETED_GRACE = 5, 15
 TAIL = 30  # lines of a log that are kept
-LATER = "the tasks go on; the same command looks after them again"
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A target of an array, and the digest that its image has by its lock."""
+    """A target of an array, and the locked digest of its image."""
 
     target: str
     digest: Digest
@@ -53,7 +53,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> bool:
-        """Whether a task says how many processes its verb starts: the user did not."""
+        """Whether the script sets --jobs to the CPUs of the task: the user did not set it."""
         return self.verb == "build" and not any(word.startswith("--jobs") for word in self.command)
 
     @property
@@ -69,7 +69,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task says of itself: running, or done with the status of its command."""
+    """What a task writes of itself: running, or done with the exit status of its command."""
 
     state: str
     status: int | None = None
@@ -77,9 +77,9 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's end. `state` is Slurm's word, COMPLETED if the command ended by itself.
+    """A task's end. `state` is Slurm's, COMPLETED if the command ended by itself.
 
-    `status` is the command's, None if it did not end; `answer` what it wrote to stdout.
+    `status` is the command's, None if it did not end; `answer` is its stdout.
     """
 
     target: str
@@ -89,7 +89,6 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
     answer: str = ""
     log: str = ""
     place: Path
-    kept: bool = False
 
     @property
     def good(self) -> bool:
@@ -98,9 +97,9 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """The cause of a bad end, in a line or two: the error that was said, else Slurm's word."""
+        """Why a task failed, in a line or two: the last error in its log, else Slurm's state."""
         if self.status is None:
-            word = "Slurm knows nothing of its end" if self.state == LOST else self.state.lower()
+            word = "Slurm has no record of its end" if self.state == LOST else self.state.lower()
             last = self.log.strip().rpartition("\n")[2]
             return f"{word}: {last}" if last else word
         lines = self.log.strip().splitlines()
@@ -110,7 +109,7 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that is looked after: its order and its number there."""
+    """A task: its order and its number there."""
 
     order: JobArray
     number: int
@@ -122,29 +121,8 @@ class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, int]:
-        """Its job and its number there, as Slurm has them."""
+        """The task as Slurm's commands have it."""
         return self.order.job, self.number
-
-
-def submit(order: JobArray, images: Path) -> JobArray:
-    """Write the order and hand it to Slurm; the order with its job's number."""
-    text = templates.render("slurm/array.j2", order, images=images)
-    order.place.mkdir(parents=True)
-    codec.write_bytes(order.place / "array.sh", text.encode())
-    codec.write(order.place / ORDER, order)
-    try:
-        # Not as a line of the script: there a space or a quote would mean something to sbatch.
-        log = order.folder.replace("%", "%%") + "/%a.log"
-        told = [f"--output={log}"]
-        if not any(word.startswith("--export") for word in order.options):
-            told.append("--export=ALL")  # SBATCH_EXPORT=NONE would leave out where the cache is
-        job = commands.submit(text, Path(order.root), told)
-    except ImgbuildError:
-        (order.place / ORDER).unlink()  # nothing of it is to be looked for later
-        raise
-    made = msgspec.structs.replace(order, job=job)
-    codec.write(order.place / ORDER, made)
-    return made
 
 
 def start(
@@ -165,20 +143,32 @@ def start(
     """
     mark = secrets.token_hex(4)
     folder = top / f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S%f}-{mark}"
-    order = submit(
-        JobArray(
-            verb=verb,
-            name=f"{name}-{mark}",
-            folder=str(folder),
-            root=str(project.root),
-            command=tuple(command),
-            options=tuple(options),
-            tasks=tuple(tasks),
-            throttle=throttle,
-        ),
-        project.images,
+    order = JobArray(
+        verb=verb,
+        name=f"{name}-{mark}",
+        folder=str(folder),
+        root=str(project.root),
+        command=tuple(command),
+        options=tuple(options),
+        tasks=tuple(tasks),
+        throttle=throttle,
     )
-    reporter.info(f"submitted as job {order.job}; its files are in {folder}")
+    text = templates.render("slurm/array.j2", order, images=project.images)
+    folder.mkdir(parents=True)
+    codec.write_bytes(folder / "array.sh", text.encode())
+    codec.write(folder / ORDER, order)
+    # Not as a line of the script: sbatch would read a space or a quote in it.
+    own = [f"--output={order.folder.replace('%', '%%')}/%a.log"]
+    if not any(word.startswith("--export") for word in order.options):
+        own.append("--export=ALL")  # SBATCH_EXPORT=NONE would leave out where the cache is
+    try:
+        job = commands.submit(text, project.root, own)
+    except ImgbuildError:
+        (folder / ORDER).unlink()  # so that no later run looks for it
+        raise
+    order = msgspec.structs.replace(order, job=job)
+    codec.write(folder / ORDER, order)
+    reporter.info(f"submitted as job {job}; its files are in {folder}")
     return [ArrayTask(order=order, number=number) for number in range(len(tasks))]
 
 
@@ -189,17 +179,17 @@ def known(
     tasks: Iterable[Task],
     options: tuple[str, ...] | None = None,
 ) -> list[ArrayTask]:
-    """The newest order of each task with this verb, command and digest; some have none.
+    """The tasks of the newest orders with this verb, command and digest; some may have none.
 
-    With `options` also with the same ones of sbatch: a test has passed where it ran, and on no
-    other partition; an image is the same wherever it was built.
-    An order whose number was not written, since imgbuild was killed, is looked for by its name.
+    With `options` also with the same ones of sbatch: a test that passed on one partition says
+    nothing of another, while an image is the same wherever it was built.
+    An order without its job's number, since imgbuild was killed, is looked for by its name.
     """
     wanted = set(tasks)
     found: dict[Task, ArrayTask] = {}
     for path in sorted(top.glob(f"*/{ORDER}"), reverse=True):
         order = codec.read(path, JobArray, what="order", hint=f"remove {path.parent}")
-        if order.verb != verb or order.command != tuple(command):
+        if (order.verb, order.command) != (verb, tuple(command)):
             continue
         if options is not None and order.options != options:
             continue
@@ -211,41 +201,58 @@ def known(
     return list(found.values())
 
 
-def sort(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask], list[ArrayTask]]:
-    """Those that are done well, those still in Slurm's hands, and those to be asked again.
+def sort(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask]]:
+    """The ends of those that have passed, and those that are queued or run.
 
-    A task that Slurm is ending, COMPLETING, and that has not done its work, will not do it.
+    A task that is COMPLETING and has not written that it is done never will.
     """
     queue = commands.states(one.key for one in followed if one.order.job)
-    done, live, again = [], [], []
+    done, live = [], []
     for one in followed:
         state = read_state(one)
         if state is not None and state.status == 0:
-            done.append(msgspec.structs.replace(ended(one, "COMPLETED", state), kept=True))
+            done.append(ended(one, "COMPLETED", state))
         elif queue.get(one.key) in commands.LIVE - {"COMPLETING"}:
             live.append(one)
-        else:
-            again.append(one)
-    return done, live, again
+    return done, live
 
 
-def follow(followed: Sequence[ArrayTask], reporter: Reporter = SILENT) -> list[TaskEnd]:
-    """Wait for the end of each task, saying what changes; an interrupt passes through."""
+def follow(
+    followed: Sequence[ArrayTask], reporter: Reporter = SILENT, *, leave: bool = False
+) -> list[TaskEnd]:
+    """Wait for the end of each task, and report changes.
+
+    Interrupted by Ctrl-C, which cancels the tasks unless they are to be left, and by SIGTERM, which
+    does not.
+    """
+
+    def _stop(*_: object) -> None:
+        message = f"ended: {LATER}"
+        raise Interrupted(message)
+
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        return _follow(followed, reporter)
+    except KeyboardInterrupt:
+        if leave:
+            message = f"interrupted: {LATER}"
+            raise Interrupted(message) from None
+        numbers: dict[str, list[str]] = {}
+        for one in followed:
+            numbers.setdefault(one.order.job, []).append(str(one.number))
+        jobs = (f"{job}_[{','.join(own)}]" for job, own in numbers.items())
+        raise commands.interrupted(jobs) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _follow(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:
     left = list(followed)
     seen: dict[str, str] = {}
     missing: dict[str, int] = {}
     finished: list[TaskEnd] = []
-    pause, silent = FIRST_PAUSE, 0.0
     with reporter.progress("Slurm", len(left), unit="targets") as bar:
-        while left:
-            try:
-                queue = commands.states(one.key for one in left)
-                silent = 0.0
-            except WorkFailed as error:
-                _bear(error, silent, reporter)
-                silent += pause
-                pause = commands.slept(pause)
-                continue
+        for queue in commands.poll(lambda: [one.key for one in left], reporter):
             for one in tuple(left):
                 end = _look(one, queue.get(one.key, LOST), seen, missing, reporter)
                 if end is not None:
@@ -255,23 +262,15 @@ def follow(followed: Sequence[ArrayTask], reporter: Reporter = SILENT) -> list[T
             words = [seen.get(one.target, "") for one in left]
             running = sum(word.startswith("running") for word in words)
             bar.describe(f"Slurm: {running} running, {len(left) - running} waiting")
-            if left:
-                pause = commands.slept(pause)
+            if not left:
+                break
     return finished
-
-
-def _bear(error: WorkFailed, silent: float, reporter: Reporter) -> None:
-    """Say that Slurm did not answer, once; the error itself when that has lasted too long."""
-    if silent > SILENCE:
-        raise WorkFailed(error.message, hint=LATER) from error
-    if not silent:
-        reporter.warn(f"Slurm does not answer, and is asked again: {error.message}")
 
 
 def _look(
     one: ArrayTask, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
 ) -> TaskEnd | None:
-    """How `one` stands: its end, or None; a change is said."""
+    """The end of `one`, None if it has not ended; changes are reported."""
     state = read_state(one)
     if state is not None and state.state == "done":
         end = ended(one, "COMPLETED", state)
@@ -295,9 +294,9 @@ def _look(
 
 
 def read_state(one: ArrayTask) -> TaskState | None:
-    """What the task says of itself; None if it has said nothing.
+    """The state that the task wrote; None if there is none.
 
-    The folder is listed: for a while NFS says of a single file what it was when last asked for.
+    The folder is listed, since NFS caches for a while that a single file does not exist.
     """
     path = one.order.place / f"{one.target}.state.json"
     if path.name not in {each.name for each in one.order.place.glob("*.json")}:
@@ -306,7 +305,7 @@ def read_state(one: ArrayTask) -> TaskState | None:
 
 
 def ended(one: ArrayTask, word: str, state: TaskState | None) -> TaskEnd:
-    """The end of `one`, with what it left."""
+    """The end of `one`, with its log and output."""
     place = one.order.place / f"{one.number}.log"
     answer = one.order.place / f"{one.target}.answer.json"
     log = place.read_text(encoding="utf-8", errors="replace").splitlines() if place.exists() else []
@@ -319,11 +318,3 @@ def ended(one: ArrayTask, word: str, state: TaskState | None) -> TaskEnd:
         log="\n".join(log[-TAIL:]),
         place=place,
     )
-
-
-def cancel(followed: Iterable[ArrayTask]) -> str:
-    """Take tasks from Slurm; what Slurm said if it could not."""
-    numbers: dict[str, list[int]] = {}
-    for one in followed:
-        numbers.setdefault(one.order.job, []).append(one.number)
-    return commands.cancel(numbers)

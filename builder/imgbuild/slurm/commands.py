@@ -1,44 +1,37 @@
-"""Slurm's commands: submit a script, query jobs, cancel them.
+"""Slurm's commands: submit a script, query jobs and tasks of arrays, wait for them, cancel them.
 
-Every node is taken to see the same files at the same paths, as on any cluster.
+All nodes must see the same files at the same paths. A task is a pair: the number of its job, and
+its number there; a job that is no array has the task 0.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from imgbuild.errors import ToolMissing, WorkFailed
+from imgbuild.errors import Interrupted, ToolMissing, WorkFailed
 from imgbuild.system import process
 from imgbuild.system.reporter import SILENT, Reporter
 
 REMEDY = "run this where Slurm's commands are (a login node), or leave --submit and --on out"
-# States in which a task is still in Slurm's hands.
+# States of tasks that have not ended.
 LIVE = frozenset({
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD",
     "REQUEUE_FED", "RESIZING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED",
 })  # fmt: skip
-GONE = "Invalid job id"  # what squeue and scontrol say of a job that Slurm has forgotten
+GONE = "Invalid job id"  # squeue's error for a job that Slurm has forgotten
 LOST = "LOST"  # the state, in our words, of such a job
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two looks
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two queries
 SILENCE = 600.0  # seconds of waiting in which Slurm may fail to answer: its controller restarts
-
-
-class JobEnd(NamedTuple):
-    """How a job ended: Slurm's word, and a status that is 0 only where the work ended well."""
-
-    number: str
-    state: str
-    status: int
+LATER = "jobs continue (squeue --me); for an array, the same command follows it again"
 
 
 def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
-    """Hand `script` to sbatch, to start in `folder`: the job's number.
+    """Submit `script` with sbatch, to start in `folder`: the job's number.
 
-    ToolMissing without sbatch, WorkFailed with Slurm's own words if it refuses.
+    ToolMissing without sbatch, WorkFailed with Slurm's message if it refuses.
     """
     program = process.find("sbatch", remedy=REMEDY)
     done = process.run([program, "--parsable", *options], stdin=script, cwd=folder, check=False)
@@ -49,69 +42,47 @@ def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
     return number
 
 
-def wait(
-    script: str, folder: Path, options: Sequence[str] = (), reporter: Reporter = SILENT
-) -> JobEnd:
-    """As `submit`, and wait for the job's end. An interrupt cancels the job, and passes through."""
-    number = submit(script, folder, options)
-    reporter.info(f"submitted as job {number}")
+def wait(number: str, reporter: Reporter = SILENT) -> str:
+    """The state in which a job ended; Interrupted, with the job cancelled, by an interrupt."""
+    task = (number, 0)
     try:
-        return ended(number)
+        for found in poll(lambda: [task], reporter):
+            if found.get(task) not in LIVE:
+                return found.get(task, LOST)
     except KeyboardInterrupt:
-        if said := _scancel(number):
-            reporter.warn(f"job {number} could not be cancelled: {said}")
-        else:
-            reporter.info(f"job {number} is cancelled")
-        raise
+        raise interrupted([number]) from None
+    return LOST
 
 
-def ended(number: str) -> JobEnd:
-    """Wait for the end of a job of any user; an interrupt leaves the job as it is.
+def poll(
+    tasks: Callable[[], Iterable[tuple[str, int]]], reporter: Reporter = SILENT
+) -> Iterator[dict[tuple[str, int], str]]:
+    """The states of `tasks()`, again and again, with growing pauses.
 
-    WorkFailed if Slurm is silent for long.
+    A warning when Slurm does not answer, WorkFailed when that lasts for ten minutes.
     """
     pause, silent = FIRST_PAUSE, 0.0
     while True:
-        state, status = _shown(number)
-        if state and state not in LIVE:
-            return JobEnd(number, state, status)
-        silent = 0.0 if state else silent + pause
-        if silent > SILENCE:
-            message = f"Slurm does not answer; job {number} was left to it"
-            raise WorkFailed(message, hint=f"look at it with: scontrol show job {number}")
-        pause = slept(pause)
-
-
-def slept(pause: float) -> float:
-    """Wait between two looks; how long to wait before the next one."""
-    time.sleep(pause)
-    return min(pause * 1.2, LONGEST_PAUSE)
-
-
-def _shown(number: str) -> tuple[str, int]:
-    """A job's state and status as Slurm shows them; no state while Slurm does not answer.
-
-    The status is 0 for a job that ended by itself, and well, alone: Slurm gives it to a job that
-    was cancelled before it ran, too. What Slurm has forgotten is LOST.
-    """
-    program = process.find("scontrol", remedy=REMEDY)
-    done = process.run([program, "--oneliner", "show", "job", number], check=False)
-    if done.status != 0:
-        return (LOST if GONE in done.stderr else ""), 1
-    state, status = (
-        re.search(rf"\b{name}=(\w+)", done.stdout) for name in ("JobState", "ExitCode")
-    )
-    if state is None or status is None:
-        return "", 1
-    good = state[1] == "COMPLETED"
-    return state[1], int(status[1]) if good else int(status[1]) or 1
+        try:
+            found = states(tasks())
+        except WorkFailed as error:
+            if silent > SILENCE:
+                raise WorkFailed(error.message, hint=LATER) from error
+            if not silent:
+                reporter.warn(f"Slurm does not answer, and is asked again: {error.message}")
+            silent += pause
+        else:
+            silent = 0.0
+            yield found
+        time.sleep(pause)
+        pause = min(pause * 1.2, LONGEST_PAUSE)
 
 
 def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """The state of each of `tasks`, by job and number; those that Slurm forgot are absent.
+    """The state of each of `tasks`; those that Slurm has forgotten are absent.
 
-    What is queued and what has just ended comes from squeue, what ended long ago from sacct where
-    the site keeps accounts.
+    Tasks that are queued or have just ended come from squeue, others from sacct if the site keeps
+    accounts.
     """
     found: dict[tuple[str, int], str] = {}
     wanted = frozenset(tasks)
@@ -124,7 +95,7 @@ def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
         if done.status != 0 and GONE not in done.stderr:
             raise process.failure(command, done)
         rows = dict(re.findall(r"^\s*(\d+|N/A) ([A-Z_]+)", done.stdout, re.MULTILINE))
-        # An array that was cancelled while it was pending is one row without a task.
+        # No array; or one that was cancelled while it was pending, which is one row.
         whole = rows.pop("N/A", None)
         listed = {(job, int(task)): state for task, state in rows.items()}
         own = [task for task in wanted if task[0] == job]
@@ -137,7 +108,7 @@ def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
 
 
 def _accounted(job: str) -> dict[tuple[str, int], str]:
-    """States by sacct; none where there is none, or nothing is kept."""
+    """States by sacct; none if the site has no sacct, or keeps no accounts."""
     try:
         program = process.find("sacct", remedy=REMEDY)
     except ToolMissing:
@@ -146,33 +117,30 @@ def _accounted(job: str) -> dict[tuple[str, int], str]:
     done = process.run([*command, "--format=JobID,State"], check=False)
     if done.status != 0:
         return {}
-    pairs = re.findall(r"^(\d+)_(\d+)\|([A-Z_]+)", done.stdout, re.MULTILINE)
-    return {(number, int(task)): state for number, task, state in pairs}
+    rows = re.findall(r"^(\d+)(?:_(\d+))?\|([A-Z_]+)", done.stdout, re.MULTILINE)
+    return {(number, int(task or 0)): state for number, task, state in rows}
 
 
 def named(name: str) -> str:
-    """The number of the user's job with that name that is queued or runs; "" if there is none.
+    """The number of the user's queued or running job with that name; "" if there is none.
 
-    WorkFailed if Slurm does not answer: that is no answer.
+    WorkFailed if Slurm does not answer.
     """
     program = process.find("squeue", remedy=REMEDY)
     done = process.run([program, "--noheader", "--me", f"--name={name}", "--format=%F"])
     return next(iter(done.stdout.split()), "")
 
 
-def cancel(tasks: Mapping[str, Sequence[int]]) -> str:
-    """Take tasks from Slurm, by job; those that have ended stay as they are.
+def interrupted(jobs: Iterable[str]) -> Interrupted:
+    """Cancel `jobs`, as scancel has them (12, 12_[0,1]); the error that reports it.
 
-    What scancel said where it could not; "" if it could.
+    Those that have ended stay as they are.
     """
-    said = [
-        _scancel(f"{job}_[{','.join(map(str, sorted(numbers)))}]") for job, numbers in tasks.items()
-    ]
-    return "\n".join(each for each in said if each)
-
-
-def _scancel(wanted: str) -> str:
-    """Cancel jobs, or tasks of one; what scancel said if it failed."""
     program = process.find("scancel", remedy=REMEDY)
-    done = process.run([program, "--quiet", wanted], check=False)
-    return "" if done.status == 0 else done.stderr.strip() or f"status {done.status}"
+    done = process.run([program, "--quiet", *jobs], check=False)
+    if done.status != 0:
+        said = done.stderr.strip() or f"status {done.status}"
+        message = f"interrupted, but Slurm did not cancel the tasks: {said}"
+        return Interrupted(message, hint="list running jobs with: squeue --me")
+    message = "interrupted: the tasks that had not ended are cancelled"
+    return Interrupted(message, hint="the same command submits the remaining tasks")

@@ -1,7 +1,6 @@
 """Job scripts for Slurm, rendered from images/templates/slurm.
 
-Words that would not mean the same in a line of #SBATCH, in a list of mounts or in a shell are
-refused here, not quoted in the hope of the best.
+Values that an #SBATCH line, a list of mounts or a shell would read differently are refused.
 """
 
 from __future__ import annotations
@@ -16,21 +15,20 @@ from packaging.version import Version
 
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
-from imgbuild.render import templates
 from imgbuild.values import Digest
 
 LOG = "%x-%j.log"
 SERVER_WAIT = 3600  # seconds that vLLM has to load its model: network disks are slow
 RAY_WAIT = 600
 CHECK_TIME = "00:05:00"  # of which two minutes are used: Slurm ends a job up to a minute early
-WARNING, CHECK_WARNING = 60, 10  # seconds before the end at which the script is told of it
+WARNING, CHECK_WARNING = 60, 10  # seconds before the end at which Slurm signals the script
 OLDEST_SERVER = Version("0.16.0")  # the first trl whose trainers ask a server of its own
 TIME = r"\d+(:\d\d){0,2}|\d+-\d\d?(:\d\d){0,2}"
 MEMORY = r"\d+[KMGT]?"
 NAME = r"[\w.+@-]+(,[\w.+@-]+)*"
 VARIABLE = r"[A-Za-z_]\w*"
-SET_PREFIX = "IMGBUILD_ENV_"  # of variables for the image under pyxis, which hands all on
-# Shells let nobody set the first; what Slurm says of the job is Slurm's.
+SET_PREFIX = "IMGBUILD_ENV_"  # of variables for the image under pyxis, which passes on all
+# Shells refuse to set the first ones; Slurm sets the others.
 READ_ONLY = (
     r"BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID|SLURM_\w*|SLURMD_NODENAME|IMGBUILD_ENV\w*"
 )
@@ -54,7 +52,7 @@ class ScriptKind(enum.StrEnum):
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What Slurm is asked for; "" and 0 leave it to the site. `more` are options of sbatch."""
+    """What a job requests; "" and 0: the site's default. `more` are options of sbatch."""
 
     nodes: int = 1
     gpus: int = 0  # of each node
@@ -67,7 +65,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of sbatch but for nodes and tasks."""
+        """The options of sbatch, except for nodes and tasks."""
         named = {
             "--cpus-per-task": str(self.cpus or ""),
             "--gpus-per-node": str(self.gpus or ""),
@@ -80,9 +78,9 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs the image: Apptainer with a SIF, or pyxis with what enroot imports.
+    """How the image is run: Apptainer with a SIF, or pyxis with an image for enroot.
 
-    `binds` as the runtime has them (SOURCE[:PLACE[:ro]]), `words` more options for Apptainer.
+    `binds` are SOURCE[:PLACE[:ro]], `words` more options for Apptainer.
     """
 
     image: str
@@ -99,7 +97,7 @@ class EnvVariable(msgspec.Struct, frozen=True):
 
 
 class JobScript(msgspec.Struct, frozen=True, kw_only=True):
-    """What the templates take."""
+    """The values of the templates."""
 
     target: str
     digest: Digest
@@ -116,7 +114,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
     scratch: str = ""
     log: str = LOG
     shared: int = 0
-    clients: bool = False  # whether its Ray would serve clients, on a port that all jobs share
+    clients: bool = False  # whether its Ray would serve clients, on a port shared by all jobs
 
     @property
     def title(self) -> str:
@@ -128,7 +126,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
             ScriptKind.RAY: f"a command on a Ray cluster of {several}",
             ScriptKind.TRL_SERVER: f"TRL with its vLLM server on one node, trainers on {nodes - 1}",
             ScriptKind.VERL: f"verl on a Ray cluster of {several}",
-            ScriptKind.CHECK: f"what {several} would give a job, tried in two minutes",
+            ScriptKind.CHECK: f"a check of {several} in two minutes",
         }[self.job]
 
     @property
@@ -138,29 +136,29 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prefix(self) -> str:
-        """What stands before their names outside the image."""
+        """The prefix of their names outside the image."""
         return SET_PREFIX if self.container.pyxis else "APPTAINERENV_"
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """Variables that Apptainer sets in the image, unless `--env` says something of them."""
+        """Variables that Apptainer sets in the image, except those of `--env`."""
         values = {"PYTHONNOUSERSITE": "1", "TMPDIR": "/tmp"}  # noqa: S108  # the image's
         values |= {"LIBRARY_PATH": "/.singularity.d/libs"} if self.allocation.gpus else {}
         return tuple(f"{name}={value}" for name, value in values.items() if name not in self.given)
 
     @property
     def wait(self) -> int:
-        """Seconds that what the command needs has to start."""
+        """Seconds for the start of the server or Ray."""
         return SERVER_WAIT if self.job is ScriptKind.TRL_SERVER else RAY_WAIT
 
     @property
     def warning(self) -> int:
-        """Seconds before the end at which the script is told of it."""
+        """Seconds before the end at which Slurm signals the script."""
         return CHECK_WARNING if self.job is ScriptKind.CHECK else WARNING
 
     @property
     def launched(self) -> tuple[str, ...]:
-        """The command as accelerate has it: a script or --module, since it starts Python itself."""
+        """The command for accelerate, which starts Python itself: a script or --module."""
         match self.command:
             case (program, "-m", *module) if re.fullmatch(PYTHON, program):
                 return ("--module", *module)
@@ -170,7 +168,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def processes(self) -> int:
-        """How many processes train."""
+        """The number of training processes."""
         return max(self.allocation.gpus, 1) * (self.allocation.nodes - 1)
 
 
@@ -182,14 +180,19 @@ def script(
     container: Container,
     **more: object,
 ) -> JobScript:
-    """The script of `job` in the image of `lock`; InputError with all that cannot be done."""
+    """The script of `job` in the image of `lock`; InputError with all that is wrong.
+
+    A check has a time limit of its own unless `allocation` has one.
+    """
+    if job is ScriptKind.CHECK and not allocation.time:
+        allocation = msgspec.structs.replace(allocation, time=CHECK_TIME)
     made = JobScript(
         target=lock.target,
         digest=digest,
         cache=lock.settings.cache,
         name=f"{lock.target}-{job}",
         job=job,
-        allocation=_timed(allocation, job),
+        allocation=allocation,
         container=container,
         clients=all("grpcio" in resolution.versions for resolution in lock.arch.values()),
         **more,  # type: ignore[arg-type]  # fields of JobScript, checked by its callers' types
@@ -202,6 +205,8 @@ def script(
 
 def text(made: JobScript, images: Path | None) -> str:
     """The text of the script."""
+    from imgbuild.render import templates  # slow to load
+
     name = "ray-job" if made.job is ScriptKind.RAY else made.job.value
     return templates.render(f"slurm/{name}.j2", made, images=images)
 
@@ -215,23 +220,16 @@ def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str,
         raise InputError(message, hint="write --env NAME=VALUE, or --env NAME to pass it on")
     wrong = [name for name, _, _ in pairs if re.fullmatch(READ_ONLY, name)]
     if wrong:
-        message = f"--env {wrong[0]}: the shell, Slurm or the job script sets it, and nobody else"
-        raise InputError(message, hint="leave it out, or take another name")
+        message = f"--env {wrong[0]}: only the shell, Slurm or the job script can set it"
+        raise InputError(message, hint="leave it out, or use another name")
     return (
         tuple(EnvVariable(name, value) for name, sign, value in pairs if sign),
         tuple(name for name, sign, _ in pairs if not sign),
     )
 
 
-def _timed(allocation: Allocation, job: ScriptKind) -> Allocation:
-    """A check has a time of its own unless it is given another."""
-    if job is ScriptKind.CHECK and not allocation.time:
-        return msgspec.structs.replace(allocation, time=CHECK_TIME)
-    return allocation
-
-
 def _fits(made: JobScript, lock: Lock) -> list[str]:
-    """What the job needs and is not given, or what the image lacks for it."""
+    """What the request or the image lacks for the job."""
     job, asked = made.job, made.allocation
     versions = [resolution.versions for resolution in lock.arch.values()]
     needed = {
@@ -246,11 +244,11 @@ def _fits(made: JobScript, lock: Lock) -> list[str]:
     ]
     if job is ScriptKind.TRL_SERVER and not wrong:
         old = [each["trl"] for each in versions if Version(each["trl"]) < OLDEST_SERVER]
-        wrong += [f"--job {job}: trl {old[0]} has no server; 0.16 is the first"] if old else []
+        wrong += [f"--job {job}: trl {old[0]} has no server; needs 0.16 or newer"] if old else []
     if job is not ScriptKind.CHECK and not made.command:
-        wrong.append(f"--job {job}: what is to run stands behind --, as in: -- python train.py")
+        wrong.append(f"--job {job}: no command; add it after --, as in: -- python train.py")
     if job is ScriptKind.SINGLE and asked.nodes != 1:
-        wrong.append(f"--job single with --nodes {asked.nodes}: one node; for several: --job ray")
+        wrong.append(f"--job single runs on one node, not {asked.nodes}; for several: --job ray")
     if job is ScriptKind.TRL_SERVER and asked.nodes < 2:
         wrong.append(f"--job {job} needs --nodes 2 or more: one for the server, others to train")
     if (
@@ -266,19 +264,19 @@ def _fits(made: JobScript, lock: Lock) -> list[str]:
     if job in (ScriptKind.RAY, ScriptKind.VERL) and "RAY_ADDRESS" in made.given:
         wrong.append(f"--env RAY_ADDRESS: --job {job} sets it, to the Ray that it starts")
     if made.container.pyxis and made.container.words:
-        wrong.append("--apptainer does not go with --pyxis")
+        wrong.append("--apptainer and --pyxis cannot be combined")
     return wrong
 
 
 def _launches(words: tuple[str, ...]) -> bool:
-    """Whether what stood behind `python` is a script or a module."""
+    """Whether the word after `python` is a script or a module."""
     return bool(words) and (words[0] == "--module" or not words[0].startswith("-"))
 
 
 def _places(made: JobScript) -> list[str]:
-    """What is wrong with the values that Slurm or a container's runtime reads."""
+    """Errors in the values that Slurm or the container runtime reads."""
     wrong = words(made.allocation, log=made.job is ScriptKind.CHECK)
-    # enroot divides a list of mounts by white space, too.
+    # enroot also splits a list of mounts at white space.
     sign = r"[^,:\s\0]" if made.container.pyxis else r"[^,:\n\0]"
     without = "commas, colons and spaces" if made.container.pyxis else "commas and colons"
     paths = {"--stage": made.stage, "--scratch": (made.scratch,) if made.scratch else ()}
@@ -296,7 +294,7 @@ def _places(made: JobScript) -> list[str]:
 
 
 def words(asked: Allocation, *, log: bool) -> list[str]:
-    """What is wrong with the values that are for sbatch; with `log` imgbuild reads the job's."""
+    """Errors in the values for sbatch; with `log` the job's log has a fixed place."""
     forms = {
         "--time": (asked.time, TIME, "minutes, H:MM:SS or D-HH"),
         "--mem": (asked.memory, MEMORY, "a number with K, M, G or T"),
@@ -316,7 +314,7 @@ def words(asked: Allocation, *, log: bool) -> list[str]:
             if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
         ]
         + [
-            f"--sbatch {word!r}: the script sets it, and relies on it"
+            f"--sbatch {word!r}: the script sets it"
             for word in asked.more
             if re.fullmatch(f"({OURS}{f'|{LOGS}' if log else ''})(=.*)?", word)
         ]

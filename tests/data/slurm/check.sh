@@ -1,5 +1,5 @@
 #!/bin/bash
-# small: what 2 nodes would give a job, tried in two minutes.
+# small: a check of 2 nodes in two minutes.
 #
 # Made by `imgbuild slurm small` for the image
 # sha256:1111111111111111111111111111111111111111111111111111111111111111;

@@ -31,6 +31,11 @@ fail() { echo "$SLURM_JOB_NAME: $*" >&2; exit 1; }
 for limit in n u l; do ulimit -S -"$limit" "$(ulimit -H -"$limit")" 2>/dev/null || true; done
 ulimit -S -c 0  # a core of a training process would fill the disk
 
+# What --env named is for the image alone: under a name of its own it changes nothing of this shell,
+# of srun, or of the host's programs, and nothing here changes it.
+export APPTAINERENV_WORD='it'"'"'s'
+[ -z "${TOKEN+set}" ] || export APPTAINERENV_TOKEN="${TOKEN}"
+
 export image=/images/small.sif
 [ -e "$image" ] || fail "$image is not there: imgbuild build small --format sif"
 
@@ -160,6 +165,7 @@ enter=()
 in_image() {
   for name in $(compgen -e); do
     case $name in
+      WORD) ;;  # --env has said what it is
       HF_* | HUGGING_FACE_* | WANDB_* | MLFLOW_* | NCCL_* | GLOO_* | UCX_* | FI_* | TORCH_* | PYTORCH_* | \
         VLLM_* | RAY_* | TRITON_* | OMP_* | MKL_* | OPENBLAS_* | CUDA_VISIBLE_DEVICES | SLURM_* | \
         SLURMD_NODENAME | http_proxy | https_proxy | no_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY)

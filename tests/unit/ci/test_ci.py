@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.ci import choosing, jobs, running, settings
-from imgbuild.ci.choosing import JobPlan, JobQuery, TaggedImage
+from imgbuild.ci import choosing, jobs, published, settings, steps
+from imgbuild.ci.choosing import JobPlan, JobQuery
+from imgbuild.ci.published import TaggedImage
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.matrix.load import load
 from imgbuild.matrix.select import select
@@ -83,8 +84,7 @@ def test_every_architecture_is_proven_and_one_job_pushes(sample):
 def test_a_sif_comes_after_the_tags_of_each_architecture(sample):
     made = jobs.jobs(UNLOCKED, BOTH, None, told(sample, RUNNERS + "sif: true\n"))
     assert [job.id for job in made.sif] == [f"{UNLOCKED}@x86_64-sif", f"{UNLOCKED}@arm64-sif"]
-    assert {job.needs for job in made.sif} == {(f"{UNLOCKED}@publish",)}
-    command = running.command(way(sample), made.sif[1], "sif")
+    command = steps.command(way(sample), made.sif[1], "sif")
     assert command[:6] == ("push", UNLOCKED, "registry.example/rl", "--sif", "--arch", "arm64")
 
 
@@ -92,13 +92,13 @@ def test_machines_fit_or_the_job_is_refused(sample):
     made = of(sample, again=True)
     assert [job.runner for job in made.all] == [("a",), ("b",), ("g",), ("a",)]
     small = RUNNERS.replace("disk: 10", "disk: 1")
-    with pytest.raises(InputError, match=r"wants a machine of x86_64 with \d+ GB"):
+    with pytest.raises(InputError, match=r"needs a machine of x86_64 with \d+ GB"):
         of(sample, small)
 
 
 def test_a_gpu_tier_needs_a_machine_that_has_one(sample):
     without = "".join(f"{line}\n" for line in RUNNERS.splitlines() if "gpus" not in line)
-    with pytest.raises(InputError, match="must pass tier gpu, and no machine with enough GPUs"):
+    with pytest.raises(InputError, match=r"tier gpu; ci\.yaml has no machine with enough GPUs"):
         of(sample, without)
     assert of(sample, without, gate="gate: [static]\n").gpu == ()
 
@@ -146,14 +146,16 @@ def test_a_sif_that_a_published_target_lacks_is_made_in_a_later_night(sample):
 def test_the_gate_of_a_sif_opens_for_what_is_published(place, tmp_path):
     """On a machine without the results of the night that published it."""
     made = jobs.jobs(TARGET, (Arch.X86_64,), place.sample.seal, told(place.sample, "sif: true\n"))
-    known = {job.id: job for job in made.all}
     here = way(place.sample, results=tmp_path / "none", registry=str(place.repository))
-    [sif], [publish] = made.sif, made.publish
-    status, said = running._here(running._gate, here, sif, known)
-    assert (status, "has to wait" in said.error) == (WorkFailed.exit_code, True)
+    known = here.jobs_of(made)
+    sif, publish = known[made.sif[0].id], known[made.publish[0].id]
+    with pytest.raises(WorkFailed, match="has to wait") as raised:
+        steps.check(here, sif, "gate", known)
+    assert f"imgbuild ci run {TARGET}@publish " in str(raised.value.hint)
     place.push()
-    assert running._here(running._gate, here, sif, known)[0] == 0
-    assert running._here(running._gate, here, publish, known)[0] == WorkFailed.exit_code
+    steps.check(here, sif, "gate", known)
+    with pytest.raises(WorkFailed, match="has to wait"):
+        steps.check(here, publish, "gate", known)
 
 
 def test_a_target_that_lacks_a_gpu_machine_alone_has_jobs_under_review():
@@ -193,7 +195,7 @@ def test_tags_say_what_is_published(place, tmp_path):
     done = place.push()
     selected = select(load(place.sample.matrix), [], everything=True, arches=[])
     client = place.work().client
-    assert choosing.published(client, place.repository, selected) == {
+    assert published.read(client, place.repository, selected) == {
         TARGET: TaggedImage(digest=done.digest)
     }
     file = tmp_path / "x.sif"
@@ -204,7 +206,7 @@ def test_tags_say_what_is_published(place, tmp_path):
         digest=digest_of(b"a SIF"), size=5, image=image,
     )  # fmt: skip
     pushing.push(client, place.repository, sif)
-    assert choosing.published(client, place.repository, selected, sifs=True) == {
+    assert published.read(client, place.repository, selected, sifs=True) == {
         TARGET: TaggedImage(digest=done.digest, sifs={Arch.X86_64: image})
     }
 
@@ -215,5 +217,5 @@ def test_a_registry_that_does_not_say_has_nothing_published(place, capsys):
     place.registry.auth, place.registry.login = "basic", ("me", "secret")
     selected = select(load(place.sample.matrix), [], everything=True, arches=[])
     client = Client(first_wait=0.001, attempts=1, origin=True, reporter=console)
-    assert choosing.published(client, place.repository, selected) == {}
-    assert "does not say what it has (401)" in " ".join(capsys.readouterr().err.split())
+    assert published.read(client, place.repository, selected) == {}
+    assert "answers 401, so it counts as empty" in " ".join(capsys.readouterr().err.split())

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from imgbuild import codec
-from imgbuild.ci import report, results, running
+from imgbuild.ci import report, results
 from imgbuild.ci.choosing import JobPlan, SkippedTarget
 from imgbuild.ci.results import StepResult
 from imgbuild.errors import InputError
@@ -61,7 +61,7 @@ def test_who_waits_in_vain_is_not_the_first_that_failed(sample, tmp_path):
 
 def test_a_report_is_read_by_people_and_issues(sample, tmp_path):
     made = of(sample)
-    line = running.repeat(way(sample), made.image[0], alone=True)
+    line = way(sample).repeat(made.image[0], alone=True)
     said = {
         "outcome": "failed",
         "repeat": line,
@@ -75,12 +75,12 @@ def test_a_report_is_read_by_people_and_issues(sample, tmp_path):
     )
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
     found = report.overview(tmp_path, JobPlan(targets=(made,), passed=(done, gone)))
-    assert [one.target for one in found.bad] == [TARGET]
+    assert [one.target for one in found.wrong(strict=False)] == [TARGET]
     assert [one.target for one in found.wrong(strict=True)] == [TARGET, "third"]
     text = report.markdown(found)
     assert f"| {TARGET} | ❌ failed | `{TARGET}@x86_64` audit | one \\| two three |" in text
     assert "| other | ✅ published |" in text
-    issue = report.issue(found.bad[0])
+    issue = report.issue(found.wrong(strict=False)[0])
     assert "exit status 4" in issue
     assert "    one | two\n    three" in issue
     assert f"    imgbuild ci run {TARGET}@x86_64 --no-push" in issue
@@ -95,7 +95,7 @@ def test_who_is_told_of_an_unfinished_target_has_the_line_of_its_first_open_job(
     passed(tmp_path, image)
     found = report.verdict(tmp_path, made, published=True)
     assert (found.job, found.repeat) == (gpu.id, "")  # never begun: nobody says where it lies
-    line = running.repeat(way(sample), gpu)
+    line = way(sample).repeat(gpu)
     results.begin(tmp_path, gpu, line)
     found = report.verdict(tmp_path, made, published=True)
     assert (found.outcome, found.job, found.repeat) == ("unfinished", gpu.id, line)
@@ -182,7 +182,7 @@ def test_the_line_that_a_gate_hints_at_runs(sample, command):
     _, _, line = result.hint.partition("run it first: imgbuild ")
     again = command(*shlex.split(line))
     assert (again.status, again.stdout.strip()) == (0, f"{gpu.id} passed"), again.stderr
-    assert "--no-push" not in running.repeat(way(sample), made.publish[0], alone=True)
+    assert "--no-push" not in way(sample).repeat(made.publish[0], alone=True)
 
 
 def test_a_report_is_of_the_last_night_or_of_what_is_asked(sample, command):

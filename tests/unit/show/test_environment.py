@@ -225,7 +225,7 @@ def test_job_scripts_pass_on_and_unset_what_the_table_says() -> None:
     assert patterns <= told("slurm").keys()
     said = {row.value: set(row.names) for row in stage.rows() if row.by == "slurm"}
     assert said["as where sbatch runs"] == patterns
-    (pyxis,) = [path for path in SCRIPTS if path.stem == "pyxis"]
+    (pyxis,) = [path for path in SCRIPTS if path.stem == "ray-pyxis"]
     (unset,) = re.findall(r"for name in ([A-Z_ ]+); do unset", pyxis.read_text("utf-8"))
     assert said["unset"] == set(unset.split())
 
@@ -234,7 +234,7 @@ def test_job_scripts_for_ray_alone_speak_of_ray() -> None:
     for script in SCRIPTS:
         names = {name for name, _ in set_by(script)}
         rays = {name for name, row in told("slurm").items() if row.packages == ("ray",)}
-        assert bool(rays & names) == (script.stem in ("ray", "verl", "pyxis"))
+        assert bool(rays & names) == (script.stem in ("verl", "ray-pyxis"))
 
 
 def test_smoke_tests_set_what_the_table_says() -> None:

@@ -6,11 +6,11 @@ import json
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from imgbuild import codec
 from imgbuild.errors import WorkFailed
+from imgbuild.project import Project
 from imgbuild.render import templates
 from imgbuild.slurm import array, commands
 from imgbuild.slurm.array import ArrayTask, JobArray, Task, TaskState
@@ -99,17 +99,16 @@ def test_an_order_without_a_number_is_looked_for_by_name(tmp_path, monkeypatch):
     assert found.order.job == "42"
 
 
-def test_done_queued_and_to_be_asked_again(tmp_path, monkeypatch):
+def test_done_and_queued_tasks_and_no_failed_ones(tmp_path, monkeypatch):
     made = order(tmp_path, "1", ONE, TWO, THREE)
     say(made, 0, 0)
     say(made, 1, None)
     say(made, 2, 1)
     followed = [ArrayTask(order=made, number=number) for number in range(3)]
     monkeypatch.setattr(commands, "states", lambda _: {("7", 1): "RUNNING", ("7", 2): "FAILED"})
-    done, live, again = array.sort(followed)
-    assert (targets(done), targets(live), targets(again)) == (["one"], ["two"], ["three"])
+    done, live = array.sort(followed)
+    assert (targets(done), targets(live)) == (["one"], ["two"])
     assert done[0].good
-    assert done[0].kept
 
 
 def test_a_task_that_is_being_ended_is_asked_again(tmp_path, monkeypatch):
@@ -118,8 +117,8 @@ def test_a_task_that_is_being_ended_is_asked_again(tmp_path, monkeypatch):
     say(made, 1, 0)
     followed = [ArrayTask(order=made, number=number) for number in range(2)]
     monkeypatch.setattr(commands, "states", lambda tasks: dict.fromkeys(tasks, "COMPLETING"))
-    done, live, again = array.sort(followed)
-    assert (targets(done), targets(live), targets(again)) == (["two"], [], ["one"])
+    done, live = array.sort(followed)
+    assert (targets(done), targets(live)) == (["two"], [])
 
 
 def test_a_slurm_that_does_not_answer_is_asked_again(tmp_path, monkeypatch, capsys):
@@ -151,7 +150,7 @@ def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeyp
     monkeypatch.setattr(time, "sleep", waited.append)
     with pytest.raises(WorkFailed, match="Unable to contact") as caught:
         array.follow([ArrayTask(order=made, number=0)])
-    assert caught.value.hint == array.LATER
+    assert caught.value.hint == commands.LATER
     assert sum(waited) >= commands.SILENCE - commands.LONGEST_PAUSE
 
 
@@ -178,8 +177,9 @@ def test_tasks_get_the_environment_that_knows_the_cache_unless_told_otherwise(
         return "7"
 
     monkeypatch.setattr(commands, "submit", taken)
-    made = msgspec.structs.replace(order(tmp_path, "1", ONE), options=own)
-    array.submit(msgspec.structs.replace(made, folder=str(tmp_path / "new")), tmp_path)
+    array.start(
+        Project(matrix=tmp_path / "matrix.yaml"), tmp_path, "build", COMMAND, [ONE], own, name="x"
+    )
     assert ("--export=ALL" in told) is (not own)
 
 

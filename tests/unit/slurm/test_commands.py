@@ -48,14 +48,14 @@ KINDS: dict[str, tuple[ScriptKind, dict[str, Any]]] = {
         ScriptKind.SINGLE,
         {"allocation": with_(nodes=1, gpus=1), "stage": ("/models/my model",)},
     ),
-    "ray": (
-        ScriptKind.RAY,
-        {"environment": (jobs.EnvVariable("WORD", "it's"),), "passed": ("TOKEN",)},
+    "verl": (
+        ScriptKind.VERL,
+        {"environment": (jobs.EnvVariable("WORD", "it's"),), "passed": ("TOKEN",),
+         "scratch": "/local"},
     ),
-    "verl": (ScriptKind.VERL, {"scratch": "/local"}),
     "trl-server": (ScriptKind.TRL_SERVER, {"model": "Qwen/Qwen3-8B", "allocation": with_(nodes=3)}),
     "check": (ScriptKind.CHECK, {"allocation": with_(time=""), "command": ()}),
-    "pyxis": (
+    "ray-pyxis": (
         ScriptKind.RAY,
         {"container": Container(image="reg#rl:small", pyxis=True, binds=("/data",)),
          "stage": ("/models",), "environment": (jobs.EnvVariable("WORD", "it's"),),
@@ -190,8 +190,8 @@ def test_without_a_gpu_no_driver_is_asked_for():
 @pytest.mark.parametrize(
     ("job", "changes", "words"),
     [
-        (ScriptKind.SINGLE, {}, "--job single with --nodes 2: one node; for several: --job ray"),
-        (ScriptKind.RAY, {"command": ()}, "--job ray: what is to run stands behind --"),
+        (ScriptKind.SINGLE, {}, "--job single runs on one node, not 2; for several: --job ray"),
+        (ScriptKind.RAY, {"command": ()}, "--job ray: no command; add it after --"),
         (ScriptKind.VERL, {"allocation": with_(gpus=0)}, "--job verl needs GPUs"),
         (ScriptKind.TRL_SERVER, {}, "--served-model and --job trl-server"),
         (ScriptKind.RAY, {"model": "x"}, "--served-model and --job trl-server"),
@@ -245,7 +245,7 @@ def test_without_a_gpu_no_driver_is_asked_for():
         (
             ScriptKind.RAY,
             {"container": Container(image="x", pyxis=True, words=("--nvccli",))},
-            "--apptainer does not go with --pyxis",
+            "--apptainer and --pyxis cannot be combined",
         ),
     ],
 )
@@ -282,7 +282,7 @@ def test_variables_are_set_or_passed_on():
     with pytest.raises(InputError, match="not a variable name"):
         jobs.variables(["1A=b"])
     for word in ("UID=5", "SHELLOPTS", "SLURM_JOB_ID=1", "IMGBUILD_ENV_A=b"):
-        with pytest.raises(InputError, match="and nobody else"):
+        with pytest.raises(InputError, match="only the shell, Slurm or the job script"):
             jobs.variables([word])
 
 
