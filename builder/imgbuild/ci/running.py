@@ -122,7 +122,7 @@ def repeat(way: RunContext, job: CiJob, *, alone: bool = False) -> str:
     words = ["imgbuild", "ci", "run", job.id]
     if way.project.matrix.resolve() != Path.cwd() / MATRIX:
         words += ["--matrix", str(way.project.matrix)]
-    if way.results.resolve() != (way.project.root / "build/ci").resolve():
+    if way.results.resolve() != (way.project.work / "build/ci").resolve():
         words += ["--results", str(way.results.resolve())]
     if not way.registry or (alone and "gate" not in job.steps):
         words += ["--no-push"]

@@ -180,7 +180,7 @@ def jobs_of(way: RunContext, matrix: Path | None, job: str) -> JobList:
 
 def folder(matrix: Path | None, results: Path | None) -> Path:
     """The folder of results."""
-    return results or _session(matrix).project.root / "build" / "ci"
+    return results or _session(matrix).project.work / "build" / "ci"
 
 
 def record(matrix: Path | None, results: Path | None, found: JobPlan) -> None:

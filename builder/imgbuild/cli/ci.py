@@ -238,7 +238,10 @@ def report(
     from imgbuild import codec
     from imgbuild.ci import report as reports
     from imgbuild.ci.choosing import JobPlan, JobQuery
+    from imgbuild.pipeline.opened import open_project
 
+    if record:
+        open_project(matrix).require_writable("imgbuild ci report --record")
     last = _ci_options.folder(matrix, results) / _ci_options.JOBS
     if jobs_file is None and last.exists() and not (registry or arch or gate or no_gpu):
         console.info(f"jobs of the last nightly run: {last}")

@@ -63,6 +63,8 @@ def nightly(
     from imgbuild.ci.choosing import JobQuery
 
     way = _ci_options.way(how, no_push=False)
+    if record:
+        way.project.require_writable("imgbuild ci nightly --record")
     chosen = _ci_options.chosen(
         [*(names or []), *(target or [])], how.matrix, how.gate or [],
         JobQuery(arches=way.arches, labels=False),

@@ -170,7 +170,7 @@ def start(
             verb=verb,
             name=f"{name}-{mark}",
             folder=str(folder),
-            root=str(project.root),
+            root=str(project.work),
             command=tuple(command),
             options=tuple(options),
             tasks=tuple(tasks),
