@@ -157,6 +157,8 @@ def test_no_registry_is_named():
     pattern = re.compile("|".join(re.escape(host) for host in REGISTRIES))
     named: list[str] = []
     for path in tracked():
+        if path.is_symlink():
+            continue  # what it links to is tracked under its own name
         text = path.read_bytes().decode(errors="replace")
         found = {match.group() for match in pattern.finditer(text)}
         if _name(path) in ("matrix.yaml", "tool/matrix.yaml"):

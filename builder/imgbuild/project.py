@@ -1,7 +1,12 @@
-"""The paths of a project: `matrix.yaml`, the folder `images` next to it, and the outputs."""
+"""The paths of a project: `matrix.yaml`, the folder `images` next to it, and the outputs.
+
+imgbuild's own matrix, locks and test records are installed with it as data, the catalogue. It is
+used where there is no other matrix, and is never written to.
+"""
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 
 import msgspec
@@ -9,12 +14,18 @@ import msgspec
 from imgbuild.errors import InputError
 
 MATRIX = "matrix.yaml"
+CATALOGUE = Path(str(resources.files("imgbuild").joinpath("data", "catalogue")))
+OWN_PROJECT = (
+    "start a project of your own: imgbuild init --extends TARGET; or work in a clone of the"
+    " repository of imgbuild"
+)
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with a `matrix.yaml`."""
+    """A folder with a `matrix.yaml`; `writable` is false for the catalogue."""
 
     matrix: Path
+    writable: bool = True
 
     @property
     def root(self) -> Path:
@@ -26,29 +37,47 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         """The folder of locks, digests and test records."""
         return self.root / "images"
 
+    @property
+    def work(self) -> Path:
+        """The folder for outputs: that of the matrix; for the catalogue the current folder."""
+        return self.root if self.writable else Path.cwd()
+
     def output(self, target: str) -> Path:
         """The default folder for the OCI layout of `target`."""
-        return self.root / "build" / target
+        return self.work / "build" / target
 
     def sealed(self) -> tuple[str, ...]:
         """The targets that have a lock."""
         return tuple(sorted(path.parent.name for path in self.images.glob("*/lock.json")))
 
+    def require_writable(self, command: str, *, hint: str = OWN_PROJECT) -> None:
+        """InputError if `command` would write to the catalogue."""
+        if not self.writable:
+            message = f"{command}: no {MATRIX} in {Path.cwd()} or any parent folder, and the"
+            message = f"{message} catalogue that comes with imgbuild is read-only"
+            raise InputError(message, hint=hint)
+
+
+def catalogue() -> Project:
+    """The catalogue that comes with imgbuild."""
+    return Project(matrix=CATALOGUE / MATRIX, writable=False)
+
 
 def find(named: Path | None) -> Project:
-    """The project of the matrix at `named`, or of the first one in this folder or its parents.
+    """The project of the matrix at `named`, else the first one in this folder or its parents.
 
-    InputError if there is none.
+    The catalogue if there is none; InputError if `named` does not exist.
     """
     if named is not None:
         path = named / MATRIX if named.is_dir() else named
         if not path.is_file():
             message = f"{path}: no such file"
             raise InputError(message, hint="pass the path of a matrix.yaml with --matrix FILE")
+        if path.absolute() == CATALOGUE / MATRIX:  # as processes that imgbuild starts name it
+            return catalogue()
         return Project(matrix=path.resolve())
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / MATRIX).is_file():
             return Project(matrix=folder / MATRIX)
-    message = f"no {MATRIX} in {here} or any parent folder"
-    raise InputError(message, hint="run it in a project, or pass --matrix FILE")
+    return catalogue()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from imgbuild import project
 from imgbuild.errors import InputError
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_nearest_matrix_above_is_found(tmp_path, monkeypatch):
@@ -24,12 +28,28 @@ def test_a_folder_or_a_file_can_be_named(tmp_path):
     assert project.find(tmp_path) == project.find(path)
 
 
-def test_none_found_says_where_it_looked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=str(tmp_path)):
-        project.find(None)
+def test_a_matrix_that_is_named_must_exist(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         project.find(tmp_path / "absent.yaml")
+
+
+def test_without_a_matrix_the_catalogue_is_used_read_only(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = project.find(None)
+    assert found == project.find(found.matrix) == project.catalogue()
+    assert found.matrix.read_bytes() == (ROOT / "matrix.yaml").read_bytes()
+    assert found.sealed() == project.find(ROOT).sealed()
+    assert found.output("x") == tmp_path / "build" / "x"
+    with pytest.raises(InputError, match=str(tmp_path)) as caught:
+        found.require_writable("imgbuild lock")
+    assert "imgbuild init --extends" in str(caught.value.hint)
+
+
+def test_a_checkout_is_no_catalogue_though_its_files_are_linked_from_there():
+    found = project.find(ROOT)
+    assert found.writable
+    assert found.matrix.samefile(project.catalogue().matrix)
+    found.require_writable("imgbuild lock")
 
 
 def test_locked_targets_are_listed(tmp_path):

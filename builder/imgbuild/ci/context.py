@@ -97,7 +97,7 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
         words = ["imgbuild", "ci", "run", job.id]
         if self.project.matrix.resolve() != Path.cwd() / MATRIX:
             words += ["--matrix", str(self.project.matrix)]
-        if self.results.resolve() != (self.project.root / "build/ci").resolve():
+        if self.results.resolve() != (self.project.work / "build/ci").resolve():
             words += ["--results", str(self.results.resolve())]
         if not self.registry or (alone and "gate" not in job.steps):
             words += ["--no-push"]

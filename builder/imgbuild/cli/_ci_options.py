@@ -187,7 +187,7 @@ def jobs_of(way: RunContext, matrix: Path | None, job: str) -> TargetJobs:
 
 def folder(project: Project, results: Path | None) -> Path:
     """The folder of results."""
-    return results or project.root / "build" / "ci"
+    return results or project.work / "build" / "ci"
 
 
 def finish(

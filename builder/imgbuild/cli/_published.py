@@ -32,12 +32,12 @@ def client(
 
 def lock(targets: list[str] | None, file: str | None, matrix: Path | None) -> ExpectedLock | None:
     """The lock that the image is compared with; None if none was named."""
-    from imgbuild import project
+    from imgbuild.pipeline.opened import open_project
     from imgbuild.verify import expected_lock
 
     if len(targets or []) + (file is not None) > 1:
         message = "only one --target or --lock can be given"
         raise InputError(message, hint="name one lock")
     if targets:
-        return expected_lock.of_project(project.find(matrix), targets[0])
+        return expected_lock.of_project(open_project(matrix), targets[0])
     return expected_lock.of_folder(Path(file)) if file is not None else None

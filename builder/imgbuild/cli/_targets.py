@@ -41,7 +41,8 @@ MatrixFile = Annotated[
     Path | None,
     option(
         "--matrix",
-        "The matrix. Default: the nearest matrix.yaml in this folder or above.",
+        "The matrix. Default: the nearest matrix.yaml in this folder or above, else the catalogue"
+        " that comes with imgbuild.",
         metavar="FILE",
         panel=SELECT,
     ),
@@ -67,9 +68,9 @@ class Targets(Group, frozen=True, kw_only=True):
 
     def project(self) -> Project:
         """The project of the matrix."""
-        from imgbuild.project import find
+        from imgbuild.pipeline.opened import open_project
 
-        return find(self.matrix)
+        return open_project(self.matrix)
 
     def session(self, options: Options | None = None) -> Session:
         """The matrix, read and checked, and how work is done."""
@@ -151,9 +152,9 @@ class OneTarget(Group, frozen=True, kw_only=True):
 
     def project(self) -> Project:
         """The project of the matrix."""
-        from imgbuild.project import find
+        from imgbuild.pipeline.opened import open_project
 
-        return find(self.matrix)
+        return open_project(self.matrix)
 
     def session(self) -> Session:
         """The matrix, read and checked."""

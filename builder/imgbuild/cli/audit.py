@@ -223,17 +223,14 @@ def _audit_pins(
 
 
 def glibc_of(python: str, matrix: Path | None) -> str:
-    """The glibc of the matrix's base that has this Python; any where there is no matrix."""
+    """The glibc of the matrix's base that has this Python; any if there is no project."""
     from imgbuild import project
     from imgbuild.audit.packages.pinned import ANY_GLIBC
     from imgbuild.lock.published import load
     from imgbuild.resolve import request
 
-    try:
-        found = project.find(matrix)
-    except InputError:
-        if matrix is not None:
-            raise
+    found = project.find(matrix)
+    if not found.writable:
         return ANY_GLIBC
     read = load(found.matrix)
     ask = request.ResolveRequest(requests=(), arches=(), python=python)

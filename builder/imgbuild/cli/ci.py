@@ -236,9 +236,11 @@ def report(
     from imgbuild import codec
     from imgbuild.ci import report as reports
     from imgbuild.ci.choosing import JobPlan, JobQuery
-    from imgbuild.project import find
+    from imgbuild.pipeline.opened import open_project
 
-    project = find(matrix)
+    project = open_project(matrix)
+    if record:
+        project.require_writable("imgbuild ci report --record")
     folder = _ci_options.folder(project, results)
     last = folder / _ci_options.JOBS
     if jobs_file is None and last.exists() and not (registry or arch or gate or no_gpu):

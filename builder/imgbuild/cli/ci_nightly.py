@@ -59,6 +59,8 @@ def nightly(
     from imgbuild.ci.choosing import JobQuery
 
     way = _ci_options.way(how, no_push=False)
+    if record:
+        way.project.require_writable("imgbuild ci nightly --record")
     if on is Where.SLURM:
         way = msgspec.structs.replace(way, slurm=_allocation.requested(request).options)
     chosen = _ci_options.chosen(

@@ -1,7 +1,8 @@
-"""`imgbuild init`: start a repository of your own from a published target."""
+"""`imgbuild init`: start a project of your own from a published target."""
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from imgbuild.cli._output import answer
 from imgbuild.cli._verb import SELECT, option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
+from imgbuild.values import Arch
 
 ADD = "Additions"
 MATRIX = "matrix.yaml"
@@ -22,7 +24,8 @@ ExtendsOption = Annotated[
     str | None,
     option(
         "--extends",
-        "The published target to extend.",
+        "The published target to extend. Default: of the catalogue that comes with imgbuild, the"
+        " first one that passed the most tests on this machine's architecture.",
         metavar="TARGET",
         panel=SELECT,
         often=True,
@@ -30,7 +33,10 @@ ExtendsOption = Annotated[
 ]
 LockOption = Annotated[
     str | None,
-    LOCK("Here: a folder or URL with lock.json and digests.json, or a checkout of imgbuild."),
+    LOCK(
+        "Here: a folder or URL with lock.json and digests.json, or a checkout of imgbuild. Default:"
+        " the catalogue that comes with imgbuild."
+    ),
 ]
 ImageOption = Annotated[
     str,
@@ -84,23 +90,27 @@ def init(
     file: FileOption = None,
     refresh: RefreshOption = False,
 ) -> None:
-    """Start a repository that extends a published target.
+    """Start a project that extends a published target.
 
-    Writes matrix.yaml and published/TARGET/ into this folder, and replaces nothing. docs/extend.md
-    explains each step.
+    Writes matrix.yaml, its schema for editors, published/TARGET/ and .gitignore into this folder,
+    and replaces nothing. docs/extend.md explains each step.
 
     Examples:
 
-        imgbuild init my-image --extends cu124-vllm --lock ~/imgbuild --add wandb --system rsync
+        imgbuild init
+
+        imgbuild init my-image --extends cu124-vllm --add wandb --system rsync
+
+        imgbuild init my-image --extends team-image --lock https://example.org/images
 
         imgbuild init --refresh
     """
     if refresh:
         _refresh()
         return
-    if extends is None or lock is None:
-        message = "--extends and --lock are needed"
-        raise InputError(message, hint="imgbuild init my-image --extends cu124-vllm --lock PLACE")
+    if extends is None and lock is not None:
+        message = f"--lock {lock} needs --extends"
+        raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     from imgbuild.cache.download import Http
     from imgbuild.resolve import init, request
 
@@ -111,19 +121,38 @@ def init(
         system=tuple(system or ()),
         files=init.files_of(file or ()),
     )
+    if extends is None or lock is None:
+        extends, lock = _of_catalogue(extends), init.INSTALLED
     below = init.begin(path, wanted, extends=extends, place=lock, image=image, http=Http())
     console.info(f"{name} extends {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
     paths = [path, below.folder / "lock.json", below.folder / "digests.json"]
+    paths += init.write_beside(path.parent)
     answer({"wrote": paths}, [str(each) for each in paths])
 
 
-def _refresh() -> None:
+def _of_catalogue(extends: str | None) -> str:
+    """The target of the catalogue that is meant; NothingSelected if it has no such lock."""
     from imgbuild import project
-    from imgbuild.cache.download import Http
+    from imgbuild.lock.published import load
     from imgbuild.resolve import init
 
-    found = init.refresh(project.find(None).matrix, Http())
+    catalogue = project.catalogue()
+    if extends is None:
+        names = load(catalogue.matrix).targets
+        return init.recommended(catalogue, list(names), Arch.parse(platform.machine()))
+    init.require_target(catalogue, extends)
+    return extends
+
+
+def _refresh() -> None:
+    from imgbuild.cache.download import Http
+    from imgbuild.pipeline.opened import open_project
+    from imgbuild.resolve import init
+
+    project = open_project(None)
+    project.require_writable("imgbuild init --refresh")
+    found = init.refresh(project.matrix, Http())
     lines = [
         f"{item.target} {item.after}" if item.before == item.after
         else f"{item.target} {item.before or 'none'} -> {item.after}"

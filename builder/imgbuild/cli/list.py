@@ -90,6 +90,8 @@ def list_targets(
     project = selection.project()
     read = published.load(project.matrix)
     wanted = selection.named
+    if into is not None:
+        project.require_writable(f"imgbuild list --into {into}")
     if into is not None and (wanted or selection.arches or cuda or state):
         message = f"--into {into} writes all targets, and cannot be combined with a selection"
         raise InputError(message, hint="leave out names, --arch, --cuda and --state")

@@ -158,7 +158,7 @@ def _target(one: OneTarget, output: Path | None) -> tuple[Session, str, Lock, Pa
     session = one.session()
     target = one.pick(session)
     locked = lock.read_lock(session.project.images, target)
-    return session, target, locked, output or session.project.root / "wheels"
+    return session, target, locked, output or session.project.work / "wheels"
 
 
 def _finish(made: Packed, session: Session, out: Path) -> None:

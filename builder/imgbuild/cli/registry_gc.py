@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -114,13 +115,19 @@ def gc(
 
         imgbuild registry gc registry.example/rl/inputs --delete
     """
-    from imgbuild import project
+    from imgbuild.pipeline.opened import open_project
+    from imgbuild.project import MATRIX
     from imgbuild.publish import gc, gc_roots, scan
     from imgbuild.registry.client import Client
 
     refs = ref or ["HEAD"]
     _refuse(place, refs, delete=delete)
-    known = gc_roots.named(project.find(matrix), revisions, refs, strict=delete, reporter=console)
+    project = open_project(matrix)
+    if not project.writable:
+        message = f"no {MATRIX} in {Path.cwd()} or any parent folder: what to keep is not known"
+        hint = "run it in the git repository whose locks name the images, or pass --matrix FILE"
+        raise InputError(message, hint=hint)
+    known = gc_roots.named(project, revisions, refs, strict=delete, reporter=console)
     now = datetime.datetime.now(datetime.UTC).timestamp()
     since = None if older_than is None else int(now) - older_than
     policy = gc.KeepPolicy(keep_tags=tuple(keep_tags or ()), since=since)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -133,13 +134,13 @@ def use(
 
         imgbuild registry mirror use --off
     """
-    from imgbuild import codec, project
+    from imgbuild import codec
     from imgbuild.assemble import mirror
 
     if off == (place is not None):
         message = "a repository or --off is needed"
         raise InputError(message, hint="imgbuild registry mirror use HOST/REPOSITORY")
-    path = mirror.user_file() if user else project.find(matrix).root / mirror.FILE
+    path = mirror.user_file() if user else _project_file(matrix)
     if place is None:
         path.unlink(missing_ok=True)
         console.info(f"{path}: no mirror is set")
@@ -153,6 +154,16 @@ def use(
         f"{path}: inputs are taken from {repository}" + (", and only from there" * mirror_only)
     )
     answer(setting, [str(path)])
+
+
+def _project_file(matrix: Path | None) -> Path:
+    """The file of a project's setting; InputError if the project is the catalogue."""
+    from imgbuild.assemble import mirror
+    from imgbuild.pipeline.opened import open_project
+
+    found = open_project(matrix)
+    found.require_writable("imgbuild registry mirror use", hint="add --user: it is then your own")
+    return found.root / mirror.FILE
 
 
 @verb

@@ -82,6 +82,7 @@ def render(
         answer(current, [f"{name} is up to date" for name in current])
         return
     if form == "dockerfile" and output is None:
+        found.require_writable("imgbuild render", hint="add --output FOLDER")
         made = write.keep(found, read, [item.lock for item in chosen], console)
     else:
         made = write.render(found, read, [(item.lock, item.arches) for item in chosen], wish)

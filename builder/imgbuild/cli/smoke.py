@@ -152,7 +152,9 @@ def smoke(
         if selection.named or selection.everything:
             message = "--import and targets cannot be combined"
             raise InputError(message, hint="leave the targets out: the files name them")
-        _smoke_import.record(imports, selection.project())
+        project = selection.project()
+        project.require_writable("imgbuild smoke --import")
+        _smoke_import.record(imports, project)
         return
     _refuse(sif, layout, through, tier, model, case, arbitrary=arbitrary_user, record=record)
     through = Through.APPTAINER if sif is not None else through
@@ -249,6 +251,9 @@ def _smoke(
         message = "--record needs the project of the image, and --lock names a file alone"
         hint = "write the results with --json, and add them in the project with --import"
         raise InputError(message, hint=hint)
+    for image in images if options.record else ():
+        if image.project is not None:
+            image.project.require_writable("imgbuild smoke --record")
     store = Store.open()
     failed: dict[str, ImgbuildError] = {}
     lacking: list[SmokeRun] = []

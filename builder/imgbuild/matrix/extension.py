@@ -60,8 +60,8 @@ class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
     origin: Annotated[
         str,
         msgspec.Meta(
-            description="where that folder was copied from: an address or a path;"
-            " `imgbuild init --refresh` copies it again"
+            description="where that folder was copied from: an address, a path, or `catalogue`"
+            " (comes with imgbuild); `imgbuild init --refresh` copies it again"
         ),
     ] = ""
     image: Annotated[

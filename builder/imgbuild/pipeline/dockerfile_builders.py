@@ -73,11 +73,11 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
 
 def folder(project: Project, target: str, choice: BuilderChoice) -> Path:
     """Where the image of `target` goes unless the user says another place."""
-    place = project.root / "build" / choice.name / target
+    place = project.work / "build" / choice.name / target
     # Podman gives files their time as it writes them.
     if choice.dated or choice.name != "docker":
         return place
-    return project.root / "build" / "compare" / choice.name / target
+    return project.work / "build" / "compare" / choice.name / target
 
 
 def build_all(
@@ -250,9 +250,11 @@ def _context(session: Session, lock: Lock, sealed: Seal) -> BuildContext:
     due = committed.files(session.project, session.matrix, lock, sealed)
     folder = session.project.images / lock.target
     if stale := committed.stale(session.project, lock.target, due):
+        # The catalogue has no rendered files, and needs none.
+        reasons = tuple(stale) if session.project.writable else ()
         texts = current.requirement_files(lock)
         files = due | {name: text.encode() for name, text in texts.items()}
-        return BuildContext(files=files, committed=None, reasons=tuple(stale))
+        return BuildContext(files=files, committed=None, reasons=reasons)
     present = {
         path.relative_to(folder).as_posix(): path
         for path in sorted(folder.rglob("*"))
@@ -266,8 +268,8 @@ def _laid_out(context: BuildContext, scratch: Path, target: str) -> Path:
     """The folder with these files: the committed one, else `scratch`."""
     if context.committed is not None:
         return context.committed
-    reason = context.reasons[0]
-    console.warn(f"{reason}; building from a fresh one, render it: imgbuild render {target}")
+    for reason in context.reasons[:1]:
+        console.warn(f"{reason}; building from a fresh one, render it: imgbuild render {target}")
     for name, content in context.files.items():
         (scratch / name).parent.mkdir(parents=True, exist_ok=True)
         (scratch / name).write_bytes(content)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import project as projects
 from imgbuild.assemble import layout as building
 from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
@@ -30,6 +29,7 @@ from imgbuild.matrix.select import Selected, left_out, select
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline import lock_target
+from imgbuild.pipeline.opened import open_project
 from imgbuild.plan import current
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
@@ -88,7 +88,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 def open_session(matrix: Path | None, options: Options) -> Session:
     """Find and read the matrix; InputError with every problem of it."""
-    project = projects.find(matrix)
+    project = open_project(matrix)
     return Session(project=project, matrix=published.load(project.matrix), options=options)
 
 
@@ -105,8 +105,9 @@ def lock_all(
     """Lock and seal each target; one that fails does not stop the others.
 
     `again=False` leaves locks alone that are current: an interrupted run goes on where it stopped.
-    A single target's error is raised as it is.
+    A single target's error is raised as it is. InputError if the project is read-only.
     """
+    session.project.require_writable("imgbuild lock")
     inputs = session.inputs(locking=True)
     sealed: list[Seal] = []
     failed: dict[str, ImgbuildError] = {}

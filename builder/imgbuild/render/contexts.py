@@ -48,12 +48,12 @@ class Wheels(msgspec.Struct, frozen=True, kw_only=True):
 
 def base_folder(project: Project, target: str) -> Path:
     """Where the base of `target` goes unless the user names another place."""
-    return project.root / bake.BASES / target
+    return project.work / bake.BASES / target
 
 
 def wheels_folder(project: Project, target: str) -> Path:
     """Where the wheels of `target` go unless the user names another place."""
-    return project.root / bake.WHEELS / target
+    return project.work / bake.WHEELS / target
 
 
 def base(

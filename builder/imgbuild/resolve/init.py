@@ -1,7 +1,8 @@
 """A first `matrix.yaml` that extends a published target, and a copy of that target's lock.
 
 lock.json and digests.json are copied to a folder beside the matrix. They are part of the user's
-repository, so that nothing else is needed to review, check and build a lock.
+repository, so that nothing else is needed to review, check and build a lock. The schema of the
+matrix is written beside it for editors, and a .gitignore.
 """
 
 from __future__ import annotations
@@ -20,17 +21,30 @@ import yaml
 
 from imgbuild import codec
 from imgbuild.cache.download import Http
-from imgbuild.errors import FetchFailed, InputError
+from imgbuild.errors import FetchFailed, InputError, NothingSelected
+from imgbuild.lock import lock as locks
 from imgbuild.lock import published
 from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
 from imgbuild.matrix.extension import leads_out
+from imgbuild.matrix.schema import published_extension
+from imgbuild.matrix.validate import nearest
+from imgbuild.plan import seal as seals
+from imgbuild.project import CATALOGUE, Project
 from imgbuild.resolve.request import RequestedPackage
+from imgbuild.smoke import recording
+from imgbuild.values import Arch
 
 FOLDER = "published"  # of the copies, beside the matrix
 REMOTE = re.compile(r"https?://")
 BARE = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./+@:-]| (?![ #]))*(?<![: ])")
 
+INSTALLED = "catalogue"  # the `from` of targets that come from the catalogue of this imgbuild
+SCHEMA = "matrix.schema.json"
+IGNORED = "/build/\n"
+
 HEAD = """\
+# yaml-language-server: $schema=./matrix.schema.json
+#
 # An image of our own on a published one. `imgbuild lock` resolves what is added and locks the sum,
 # `imgbuild build` makes the added layers; all else is the published target's, unchanged.
 version: 1
@@ -76,12 +90,40 @@ class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[tuple[Path, str], ...] = ()
 
 
+def require_target(project: Project, target: str) -> None:
+    """NothingSelected if `project` has no lock of `target`."""
+    known = project.sealed()
+    if target not in known:
+        near = nearest(target, known)
+        ask = f"did you mean {near}? " if near else ""
+        message = f"no locked target {target} in the catalogue that comes with imgbuild"
+        raise NothingSelected(message, hint=f"{ask}the locked targets are: {', '.join(known)}")
+
+
+def recommended(project: Project, names: Sequence[str], arch: Arch) -> str:
+    """Of the targets `names` the one that passed most tiers of smoke tests on `arch`.
+
+    The first of several. NothingSelected if none is locked for `arch`.
+    """
+    known = project.sealed()
+    passed = {}
+    for name in (name for name in names if name in known):
+        sealed = seals.read_seal(project.images, locks.read_lock(project.images, name))
+        if arch in sealed.arch:
+            runs = recording.counting(project, sealed)[arch]
+            passed[name] = len({run.tier for run in runs if run.good})
+    if not passed:
+        message = f"no target of {project.matrix} is locked for {arch}"
+        raise NothingSelected(message, hint="name a target: imgbuild init --extends TARGET")
+    return max(passed, key=lambda name: passed[name])
+
+
 def copied(place: str, target: str, folder: Path, http: Http) -> PublishedTarget:
     """Lock and seal of `target`, which is published at `place`, copied into `folder`.
 
     `place` is an address or a path: the folder with both files, one with a folder TARGET that has
-    them, or a project. InputError if it has none, or another target's: then `folder` stays as it
-    was.
+    them, or a project; or INSTALLED. InputError if it has none, or another target's: then `folder`
+    stays as it was.
     """
     place, found = _found(place, target, http)
     with tempfile.TemporaryDirectory() as scratch:
@@ -101,7 +143,7 @@ def copied(place: str, target: str, folder: Path, http: Http) -> PublishedTarget
 
 def _found(place: str, target: str, http: Http) -> tuple[str, dict[str, bytes]]:
     """Where lock and seal of `target` are, and their bytes."""
-    place = place.rstrip("/")
+    place = str(CATALOGUE) if place == INSTALLED else place.rstrip("/")
     places = [place, f"{place}/{target}", f"{place}/images/{target}"]
     for each in places:
         lock = _read(f"{each}/{LOCK}", http)
@@ -213,6 +255,15 @@ def write(path: Path, matrix: str) -> None:
         raise
 
 
+def write_beside(folder: Path) -> list[Path]:
+    """Write the schema for editors and a .gitignore into `folder`, where they are absent."""
+    contents = {folder / SCHEMA: published_extension(), folder / ".gitignore": IGNORED.encode()}
+    missing = [path for path in contents if not path.exists()]
+    for path in missing:
+        codec.write_bytes(path, contents[path])
+    return missing
+
+
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     """A copy of a published target before and after it was renewed; no digest: there was none."""
 
@@ -231,7 +282,7 @@ def refresh(path: Path, http: Http) -> list[Renewed]:
         folder = path.parent / item.lock
         before = _digest(folder)
         place = item.origin
-        if not REMOTE.match(place):
+        if place != INSTALLED and not REMOTE.match(place):
             place = str(path.parent / Path(place).expanduser())
         after = copied(place, name, folder, http)
         found.append(Renewed(target=name, before=before, after=after.digest))

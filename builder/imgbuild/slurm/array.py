@@ -147,7 +147,7 @@ def start(
         verb=verb,
         name=f"{name}-{mark}",
         folder=str(folder),
-        root=str(project.root),
+        root=str(project.work),
         command=tuple(command),
         options=tuple(options),
         tasks=tuple(tasks),
@@ -162,7 +162,7 @@ def start(
     if not any(word.startswith("--export") for word in order.options):
         own.append("--export=ALL")  # SBATCH_EXPORT=NONE would leave out where the cache is
     try:
-        job = commands.submit(text, project.root, own)
+        job = commands.submit(text, project.work, own)
     except ImgbuildError:
         (folder / ORDER).unlink()  # so that no later run looks for it
         raise

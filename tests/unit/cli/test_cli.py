@@ -238,15 +238,6 @@ def test_an_interrupt_is_said(
     assert sample.seal.digest not in done.stdout
 
 
-def test_outside_a_project(
-    imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for verb in ("list", "digest", "show", "build"):
-        error(imgbuild, [verb, TARGET], 2, f"no matrix.yaml in {tmp_path}", "--matrix FILE")
-    error(imgbuild, ["list", "--matrix", "absent.yaml"], 2, "absent.yaml: no such file")
-
-
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize(
     ("arguments", "told"),

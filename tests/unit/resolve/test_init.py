@@ -7,24 +7,36 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imgbuild import codec
+from imgbuild import codec, project
 from imgbuild.assemble import published_layers
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
+from imgbuild.errors import (
+    FetchFailed,
+    InputError,
+    IntegrityError,
+    LockStale,
+    NothingSelected,
+)
 from imgbuild.lock import published
+from imgbuild.matrix import schema
+from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
 from imgbuild.resolve import init
 from imgbuild.resolve.init import WantedExtension
 from imgbuild.resolve.request import RequestedPackage
+from imgbuild.smoke import recording, reports
 from imgbuild.values import Arch
-from tests.support import extended, images, samples
+from tests.support import extended, images, inprocess_project, samples, smoke_records
+from tests.support.inprocess_project import TARGET, UNLOCKED
 
 GOLDEN = """\
+# yaml-language-server: $schema=./matrix.schema.json
+#
 # An image of our own on a published one. `imgbuild lock` resolves what is added and locks the sum,
 # `imgbuild build` makes the added layers; all else is the published target's, unchanged.
 version: 1
@@ -229,6 +241,46 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
     (tmp_path / "ours/link").symlink_to("../other/b")
     with pytest.raises(InputError, match="is outside this folder"):
         init.files_of(["link/../a/train.sh:/opt/train.sh"])
+
+
+# -- from the catalogue
+
+
+def test_a_target_of_the_catalogue_needs_no_place(tmp_path: Path) -> None:
+    wanted = WantedExtension(name="ours")
+    below = init.begin(
+        tmp_path / "matrix.yaml", wanted, extends=TARGET, place=init.INSTALLED, image="",
+        http=Http(offline=True),
+    )  # fmt: skip
+    assert below.folder == tmp_path / "published" / TARGET
+    assert published.published(tmp_path / "matrix.yaml")[TARGET].origin == "catalogue"
+    (below.folder / "lock.json").unlink()
+    (renewed,) = init.refresh(tmp_path / "matrix.yaml", Http(offline=True))
+    assert renewed.before == renewed.after == below.digest
+    with pytest.raises(NothingSelected) as caught:
+        init.require_target(project.catalogue(), f"{TARGET}m")
+    assert f"did you mean {TARGET}? " in str(caught.value.hint)
+
+
+def test_the_target_that_is_tested_best_is_recommended(tmp_path: Path) -> None:
+    sample = inprocess_project.make(tmp_path)
+    names, arch = [UNLOCKED, TARGET], Arch.X86_64
+    inprocess_project.seal_target(tmp_path, load(sample.matrix), UNLOCKED, sample.wheels, [arch])
+    own = project.find(tmp_path)
+    assert init.recommended(own, names, arch) == UNLOCKED  # none is tested: the first one
+    found = reports.image_runs(smoke_records.left(sample), own)
+    recording.record(own, found, Store.open())
+    assert init.recommended(own, names, arch) == TARGET
+    with pytest.raises(NothingSelected, match="is locked for arm64"):
+        init.recommended(own, names, Arch.ARM64)
+
+
+def test_the_schema_and_a_gitignore_are_written_once(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("/data/\n")
+    assert init.write_beside(tmp_path) == [tmp_path / "matrix.schema.json"]
+    assert (tmp_path / "matrix.schema.json").read_bytes() == schema.published_extension()
+    assert (tmp_path / ".gitignore").read_text() == "/data/\n"
+    assert init.write_beside(tmp_path) == []
 
 
 # -- published layers

@@ -1,0 +1,24 @@
+"""Finds the project that a verb works on, and reports if it is the catalogue of imgbuild."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from imgbuild import __version__, project
+from imgbuild.project import Project
+from imgbuild.system.console import console
+
+
+def open_project(matrix: Path | None) -> Project:
+    """The project of `matrix`, as `project.find` returns it; with -v it says which catalogue."""
+    found = project.find(matrix)
+    if not found.writable:
+        _report(found.root)
+    return found
+
+
+@functools.cache
+def _report(folder: Path) -> None:
+    """Print the place of the catalogue, once in a process."""
+    console.detail(f"targets from the catalogue of imgbuild {__version__}: {folder}")

@@ -1,0 +1,75 @@
+"""Without a matrix.yaml verbs use the catalogue that comes with imgbuild, and never write to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from imgbuild import project
+from tests.support.inprocess_project import Command
+
+TARGET = "cu124-vllm"
+OWN = "imgbuild init --extends TARGET"
+
+
+@pytest.fixture
+def imgbuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return Command(monkeypatch, capsys)
+
+
+def test_targets_of_the_catalogue_are_shown(imgbuild: Command, tmp_path: Path) -> None:
+    sealed = json.loads((project.CATALOGUE / f"images/{TARGET}/digests.json").read_bytes())
+    assert sealed["digest"] in imgbuild("digest", TARGET).stdout
+    for words in (["list"], ["show"], ["show", "--sbom", "spdx"], ["render", "--format", "bake"]):
+        assert TARGET in imgbuild(*words, TARGET).stdout
+    assert list(tmp_path.iterdir()) == []
+    assert imgbuild("render", TARGET, "--output", "context").status == 0
+    assert (tmp_path / "context/Dockerfile").is_file()
+
+
+def test_a_matrix_that_is_named_must_exist(imgbuild: Command) -> None:
+    done = imgbuild("list", "--matrix", "absent.yaml")
+    assert done.status == 2
+    assert "absent.yaml: no such file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["lock", TARGET], OWN),
+        (["list", "--into", "README.md"], OWN),
+        (["smoke", TARGET, "--tier", "static", "--record"], OWN),
+        (["smoke", "--import", "smoke.json"], OWN),
+        (["ci", "report", "--record"], OWN),
+        (["init", "--refresh"], OWN),
+        (["render", TARGET], "--output FOLDER"),
+        (["registry", "mirror", "use", "registry.example.org/rl/inputs"], "--user"),
+        (["registry", "gc", "registry.example.org/rl"], "--matrix FILE"),
+    ],
+)
+def test_a_verb_that_would_write_to_it_is_refused(
+    imgbuild: Command, tmp_path: Path, arguments: list[str], remedy: str
+) -> None:
+    done = imgbuild(*arguments, "--json")
+    assert done.status == 2
+    error = json.loads(done.stdout)
+    assert f"no matrix.yaml in {tmp_path}" in error["message"]
+    assert remedy in error["hint"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_project_is_started_without_any_word(imgbuild: Command, tmp_path: Path) -> None:
+    assert imgbuild("init").status == 0
+    (folder,) = (tmp_path / "published").iterdir()
+    listed = json.loads(imgbuild("list", "--json").stdout)
+    assert [row["target"] for row in listed] == ["my-image"]
+    assert imgbuild("lock", "--check", "my-image").status == 5  # not locked yet
+    assert imgbuild("init", "--refresh").stdout.startswith(f"{folder.name} sha256:")
+    done = imgbuild("init", "--extends", "cu124-vlm")
+    assert done.status == 3
+    assert f"did you mean {TARGET}?" in " ".join(done.stderr.split())
