@@ -57,7 +57,7 @@ def check(report: Report) -> None:
         "triton launcher": "skipped",
         "nvcc": "skipped",
         "sglang kernels": "skipped",
-        "entry points": "failed",
+        "entry points": "skipped",
         "import alpha": "passed",
         "import beta": "passed",
         "import pip": "passed",
