@@ -29,7 +29,7 @@ TIERS: dict[str, tuple[Case, ...]] = {
     "static": (
         Case("system", "static_system.py", 60),
         Case("versions", "static_versions.py", 60),
-        Case("requirements", "static_requirements.py", 120),
+        Case("requirements", "static_requirements.py", 120, needs=("pip",)),
         Case("files", "static_files.py", 300),
         Case("compiler", "static_compiler.py", 120),
         Case("triton launcher", "static_triton.py", 300),

@@ -8,7 +8,7 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from smoke_support import expectation, finish
+from smoke_support import expectation, finish, skip
 
 PROGRAM = """\
 #include <math.h>
@@ -74,9 +74,12 @@ def extension(compiler: str) -> list[str]:
 
 def main() -> None:
     """C as Triton uses it; C++ as torch's inductor does for the CPU."""
+    debian = expectation()["debian"]  # empty: the base is an image, whose packages are unknown
+    if debian and "gcc" not in debian:
+        skip("the lock has no gcc")
     compiler = os.environ.get("CC", "cc")
     problems = [*program(compiler, "program.c", PROGRAM), *extension(compiler)]
-    if "g++" in expectation()["debian"]:
+    if "g++" in debian:
         problems += program(os.environ.get("CXX", "c++"), "program.cc", PROGRAM_CXX)
     finish(problems, "compiled and run")
 

@@ -31,7 +31,7 @@ def _built(project: Project) -> Project:
     layers = project.folder / "build" / "two"
     layers.parent.mkdir()
     layers.write_text("a file where the layout of `two` is to go")
-    failed = project.run("build", "--all", "--on", "slurm", "--throttle", "2", "--json", status=1)
+    failed = project.run("build", "--all", "--on", "slurm", "--throttle", "2", "--json")
     said = json.loads(failed.stdout)
     assert [item["target"] for item in said["built"]] == ["one", "three"]
     assert [report["target"] for report in said["failed"]] == ["two"]
@@ -63,15 +63,14 @@ def test_a_third_run_submits_nothing(built: Project) -> None:
 
 
 def test_reports_of_all_tasks_come_together(built: Project, tmp_path: Path) -> None:
-    # Without a compiler in these images one case of the static tier fails in each.
     command = ("--tier", "static", "--through", "root", "--on", "slurm")
     junit = tmp_path / "report.xml"
-    done = built.run("smoke", "--all", *command, "--junit", str(junit), "--json", status=1)
+    done = built.run("smoke", "--all", *command, "--junit", str(junit), "--json")
     reports = json.loads(done.stdout)
     assert [one["target"] for one in reports] == list(TARGETS)
     outcomes = [{case["name"]: case["outcome"] for case in one["cases"]} for one in reports]
     assert {each["versions"] for each in outcomes} == {"passed"}
-    assert {each["compiler"] for each in outcomes} == {"failed"}
+    assert {each["compiler"] for each in outcomes} == {"skipped"}
     suites = ElementTree.parse(junit).getroot()
     assert [suite.get("name") for suite in suites] == [f"{one} x86_64 static" for one in TARGETS]
 

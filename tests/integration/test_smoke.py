@@ -279,12 +279,20 @@ def test_a_kernel_of_sglang_that_does_not_compile_is_told(sample):
 
 def test_a_compiler_compiles_and_its_absence_is_told(sample, monkeypatch):
     needs.tool("g++", "g++")
-    sample.expect["debian"] = ["g++"]
+    sample.expect["debian"] = ["g++", "gcc"]
     assert sample.run("compiler")["compiler"].outcome == "passed"
     monkeypatch.setenv("PATH", "/nonexistent")
     found = sample.run("compiler")["compiler"]
     assert found.outcome == "failed"
     assert found.message.startswith("FileNotFoundError: [Errno 2] No such file or directory: 'cc'")
+
+
+def test_what_the_lock_lacks_is_skipped(sample):
+    sample.expect["debian"] = ["libc6"]
+    del sample.expect["packages"]["pip"]
+    cases = sample.run("compiler|requirements|entry points")
+    assert {case.outcome for case in cases.values()} == {"skipped"}
+    assert cases["compiler"].message == "the lock has no gcc"
 
 
 def test_a_driver_library_in_the_image_is_refused(sample):

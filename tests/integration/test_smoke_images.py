@@ -46,25 +46,25 @@ def _built(place: Path, wheels: list[Path]) -> Layout:
 
 
 def check(report: Report) -> None:
-    """Everything passes but what needs the compiler, and packages that this image has not."""
+    """All cases pass, or are skipped since the image lacks their packages."""
     outcomes = {case.name: case.outcome for case in report.cases}
     assert outcomes == {
         "system": "passed",
         "versions": "passed",
         "requirements": "passed",
         "files": "passed",
-        "compiler": "failed",
+        "compiler": "skipped",
         "triton launcher": "skipped",
         "nvcc": "skipped",
         "sglang kernels": "skipped",
-        "entry points": "failed",
+        "entry points": "skipped",
         "import alpha": "passed",
         "import beta": "passed",
         "import pip": "passed",
         "imports": "passed",
     }, report.cases
     said = {case.name: case.message for case in report.cases}
-    assert said["compiler"].startswith("FileNotFoundError")
+    assert said["compiler"] == "the lock has no gcc"
     assert said["entry points"].endswith("has none of the packages that entry_points.json names")
     assert f"user id {smoke_environment.USER.uid}," in said["system"]
     assert (report.target, report.arch, report.tier) == ("small", Arch.X86_64, "static")
@@ -160,7 +160,7 @@ def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path)
         if kind != "root":
             engine.remove(engine.require(kind), "small:latest")
     failed = {case.name for case in report.cases if case.outcome == "failed"}
-    assert failed == {"compiler", "entry points"}, report.cases
+    assert not failed, report.cases
     [system] = [case for case in report.cases if case.name == "system"]
     assert "the root is read-only" in system.log
     assert f"user id {run.ARBITRARY_USER[0]}," in system.message
@@ -174,9 +174,8 @@ def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     [report, none] = sif.smoke_sif(
         lock, built, Arch.X86_64, ["static", "gpu"], store=store, how=result.How(timeout_factor=10)
     )
-    # What is small here: no compiler, none of the packages whose entry points are tested.
     failed = {case.name for case in report.cases if case.outcome == "failed"}
-    assert failed == {"compiler", "entry points"}, report.cases
+    assert not failed, report.cases
     [system] = [case for case in report.cases if case.name == "system"]
     assert system.outcome == "passed"
     assert "the root is read-only" in system.log
