@@ -50,7 +50,7 @@ AsOfOption = Annotated[
     str | None,
     option(
         "--as-of",
-        "Only files uploaded before this date, 00:00 UTC. Default: three months after the newest"
+        "Only files uploaded before this date, 00:00 UTC. Default: half a year after the newest"
         " version that is asked for, or today.",
         metavar="DATE",
         panel=ASK,

@@ -25,7 +25,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
 from imgbuild.matrix.model import Base, Flashinfer, Matrix, Target, Wanted
 from imgbuild.project import Project
-from imgbuild.resolve import conflict, cutoff, first_solve, python_support, request, suggest
+from imgbuild.resolve import conflict, cutoff, first_solve, gaps, python_support, request, suggest
 from imgbuild.resolve.first_solve import FirstSolve, LearnedMemory, Query, with_target
 from imgbuild.resolve.gaps import OldVersion
 from imgbuild.resolve.locked import LockedTarget
@@ -208,8 +208,21 @@ def found_on(
 def find(query: Query) -> tuple[Target, Resolution, FirstSolve]:
     """A target that has what is asked for, and its packages.
 
+    Requested packages that came out months older than necessary are asked for in newer versions
+    first. NoSolution if nothing is left to try.
+    """
+    try:
+        return found_with(query, floors=not query.ask.allow_old)
+    except NoSolution:
+        if not query.memory.drop(gaps.AGE):
+            raise
+    return found_with(query, floors=False)
+
+
+def found_with(query: Query, *, floors: bool) -> tuple[Target, Resolution, FirstSolve]:
+    """The same, with or without asking for newer versions.
+
     What is learned while it is solved may call for another torch: then it starts again.
-    NoSolution if nothing is left to try.
     """
     ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
     base = request.base_of(ask, matrix)
@@ -221,6 +234,9 @@ def find(query: Query) -> tuple[Target, Resolution, FirstSolve]:
         if failed is not None and first.torch in tried:
             raise failed
         if memory.see(look(ask, first, query.context)):
+            continue
+        known = memory.known
+        if floors and memory.keep(first_solve.floors(first)) != known:
             continue
         made = query.target or target_of(ask, matrix, base, first)
         name = request.name_of(ask, matrix, made.cuda, first.versions)
@@ -304,7 +320,8 @@ def choices(
     for package, wanted in target.requires.items():
         asked.setdefault(package, wanted.reason)
     markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
-    reasons = reasons_of(versions, asked, links(metadata, markers), learned)
+    evident = [entry for entry in learned if entry.check != gaps.AGE]
+    reasons = reasons_of(versions, asked, links(metadata, markers), evident)
     return tuple(
         ChosenVersion(package=package, version=versions[package], why=reasons[package])
         for package in sorted(versions)

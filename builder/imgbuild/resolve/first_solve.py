@@ -51,6 +51,12 @@ class LearnedMemory:
         self.known = constraints.merge(self.known, learned)
         return self.known
 
+    def drop(self, check: str) -> bool:
+        """Forget the constraints of one check; whether there were any."""
+        before = self.known
+        self.known = tuple(entry for entry in before if entry.check != check)
+        return self.known != before
+
     def see(self, seen: QuickAudit) -> bool:
         """Add the result of a quick audit; whether it has a new constraint."""
         before = self.known
@@ -230,6 +236,14 @@ def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Versio
         return not same_version(version, pins.get(package)) and gaps.beyond(package, version)
 
     return _hide
+
+
+def floors(found: FirstSolve) -> tuple[Constraint, ...]:
+    """Constraints that ask for newer versions of requested packages; see `gaps.floors`."""
+    if found.torch is None:
+        return ()
+    torch = str(found.torch.version)
+    return gaps.floors(found.facts, found.demands, found.versions, found.cuda, torch)
 
 
 def outdated(found: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion, ...]:

@@ -14,16 +14,20 @@ from packaging.version import Version
 
 from imgbuild.index.candidates import is_sdist
 from imgbuild.index.pages import Indexes, IndexFile
+from imgbuild.matrix.constraints import Constraint
 from imgbuild.resolve import conflict
 from imgbuild.resolve.conflict import Demand, PackageFacts
 from imgbuild.solve import freshness
 from imgbuild.solve.freshness import newest
+from imgbuild.solve.torch import TORCH
 from imgbuild.solve.uv import ChosenPackage
 from imgbuild.wheel.tags import Tags
 
 GAP = datetime.timedelta(days=365)
 YEAR = datetime.timedelta(days=365)
 RELEASES = 12  # minor releases that stand for a year where no upload time is known
+TRIED = 24  # newer versions of a requested package
+AGE = "age"  # the check of constraints that only keep old versions out
 OF_CUDA = ("nvidia-", "cuda-")  # packages whose version is that of the CUDA release
 BEHIND = datetime.timedelta(days=120)  # a requested package that is further behind gets a warning
 
@@ -121,20 +125,60 @@ def outdated(
         requested = named.get(package)
         spec = requested.spec if requested is not None else ""
         allowed = set(facts.fitting(package, spec) or ())
-        wheels = [offer.wheel for offer in catalogue.offers(package)]
-        newer = _far_newer(offers[package].wheel, [w for w in wheels if w.version in allowed],
-                           latest)  # fmt: skip
+        wheels = [each.wheel for each in catalogue.offers(package) if each.wheel.version in allowed]
+        own = offers[package].wheel
+        newer = _far_newer(own, wheels, latest)
         if newer is None:
             continue
-        if requested is None:
-            if not freshness.held(catalogue, item, newer, offers):
-                found.append(OldVersion(package=package, reasons=(_ages(offers[package].wheel,
-                             package, newer, item.via),)))  # fmt: skip
+        if requested is not None:
+            cause = _cause(facts, demands, requested, newer, versions, cuda)
+            reasons = (_ages(own, package, newer), *cause)
+        elif freshness.held(catalogue, item, newer, offers):
             continue
-        cause = _cause(facts, demands, requested, newer, versions, cuda)
-        words = _ages(offers[package].wheel, package, newer)
-        found.append(OldVersion(package=package, reasons=(words, *cause)))
+        else:
+            reasons = (_ages(own, package, newer, item.via),)
+        found.append(OldVersion(package=package, reasons=reasons))
     return tuple(found)
+
+
+def floors(
+    facts: PackageFacts,
+    demands: Sequence[Demand],
+    versions: Mapping[str, str],
+    cuda: str,
+    torch: str,
+) -> tuple[Constraint, ...]:
+    """Constraints that keep the solver from old versions of requested packages beside this torch.
+
+    A package gets one if a version that is months newer does not contradict the requested packages
+    before it. The solver goes back in whatever package it decides last, not in the least important.
+    """
+    settled = [demand for demand in demands if demand.package in conflict.pins_of([demand])]
+    found = []
+    for requested in demands:
+        package = requested.package
+        if requested in settled or package not in versions:
+            continue
+        best = chosen = Version(versions[package])
+        for version in (facts.fitting(package, requested.spec) or ())[:TRIED]:
+            asked = conflict.demand(package, f"=={version}")
+            if version <= chosen or conflict.conflict(facts, [asked, *settled], cuda) is None:
+                best = max(version, chosen)
+                break
+        if _months_apart(facts, package, chosen, best):
+            needs = f"{package}>={best}"
+            found.append(Constraint(package=TORCH, versions=f"=={torch}", needs=needs, check=AGE))
+        settled.append(conflict.demand(package, f"=={best}"))
+    return tuple(found)
+
+
+def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Version) -> bool:
+    """Whether `newer` was uploaded months after `version`; by their numbers if that is unknown."""
+    offers = [facts.catalogue.chosen(package, each) for each in (version, newer)]
+    times = [offer.wheel.uploaded for offer in offers if offer is not None]
+    if len(times) == 2 and times[0] is not None and times[1] is not None:
+        return times[1] - times[0] > BEHIND
+    return newer.release[:2] > version.release[:2]
 
 
 def _far_newer(
