@@ -105,7 +105,7 @@ def outdated(
     """The packages of `versions` that are over a year older than the newest requested one.
 
     Left out are pinned ones, those of CUDA, those whose newest version is about as old, and those
-    that are not requested and whose newer versions another package of the set excludes by itself.
+    that are not requested and whose newer version contradicts what the set has of other packages.
     `chosen` says which packages require each one.
     """
     catalogue, pins = facts.catalogue, conflict.pins_of(demands)
@@ -130,13 +130,12 @@ def outdated(
         newer = _far_newer(own, wheels, latest)
         if newer is None:
             continue
-        if requested is not None:
-            cause = _cause(facts, demands, requested, newer, versions, cuda)
-            reasons = (_ages(own, package, newer), *cause)
-        elif freshness.held(catalogue, item, newer, offers):
+        free = requested or conflict.demand(package, "")
+        cause = _cause(facts, demands, free, newer, versions, cuda)
+        via = () if requested is not None else item.via
+        if requested is None and (cause or freshness.held(catalogue, item, newer, offers)):
             continue
-        else:
-            reasons = (_ages(own, package, newer, item.via),)
+        reasons = (_ages(own, package, newer, via), *cause)
         found.append(OldVersion(package=package, reasons=reasons))
     return tuple(found)
 

@@ -28,9 +28,7 @@ def project(tmp_path: Path) -> Project:
 
 def ask(*wants: str, **more: object) -> ResolveRequest:
     found, _ = request.read(wants, [], {})
-    return msgspec.structs.replace(
-        ResolveRequest(requests=found, arches=(Arch.X86_64,)), **more
-    )
+    return msgspec.structs.replace(ResolveRequest(requests=found, arches=(Arch.X86_64,)), **more)
 
 
 def test_a_target_with_versions_in_the_order_of_the_request(project: Project) -> None:
