@@ -24,7 +24,6 @@ from imgbuild.solve import torch
 from imgbuild.solve.uv import ChosenPackage
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests.support import samples
 from tests.support.local_index import LocalIndex
 from tests.support.servers import Site, serve
 
@@ -384,19 +383,6 @@ def test_the_newest_version_without_a_conflict_is_asked_for(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     held = {"vllm": "0.8", "torch": "2.6.0", "rl": "0.4"}
     assert behind.floors(facts, demands, held, "12.4", "2.6.0") == ()
-
-
-def test_the_target_with_most_of_the_wishes_is_the_nearest():
-    matrix = samples.matrix(pins={"torch": "2.6.0", "vllm": "0.8"})
-    target = matrix.targets["small"]
-    other = msgspec.structs.replace(target, pins={"torch": "2.7.0", "vllm": "0.9"}, cuda="12.6")
-    far = msgspec.structs.replace(other, indexes={"torch": "pytorch"})
-    matrix = msgspec.structs.replace(matrix, targets={"small": target, "far": far, "other": other})
-    requests = [conflict.demand("vllm", "==0.9"), conflict.demand("torch", "==2.6.0")]
-    assert suggest.targets(matrix, requests, "12.6", Arch.X86_64) == (
-        "the target other on x86_64: CUDA 12.6, torch 2.7.0, vllm 0.9",
-    )
-    assert suggest.targets(matrix, requests, "12.6", Arch.ARM64) == ()
 
 
 def test_one_exact_version_is_told_from_other_specifiers():
