@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from imgbuild import project as projects
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
@@ -45,7 +46,7 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
         assigned = request.indexes_of([index] if index else [], matrix())
         asked, _ = request.read(wanted, [], assigned)
         made = ResolveRequest(requests=asked, arches=(arch,), indexes=assigned, **more)  # type: ignore[arg-type]
-        found = answer.answer(made, matrix(), (), Context(store, Http()))
+        found = answer.answer(made, projects.find(ROOT), matrix(), (), Context(store, Http()))
         assert found.target is None
         assert found.row == ()
         refused = found.arch[arch].refused

@@ -74,7 +74,8 @@ def project(site: Site, tmp_path: Path) -> Project:
 
 
 def test_a_package_set_with_its_reasons_and_a_row_to_paste(project: Project) -> None:
-    done = project.run("resolve", "thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64")
+    wanted = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64")
+    done = project.run("resolve", *wanted, "--all")
     lines = done.stdout.splitlines()
     words = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
     assert words["thewheel"] == "1.0 you asked for thewheel==1.0"
@@ -84,12 +85,41 @@ def test_a_package_set_with_its_reasons_and_a_row_to_paste(project: Project) -> 
     assert not (project.folder / "images").exists()
 
     matrix = project.folder / "matrix.yaml"
-    row = done.stdout[done.stdout.index("  cu124-thewheel1.0:") :]
+    short = project.run("resolve", *wanted).stdout
+    assert "helper" not in short
+    row = short[short.index("  cu124-thewheel1.0:") : short.index("# CUDA 12.4")]
     matrix.write_text(matrix.read_text(encoding="utf-8") + row, encoding="utf-8")
     target = load(matrix).targets["cu124-thewheel1.0"]
     assert target.pins == {"thewheel": "1.0", "torch": "2.6.0"}
     assert (target.cuda, target.arch) == ("12.4", (Arch.X86_64,))
     assert "cu124-thewheel1.0" in project.run("list").stdout
+
+
+def test_the_same_request_is_answered_from_the_cache(site: Site, project: Project) -> None:
+    wanted = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64", "--json")
+    first = project.run("resolve", *wanted)
+    before = len(site.requests)
+    second = project.run("resolve", *wanted)
+    assert second.stdout == first.stdout
+    assert "solved earlier today" in second.stderr
+    assert len(site.requests) == before
+    assert project.run("resolve", *wanted, "--again").stdout == first.stdout
+    assert len(site.requests) > before
+
+
+def test_a_locked_target_is_the_first_answer(site: Site, project: Project) -> None:
+    project.run("lock", "small")
+    before = len(site.requests)
+    wanted = ("thewheel==1.0", "helper", "--arch", "x86_64")
+    found = json.loads(project.run("resolve", *wanted, "--json").stdout)
+    assert len(site.requests) == before
+    (target,) = found["locked"]
+    assert (target["target"], found["arch"]) == ("small", {})
+    assert target["versions"] == {"thewheel": "1.0", "helper": "0.5"}
+    assert "small has thewheel 1.0, helper 0.5" in project.run("resolve", *wanted).stdout
+    solved = json.loads(project.run("resolve", *wanted, "torch", "--solve", "--json").stdout)
+    assert (solved["locked"], list(solved["arch"])) == ([], ["x86_64"])
+    project.run("resolve", "thewheel==9.0", "--arch", "x86_64", "--cuda", "12.4", status=8)
 
 
 def test_what_the_code_says_moves_what_is_free_to_move(project: Project) -> None:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli._options import ARCH, CUDA, PYTHON, Offline
+from imgbuild.cli._options import AGAIN, ARCH, CUDA, PYTHON, Offline
 from imgbuild.cli._output import answer
 from imgbuild.cli._targets import MatrixFile
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import OUTPUT, Definition, option, verb
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.values import Arch
 
@@ -50,7 +50,8 @@ AsOfOption = Annotated[
     str | None,
     option(
         "--as-of",
-        "Only files uploaded before this date, 00:00 UTC. Default: now.",
+        "Only files uploaded before this date, 00:00 UTC. Default: half a year after the newest"
+        " version that is asked for, or today.",
         metavar="DATE",
         panel=ASK,
         often=True,
@@ -76,8 +77,34 @@ IndexOption = Annotated[
     ),
 ]
 NameOption = Annotated[
-    str | None, option("--name", "The name of the row.", metavar="NAME", panel=ASK)
+    str | None,
+    option("--name", "The name of the row; implies --solve.", metavar="NAME", panel=ASK),
 ]
+SolveOption = Annotated[
+    bool,
+    option(
+        "--solve", "Solve, even if a locked target has what is asked for.", panel=ASK, often=True
+    ),
+]
+AllowOldOption = Annotated[
+    bool,
+    option(
+        "--allow-old",
+        "Accept versions that are over a year older than those beside them.",
+        panel=ASK,
+    ),
+]
+AllOption = Annotated[
+    bool,
+    Definition(
+        "--all",
+        "Print every package and every target that was found.",
+        panel=OUTPUT,
+        often=True,
+        reused="elsewhere all targets of the matrix",
+    )(),
+]
+AgainOption = Annotated[bool, AGAIN("Here: solve again what was solved today.")]
 
 
 @verb
@@ -92,24 +119,30 @@ def resolve(
     base: BaseOption = None,
     index: IndexOption = None,
     name: NameOption = None,
+    solve: SolveOption = False,
+    allow_old: AllowOldOption = False,
+    again: AgainOption = False,
+    everything: AllOption = False,
     offline: Offline = False,
     matrix: MatrixFile = None,
 ) -> None:
     """Find compatible versions for a list of packages.
 
-    Prints the packages, the reason for each version, and a row to add to matrix.yaml. No wheel is
-    downloaded: metadata and Python code are checked on the server, shared objects (ELF, CUDA) are
-    not; `imgbuild lock` of the row checks these too. Only the cache is written. Index pages are
-    not cached, so --offline fails for everything that has to be looked up.
+    If locked targets have what is asked for, prints these. Else, or with --solve, solves: prints
+    the requested packages, a row to add to matrix.yaml, and with --all every package with the
+    reason for its version. No wheel is downloaded: metadata and Python code are checked on the
+    server, shared objects (ELF, CUDA) are not; `imgbuild lock` of the row checks these too. Only
+    the cache is written. It keeps the answer until the next day (UTC); --again solves again.
 
     If there is no solution on an architecture, the reasons and suggestions are printed; the exit
-    status is 8.
+    status is 8. A set with a package that is over a year older than those beside it is no solution
+    unless --allow-old is given.
 
     Examples:
 
         imgbuild resolve vllm==0.9.2 trl --cuda 12.6 --arch x86_64,arm64
 
-        imgbuild resolve --have torch==2.8.0 --want vllm,trl,verl
+        imgbuild resolve --have torch==2.8.0 --want vllm,trl,verl --solve
 
         imgbuild resolve vllm==0.8.5.post1 trl --as-of 2025-06-20 --json
     """
@@ -117,7 +150,7 @@ def resolve(
     from imgbuild.matrix import constraints
     from imgbuild.pipeline import targets
     from imgbuild.resolve import answer as solution
-    from imgbuild.resolve import request
+    from imgbuild.resolve import locked, request, stored
 
     session = targets.open_session(matrix, targets.Options(offline=offline))
     assigned = request.indexes_of(index or [], session.matrix)
@@ -131,11 +164,21 @@ def resolve(
         python=None if python is None else request.python_of(python),
         indexes=assigned,
         name=name,
+        allow_old=allow_old,
     )
+    request.check(ask, session.matrix)
+    if not (solve or again or name):
+        targets_found = locked.satisfying(ask, session.project, session.matrix)
+        if targets_found:
+            found = solution.of_locks(ask, session.matrix, targets_found)
+            answer(found, words.locked_lines(found, everything=everything))
+            return
     inputs = session.inputs()
     learned = constraints.read(session.project.images)
-    found = solution.answer(ask, session.matrix, learned, inputs.context)
-    answer(found, words.lines(found))
+    found = stored.answer(
+        ask, session.project, session.matrix, learned, inputs.context, again=again
+    )
+    answer(found, words.lines(found, everything=everything))
     if words.say_refusals(found):
         raise typer.Exit(NoSolution.exit_code)
 

@@ -8,12 +8,14 @@ index only, so no other index can answer for it (no dependency confusion).
 from __future__ import annotations
 
 import datetime
+import functools
 import html.parser
 import json
 import threading
 import urllib.parse
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 from packaging.utils import (
@@ -56,12 +58,17 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def version(self) -> Version | None:
         """The version in its name; None for a name that no packaging tool would read."""
-        try:
-            if self.is_wheel:
-                return parse_wheel_filename(self.name)[1]
-            return parse_sdist_filename(self.name)[1]
-        except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
-            return None
+        return _version_of(self.name)
+
+
+@functools.cache  # asked for millions of times in one run, of some ten thousand names
+def _version_of(name: str) -> Version | None:
+    try:
+        if name.endswith(".whl"):
+            return parse_wheel_filename(name)[1]
+        return parse_sdist_filename(name)[1]
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+        return None
 
 
 class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +140,14 @@ def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[s
 
 
 class Indexes:
-    """Looks packages up, each in the one index that it is assigned to; asks for each page once."""
+    """Looks packages up, each in the one index that it is assigned to.
+
+    An HTTP client is asked for each page once, by all that use it.
+    """
+
+    _known: ClassVar[
+        weakref.WeakKeyDictionary[Pages, dict[tuple[IndexAddress, str], tuple[IndexFile, ...]]]
+    ] = weakref.WeakKeyDictionary()
 
     def __init__(
         self,
@@ -148,7 +162,7 @@ class Indexes:
         self._http = http
         self._lock = threading.Lock()
         self._once: dict[str, threading.Lock] = {}
-        self._files: dict[str, tuple[IndexFile, ...]] = {}
+        self._files = self._known.setdefault(http, {})
 
     def place(self, package: str) -> IndexAddress:
         """The one index that may answer for `package`."""
@@ -163,9 +177,10 @@ class Indexes:
         with self._lock:
             once = self._once.setdefault(package, threading.Lock())
         with once:
-            if package not in self._files:
-                self._files[package] = self._look_up(package)
-            return self._files[package]
+            key = (self.place(package), package)
+            if key not in self._files:
+                self._files[key] = self._look_up(package)
+            return self._files[key]
 
     def _look_up(self, package: str) -> tuple[IndexFile, ...]:
         place = self.place(package)

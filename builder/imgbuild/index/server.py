@@ -82,9 +82,15 @@ class Catalogue:
         self._sdists = dict(sdists or {})
         self._hide = hide
         self._building = threading.Lock()
+        self._offers: dict[str, list[OfferedFile]] = {}
 
     def offers(self, package: str) -> list[OfferedFile]:
         """Every file of `package` that may be used. FetchFailed if its index does not answer."""
+        if package not in self._offers:
+            self._offers[package] = self._usable(package)
+        return self._offers[package]
+
+    def _usable(self, package: str) -> list[OfferedFile]:
         files = self.indexes.files(package)
         timed = self.indexes.place(package).timed
         wheels = [

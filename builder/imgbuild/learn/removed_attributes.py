@@ -126,10 +126,25 @@ def _read(
 
 def _defines(package_set: PackageSet, package: str, name: str) -> bool:
     """Whether any class of the package, a subclass perhaps, gives itself something of that name."""
-    word = re.escape(name)
-    given = re.compile(rf"def {word}\b|\b{word}\b\s*[:=]|[\"']{word}[\"']".encode())
     roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
-    return any(given.search(package_set.books[package].text(root).source) for root in sorted(roots))
+    return any(gives(package_set.books[package].text(root).source, name) for root in sorted(roots))
+
+
+def gives(source: bytes, name: str) -> bool:
+    """Whether `source` defines, assigns or quotes `name`.
+
+    The name is searched for as plain text, and only its surroundings with an expression: over
+    megabytes that is many times faster than to search for the expression.
+    """
+    plain = name.encode()
+    word = re.escape(plain)
+    given = re.compile(rb"(?<=def )%b\b|\b%b\b\s*[:=]|(?<=[\"'])%b[\"']" % (word, word, word))
+    at = source.find(plain)
+    while at >= 0:
+        if given.match(source, at):
+            return True
+        at = source.find(plain, at + 1)
+    return False
 
 
 def _classes(

@@ -1,6 +1,6 @@
 """The answer of `imgbuild resolve`: from a request to a `Target`, its packages and a row.
 
-    request → first solve (which torch, which CUDA) → target → settle → reasons → row
+    request → as_of → first solve (which torch, which CUDA) → target → settle → reasons → row
 
 A `ResolveAnswer` has, for each architecture, the packages or why there is no solution. Nothing is
 written but the cache.
@@ -24,8 +24,11 @@ from imgbuild.matrix import constraints, row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
 from imgbuild.matrix.model import Base, Flashinfer, Matrix, Target, Wanted
-from imgbuild.resolve import conflict, first_solve, python_support, request
+from imgbuild.project import Project
+from imgbuild.resolve import conflict, cutoff, first_solve, gaps, python_support, request, suggest
 from imgbuild.resolve.first_solve import FirstSolve, LearnedMemory, Query, with_target
+from imgbuild.resolve.gaps import OldVersion
+from imgbuild.resolve.locked import LockedTarget
 from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
 from imgbuild.resolve.reasons import links, reasons_of
 from imgbuild.resolve.request import ResolveRequest
@@ -47,12 +50,16 @@ class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why there is no solution on one architecture, and suggestions."""
+    """Why there is no solution on one architecture, and suggestions.
+
+    `outdated` are packages that only have versions over a year older than the others.
+    """
 
     message: str
     reasons: tuple[str, ...]
     nearest: tuple[str, ...]
     hint: str | None
+    outdated: tuple[str, ...] = ()
 
 
 class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +76,8 @@ class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The result on each architecture that was asked for; `target` and `row` if one has a solution.
 
+    If locked targets satisfy the request and nothing was solved, they are in `locked`, and `arch`
+    is empty. `requested` are the packages that were asked for.
     `driver` is the oldest driver that runs programs of its CUDA release, "" where that is unknown.
     The packages of `row` passed the `checks` of the audit; `unchecked` are those that need shared
     objects, from whole wheels. Both are empty if there is no solution.
@@ -77,6 +86,8 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     python: str
     arch: dict[Arch, ArchOutcome]
+    requested: tuple[str, ...] = ()
+    locked: tuple[LockedTarget, ...] = ()
     driver: str = ""
     target: Target | None = None
     row: tuple[str, ...] = ()
@@ -84,14 +95,45 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     unchecked: tuple[str, ...] = ()
 
 
+def of_locks(
+    ask: ResolveRequest, matrix: Matrix, locked: tuple[LockedTarget, ...]
+) -> ResolveAnswer:
+    """The answer that consists of `locked`, targets that satisfy the request."""
+    python = matrix.bases[request.base_of(ask, matrix)].python
+    requested = tuple(one.package for one in ask.requests)
+    return ResolveAnswer(name="", python=python, arch={}, requested=requested, locked=locked)
+
+
 def answer(
-    ask: ResolveRequest, matrix: Matrix, learned: Sequence[Constraint], context: Context
+    ask: ResolveRequest,
+    project: Project,
+    matrix: Matrix,
+    learned: Sequence[Constraint],
+    context: Context,
 ) -> ResolveAnswer:
     """Resolve a request on each architecture; `learned` are the constraints from locks.
 
-    InputError if the request contradicts the matrix; FetchFailed if an index does not answer.
+    Without an `as_of` one is derived from the pins; if that leaves no solution, all that has been
+    uploaded is considered. InputError if the request contradicts the matrix; FetchFailed if an
+    index does not answer.
     """
     request.check(ask, matrix)
+    if ask.as_of is not None:
+        return dated(ask, matrix, learned, context)
+    today = request.today()
+    as_of = cutoff.derived(ask, project, matrix, context)
+    found = dated(msgspec.structs.replace(ask, as_of=as_of), matrix, learned, context)
+    refusals = [each.refused for each in found.arch.values() if each.refused is not None]
+    if as_of == today or not refusals or any(refused.outdated for refused in refusals):
+        return found
+    context.reporter.info(f"no solution among files from before {as_of}: considering later ones")
+    return dated(msgspec.structs.replace(ask, as_of=today), matrix, learned, context)
+
+
+def dated(
+    ask: ResolveRequest, matrix: Matrix, learned: Sequence[Constraint], context: Context
+) -> ResolveAnswer:
+    """The answer to a request whose `as_of` is set."""
     memory = LearnedMemory(learned)
     while True:
         known = memory.known
@@ -102,14 +144,18 @@ def answer(
         ):
             break
     python = matrix.bases[request.base_of(ask, matrix)].python
+    requested = tuple(one.package for one in ask.requests)
     if each.target is None:
-        return ResolveAnswer(name=ask.name or "", python=python, arch=each.outcomes)
+        return ResolveAnswer(
+            name=ask.name or "", python=python, arch=each.outcomes, requested=requested
+        )
     target = settled(ask, each.target, each.found, each.outcomes)
     name = request.name_of(ask, matrix, target.cuda, target.pins)
     return ResolveAnswer(
         name=name,
         python=python,
         arch=each.outcomes,
+        requested=requested,
         driver=gpus.load().oldest(target.cuda),
         target=target,
         row=tuple(row.row(name, target)),
@@ -140,16 +186,20 @@ def found_on(
                 ask=ask, matrix=matrix, arch=arch, memory=memory, context=context, target=target
             )
             python_support.refuse(query)
-            made, found[arch], first = find(query)
+            made, resolution, first = find(query)
         except NoSolution as error:
             outcomes[arch] = ArchOutcome(refused=refused(error))
             continue
-        target = target or made
+        old = () if ask.allow_old else first_solve.outdated(first, resolution.versions)
+        if old:
+            outcomes[arch] = ArchOutcome(refused=refused_as_old(query, old))
+            continue
+        target, found[arch] = target or made, resolution
         outcomes[arch] = ArchOutcome(
-            packages=choices(ask, target, found[arch], arch, base, memory.known, context.store),
+            packages=choices(ask, target, resolution, arch, base, memory.known, context.store),
             warnings=(
                 *map(conflict.window_words, memory.windows),
-                *first_solve.warnings(first, found[arch].versions),
+                *first_solve.warnings(first, resolution.versions),
             ),
         )
     return ArchOutcomes(target=target, found=found, outcomes=outcomes)
@@ -158,8 +208,21 @@ def found_on(
 def find(query: Query) -> tuple[Target, Resolution, FirstSolve]:
     """A target that has what is asked for, and its packages.
 
+    Requested packages that came out months older than necessary are asked for in newer versions
+    first. NoSolution if nothing is left to try.
+    """
+    try:
+        return found_with(query, floors=not query.ask.allow_old)
+    except NoSolution:
+        if not query.memory.drop(gaps.AGE):
+            raise
+    return found_with(query, floors=False)
+
+
+def found_with(query: Query, *, floors: bool) -> tuple[Target, Resolution, FirstSolve]:
+    """The same, with or without asking for newer versions.
+
     What is learned while it is solved may call for another torch: then it starts again.
-    NoSolution if nothing is left to try.
     """
     ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
     base = request.base_of(ask, matrix)
@@ -171,6 +234,9 @@ def find(query: Query) -> tuple[Target, Resolution, FirstSolve]:
         if failed is not None and first.torch in tried:
             raise failed
         if memory.see(look(ask, first, query.context)):
+            continue
+        known = memory.known
+        if floors and memory.keep(first_solve.floors(first)) != known:
             continue
         made = query.target or target_of(ask, matrix, base, first)
         name = request.name_of(ask, matrix, made.cuda, first.versions)
@@ -210,7 +276,7 @@ def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve)
         base=base,
         cuda=first.cuda,
         arch=ask.arches,
-        as_of=ask.as_of or request.tomorrow(),
+        as_of=ask.as_of or request.today(),
         pins=pins,
         requires=requires,
         indexes=dict(ask.indexes),
@@ -254,7 +320,8 @@ def choices(
     for package, wanted in target.requires.items():
         asked.setdefault(package, wanted.reason)
     markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
-    reasons = reasons_of(versions, asked, links(metadata, markers), learned)
+    evident = [entry for entry in learned if entry.check != gaps.AGE]
+    reasons = reasons_of(versions, asked, links(metadata, markers), evident)
     return tuple(
         ChosenVersion(package=package, version=versions[package], why=reasons[package])
         for package in sorted(versions)
@@ -293,4 +360,16 @@ def refused(error: NoSolution) -> Refusal:
     """An error as a value."""
     return Refusal(
         message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint
+    )
+
+
+def refused_as_old(query: Query, old: Sequence[OldVersion]) -> Refusal:
+    """The refusal of a package set in which `old` are far behind the other packages."""
+    names = tuple(one.package for one in old)
+    return Refusal(
+        message=f"no solution on {query.arch} without outdated versions of {', '.join(names)}",
+        reasons=tuple(reason for one in old for reason in one.reasons),
+        nearest=suggest.targets(query.matrix, query.demands, query.cuda, query.arch),
+        hint="--allow-old accepts versions that are over a year older than the others",
+        outdated=names,
     )

@@ -23,7 +23,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Flashinfer, Matrix, Target
 from imgbuild.resolve import conflict, gaps, quick_audit, request, suggest
 from imgbuild.resolve.conflict import Demand, PackageFacts
-from imgbuild.resolve.gaps import Gaps
+from imgbuild.resolve.gaps import Gaps, OldVersion
 from imgbuild.resolve.quick_audit import QuickAudit
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.solve import freshness, refusal, solve, torch, uv
@@ -50,6 +50,12 @@ class LearnedMemory:
         """Add what was learned; all that is known now."""
         self.known = constraints.merge(self.known, learned)
         return self.known
+
+    def drop(self, check: str) -> bool:
+        """Forget the constraints of one check; whether there were any."""
+        before = self.known
+        self.known = tuple(entry for entry in before if entry.check != check)
+        return self.known != before
 
     def see(self, seen: QuickAudit) -> bool:
         """Add the result of a quick audit; whether it has a new constraint."""
@@ -189,16 +195,12 @@ def refuse(query: Query, facts: PackageFacts) -> None:
 def _provisional(query: Query) -> Target:
     """A target that fills the addresses of indexes; "0.0" stands for a CUDA not known yet."""
     ask, matrix, cuda = query.ask, query.matrix, query.cuda
-    for package, index in ask.indexes.items():
-        if cuda is None and "{cuda_tag}" in (matrix.indexes[index].url or ""):
-            message = f"{package} comes from {index}, which is one index for each CUDA release"
-            raise InputError(message, hint="name the release with --cuda")
     return Target(
         summary="",
         base=request.base_of(ask, matrix),
         cuda=cuda or "0.0",
         arch=ask.arches,
-        as_of=ask.as_of or request.tomorrow(),
+        as_of=ask.as_of or request.today(),
         pins=dict(conflict.pins_of(query.demands)),
         indexes=dict(ask.indexes),
         flashinfer=Flashinfer(mode="off", reason="not known yet"),
@@ -234,6 +236,19 @@ def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Versio
         return not same_version(version, pins.get(package)) and gaps.beyond(package, version)
 
     return _hide
+
+
+def floors(found: FirstSolve) -> tuple[Constraint, ...]:
+    """Constraints that ask for newer versions of requested packages; see `gaps.floors`."""
+    if found.torch is None:
+        return ()
+    torch = str(found.torch.version)
+    return gaps.floors(found.facts, found.demands, found.versions, found.cuda, torch)
+
+
+def outdated(found: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion, ...]:
+    """The packages of `versions`, the final choice, that are over a year behind the others."""
+    return gaps.outdated(found.facts, found.demands, found.chosen, versions, found.cuda)
 
 
 def warnings(found: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:

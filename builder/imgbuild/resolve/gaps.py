@@ -1,23 +1,34 @@
-"""Versions before a gap in a package's wheels, and requested packages far behind their newest.
+"""Versions before a gap in a package's wheels, and packages far behind their newest.
 
-No resolver should go back to the former; the latter get a warning with the cause.
+No resolver should go back to the former. Of the latter, requested packages that are months behind
+get a warning with the cause, and a package set with one that is over a year behind is refused.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import msgspec
 from packaging.version import Version
 
 from imgbuild.index.candidates import is_sdist
-from imgbuild.index.pages import Indexes
+from imgbuild.index.pages import Indexes, IndexFile
+from imgbuild.matrix.constraints import Constraint
 from imgbuild.resolve import conflict
 from imgbuild.resolve.conflict import Demand, PackageFacts
+from imgbuild.solve import freshness
 from imgbuild.solve.freshness import newest
+from imgbuild.solve.torch import TORCH
+from imgbuild.solve.uv import ChosenPackage
 from imgbuild.wheel.tags import Tags
 
 GAP = datetime.timedelta(days=365)
+YEAR = datetime.timedelta(days=365)
+RELEASES = 12  # minor releases that stand for a year where no upload time is known
+TRIED = 24  # newer versions of a requested package
+AGE = "age"  # the check of constraints that only keep old versions out
+OF_CUDA = ("nvidia-", "cuda-")  # packages whose version is that of the CUDA release
 BEHIND = datetime.timedelta(days=120)  # a requested package that is further behind gets a warning
 
 
@@ -77,6 +88,126 @@ def fallen(
     )
 
 
+class OldVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A package that is over a year behind the others of its set, and the reasons in words."""
+
+    package: str
+    reasons: tuple[str, ...]
+
+
+def outdated(
+    facts: PackageFacts,
+    demands: Sequence[Demand],
+    chosen: Iterable[ChosenPackage],
+    versions: Mapping[str, str],
+    cuda: str,
+) -> tuple[OldVersion, ...]:
+    """The packages of `versions` that are over a year older than the newest requested one.
+
+    Left out are pinned ones, those of CUDA, those whose newest version is about as old, and those
+    that are not requested and whose newer version contradicts what the set has of other packages.
+    `chosen` says which packages require each one.
+    """
+    catalogue, pins = facts.catalogue, conflict.pins_of(demands)
+    offers = {
+        package: offer
+        for package, version in versions.items()
+        if (offer := catalogue.chosen(package, Version(version))) is not None
+    }
+    named = {demand.package: demand for demand in demands}
+    times = [offers[name].wheel.uploaded for name in named if name in offers]
+    latest = max((time for time in times if time is not None), default=None)
+    found = []
+    for item in chosen:
+        package = item.package
+        if package in pins or package not in offers or package.startswith(OF_CUDA):
+            continue
+        requested = named.get(package)
+        spec = requested.spec if requested is not None else ""
+        allowed = set(facts.fitting(package, spec) or ())
+        wheels = [each.wheel for each in catalogue.offers(package) if each.wheel.version in allowed]
+        own = offers[package].wheel
+        newer = _far_newer(own, wheels, latest)
+        if newer is None:
+            continue
+        free = requested or conflict.demand(package, "")
+        cause = _cause(facts, demands, free, newer, versions, cuda)
+        via = () if requested is not None else item.via
+        if requested is None and (cause or freshness.held(catalogue, item, newer, offers)):
+            continue
+        reasons = (_ages(own, package, newer, via), *cause)
+        found.append(OldVersion(package=package, reasons=reasons))
+    return tuple(found)
+
+
+def floors(
+    facts: PackageFacts,
+    demands: Sequence[Demand],
+    versions: Mapping[str, str],
+    cuda: str,
+    torch: str,
+) -> tuple[Constraint, ...]:
+    """Constraints that keep the solver from old versions of requested packages beside this torch.
+
+    A package gets one if a version that is months newer does not contradict the requested packages
+    before it. The solver goes back in whatever package it decides last, not in the least important.
+    """
+    settled = [demand for demand in demands if demand.package in conflict.pins_of([demand])]
+    found = []
+    for requested in demands:
+        package = requested.package
+        if requested in settled or package not in versions:
+            continue
+        best = chosen = Version(versions[package])
+        for version in (facts.fitting(package, requested.spec) or ())[:TRIED]:
+            asked = conflict.demand(package, f"=={version}")
+            if version <= chosen or conflict.conflict(facts, [asked, *settled], cuda) is None:
+                best = max(version, chosen)
+                break
+        if _months_apart(facts, package, chosen, best):
+            needs = f"{package}>={best}"
+            found.append(Constraint(package=TORCH, versions=f"=={torch}", needs=needs, check=AGE))
+        settled.append(conflict.demand(package, f"=={best}"))
+    return tuple(found)
+
+
+def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Version) -> bool:
+    """Whether `newer` was uploaded months after `version`; by their numbers if that is unknown."""
+    offers = [facts.catalogue.chosen(package, each) for each in (version, newer)]
+    times = [offer.wheel.uploaded for offer in offers if offer is not None]
+    if len(times) == 2 and times[0] is not None and times[1] is not None:
+        return times[1] - times[0] > BEHIND
+    return newer.release[:2] > version.release[:2]
+
+
+def _far_newer(
+    own: IndexFile, wheels: Sequence[IndexFile], latest: datetime.datetime | None
+) -> IndexFile | None:
+    """The newest of `wheels` if `own` is a year older than it and than `latest`; else None."""
+    version = own.version
+    if version is None:
+        return None
+    final = [w for w in wheels if w.version is not None and not w.version.is_prerelease]
+    newer = [(w.version, w) for w in final if w.version is not None and w.version > version]
+    if not newer:
+        return None
+    top = max(newer, key=lambda pair: pair[0])[1]
+    if own.uploaded is None or top.uploaded is None or latest is None:
+        releases = {other.release[:2] for other, _ in newer} - {version.release[:2]}
+        return top if len(releases) > RELEASES else None
+    return top if min(latest, top.uploaded) - own.uploaded > YEAR else None
+
+
+def _ages(own: IndexFile, package: str, newer: IndexFile, via: Sequence[str] = ()) -> str:
+    asked = f", required by {', '.join(via)}" if via else ""
+    if own.uploaded is None or newer.uploaded is None:
+        return f"only {package} {own.version} fits, and {newer.version} is available{asked}"
+    return (
+        f"only {package} {own.version} of {own.uploaded:%Y-%m} fits, and {newer.version} of"
+        f" {newer.uploaded:%Y-%m} is available{asked}"
+    )
+
+
 def _fallen(
     facts: PackageFacts,
     demands: Sequence[Demand],
@@ -93,6 +224,24 @@ def _fallen(
         return None
     if top.version <= version or top.uploaded - min(times) <= BEHIND:
         return None
+    reasons = _cause(facts, demands, requested, top, versions, cuda)
+    cause = f": {'; '.join(reasons)}" if reasons else ""
+    return (
+        f"{package} {version} is of {min(times):%Y-%m}, and {top.version} is of"
+        f" {top.uploaded:%Y-%m}{cause}"
+    )
+
+
+def _cause(
+    facts: PackageFacts,
+    demands: Sequence[Demand],
+    requested: Demand,
+    top: IndexFile,
+    versions: Mapping[str, str],
+    cuda: str | None,
+) -> tuple[str, ...]:
+    """Why `requested` cannot have the version of `top` beside the other requested packages."""
+    package = requested.package
     others = [
         conflict.demand(
             item.package,
@@ -104,8 +253,4 @@ def _fallen(
     ]
     asked = conflict.demand(package, f"=={top.version}", f"{package} {top.version} is available")
     found = conflict.conflict(facts, [asked, *others], cuda)
-    cause = f": {'; '.join(found.reasons)}" if found is not None else ""
-    return (
-        f"{package} {version} is of {min(times):%Y-%m}, and {top.version} is of"
-        f" {top.uploaded:%Y-%m}{cause}"
-    )
+    return found.reasons if found is not None else ()

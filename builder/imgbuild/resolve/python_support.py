@@ -39,7 +39,7 @@ def refuse(query: Query) -> None:
 
     def _catalogue(python: str) -> Catalogue:
         rules = Rules(
-            as_of=ask.as_of or request.tomorrow(),
+            as_of=ask.as_of or request.today(),
             tags=Tags(python=python, glibc=glibc, arch=arch),
             pins={},
         )

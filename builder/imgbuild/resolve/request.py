@@ -51,7 +51,8 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a user asks for. None for what imgbuild is to choose.
 
     `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes. `row` is the target
-    of the matrix that asks, "" if it is the user.
+    of the matrix that asks, "" if it is the user. `allow_old` accepts versions that are more than a
+    year older than what is asked for beside them.
     """
 
     requests: tuple[RequestedPackage, ...]
@@ -63,6 +64,7 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
     indexes: Mapping[str, str] = {}
     name: str | None = None
     row: str = ""
+    allow_old: bool = False
 
     def requested(self, package: str) -> RequestedPackage | None:
         """What is asked of `package`."""
@@ -215,17 +217,24 @@ def python_of(text: str) -> str:
     return text
 
 
-def tomorrow() -> datetime.date:
-    """The cut-off that lets in everything that was uploaded until now."""
-    return datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)
+def today() -> datetime.date:
+    """The date in UTC: as a cut-off it lets in everything that was uploaded before this day."""
+    return datetime.datetime.now(datetime.UTC).date()
 
 
 def check(ask: ResolveRequest, matrix: Matrix) -> None:
-    """InputError if the matrix has no such base, or a target of that name already."""
+    """InputError if the matrix has no such base or has a target of that name already.
+
+    The same if an index needs a CUDA release and none is asked for.
+    """
     base_of(ask, matrix)
     if ask.name is not None and ask.name in matrix.targets:
         message = f"the matrix has a target {ask.name} already"
         raise InputError(message, hint="choose another --name")
+    for package, index in ask.indexes.items():
+        if ask.cuda is None and "{cuda_tag}" in (matrix.indexes[index].url or ""):
+            message = f"{package} comes from {index}, which is one index for each CUDA release"
+            raise InputError(message, hint="name the release with --cuda")
 
 
 def base_of(ask: ResolveRequest, matrix: Matrix) -> str:

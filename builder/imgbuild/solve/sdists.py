@@ -172,9 +172,12 @@ def _one(url: str) -> list[str]:
 
 
 def fingerprint(recipe: BuiltWheel, python: str) -> str:
-    """What the wheel's bytes follow from: sdist, environment, build requirements and Python."""
+    """What the wheel's bytes follow from: sdist, environment, build requirements and Python.
+
+    Of Python the minor release counts: a request does not know the patch release of its base.
+    """
     inputs = [
-        python,
+        ".".join(python.split(".")[:2]),
         recipe.sdist.sha256,
         recipe.env,
         sorted(wheel.sha256 for wheel in recipe.requires),

@@ -43,12 +43,18 @@ class Tags:
         self._ranks: dict[Tag, int] = {}
         for rank, tag in enumerate(every):
             self._ranks.setdefault(tag, rank)
+        self._known: dict[str, tuple[int, int, str] | None] = {}  # file name → rank
 
     def rank(self, name: str) -> tuple[int, int, str] | None:
         """A key that sorts the preferred wheel first, None if the wheel does not fit.
 
         It consists of tag, build number and name.
         """
+        if name not in self._known:
+            self._known[name] = self._rank(name)
+        return self._known[name]
+
+    def _rank(self, name: str) -> tuple[int, int, str] | None:
         try:
             _, _, build, tags = parse_wheel_filename(name)
         except InvalidWheelFilename:

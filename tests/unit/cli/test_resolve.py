@@ -9,6 +9,7 @@ import pytest
 
 from imgbuild.cli import _resolve_lines as words
 from imgbuild.resolve.answer import ArchOutcome, ChosenVersion, Refusal, ResolveAnswer
+from imgbuild.resolve.locked import LockedTarget
 from imgbuild.values import Arch
 from tests.support.inprocess_project import Command
 from tests.support.matrix_text import RIGHT
@@ -66,30 +67,77 @@ ANSWER = ResolveAnswer(
         ),
         Arch.ARM64: ArchOutcome(refused=REFUSED),
     },
+    requested=("torch",),
     row=("  cu124-vllm0.8:", "    base: debian-12"),
     checks=("metadata", "imports", "calls", "support", "rules"),
     unchecked=("elf", "cuda"),
 )
 
 
-def test_what_is_possible_is_data_and_the_rest_is_talk(
+def test_results_are_on_stdout_and_refusals_on_stderr(
     capsys: pytest.CaptureFixture[str], command: Command
 ) -> None:
     del command
     assert words.lines(ANSWER) == [
-        "# cu124-vllm0.8 on x86_64: 2 packages",
+        "# cu124-vllm0.8 on x86_64",
         "torch  2.6.0  you have torch==2.6.0",
-        "numpy  2.2.6  a requires ==1; b; c",
-        "",
-        "# checked: metadata, imports, calls, support, rules",
-        "# not checked: elf, cuda; imgbuild lock reads shared objects",
         "",
         "# a row for matrix.yaml, under targets:",
         "  cu124-vllm0.8:",
         "    base: debian-12",
+        "",
+        "# checked: metadata, imports, calls, support, rules",
+        "# not checked: elf, cuda; imgbuild lock reads shared objects",
+        "# 2 packages on x86_64: --all lists them",
+    ]
+    assert words.lines(ANSWER, everything=True)[-4:] == [
+        "",
+        "# 2 packages on x86_64",
+        "torch  2.6.0  you have torch==2.6.0",
+        "numpy  2.2.6  a requires ==1; b; c",
     ]
     assert words.say_refusals(ANSWER)
     told = capsys.readouterr().err
     assert "verl 0.4.1 is of 2025-07" in told
     assert "because torch 2.6.0 is a CPU build\n" in told
     assert "suggestion: vllm 0.20.0, with torch 2.11.0 for CUDA 13.0\n" in told
+
+
+def locked_target(name: str) -> LockedTarget:
+    return LockedTarget(
+        target=name,
+        cuda="12.8",
+        as_of="2026-01-23",
+        arch=(Arch.X86_64,),
+        versions={"torch": "2.8.0", "vllm": "0.11.0", "trl": "0.26.2", "verl": "0.6.1"},
+        tested="" if name.endswith("5") else "gpu",
+        commands=(f"imgbuild run {name}", f"imgbuild init --extends {name}"),
+    )
+
+
+def test_locked_targets_with_versions_and_commands() -> None:
+    names = [f"cu128-verl0.{number}" for number in range(5, 15)]
+    found = ResolveAnswer(
+        name="", python="3.11", arch={}, locked=tuple(locked_target(name) for name in names)
+    )
+    short, full = words.locked_lines(found), words.locked_lines(found, everything=True)
+    assert short[:5] == [
+        "cu128-verl0.5 has torch 2.8.0, vllm 0.11.0, trl 0.26.2, verl 0.6.1 (CUDA 12.8,",
+        "  not tested)",
+        "  imgbuild run cu128-verl0.5",
+        "  imgbuild init --extends cu128-verl0.5",
+        "",
+    ]
+    assert short[-1] == "# for other versions: --solve"
+    assert all(name in "\n".join(short) for name in names)
+    assert sum(line.startswith("  imgbuild run") for line in full) == len(names)
+    assert max(map(len, short + full)) <= words.WIDTH
+
+
+def test_a_line_of_a_package_fits_the_terminal() -> None:
+    why = tuple(f"{name} requires <{name}.9.9,>=0.0.1" for name in ("a" * 30, "b" * 30, "c" * 30))
+    item = ChosenVersion(package="torch", version="2.6.0", why=why)
+    found = ResolveAnswer(name="x", python="3.11", requested=("torch",),
+                          arch={Arch.X86_64: ArchOutcome(packages=(item,))})  # fmt: skip
+    line = words.lines(found)[1]
+    assert (len(line), line[-1]) == (words.WIDTH, "…")

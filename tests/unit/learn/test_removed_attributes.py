@@ -3,7 +3,7 @@
 import pytest
 
 from imgbuild.audit.main_path.closure import main_path
-from imgbuild.learn.removed_attributes import check, parts
+from imgbuild.learn.removed_attributes import check, gives, parts
 from imgbuild.report import Relation, Severity
 from tests.support import shelves
 from tests.support.local_index import LocalIndex
@@ -88,3 +88,18 @@ def test_nothing_is_said_where_the_reader_is_older_than_all_releases(tmp_path):
 )
 def test_the_members_of_a_union(text, expected):
     assert parts(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (b"class A:\n    def name(self): pass\n", True),
+        (b"name = 1\n", True),
+        (b"rename = 1\nself.name: int\n", True),
+        (b"setattr(a, 'name', 1)\n", True),
+        (b"def name2(): pass\nrename = 1\nnames = 2\na.name()\n", False),
+        (b"", False),
+    ],
+)
+def test_what_gives_a_name(source, found):
+    assert gives(source, "name") is found

@@ -17,6 +17,7 @@ from imgbuild.matrix import row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import loads
 from imgbuild.matrix.model import Flashinfer, PackageIndex, Target, Wanted
+from imgbuild.project import Project
 from imgbuild.resolve import answer, reasons, request
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.solve import torch
@@ -258,7 +259,8 @@ def test_an_impossible_package_set_has_passed_no_check(tmp_path):
         here = {"pypi": PackageIndex(url=site.url("simple"))}
         matrix = msgspec.structs.replace(samples.matrix(), indexes=here)
         store = Store.open(tmp_path / "cache")
-        found = answer.answer(ask, matrix, (), Context(store, Http(attempts=1)))
+        project = Project(matrix=tmp_path / "matrix.yaml")
+        found = answer.answer(ask, project, matrix, (), Context(store, Http(attempts=1)))
     refused = found.arch[Arch.X86_64].refused
     assert refused is not None
     assert refused.reasons[0] == "you asked for demo==9.9"

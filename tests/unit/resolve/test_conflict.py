@@ -21,9 +21,9 @@ from imgbuild.resolve import gaps as behind
 from imgbuild.resolve.conflict import PackageFacts
 from imgbuild.resolve.suggest import QuickLook
 from imgbuild.solve import torch
+from imgbuild.solve.uv import ChosenPackage
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests.support import samples
 from tests.support.local_index import LocalIndex
 from tests.support.servers import Site, serve
 
@@ -327,17 +327,62 @@ def test_a_wish_that_fell_back_is_told_with_the_cause(ask):
     assert behind.fallen(facts, demands, {**versions, "rl": "0.9"}, "12.4") == ()
 
 
-def test_the_target_with_most_of_the_wishes_is_the_nearest():
-    matrix = samples.matrix(pins={"torch": "2.6.0", "vllm": "0.8"})
-    target = matrix.targets["small"]
-    other = msgspec.structs.replace(target, pins={"torch": "2.7.0", "vllm": "0.9"}, cuda="12.6")
-    far = msgspec.structs.replace(other, indexes={"torch": "pytorch"})
-    matrix = msgspec.structs.replace(matrix, targets={"small": target, "far": far, "other": other})
-    requests = [conflict.demand("vllm", "==0.9"), conflict.demand("torch", "==2.6.0")]
-    assert suggest.targets(matrix, requests, "12.6", Arch.X86_64) == (
-        "the target other on x86_64: CUDA 12.6, torch 2.7.0, vllm 0.9",
+def outdated(facts, demands, versions):
+    chosen = [ChosenPackage(package=name, version=versions[name], via=("rl",)) for name in versions]
+    return behind.outdated(facts, demands, chosen, versions, "12.4")
+
+
+def test_a_requested_package_a_year_behind_the_others_is_outdated(ask):
+    facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
+    versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
+    (found,) = outdated(facts, demands, versions)
+    assert (found.package, found.reasons) == (
+        "rl",
+        (
+            "only rl 0.4 of 2024-01 fits, and 0.9 of 2025-01 is available",
+            "the package set has vllm 0.8",
+            "rl 0.9 is available",
+            "rl 0.9 requires vllm==0.7 (its METADATA)",
+        ),
     )
-    assert suggest.targets(matrix, requests, "12.6", Arch.ARM64) == ()
+    assert outdated(facts, demands, {**versions, "rl": "0.9"}) == ()
+    facts, demands = ask(("vllm", "==0.8"), ("rl", "==0.4"))
+    assert outdated(facts, demands, versions) == ()
+
+
+def test_another_package_is_outdated_unless_something_explains_it(ask):
+    facts, demands = ask(("vllm", "==0.8"))
+    versions = {"vllm": "0.8", "dict": "0.1", "rl": "0.4", "torch": "2.6.0"}
+    (found,) = outdated(facts, demands, versions)  # rl 0.9 requires another vllm
+    assert found.reasons == (
+        "only dict 0.1 of 2023-01 fits, and 0.8 of 2025-01 is available, required by rl",
+    )
+
+
+def test_without_upload_times_minor_releases_are_counted(ask, site):
+    made = small_index()
+    for number in range(1, 20):
+        made.wheel("many", f"0.{number}")
+    site.files = made.site_files(api=False)
+    facts, demands = ask(("torch", "==2.6.0"), ("many", ""))
+    facts.catalogue.indexes.places["pypi"] = msgspec.structs.replace(
+        facts.catalogue.indexes.places["pypi"], timed=False
+    )
+    behind_by = {
+        version: bool(outdated(facts, demands, {"torch": "2.6.0", "many": version}))
+        for version in ("0.6", "0.7", "0.19")
+    }
+    assert behind_by == {"0.6": True, "0.7": False, "0.19": False}
+
+
+def test_the_newest_version_without_a_conflict_is_asked_for(ask):
+    facts, demands = ask(("vllm", "==0.7"), ("rl", ""), ("trl", ""))
+    versions = {"vllm": "0.7", "torch": "2.5.0", "rl": "0.4", "trl": "1.2"}
+    (floor,) = behind.floors(facts, demands, versions, "12.4", "2.5.0")
+    assert (floor.package, floor.versions, floor.needs) == ("torch", "==2.5.0", "rl>=0.9")
+    facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
+    held = {"vllm": "0.8", "torch": "2.6.0", "rl": "0.4"}
+    assert behind.floors(facts, demands, held, "12.4", "2.6.0") == ()
 
 
 def test_one_exact_version_is_told_from_other_specifiers():

@@ -1,0 +1,88 @@
+"""The `as_of` of a request that names none: some time after the newest version it asks for.
+
+Packages that work together are released at about the same time, so that a solver that may take
+everything of later years finds sets that nobody has tried.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.cache.context import Context
+from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.matrix.model import Matrix
+from imgbuild.project import Project
+from imgbuild.resolve import request
+from imgbuild.resolve.request import RequestedPackage, ResolveRequest
+from imgbuild.solve import uv
+
+MARGIN = datetime.timedelta(days=180)  # others are released within it to work with a version
+
+
+def derived(
+    ask: ResolveRequest, project: Project, matrix: Matrix, context: Context
+) -> datetime.date:
+    """The newest pin's upload date and a margin, no later than today.
+
+    A version that its index has no date for counts as uploaded before the first `as_of` of a lock
+    that has it. Today if nothing is pinned, or the date of a pin is unknown. A range moves the date
+    to where one of its versions is available. FetchFailed if an index does not answer.
+    """
+    today = request.today()
+    if all(requested.pin is None for requested in ask.requests):
+        return today
+    found = [datetime.date.min]
+    for requested in ask.requests:
+        if not requested.spec:
+            continue
+        day = _of_index(requested, ask, matrix, context) or _of_locks(requested, project, matrix)
+        if day is None and requested.pin is not None:
+            return today
+        found.append(day or datetime.date.min)
+    return min(today, max(found))
+
+
+def _of_index(
+    requested: RequestedPackage, ask: ResolveRequest, matrix: Matrix, context: Context
+) -> datetime.date | None:
+    name = ask.indexes.get(requested.package, matrix.default_index)
+    index = matrix.indexes[name]
+    if index.upload_times != "index" or "{" in (index.url or ""):
+        return None
+    place = IndexAddress(name=name, address=index.url or uv.default_index(), flat=index.flat)
+    files = Indexes({name: place}, {}, name, context.http).files(requested.package)
+    first = first_upload(files, requested.spec)
+    return None if first is None else min(first.date(), datetime.date.max - MARGIN) + MARGIN
+
+
+def first_upload(files: Sequence[IndexFile], spec: str) -> datetime.datetime | None:
+    """When the first file of a version in `spec` was uploaded; None if that is unknown."""
+    wanted = SpecifierSet(spec)
+    times = [
+        file.uploaded
+        for file in files
+        if file.uploaded is not None and file.version is not None and wanted.contains(file.version)
+    ]
+    return min(times, default=None)
+
+
+def _of_locks(
+    requested: RequestedPackage, project: Project, matrix: Matrix
+) -> datetime.date | None:
+    days = [
+        datetime.date.fromisoformat(lock.as_of)
+        for name in project.sealed()
+        if name in matrix.targets and _has(lock := locks.read_lock(project.images, name), requested)
+    ]
+    return min(days, default=None)
+
+
+def _has(lock: Lock, requested: RequestedPackage) -> bool:
+    wanted = SpecifierSet(requested.spec)
+    found = (each.versions.get(requested.package) for each in lock.arch.values())
+    return any(version is not None and wanted.contains(version) for version in found)

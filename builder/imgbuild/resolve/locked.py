@@ -1,0 +1,109 @@
+"""Locked targets that satisfy a request: the answer that needs neither an index nor a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+
+from imgbuild import codec
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.matrix.model import Matrix
+from imgbuild.plan import seal as seals
+from imgbuild.project import Project
+from imgbuild.resolve.request import ResolveRequest
+from imgbuild.smoke import recording
+from imgbuild.smoke.records import TIERS
+from imgbuild.values import Arch
+
+
+class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A locked target that satisfies a request.
+
+    `versions` has the requested packages, in the order of the request, on the first architecture
+    that was asked for. `tested` is the highest tier of smoke tests that passed for the locked
+    images, "" without a test record. `commands` are lines for a shell.
+    """
+
+    target: str
+    cuda: str
+    as_of: str
+    arch: tuple[Arch, ...]
+    versions: Mapping[str, str]
+    tested: str
+    commands: tuple[str, ...]
+
+
+def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[LockedTarget, ...]:
+    """The targets with a current lock that has all that is asked for, on each architecture.
+
+    Tested ones are first, then those of later dates. InputError for a lock that cannot be read.
+    """
+    found = []
+    for name in project.sealed():
+        if name not in matrix.targets or not _suits(ask, matrix, name):
+            continue
+        lock = locks.read_lock(project.images, name)
+        versions = versions_in(ask, lock)
+        if versions is None or locks.stale(lock, matrix):
+            continue
+        found.append(
+            LockedTarget(
+                target=name,
+                cuda=lock.cuda,
+                as_of=lock.as_of,
+                arch=tuple(lock.arch),
+                versions=versions,
+                tested=_tested(project, name, ask.arches),
+                commands=(f"imgbuild run {name}", f"imgbuild init --extends {name}"),
+            )
+        )
+    rank = (*TIERS[::-1], "")
+    by_name = sorted(found, key=lambda one: one.target)
+    by_date = sorted(by_name, key=lambda one: one.as_of, reverse=True)
+    return tuple(sorted(by_date, key=lambda one: rank.index(one.tested)))
+
+
+def versions_in(ask: ResolveRequest, lock: Lock) -> dict[str, str] | None:
+    """The locked versions of the requested packages; None if one of them does not satisfy `ask`."""
+    found: dict[str, str] = {}
+    for arch in reversed(ask.arches):
+        resolution = lock.arch.get(arch)
+        if resolution is None:
+            return None
+        for requested in ask.requests:
+            version = resolution.versions.get(requested.package)
+            if version is None:
+                return None
+            if not SpecifierSet(requested.spec).contains(version, prereleases=True):
+                return None
+            found[requested.package] = version
+    return {requested.package: found[requested.package] for requested in ask.requests}
+
+
+def _suits(ask: ResolveRequest, matrix: Matrix, name: str) -> bool:
+    """Whether a target has the base, Python, CUDA release, date and indexes that are asked for."""
+    target = matrix.targets[name]
+    return (
+        ask.base in (None, target.base)
+        and ask.python in (None, matrix.bases[target.base].python)
+        and ask.cuda in (None, target.cuda)
+        and (ask.as_of is None or target.as_of <= ask.as_of)
+        and all(
+            target.indexes.get(package, matrix.default_index) == index
+            for package, index in ask.indexes.items()
+        )
+    )
+
+
+def _tested(project: Project, name: str, arches: tuple[Arch, ...]) -> str:
+    """The highest tier that passed on one of `arches`; "" if none did."""
+    path = seals.seal_path(project.images, name)
+    if not path.exists():
+        return ""
+    sealed = codec.read(path, seals.Seal, what="seal", hint=locks.damaged(name))
+    runs = recording.counting(project, sealed)
+    passed = [run.tier for arch in arches for run in runs.get(arch, ()) if run.good]
+    return max(passed, key=TIERS.index, default="")

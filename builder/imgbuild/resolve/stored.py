@@ -1,0 +1,67 @@
+"""Answers of `imgbuild resolve` in the cache: what was solved once today is not solved again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from imgbuild import codec
+from imgbuild.cache.context import Context
+from imgbuild.errors import InputError
+from imgbuild.lock import lock as locks
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.model import Matrix
+from imgbuild.project import Project
+from imgbuild.resolve import answer as solution
+from imgbuild.resolve import request
+from imgbuild.resolve.answer import ResolveAnswer
+from imgbuild.resolve.request import ResolveRequest
+from imgbuild.solve import uv
+from imgbuild.system.code_digest import code_digest
+from imgbuild.values import sha256
+
+FACT = "resolve"
+
+
+def answer(
+    ask: ResolveRequest,
+    project: Project,
+    matrix: Matrix,
+    learned: Sequence[Constraint],
+    context: Context,
+    *,
+    again: bool = False,
+) -> ResolveAnswer:
+    """The answer of `resolve.answer`, from the cache unless `again`.
+
+    It is found again on the same day (UTC), for the same request, matrix, locks, constraints,
+    default index and code. Errors are not kept.
+    """
+    key = key_of(ask, project, matrix, learned)
+    data = None if again else context.store.fact(FACT, key)
+    if data is not None:
+        with contextlib.suppress(InputError):
+            found = codec.decode(data, ResolveAnswer, file=f"fact {FACT}", what="stored answer")
+            context.reporter.info("solved earlier today; --again solves it again")
+            return found
+    found = solution.answer(ask, project, matrix, learned, context)
+    context.store.put_fact(FACT, key, codec.encode(found))
+    return found
+
+
+def key_of(
+    ask: ResolveRequest, project: Project, matrix: Matrix, learned: Sequence[Constraint]
+) -> str:
+    """A hash of everything that an answer depends on."""
+    locked = [locks.lock_path(project.images, name) for name in project.sealed()]
+    index = matrix.indexes[matrix.default_index].url or uv.default_index()
+    parts = (
+        code_digest(__name__),
+        request.today().isoformat(),
+        sha256(index.encode()),  # it may hold a password
+        codec.compact(ask).decode(),
+        codec.compact(matrix).decode(),
+        codec.compact(list(learned)).decode(),
+        *(sha256(path.read_bytes()) for path in locked),
+    )
+    return "\n".join(parts)

@@ -1,0 +1,96 @@
+"""The `as_of` that follows from the pins of a request."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
+from imgbuild.lock import lock as locks
+from imgbuild.matrix.model import Matrix, PackageIndex
+from imgbuild.project import Project
+from imgbuild.resolve import cutoff, request, stored
+from imgbuild.resolve.request import ResolveRequest
+from imgbuild.values import Arch
+from tests.support import samples
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
+
+MARGIN = cutoff.MARGIN
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    made = LocalIndex()
+    made.wheel("torch", "2.6.0", uploaded="2024-01-10T12:00:00Z")
+    made.wheel("torch", "2.6.0", uploaded="2024-06-01T00:00:00Z", tag="cp312-cp312-linux_x86_64")
+    made.wheel("trl", "1.0", uploaded="2024-03-05T00:00:00Z")
+    made.wheel("trl", "2.0", uploaded="2024-05-05T00:00:00Z")
+    with serve(Site(files=made.site_files())) as opened:
+        yield opened
+
+
+def matrix_of(site: Site) -> Matrix:
+    here = {"pypi": PackageIndex(url=site.url("simple"))}
+    return msgspec.structs.replace(samples.matrix(), indexes=here)
+
+
+def derived(site: Site, folder: Path, *wants: str) -> datetime.date:
+    found, _ = request.read(wants, [], {})
+    ask = ResolveRequest(requests=found, arches=(Arch.X86_64,))
+    project = Project(matrix=folder / "matrix.yaml")
+    context = Context(Store.open(folder / "cache"), Http(attempts=1))
+    return cutoff.derived(ask, project, matrix_of(site), context)
+
+
+@pytest.mark.parametrize(
+    ("wants", "day"),
+    [
+        (("torch==2.6.0", "trl"), datetime.date(2024, 1, 10)),
+        (("torch==2.6.0", "trl==1.0"), datetime.date(2024, 3, 5)),
+        (("torch==2.6.0", "trl>=1.5"), datetime.date(2024, 5, 5)),
+    ],
+)
+def test_the_first_upload_of_the_newest_pin_and_a_margin(
+    site: Site, tmp_path: Path, wants: tuple[str, ...], day: datetime.date
+) -> None:
+    assert derived(site, tmp_path, *wants) == day + MARGIN
+
+
+def test_without_a_pin_it_is_today(site: Site, tmp_path: Path) -> None:
+    assert derived(site, tmp_path, "torch>=2", "trl") == request.today()
+
+
+def test_an_index_without_upload_times(site: Site, tmp_path: Path) -> None:
+    site.files = {path: data for path, data in site.files.items() if not path.startswith("pypi/")}
+    assert derived(site, tmp_path, "torch==2.6.0") == request.today()
+    path = locks.lock_path(tmp_path / "images", "small")
+    path.parent.mkdir(parents=True)
+    lock = samples.lock()
+    path.write_bytes(codec.encode(lock))
+    assert derived(site, tmp_path, "torch==2.6.0") == datetime.date.fromisoformat(lock.as_of)
+    assert derived(site, tmp_path, "torch==2.6.0", "trl==1.0") == request.today()
+
+
+def test_an_answer_is_kept_for_the_day_and_found_without_the_index(
+    site: Site, tmp_path: Path
+) -> None:
+    found, _ = request.read(["torch==9.9"], [], {})
+    ask = ResolveRequest(requests=found, arches=(Arch.X86_64,), cuda="12.4")
+    project = Project(matrix=tmp_path / "matrix.yaml")
+    context = Context(Store.open(tmp_path / "cache"), Http(attempts=1))
+    first = stored.answer(ask, project, matrix_of(site), (), context)
+    asked = len(site.requests)
+    assert stored.answer(ask, project, matrix_of(site), (), context) == first
+    assert len(site.requests) == asked
+    stored.answer(msgspec.structs.replace(ask, cuda="12.6"), project, matrix_of(site), (), context)
+    fresh = Context(context.store, Http(attempts=1))
+    stored.answer(ask, project, matrix_of(site), (), fresh, again=True)
+    assert len(site.requests) > asked

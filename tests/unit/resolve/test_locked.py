@@ -1,0 +1,61 @@
+"""Locked targets that satisfy a request."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.lock import lock as locks
+from imgbuild.project import Project
+from imgbuild.resolve import locked, request
+from imgbuild.resolve.request import ResolveRequest
+from imgbuild.values import Arch
+from tests.support import samples
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project whose target `small` is locked with torch 2.6.0 and trl 0.18.2."""
+    path = locks.lock_path(tmp_path / "images", "small")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(codec.encode(samples.lock(samples.wheel("trl", "0.18.2"))))
+    return Project(matrix=tmp_path / "matrix.yaml")
+
+
+def ask(*wants: str, **more: object) -> ResolveRequest:
+    found, _ = request.read(wants, [], {})
+    return msgspec.structs.replace(ResolveRequest(requests=found, arches=(Arch.X86_64,)), **more)
+
+
+def test_a_target_with_versions_in_the_order_of_the_request(project: Project) -> None:
+    (found,) = locked.satisfying(ask("trl>=0.18", "torch==2.6.0"), project, samples.matrix())
+    assert (found.target, found.cuda, found.tested) == ("small", "12.4", "")
+    assert list(found.versions.items()) == [("trl", "0.18.2"), ("torch", "2.6.0")]
+    assert found.commands == ("imgbuild run small", "imgbuild init --extends small")
+
+
+@pytest.mark.parametrize(
+    ("wants", "more"),
+    [
+        (("trl>=0.19",), {}),
+        (("trl", "vllm"), {}),
+        (("trl",), {"cuda": "12.6"}),
+        (("trl",), {"arches": (Arch.X86_64, Arch.ARM64)}),
+        (("trl",), {"python": "3.12"}),
+        (("trl",), {"as_of": datetime.date(2020, 1, 1)}),
+        (("trl",), {"indexes": {"trl": "other"}}),
+    ],
+)
+def test_what_a_target_does_not_have(
+    project: Project, wants: tuple[str, ...], more: dict[str, object]
+) -> None:
+    assert locked.satisfying(ask(*wants, **more), project, samples.matrix()) == ()
+
+
+def test_a_stale_lock_is_no_answer(project: Project) -> None:
+    changed = samples.matrix(pins={"torch": "2.7.0"})
+    assert locked.satisfying(ask("trl"), project, changed) == ()

@@ -1,0 +1,20 @@
+"""Targets of the matrix as suggestions."""
+
+import msgspec
+
+from imgbuild.resolve import conflict, suggest
+from imgbuild.values import Arch
+from tests.support import samples
+
+
+def test_the_target_with_most_of_the_wishes_is_the_nearest():
+    matrix = samples.matrix(pins={"torch": "2.6.0", "vllm": "0.8"})
+    target = matrix.targets["small"]
+    other = msgspec.structs.replace(target, pins={"torch": "2.7.0", "vllm": "0.9"}, cuda="12.6")
+    far = msgspec.structs.replace(other, indexes={"torch": "pytorch"})
+    matrix = msgspec.structs.replace(matrix, targets={"small": target, "far": far, "other": other})
+    requests = [conflict.demand("vllm", "==0.9"), conflict.demand("torch", "==2.6.0")]
+    assert suggest.targets(matrix, requests, "12.6", Arch.X86_64) == (
+        "the target other on x86_64: CUDA 12.6, torch 2.7.0, vllm 0.9",
+    )
+    assert suggest.targets(matrix, requests, "12.6", Arch.ARM64) == ()
