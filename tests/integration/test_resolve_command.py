@@ -75,7 +75,7 @@ def project(site: Site, tmp_path: Path) -> Project:
 
 def test_a_package_set_with_its_reasons_and_a_row_to_paste(project: Project) -> None:
     wanted = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64")
-    done = project.run("resolve", *wanted, "--all")
+    done = project.run("resolve", *wanted, "--full")
     lines = done.stdout.splitlines()
     words = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
     assert words["thewheel"] == "1.0 you asked for thewheel==1.0"

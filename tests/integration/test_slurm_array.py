@@ -31,7 +31,7 @@ def _built(project: Project) -> Project:
     layers = project.folder / "build" / "two"
     layers.parent.mkdir()
     layers.write_text("a file where the layout of `two` is to go")
-    failed = project.run("build", "--all", "--on", "slurm", "--throttle", "2", "--json")
+    failed = project.run("build", "--all", "--on", "slurm", "--throttle", "2", "--json", status=1)
     said = json.loads(failed.stdout)
     assert [item["target"] for item in said["built"]] == ["one", "three"]
     assert [report["target"] for report in said["failed"]] == ["two"]

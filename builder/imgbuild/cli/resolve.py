@@ -94,14 +94,13 @@ AllowOldOption = Annotated[
         panel=ASK,
     ),
 ]
-AllOption = Annotated[
+FullOption = Annotated[
     bool,
     Definition(
-        "--all",
+        "--full",
         "Print every package and every target that was found.",
         panel=OUTPUT,
         often=True,
-        reused="elsewhere all targets of the matrix",
     )(),
 ]
 AgainOption = Annotated[bool, AGAIN("Here: solve again what was solved today.")]
@@ -122,14 +121,14 @@ def resolve(
     solve: SolveOption = False,
     allow_old: AllowOldOption = False,
     again: AgainOption = False,
-    everything: AllOption = False,
+    everything: FullOption = False,
     offline: Offline = False,
     matrix: MatrixFile = None,
 ) -> None:
     """Find compatible versions for a list of packages.
 
     If locked targets have what is asked for, prints these. Else, or with --solve, solves: prints
-    the requested packages, a row to add to matrix.yaml, and with --all every package with the
+    the requested packages, a row to add to matrix.yaml, and with --full every package with the
     reason for its version. No wheel is downloaded: metadata and Python code are checked on the
     server, shared objects (ELF, CUDA) are not; `imgbuild lock` of the row checks these too. Only
     the cache is written. It keeps the answer until the next day (UTC); --again solves again.
