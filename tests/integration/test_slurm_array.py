@@ -65,7 +65,7 @@ def test_a_third_run_submits_nothing(built: Project) -> None:
 def test_reports_of_all_tasks_come_together(built: Project, tmp_path: Path) -> None:
     command = ("--tier", "static", "--through", "root", "--on", "slurm")
     junit = tmp_path / "report.xml"
-    done = built.run("smoke", "--all", *command, "--junit", str(junit), "--json")
+    done = built.run("smoke", "--all", *command, "--junit", str(junit), "--json", status=1)
     reports = json.loads(done.stdout)
     assert [one["target"] for one in reports] == list(TARGETS)
     outcomes = [{case["name"]: case["outcome"] for case in one["cases"]} for one in reports]
