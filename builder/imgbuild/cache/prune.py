@@ -67,7 +67,7 @@ def _entry(store: Store, kind: str, path: Path, leased: set[str]) -> CacheEntry:
         kind=kind,
         sha256=path.name,
         label=path.parts[-3] if kind == "fact" else label,
-        size=int((path / SIZE).read_text("ascii")) if kind == "unpacked" else status.st_size,
+        size=int((path / SIZE).read_text(encoding="ascii")) if kind == "unpacked" else status.st_size,
         used=status.st_mtime,
         in_use=_busy(path) if kind == "partial" else name in leased,
         path=name,
