@@ -63,11 +63,14 @@ def entries(store: Store) -> list[CacheEntry]:
 def _entry(store: Store, kind: str, path: Path, leased: set[str]) -> CacheEntry:
     status, name = path.stat(), path.relative_to(store.root).as_posix()
     label = (store.fact(NAME, path.name) or b"").decode("utf-8", "replace")
+    size = status.st_size
+    if kind == "unpacked":
+        size = int((path / SIZE).read_text(encoding="ascii"))
     return CacheEntry(
         kind=kind,
         sha256=path.name,
         label=path.parts[-3] if kind == "fact" else label,
-        size=int((path / SIZE).read_text(encoding="ascii")) if kind == "unpacked" else status.st_size,
+        size=size,
         used=status.st_mtime,
         in_use=_busy(path) if kind == "partial" else name in leased,
         path=name,
