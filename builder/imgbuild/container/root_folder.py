@@ -35,11 +35,11 @@ def root_folder(
         root = sandbox.Root(path=scratch / "root", changes=scratch if overlay else None)
         if overlay:
             kept = _kept_layers(layout, digests, store, scratch, reporter)
-            with reporter.step(f"stacking {len(kept)} layers"):
-                stack(kept, root.path, reporter=reporter)
+            stack(kept, root.path, reporter=reporter)
         else:
             reporter.detail(f"{store.root}: no overlay can be mounted, so all layers are unpacked")
-            unpack([layout.blob(digest) for digest in digests], root.path, reporter=reporter)
+            with reporter.step(f"unpacking {len(digests)} layers"):
+                unpack([layout.blob(digest) for digest in digests], root.path, reporter=reporter)
         try:
             yield root
         finally:
@@ -53,6 +53,7 @@ def _kept_layers(
     found = {digest: store.unpacked(digest) for digest in digests}
     made = {digest: scratch / digest for digest, path in found.items() if path is None}
     if made:
-        keep({layout.blob(digest): path for digest, path in made.items()}, reporter=reporter)
+        with reporter.step(f"unpacking {len(made)} of {len(found)} layers"):
+            keep({layout.blob(digest): path for digest, path in made.items()}, reporter=reporter)
         found |= store.add_unpacked(made)
     return [path for digest in digests if (path := found[digest]) is not None]
