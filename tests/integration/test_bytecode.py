@@ -15,6 +15,7 @@ import yaml
 
 from imgbuild.cache.store import Store
 from imgbuild.container import run_in_image, sandbox
+from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import InputError
 from imgbuild.oci import layout
 from imgbuild.precompile import bytecode
@@ -105,10 +106,10 @@ def test_modules_are_loaded_from_the_wheel_and_none_is_compiled(sample):
 def test_a_source_that_changed_is_not_served_stale(sample, tmp_path):
     project, _ = sample
     built = layout.read(project.folder / "build" / VARIANT)
-    with run_in_image.root_folder(built, Arch.X86_64, Store.open()) as root:
-        pyc = (root / WHERE.strip("/") / SITE / "helper.cpython-311.pyc").read_bytes()
+    with root_folder(built, Arch.X86_64, Store.open()) as root:
+        pyc = (root.path / WHERE.strip("/") / SITE / "helper.cpython-311.pyc").read_bytes()
         assert int.from_bytes(pyc[4:8], "little") == CHECKED
-        source = root / SITE / "helper.py"
+        source = root.path / SITE / "helper.py"
         told, text = source.stat(), source.read_text()
         changed = tmp_path / "helper.py"
         changed.write_text(text.replace("42", "43"))

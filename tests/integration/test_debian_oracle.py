@@ -20,7 +20,7 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Want, fetch_all
 from imgbuild.cache.store import Store
-from imgbuild.container.sandbox import run
+from imgbuild.container.sandbox import Root, run
 from imgbuild.deb import apt, root, table
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.load import load
@@ -238,7 +238,7 @@ def test_every_accepted_difference_is_needed(roots: Roots) -> None:
 
 
 def inside(folder: Path, *command: str, network: bool = False) -> str:
-    done = run(folder, command, network=network)
+    done = run(Root(path=folder), command, network=network)
     assert done.status == 0, f"{command}: {done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -338,7 +338,7 @@ def test_dpkg_and_apt_find_nothing_amiss(ours: Path) -> None:
     expected = [f"{deb.package} {deb.version}" for deb in locked(Arch.X86_64).debs]
     assert listed.splitlines() == expected
     # What is missing was left out on purpose; nothing has another content.
-    faults = run(ours, ["dpkg", "--verify"]).stdout.splitlines()
+    faults = run(Root(path=ours), ["dpkg", "--verify"]).stdout.splitlines()
     left_out, back = table.excluded(table.load(SUITE)), table.included(table.load(SUITE))
     for line in faults:
         path = line.split()[-1].lstrip("/")

@@ -13,6 +13,7 @@ import pytest
 
 from imgbuild.cache.store import Store
 from imgbuild.container import run_in_image, sandbox
+from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import WorkFailed
 from imgbuild.matrix.model import Flashinfer
 from imgbuild.oci import layout
@@ -73,7 +74,7 @@ def test_kernels_of_a_real_image(tmp_path):
     with zipfile.ZipFile(tmp_path / "wheels" / made["file"]) as archive:
         archive.extractall(tmp_path / "site")
     built = layout.read(tmp_path / "build" / TARGET)
-    with run_in_image.root_folder(built, Arch.X86_64, Store.open()) as root:
+    with root_folder(built, Arch.X86_64, Store.open()) as root:
         asked = run_in_image.run_in_root(
             root,
             run_in_image.running(built, Arch.X86_64),

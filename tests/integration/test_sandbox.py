@@ -37,7 +37,7 @@ def _root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(name="shell")
 def _shell(root: Path) -> Callable[..., Result]:
     def shell(script: str, **options: object) -> Result:
-        return sandbox.run(root, ["sh", "-c", script], **options)  # type: ignore[arg-type]
+        return sandbox.run(sandbox.Root(path=root), ["sh", "-c", script], **options)  # type: ignore[arg-type]
 
     return shell
 
@@ -150,8 +150,8 @@ def mounts(root: Path) -> list[str]:
 def test_nothing_stays_mounted_or_running_after_a_kill(root):
     mark = "3.14159265"
     script = (
-        "from pathlib import Path; from imgbuild.container import sandbox\n"
-        f"sandbox.run(Path({str(root)!r}), ['sh', '-c', 'sleep {mark}1 & sleep {mark}0000'])"
+        "from pathlib import Path; from imgbuild.container.sandbox import Root, run\n"
+        f"run(Root(path=Path({str(root)!r})), ['sh', '-c', 'sleep {mark}1 & sleep {mark}0000'])"
     )
     with subprocess.Popen([sys.executable, "-c", script]) as process:
         wait(lambda: len(running(mark)) >= 2)
@@ -193,14 +193,14 @@ def test_an_ordinary_user_unpacks_and_runs(user_folder):
     script = f"""
 from pathlib import Path
 import os
-from imgbuild.container import sandbox
+from imgbuild.container.sandbox import Root, run
 from imgbuild.oci.tree import remove
 from imgbuild.oci.unpack import unpack
 assert os.geteuid() != 0
 root = Path({str(user_folder)!r}) / "root"
 unpack([Path({str(blob)!r})], root)
-print(sandbox.run(root, ["sh", "-c", "id -u; ip -o addr; touch /mine; ls /proc/1/root/bin/sh"]))
-print(sandbox.run(root, ["sh", "-c", "echo net; cat /etc/resolv.conf"], network=True))
+print(run(Root(path=root), ["sh", "-c", "id -u; ip -o addr; touch /mine; ls /proc/1/root/bin/sh"]))
+print(run(Root(path=root), ["sh", "-c", "echo net; cat /etc/resolv.conf"], network=True))
 remove(root)
 """
     done = subprocess.run(

@@ -15,6 +15,7 @@ import pytest
 from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.container import engine, run_in_image
+from imgbuild.container.root_folder import root_folder
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.tree import remove
 from imgbuild.report import Report, passed
@@ -122,8 +123,8 @@ def test_a_root_folder_that_is_there_is_used(built, wheels, tmp_path):
     store = Store.open(tmp_path)
     lock = smoke_environment.make_lock_of(wheels)
     settings = run_in_image.running(built, Arch.X86_64)
-    with run_in_image.root_folder(built, Arch.X86_64, store) as root:
-        shutil.rmtree(root / "opt/venv/lib/python3.11/site-packages/alpha")
+    with root_folder(built, Arch.X86_64, store) as root:
+        shutil.rmtree(root.path / "opt/venv/lib/python3.11/site-packages/alpha")
         report = run.smoke_root(lock, root, Arch.X86_64, "static", settings=settings, store=store)
     failed = {case.name: case.message for case in report.cases if case.outcome == "failed"}
     assert "alpha/__init__.py: No such file" in failed["files"]

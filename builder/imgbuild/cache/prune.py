@@ -10,14 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.cache.store import NAME, Store, size_limit
+from imgbuild.cache.store import NAME, SIZE, Store, size_limit
 from imgbuild.system import files
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing in the cache. `kind` is file, blob, fact or partial; `used` counts from the epoch.
+    """One thing in the cache. `kind` is file, blob, unpacked, fact or partial.
 
-    `path` is relative to the cache; `label` the file name of an input, or the kind of a fact.
+    `used` is in seconds since the epoch; `path` is relative to the cache; `label` is the file name
+    of an input, or the kind of a fact.
     """
 
     kind: str
@@ -41,9 +42,11 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
 _PLACES = (
     ("file", "files/*/*"),
     ("blob", "blobs/sha256/*"),
+    ("unpacked", "unpacked/*/*"),
     ("fact", "facts/*/*/*"),
     ("partial", "partial/*"),
 )
+_TURN = {"unpacked": 0, "fact": 2}  # 1: all others
 
 
 def entries(store: Store) -> list[CacheEntry]:
@@ -60,11 +63,14 @@ def entries(store: Store) -> list[CacheEntry]:
 def _entry(store: Store, kind: str, path: Path, leased: set[str]) -> CacheEntry:
     status, name = path.stat(), path.relative_to(store.root).as_posix()
     label = (store.fact(NAME, path.name) or b"").decode("utf-8", "replace")
+    size = status.st_size
+    if kind == "unpacked":
+        size = int((path / SIZE).read_text(encoding="ascii"))
     return CacheEntry(
         kind=kind,
         sha256=path.name,
         label=path.parts[-3] if kind == "fact" else label,
-        size=status.st_size,
+        size=size,
         used=status.st_mtime,
         in_use=_busy(path) if kind == "partial" else name in leased,
         path=name,
@@ -93,15 +99,15 @@ def _claimed(path: Path) -> Iterator[bool]:
 def prune(store: Store, limit: int) -> Removal:
     """Remove the least recently used entries until at most `limit` bytes are left.
 
-    What a live process uses stays, whatever the limit. Facts go last: they are small, and save
-    reading what is large.
+    What a live process uses stays, whatever the limit. Unpacked layers go first, since the layers
+    make them again; facts go last: they are small, and save reading what is large.
     """
     store.sweep()
     removed = freed = 0
     with files.plain_errors(store.root), store.undisturbed():
         found = entries(store)
         left = sum(entry.size for entry in found)
-        for entry in sorted(found, key=lambda entry: entry.kind == "fact"):
+        for entry in sorted(found, key=lambda entry: _TURN.get(entry.kind, 1)):
             if left <= limit and not (limit == 0 and entry.size == 0):
                 break
             if not entry.in_use and _remove(store, entry):
@@ -117,7 +123,11 @@ def _remove(store: Store, entry: CacheEntry) -> bool:
             if mine:
                 path.unlink()
             return mine
-    path.unlink(missing_ok=True)
+    if entry.kind == "unpacked":
+        with store.scratch() as scratch:
+            path.rename(scratch / "unpacked")  # whole or not at all, also after a kill
+    else:
+        path.unlink(missing_ok=True)
     return True
 
 

@@ -2,6 +2,7 @@
 
     files/ab/SHA256          input files: wheels, debs, sdists
     blobs/sha256/SHA256      layers
+    unpacked/USER/SHA256     folders with the files of layers, owned by the user with this id
     facts/KIND/ab/SHA256     small data derived from inputs, with a checksum of its own
     partial/SHA256           downloads that were interrupted, locked while somebody goes on
     scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
@@ -16,6 +17,7 @@ it uses into its locked `live/ID`; pruning spares these.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -25,7 +27,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from imgbuild.errors import InputError
@@ -34,6 +36,7 @@ from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import DIGEST_PATTERN, SHA256_PATTERN, sha256
 
 FORMAT = b"1\n"
+SIZE = "size"  # the file in the folder of an unpacked layer with its size in bytes
 NAME = "name"  # the kind of fact that keeps the file name of an input, for people
 _TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -119,6 +122,28 @@ class Store:
         """Move `temporary`, whose digest the caller has checked, into the cache; its path there."""
         return self._add(temporary, self._blob(digest))
 
+    def unpacked(self, digest: str) -> Path | None:
+        """The folder of an unpacked layer, not pruned until this process ends; None if absent."""
+        return self._use(self._unpacked(digest))
+
+    def add_unpacked(self, made: Mapping[str, Path]) -> dict[str, Path]:
+        """Move folders of unpacked layers from `scratch` into the cache; digest → path there."""
+        for folder in made.values():
+            size = sum(entry.stat().st_size for entry in os.scandir(folder))
+            (folder / SIZE).write_text(str(size), encoding="ascii")
+        os.sync()  # a power cut must not leave a name without the bytes of its files
+        paths = {digest: self._unpacked(digest) for digest in made}
+        with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
+            for digest, path in paths.items():
+                self._lease(path)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    made[digest].rename(path)
+                except OSError as error:
+                    if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                        raise  # else another process was first
+        return paths
+
     def drop_file(self, sha256: str) -> None:
         """Remove an input file that this process is done with, unless another one uses it."""
         path = self._file(sha256)
@@ -146,6 +171,10 @@ class Store:
             message = f"not an OCI digest: {digest!r}"
             raise ValueError(message)
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+    def _unpacked(self, digest: str) -> Path:
+        # Files belong to the user who unpacked them, and nobody else may link them.
+        return self.root / "unpacked" / str(os.geteuid()) / self._blob(digest).name
 
     def _add(self, temporary: Path, path: Path) -> Path:
         with files.plain_errors(self.root):

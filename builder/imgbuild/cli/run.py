@@ -91,7 +91,6 @@ def run(
             stdin=not json,
             tty=not json and sys.stdin.isatty() and sys.stdout.isatty(),
         ),
-        unpacked=run_in_image.unpacked_size(session.project.images, name, built, chosen),
     )
     if json:
         answer(RunInImage(target=name, arch=chosen, **msgspec.structs.asdict(ran)), [])

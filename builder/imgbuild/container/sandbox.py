@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,14 +35,20 @@ REMEDY = (
 )
 
 # Runs in the new namespaces as root and as process 1, which waits for the command, since process 1
-# ignores signals. Arguments: ROOT PROC DEV SYS TMP HOSTS NETWORK PYTHON READONLY, then triples of
+# ignores signals. Arguments: ROOT PROC DEV SYS TMP HOSTS NETWORK PYTHON READONLY, the options of an
+# overlay over ROOT or an empty text, then triples of
 # "rw" or "ro", SOURCE and TARGET, then "--" and the command. If the kernel does not allow a new
 # /proc (that of a container is partly hidden), the existing one is bound. Mount flags of the host
 # must be repeated by a user who is root only in this namespace.
 SETUP = r"""
 root=$1 proc=$2 dev=$3 sys=$4 tmp=$5 hosts=$6 network=$7 python=$8 readonly=$9
 shift 9
+overlay=$1
+shift
 fail() { echo "@MARK@cannot $*" >&2; exit @FAILED@; }
+if [ -n "$overlay" ]; then
+  mount -t overlay -o "$overlay" overlay "$root" || fail "mount an overlay over $root"
+fi
 mount --rbind "$root" "$root" || fail "bind $root"
 mount -t proc proc "$proc" 2>/dev/null || mount --rbind /proc "$proc" || fail "mount /proc"
 mount --rbind /dev "$dev" || fail "bind /dev"
@@ -80,6 +87,28 @@ exit $?
 """
 
 
+class Root(msgspec.Struct, frozen=True, kw_only=True):
+    """An unpacked image at `path`.
+
+    What commands write goes to it or, with `changes`, to that folder of the same disk, so that the
+    files of `path` may be hard links to others.
+    """
+
+    path: Path
+    changes: Path | None = None
+
+    def overlay(self) -> str:
+        """The options to mount an overlay over `path`; empty without `changes`."""
+        if self.changes is None:
+            return ""
+        layers = {"lowerdir": self.path, "upperdir": self.changes, "workdir": self.changes}
+        for name in ("upperdir", "workdir"):
+            layers[name] /= name
+            layers[name].mkdir(exist_ok=True)
+        shown = [f"{name}={_escaped(folder.resolve())}" for name, folder in layers.items()]
+        return ",".join([*shown, *(() if os.geteuid() == 0 else ("userxattr",))])
+
+
 class Bind(msgspec.Struct, frozen=True, kw_only=True):
     """A file or folder of the host, mounted at the absolute path `target`."""
 
@@ -89,7 +118,7 @@ class Bind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(
-    root: Path,
+    root: Root,
     command: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
@@ -100,7 +129,7 @@ def run(
     readonly: bool = False,
     stream: bool = False,
 ) -> processes.Result:
-    """Run `command` as root with the folder `root` as its `/`. Any status is returned.
+    """Run `command` as root with `root` as its `/`. Any status is returned.
 
     `user`, a user and a group id, runs it as that user. If the caller is not root there is only one
     user id, so that root's files appear to belong to that user. With `readonly` the files of `root`
@@ -117,15 +146,15 @@ def run(
     full = [
         *_namespaces(network=network),
         *("sh", "-c", _script(), "sh"),
-        *_arguments(root.resolve(), binds, network=network, readonly=readonly),
+        *_arguments(root, binds, network=network, readonly=readonly),
         "--",
         *(f"{name}={value}" for name, value in variables.items()),
-        *_enter(root.resolve(), cwd, user, network=network),
+        *_enter(root.path.resolve(), cwd, user, network=network),
         *command,
     ]
     result = processes.run(full, check=False, stream=stream)
     if result.status == FAILED and MARK in result.stderr:
-        message = f"the sandbox in {root} failed: {result.stderr.strip()}"
+        message = f"the sandbox in {root.path} failed: {result.stderr.strip()}"
         raise WorkFailed(message, hint=REMEDY)
     return result
 
@@ -140,15 +169,14 @@ def _enter(root: Path, cwd: str, user: tuple[int, int] | None, *, network: bool)
     return [_unshare(), *become, "--root", str(root), "--wd", cwd, "--"]
 
 
-def _arguments(
-    root: Path, binds: Sequence[Bind], *, network: bool, readonly: bool = False
-) -> list[str]:
+def _arguments(image: Root, binds: Sequence[Bind], *, network: bool, readonly: bool) -> list[str]:
     """The arguments of the script: mount points, created and resolved inside the image."""
+    root = image.path.resolve()
     if network and RESOLVER.exists():
         binds = (*binds, Bind(source=RESOLVER, target=str(RESOLVER)))
     try:
         with RootFolder(root) as tree:
-            fixed = [tree.real((name,)) for name in ("proc", "dev", "sys", "tmp")]
+            points = [tree.real((name,)) for name in ("proc", "dev", "sys", "tmp")]
             hosts = _file_point(tree, "etc/hosts")
             triples: list[str | Path] = []
             for bind in binds:
@@ -158,8 +186,13 @@ def _arguments(
         message = f"cannot use {root} as a root: {error.filename or ''}: {error.strerror}"
         raise InputError(message, hint="unpack the image to a folder that you own") from error
     answers = ["yes" if each else "no" for each in (network, readonly)]
-    words = (root, *fixed, hosts, answers[0], sys.executable, answers[1], *triples)
-    return [str(item) for item in words]
+    fixed = [root, *points, hosts, answers[0], sys.executable, answers[1], image.overlay()]
+    return [str(item) for item in (*fixed, *triples)]
+
+
+def _escaped(path: Path) -> str:
+    """`path` as mount reads it in the options of an overlay."""
+    return re.sub(r"([\\,:])", r"\\\1", str(path))
 
 
 def _point(tree: RootFolder, bind: Bind) -> Path:
@@ -202,3 +235,11 @@ def _namespaces(*, network: bool) -> tuple[str, ...]:
     reason = answer.stderr.strip() if answer else ""
     message = f"cannot create namespaces on this machine: {reason}"
     raise ToolMissing(message, hint=REMEDY)
+
+
+def can_overlay(folder: Path) -> bool:
+    """Whether `run` can mount an overlay whose layers are in `folder`, which is empty."""
+    root = Root(path=folder / "root", changes=folder)
+    root.path.mkdir()
+    mount = ["mount", "-t", "overlay", "-o", root.overlay(), "overlay", str(root.path)]
+    return processes.run([*_namespaces(network=True), *mount], check=False).status == 0

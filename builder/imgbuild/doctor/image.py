@@ -15,6 +15,7 @@ import msgspec
 from imgbuild.cache.store import Store
 from imgbuild.container import apptainer, driver, engine, run_in_image, sandbox
 from imgbuild.container.load import load
+from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import WorkFailed
 from imgbuild.lock.lock import Lock
 from imgbuild.oci.layout import Layout
@@ -105,7 +106,7 @@ def _in_root(
     lock: Lock, layout: Layout, arch: Arch, asked: InspectOptions, store: Store, reporter: Reporter
 ) -> Report:
     user = lock.settings.user
-    unpacked = run_in_image.root_folder(layout, arch, store, reporter=reporter)
+    unpacked = root_folder(layout, arch, store, reporter=reporter)
     with unpacked as root, store.scratch() as scratch:
         settings = run_in_image.running(layout, arch)
         binds = [sandbox.Bind(source=run.TESTS, target=PLACE)]

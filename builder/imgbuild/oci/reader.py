@@ -191,17 +191,21 @@ class Reader:
 
 
 @contextlib.contextmanager
-def inflated(blob: Path, part: tuple[int, int] | None = None) -> Iterator[BinaryIO]:
+def inflated(
+    blob: Path,
+    part: tuple[int, int] | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Iterator[BinaryIO]:
     """The tar in a layer file, inflated by a thread of its own if it is a gzip.
 
     `part` is offset and length of the layer in `blob`, where that is an archive of a whole image.
-    InputError if it is compressed with zstd.
+    `advance` gets the count of bytes each time that some were read from `blob`. InputError if the
+    layer is compressed with zstd.
     """
     with contextlib.ExitStack() as opened:
-        raw: io.RawIOBase = opened.enter_context(blob.open("rb", buffering=0))
-        if part is not None:
-            raw = _Part(cast("io.FileIO", raw), *part)
-        file = io.BufferedReader(raw, CHUNK)
+        raw = opened.enter_context(blob.open("rb", buffering=0))
+        offset, length = part or (0, os.fstat(raw.fileno()).st_size)
+        file = io.BufferedReader(_Part(raw, offset, length, advance), CHUNK)
         magic = file.peek(len(ZSTD))
         if magic.startswith(ZSTD):
             message = f"{blob} is compressed with zstd, which imgbuild does not unpack"
@@ -216,11 +220,14 @@ def inflated(blob: Path, part: tuple[int, int] | None = None) -> Iterator[Binary
 class _Part(io.RawIOBase):
     """The bytes of `file` from `offset` on, `length` of them."""
 
-    def __init__(self, file: io.FileIO, offset: int, length: int) -> None:
+    def __init__(
+        self, file: io.FileIO, offset: int, length: int, advance: Callable[[int], None]
+    ) -> None:
         super().__init__()
         self._file = file
         self._offset = offset
         self._left = length
+        self._advance = advance
 
     def readable(self) -> bool:
         return True
@@ -231,4 +238,5 @@ class _Part(io.RawIOBase):
         view[: len(data)] = data
         self._offset += len(data)
         self._left -= len(data)
+        self._advance(len(data))
         return len(data)

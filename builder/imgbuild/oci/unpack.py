@@ -2,6 +2,9 @@
 
 As root, files have the image's owners; otherwise all belong to the caller. One thread inflates, one
 writes. Nothing is written outside the folder, whatever a layer says (see `tree`).
+
+`keep` unpacks one layer to be used many times: its members as a list, its regular files under
+numbers. `stack` makes a root of such layers by hard links, by the same code as `unpack`.
 """
 
 from __future__ import annotations
@@ -10,8 +13,11 @@ import contextlib
 import os
 import stat
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
+
+import msgspec
 
 from imgbuild.errors import InputError, IntegrityError, WorkFailed
 from imgbuild.oci.reader import FILES, REMEDY, Entry, Parts, Reader, hidden_by, inflated
@@ -19,49 +25,162 @@ from imgbuild.oci.tree import RootFolder
 from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MEMBERS = "members"  # the list in the folder of a kept layer; its files are named 0, 1, 2, …
 Folders = dict[Parts, tuple[int, int]]  # path → mode and time
 
 
-def unpack(
-    blobs: Sequence[Path], root: Path, *, unpacked: int | None = None, reporter: Reporter = SILENT
-) -> None:
+class Members(Protocol):
+    """The members of one layer, in its order."""
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Each member once."""
+
+    def create(self, entry: Entry, name: str, parent: int) -> None:
+        """Make the file of the current member `entry` as `name` in the folder open as `parent`.
+
+        FileExistsError if there is an entry of this name.
+        """
+
+
+def unpack(blobs: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) -> None:
     """Unpack `blobs`, bottom first, into the folder `root`, which is new or empty.
 
-    `unpacked` is their size in bytes once inflated, for the progress bar. IntegrityError if a layer
-    is damaged or unsafe, WorkFailed if the disk refuses.
+    IntegrityError if a layer is damaged or unsafe, WorkFailed if the disk refuses.
     """
+    with _plain_errors(root), _progress(f"unpacking {root.name}", blobs, reporter) as bar:
+        _make_root(root, (_Inflated(blob, bar, reporter) for blob in blobs), reporter)
+
+
+def keep(layers: Mapping[Path, Path], *, reporter: Reporter = SILENT) -> None:
+    """Unpack each layer file of `layers` to its folder, which is new, for `stack`.
+
+    IntegrityError if a layer is damaged, WorkFailed if the disk refuses.
+    """
+    with _progress("unpacking layers", list(layers), reporter) as bar:
+        for blob, folder in layers.items():
+            with _plain_errors(folder):
+                _keep(_Inflated(blob, bar, reporter), folder)
+
+
+def _keep(layer: Members, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    parent = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        if any(root.iterdir()):
-            message = f"{root} is not empty"
-            raise InputError(message, hint="name another folder, or empty this one")
-        root.chmod(0o755)
-        with RootFolder(root) as tree, reporter.progress(f"unpacking {root.name}", unpacked) as bar:
-            folders: Folders = {}
-            for blob in blobs:
-                with inflated(blob) as stream:
-                    _Writer(tree, folders, bar, reporter).write(Reader(stream, str(blob)))
-            _settle(tree, folders)
+        members = []
+        for number, entry in enumerate(layer):
+            members.append(entry)
+            if entry.type in FILES:
+                layer.create(entry, str(number), parent)
+    finally:
+        os.close(parent)
+    (folder / _MEMBERS).write_bytes(msgspec.msgpack.encode(members))
+
+
+def _progress(
+    title: str, blobs: Sequence[Path], reporter: Reporter
+) -> contextlib.AbstractContextManager[ProgressBar]:
+    """A bar over the bytes of `blobs`, compressed."""
+    return reporter.progress(title, sum(blob.stat().st_size for blob in blobs))
+
+
+def stack(layers: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) -> None:
+    """Make what `unpack` makes of these layers, bottom first, from the folders that `keep` made.
+
+    Regular files are hard links to those in `layers`: nobody may write them in place.
+    """
+    with _plain_errors(root):
+        _make_root(root, (_Kept(layer) for layer in layers), reporter)
+
+
+def _make_root(root: Path, layers: Iterable[Members], reporter: Reporter) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    if any(root.iterdir()):
+        message = f"{root} is not empty"
+        raise InputError(message, hint="name another folder, or empty this one")
+    root.chmod(0o755)
+    with RootFolder(root) as tree:
+        folders: Folders = {}
+        for layer in layers:
+            _Writer(tree, folders, reporter).write(layer)
+        _settle(tree, folders)
+
+
+@contextlib.contextmanager
+def _plain_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        message = f"cannot unpack to {root}: {error.filename or ''}: {error.strerror or error}"
+        message = f"cannot unpack to {folder}: {error.filename or ''}: {error.strerror or error}"
         raise WorkFailed(message, hint="make room, or name a folder on another disk") from error
+
+
+class _Inflated:
+    """The members of a layer file, inflated."""
+
+    def __init__(self, blob: Path, bar: ProgressBar, reporter: Reporter) -> None:
+        self._blob = blob
+        self._bar = bar
+        self._reporter = reporter
+        self._root = os.geteuid() == 0
+        self._content: Callable[[], Iterator[bytes]] = lambda: iter(())
+
+    def __iter__(self) -> Iterator[Entry]:
+        with inflated(self._blob, advance=self._bar.advance) as stream:
+            reader = Reader(stream, str(self._blob))
+            self._content = reader.content
+            yield from reader
+
+    def create(self, entry: Entry, name: str, parent: int) -> None:
+        file = os.open(name, _CREATE, 0o600, dir_fd=parent)
+        try:
+            for chunk in self._content():
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(file, view) :]
+            if self._root:
+                os.fchown(file, entry.uid, entry.gid)
+            os.fchmod(file, entry.mode)  # after the owner, whose change drops setuid
+            for key, value in entry.xattrs.items():
+                self._xattr(file, key, value)
+            os.utime(file, (entry.mtime, entry.mtime))
+        finally:
+            os.close(file)
+
+    def _xattr(self, file: int, key: str, value: str) -> None:
+        try:
+            os.setxattr(file, key, os.fsencode(value))
+        except OSError as error:  # not root, or a file system that has none
+            self._reporter.detail(f"attribute {key} left out: {error.strerror}")
+
+
+class _Kept:
+    """The members of a layer that `keep` unpacked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        data = (self._folder / _MEMBERS).read_bytes()
+        for self._number, entry in enumerate(msgspec.msgpack.decode(data, type=list[Entry])):
+            yield entry
+
+    def create(self, entry: Entry, name: str, parent: int) -> None:
+        os.link(self._folder / str(self._number), name, dst_dir_fd=parent)
 
 
 class _Writer:
     """Writes the members of one layer. `folders` gathers what is set when all layers are there."""
 
-    def __init__(
-        self, tree: RootFolder, folders: Folders, bar: ProgressBar, reporter: Reporter
-    ) -> None:
+    def __init__(self, tree: RootFolder, folders: Folders, reporter: Reporter) -> None:
         self._tree = tree
         self._folders = folders
-        self._bar = bar
         self._reporter = reporter
         self._own: set[tuple[str, ...]] = set()  # what this layer wrote: whiteouts spare it
         self._root = os.geteuid() == 0
 
-    def write(self, reader: Reader) -> None:
-        for entry in reader:
+    def write(self, layer: Members) -> None:
+        for entry in layer:
             parts = self._tree.parts(entry.path)
             hidden = hidden_by(parts, self._tree.names)
             if hidden is not None:
@@ -71,10 +190,10 @@ class _Writer:
                 self._folder(parts, entry)
             elif parts:
                 try:
-                    self._make(parts, entry, reader)
+                    self._make(parts, entry, layer)
                 except FileExistsError:
                     self._remove(parts)
-                    self._make(parts, entry, reader)
+                    self._make(parts, entry, layer)
             place = self._tree.place(parts) if parts else ()
             while place and place not in self._own:
                 self._own.add(place)
@@ -117,10 +236,10 @@ class _Writer:
         # Mode and time are set at the end: it may forbid writing, and writing moves its time.
         self._folders[self._tree.place(parts)] = (entry.mode, entry.mtime)
 
-    def _make(self, parts: Parts, entry: Entry, reader: Reader) -> None:
+    def _make(self, parts: Parts, entry: Entry, layer: Members) -> None:
         parent, name = self._tree.folder(parts[:-1]), parts[-1]
         if entry.type in FILES:
-            self._file(name, parent, entry, reader)
+            layer.create(entry, name, parent)
             return
         if entry.type == tarfile.LNKTYPE:
             self._hard(name, parent, entry)
@@ -143,29 +262,6 @@ class _Writer:
             os.chmod(name, entry.mode, dir_fd=parent)
         times = (entry.mtime, entry.mtime)
         os.utime(name, times, dir_fd=parent, follow_symlinks=False)
-
-    def _file(self, name: str, parent: int, entry: Entry, reader: Reader) -> None:
-        file = os.open(name, _CREATE, 0o600, dir_fd=parent)
-        try:
-            for chunk in reader.content():
-                view = memoryview(chunk)
-                while view:
-                    view = view[os.write(file, view) :]
-                self._bar.advance(len(chunk))
-            if self._root:
-                os.fchown(file, entry.uid, entry.gid)
-            os.fchmod(file, entry.mode)  # after the owner, whose change drops setuid
-            for key, value in entry.xattrs.items():
-                self._xattr(file, key, value)
-            os.utime(file, (entry.mtime, entry.mtime))
-        finally:
-            os.close(file)
-
-    def _xattr(self, file: int, key: str, value: str) -> None:
-        try:
-            os.setxattr(file, key, os.fsencode(value))
-        except OSError as error:  # not root, or a file system that has none
-            self._reporter.detail(f"attribute {key} left out: {error.strerror}")
 
     def _hard(self, name: str, parent: int, entry: Entry) -> None:
         *above, last = self._tree.parts(entry.target) or ("",)

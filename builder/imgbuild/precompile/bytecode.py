@@ -16,6 +16,7 @@ import msgspec
 
 from imgbuild.cache.store import Store
 from imgbuild.container import run_in_image
+from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock, require_arch
 from imgbuild.matrix.model import Variable
@@ -122,7 +123,7 @@ def compile_twice(
     cannot be imported or the image's Python does not run.
     """
     require_arch(lock, arch)
-    unpacked = run_in_image.root_folder(layout, arch, store, reporter=reporter)
+    unpacked = root_folder(layout, arch, store, reporter=reporter)
     with unpacked as root, store.scratch() as scratch:
         inside = Inside(lock=lock, root=root, settings=run_in_image.running(layout, arch))
         hint = _hint(lock, arch)

@@ -19,6 +19,7 @@ from elftools.elf.elffile import ELFFile
 
 from imgbuild.cache.store import Store
 from imgbuild.container import run_in_image
+from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock, require_arch
 from imgbuild.oci.layout import Layout
@@ -113,7 +114,7 @@ def compile_twice(
     InputError if the target compiles nothing, WorkFailed with the compiler's words if it fails.
     """
     _flashinfer(lock, arch)
-    unpacked = run_in_image.root_folder(layout, arch, store, reporter=reporter)
+    unpacked = root_folder(layout, arch, store, reporter=reporter)
     with unpacked as root, store.scratch() as scratch:
         settings = run_in_image.running(layout, arch)
         inside = Inside(lock=lock, root=root, settings=settings)

@@ -18,7 +18,7 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True):
     """An image of `lock`, unpacked to `root`, and how it runs."""
 
     lock: Lock
-    root: Path
+    root: sandbox.Root
     settings: run_in_image.CommandConfig
 
     def python(

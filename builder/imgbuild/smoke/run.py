@@ -18,6 +18,7 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.container import driver, engine, run_in_image, sandbox
 from imgbuild.container.load import load
+from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.lock.lock import Lock, require_arch
 from imgbuild.oci.layout import Layout, Stored
@@ -127,7 +128,7 @@ def smoke(
                 image, ran(report, result, found.kind, how, arbitrary_user=arbitrary_user)
             )
         return
-    with run_in_image.root_folder(layout, arch, store, reporter=reporter) as root:
+    with root_folder(layout, arch, store, reporter=reporter) as root:
         settings_ = run_in_image.running(layout, arch)
         for tier in tiers:
             made = smoke_root(
@@ -152,7 +153,7 @@ def of_image(image: Stored, report: SmokeRun) -> SmokeRun:
 
 def smoke_root(
     lock: Lock,
-    root: Path,
+    root: sandbox.Root,
     arch: Arch,
     tier: Tier,
     *,
@@ -162,7 +163,7 @@ def smoke_root(
     arbitrary_user: bool = False,
     reporter: Reporter = SILENT,
 ) -> SmokeRun:
-    """Run `tier` in the folder `root` with the unpacked image; `settings` is its configuration."""
+    """Run `tier` in the unpacked image `root`; `settings` is its configuration."""
     expected = expectation(lock, arch)
     user = lock.settings.user
     command = command_line(lock.settings.prefix, tier, how)

@@ -177,7 +177,7 @@ def _run_hooks(job: SdistJob) -> SdistResult:
     (job.folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     (job.folder / "hooks.py").write_text(HOOKS, encoding="utf-8")
     done = sandbox.run(
-        job.root,
+        sandbox.Root(path=job.root),
         [job.interpreter, f"{PLACE}/hooks.py"],
         env={**environment(), **job.env},
         binds=[sandbox.Bind(source=job.folder, target=PLACE, writable=True)],

@@ -1,4 +1,4 @@
-"""The configuration of an image for running a command, and its unpacked size."""
+"""The configuration of an image for running a command."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import codec
 from imgbuild.container import run_in_image
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline import targets
-from imgbuild.plan import seal
 from imgbuild.values import Arch
 from tests.support import inprocess_project
 from tests.support.inprocess_project import TARGET, Sample
@@ -46,26 +44,3 @@ def test_an_invalid_configuration_is_an_error(made: tuple[Sample, Layout]) -> No
     broken = msgspec.structs.replace(layout.image(ARCH), settings={"Env": "PATH=/bin"})
     with pytest.raises(IntegrityError, match="invalid image configuration for x86_64"):
         run_in_image.running(msgspec.structs.replace(layout, images={ARCH: broken}), ARCH)
-
-
-def test_the_unpacked_size_comes_from_the_digests(made: tuple[Sample, Layout]) -> None:
-    sample, layout = made
-    size = run_in_image.unpacked_size(sample.folder / "images", TARGET, layout, ARCH)
-    assert size == sum(layer.unpacked for layer in sample.seal.arch[ARCH].layers)
-
-
-def test_the_size_is_unknown_without_the_digests_of_that_image(made: tuple[Sample, Layout]) -> None:
-    sample, layout = made
-    images = sample.folder / "images"
-    assert run_in_image.unpacked_size(images, "another", layout, ARCH) is None
-    sealed = sample.seal.arch[ARCH]
-    layers = (msgspec.structs.replace(sealed.layers[0], unpacked=0), *sealed.layers[1:])
-    path = seal.seal_path(images, TARGET)
-    for changed in (
-        msgspec.structs.replace(sealed, manifest="sha256:" + "0" * 64),  # built from another lock
-        msgspec.structs.replace(sealed, layers=layers),  # a registry's layer
-    ):
-        codec.write(path, msgspec.structs.replace(sample.seal, arch={ARCH: changed}))
-        assert run_in_image.unpacked_size(images, TARGET, layout, ARCH) is None
-    path.write_text("{")
-    assert run_in_image.unpacked_size(images, TARGET, layout, ARCH) is None

@@ -19,7 +19,7 @@ def _root(tmp_path: Path) -> Path:
 
 
 def points(root: Path, *binds: Bind) -> list[str]:
-    return sandbox._arguments(root, binds, network=False)
+    return sandbox._arguments(sandbox.Root(path=root), binds, network=False, readonly=False)
 
 
 def test_mount_points_are_created(root):
@@ -58,7 +58,7 @@ def test_files_and_folders_are_bound_alike(root, tmp_path):
         Bind(source=tmp_path, target="c", writable=True),
     )
     first = ["ro", str(tmp_path / "file"), f"{root}/a/b"]
-    assert found[9:] == [*first, "rw", str(tmp_path), f"{root}/c"]
+    assert found[10:] == [*first, "rw", str(tmp_path), f"{root}/c"]
     assert (root / "a/b").is_file()
     assert (root / "c").is_dir()
 
@@ -80,7 +80,7 @@ def test_a_missing_root_is_an_error(tmp_path):
 
 def test_no_command_is_an_error(root):
     with pytest.raises(InputError, match="no command"):
-        sandbox.run(root, [])
+        sandbox.run(sandbox.Root(path=root), [])
 
 
 def test_the_script_has_no_unreplaced_placeholder():

@@ -13,7 +13,7 @@ import pytest
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.oci.tree import RootFolder, remove
-from imgbuild.oci.unpack import unpack
+from imgbuild.oci.unpack import keep, stack, unpack
 from tests.support import images
 
 ROOT = os.geteuid() == 0
@@ -52,13 +52,18 @@ def _root(tmp_path: Path):
     remove(tmp_path / "root")
 
 
-@pytest.fixture(name="layered")
-def _layered(tmp_path: Path, root: Path) -> Callable[..., Path]:
-    """Unpack layers given as lists of entries."""
+@pytest.fixture(name="layered", params=["unpacked", "stacked"])
+def _layered(request: pytest.FixtureRequest, tmp_path: Path, root: Path) -> Callable[..., Path]:
+    """Make a root folder of layers given as lists of entries."""
 
     def unpacked(*layers: list[tuple[str, str, object]]) -> Path:
         blobs = [tar(tmp_path / f"{n}.gz", *entries) for n, entries in enumerate(layers)]
-        unpack(blobs, root)
+        if request.param == "unpacked":
+            unpack(blobs, root)
+        else:
+            folders = {blob: tmp_path / f"kept-{blob.name}" for blob in blobs}
+            keep(folders)
+            stack(list(folders.values()), root)
         return root
 
     return unpacked
@@ -215,12 +220,11 @@ def test_absolute_paths_are_below_the_root(layered):
     assert (layered([("/etc/x", "file", "x")]) / "etc/x").read_text() == "x"
 
 
-def test_hard_links_cannot_name_files_outside(layered, tmp_path):
+@pytest.mark.parametrize("target", ["../secret", "{folder}/secret"])
+def test_hard_links_cannot_name_files_outside(layered, tmp_path, target):
     (tmp_path / "secret").write_text("x")
-    for target in ("../secret", str(tmp_path / "secret")):
-        with pytest.raises(IntegrityError):
-            layered([("stolen", "hard", target)])
-        remove(tmp_path / "root")
+    with pytest.raises(IntegrityError):
+        layered([("stolen", "hard", target.format(folder=tmp_path))])
 
 
 def test_link_loops_end(layered):

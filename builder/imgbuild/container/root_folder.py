@@ -1,0 +1,59 @@
+"""The root folder of an image, for commands without a container engine.
+
+Layers are unpacked once and kept in the cache. A root folder is made of hard links to their files,
+and an overlay takes what commands write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from imgbuild.cache.store import Store
+from imgbuild.container import sandbox
+from imgbuild.oci import tree
+from imgbuild.oci.layout import Layout
+from imgbuild.oci.unpack import keep, stack, unpack
+from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.values import Arch
+
+
+@contextlib.contextmanager
+def root_folder(
+    layout: Layout, arch: Arch, store: Store, *, reporter: Reporter = SILENT
+) -> Iterator[sandbox.Root]:
+    """The image on `arch` as a root folder, which is removed at the end.
+
+    Where the kernel or the cache's disk does not allow an overlay, the image is unpacked each time.
+    """
+    digests = [layer.digest for layer in layout.image(arch).layers]
+    with store.scratch() as scratch:
+        probe = scratch / "probe"
+        probe.mkdir()
+        overlay = sandbox.can_overlay(probe)
+        root = sandbox.Root(path=scratch / "root", changes=scratch if overlay else None)
+        if overlay:
+            kept = _kept_layers(layout, digests, store, scratch, reporter)
+            stack(kept, root.path, reporter=reporter)
+        else:
+            reporter.detail(f"{store.root}: no overlay can be mounted, so all layers are unpacked")
+            with reporter.step(f"unpacking {len(digests)} layers"):
+                unpack([layout.blob(digest) for digest in digests], root.path, reporter=reporter)
+        try:
+            yield root
+        finally:
+            tree.remove(root.path)  # an image may contain read-only folders
+
+
+def _kept_layers(
+    layout: Layout, digests: Sequence[str], store: Store, scratch: Path, reporter: Reporter
+) -> list[Path]:
+    """The folders of the unpacked layers, bottom first; those that the cache lacks are made."""
+    found = {digest: store.unpacked(digest) for digest in digests}
+    made = {digest: scratch / digest for digest, path in found.items() if path is None}
+    if made:
+        with reporter.step(f"unpacking {len(made)} of {len(found)} layers"):
+            keep({layout.blob(digest): path for digest, path in made.items()}, reporter=reporter)
+        found |= store.add_unpacked(made)
+    return [path for digest in digests if (path := found[digest]) is not None]

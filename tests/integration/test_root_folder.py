@@ -1,0 +1,123 @@
+"""Root folders of images: layers are unpacked once, and what commands write goes elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache import prune
+from imgbuild.cache.store import Store
+from imgbuild.container import sandbox
+from imgbuild.container.root_folder import root_folder
+from imgbuild.oci import layout
+from imgbuild.oci.layout import Layout
+from imgbuild.values import Arch
+from tests.support import images, needs, ordinary
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+ARCH = Arch.X86_64
+CHANGES = "echo other >/opt/hello; rm /opt/mine; mkdir /opt/new; cat /opt/hello; ls /opt"
+ORDINARY = """
+import os, sys
+from pathlib import Path
+from imgbuild.cache.store import Store
+from imgbuild.container import sandbox
+from imgbuild.container.root_folder import root_folder
+from imgbuild.oci import layout
+from imgbuild.values import Arch
+assert os.geteuid() != 0
+folder = Path(sys.argv[1])
+store = Store.open(folder / "cache")
+for _ in range(2):
+    with root_folder(layout.read(folder / "layout-hello"), Arch.X86_64, store) as root:
+        assert root.changes is not None
+        print(sandbox.run(root, ["sh", "-c", sys.argv[2]]).stdout)
+"""
+
+
+@pytest.fixture(name="tiny")
+def _tiny(tmp_path: Path) -> Layout:
+    needs.user_namespaces()
+    return layout.read(images.tiny(tmp_path / "tiny"))
+
+
+@pytest.fixture(name="store")
+def _store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "cache")
+
+
+def shell(root: sandbox.Root, script: str) -> str:
+    done = sandbox.run(root, ["sh", "-c", script])
+    assert done.status == 0, done.stderr
+    return done.stdout
+
+
+def test_changes_of_a_command_end_with_its_root_folder(tiny: Layout, store: Store) -> None:
+    with root_folder(tiny, ARCH, store) as root:
+        if root.changes is None:
+            pytest.skip("no overlay can be mounted on the disk of the temporary folder")
+        assert shell(root, CHANGES) == "other\nhello\nnew\n"
+        assert shell(root, "cat /opt/hello") == "other\n"  # until the folder is removed
+    with root_folder(tiny, ARCH, store) as root:
+        assert shell(root, "cat /opt/hello; ls /opt") == "hello\nhello\nmine\n"
+    assert not root.path.exists()
+
+
+def test_layers_are_unpacked_once(tiny: Layout, store: Store) -> None:
+    files = []
+    for _ in range(2):
+        with root_folder(tiny, ARCH, store) as root:
+            files.append((root.path / "bin/busybox").stat().st_ino)
+    assert files[0] == files[1]
+    kept = [entry for entry in prune.entries(store) if entry.kind == "unpacked"]
+    assert {f"sha256:{one.sha256}" for one in kept} == {
+        layer.digest for layer in tiny.image(ARCH).layers
+    }
+    assert all(one.in_use and one.size > 0 for one in kept)
+
+
+def test_unpacked_layers_are_pruned_first(tiny: Layout, tmp_path: Path, store: Store) -> None:
+    (tmp_path / "blob").write_bytes(b"older")
+    blob = store.add_blob(
+        tmp_path / "blob", "sha256:3ba0ff2ddc6b4e0bf5cf5ba3d0e4e8e6c5ae2ab5c1a4a6a5a5d3d9d2e5a1c0aa"
+    )
+    os.utime(blob, (0, 0))
+    with root_folder(tiny, ARCH, store):
+        pass
+    store.release()
+    done = prune.prune(store, 5)
+    assert blob.exists()
+    assert not [entry for entry in prune.entries(store) if entry.kind == "unpacked"]
+    assert (done.removed, done.left) == (2, 5)
+    assert not list((store.root / "scratch").glob("*/*"))
+    with root_folder(tiny, ARCH, store) as root:  # and made again
+        assert shell(root, "cat /opt/hello") == "hello\n"
+
+
+def test_without_an_overlay_the_image_is_unpacked(
+    tiny: Layout, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "can_overlay", lambda _: False)
+    with root_folder(tiny, ARCH, store) as root:
+        assert root.changes is None
+        assert shell(root, CHANGES) == "other\nhello\nnew\n"
+    assert not list((store.root / "unpacked").glob("*"))
+
+
+def test_an_ordinary_user_has_an_overlay() -> None:
+    with ordinary.home() as folder:
+        images.tiny(folder)
+        done = subprocess.run(
+            [*ordinary.become(), ordinary.python(folder), "-B", "-c", ORDINARY, folder, CHANGES],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY / "builder")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["other", "hello", "new"] * 2
