@@ -1,5 +1,6 @@
 """Measures `docker build` with uv against imgbuild: same lock, same downloaded wheels, one run.
 
+Both end when a command has answered in a container of the image, except where a case says so.
 Prints a Markdown table for docs/benchmarks.md: medians of wall time, peak memory, bytes to push.
 Run it with the environment's Python: `make benchmark`. The page cache is warm for both; pins are
 changed in a copy of the project.
@@ -25,11 +26,11 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTHING = "\N{EN DASH}"
 CASES = {
     "cold": "cold, from downloaded wheels",
-    "load": "cold, until Docker has the image",
     "nothing": "nothing changed",
-    "digest": "the digest alone",
     "trl": "trl's pin changed",
     "small": "another small pin changed",
+    "layout": "cold, to an OCI layout, no container",
+    "digest": "the digest alone",
 }
 
 
@@ -66,6 +67,7 @@ def arguments() -> argparse.Namespace:
     add("--case", action="append", choices=[*CASES], help="only this case; repeatable")
     add("--trl", default="0.18.1", help="the version that trl's pin is changed to")
     add("--small", default="tqdm==4.67.0", help="the other changed pin, NAME==VERSION")
+    add("--through", default="docker", help="where imgbuild runs the command: docker, podman, root")
     add("--jobs", type=int, help="processes that imgbuild may use (default: all cores)")
     add("--work", type=Path, default=Path(tempfile.gettempdir()), help="where to write; 30 GB")
     return parser.parse_args()
@@ -86,16 +88,14 @@ def benchmark(options: argparse.Namespace, folder: Path) -> str:
         if case in cases
     }
     rows: dict[str, Row] = {}
-    imgbuild = contenders.Imgbuild(folder / "imgbuild", options.jobs)
+    imgbuild = contenders.Imgbuild(folder / "imgbuild", options.through, options.jobs)
     docker = contenders.Docker(folder / "docker") if options.docker_runs else None
     for case in cases:
         after = changed.get(case, base)
         own, own_push = run_imgbuild(imgbuild, case, base, after, options.runs)
         other, other_push = None, None
-        if docker is not None and case not in ("load", "digest"):
+        if docker is not None and case not in ("layout", "digest"):
             other, other_push = run_docker(docker, case, base, after, options.docker_runs)
-        elif case == "load" and "cold" in rows:
-            other = rows["cold"].docker  # `docker build` ends with the image in Docker
         rows[case] = Row(
             case=case, docker=other, imgbuild=own, docker_push=other_push, imgbuild_push=own_push
         )
@@ -113,15 +113,15 @@ def run_imgbuild(
 ) -> tuple[measuring.Measure, int | None]:
     """The median of `runs`, and the bytes that a registry which has `base` still lacks."""
     once: Callable[[], measuring.Measure] = {
-        "cold": lambda: imgbuild.build(base, have=None),
-        "load": lambda: imgbuild.build_and_load(base),
-        "trl": lambda: imgbuild.build(after, have=base),
-        "small": lambda: imgbuild.build(after, have=base),
-        "nothing": lambda: imgbuild.build(base, have=base),
+        "cold": lambda: imgbuild.answer(base, have=None),
+        "trl": lambda: imgbuild.answer(after, have=base),
+        "small": lambda: imgbuild.answer(after, have=base),
+        "nothing": lambda: imgbuild.answer(base, have=base),
+        "layout": lambda: imgbuild.build(base),
         "digest": lambda: imgbuild.digest(base),
     }[case]
     measured = median(once() for _ in range(runs))
-    if case in ("digest", "load"):
+    if case in ("digest", "layout"):
         return measured, None
     have = {} if case == "cold" else base.layers
     return measured, sum(size for digest, size in after.layers.items() if digest not in have)
@@ -137,10 +137,10 @@ def run_docker(
     """The same for `docker build` with uv."""
     if case == "nothing":
         docker.ensure(base)
-        return median(docker.build(cached=True) for _ in range(runs)), 0
+        return median(docker.answer(cached=True) for _ in range(runs)), 0
     have = {} if case == "cold" else docker.layers(base)
     docker.prepare(after)
-    measured = median(docker.build(cached=False) for _ in range(runs))
+    measured = median(docker.answer(cached=False) for _ in range(runs))
     new = docker.remember(after)
     return measured, sum(size for digest, size in new.items() if digest not in have)
 
@@ -171,7 +171,7 @@ def report(
     head = (
         "case",
         "docker build with uv",
-        "imgbuild",
+        f"imgbuild, {options.through}",
         "ratio",
         "memory, docker",
         "memory, imgbuild (largest process)",

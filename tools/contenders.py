@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ import measuring
 
 ARCH = Arch.parse(platform.machine())
 IMGBUILD = Path(sys.executable).with_name("imgbuild")
+ANSWER = ("python", "-c", "print('answer')")
 TAG = "imgbuild-benchmark"
 BASE_TAG = f"{TAG}-base"
 DAEMON_PIDS = (Path("/run/imgbuild-engines/docker.pid"), Path("/var/run/docker.pid"))
@@ -95,28 +97,41 @@ def changed(project: Project, pins: Mapping[str, str], folder: Path) -> Built:
 class Imgbuild:
     """imgbuild with its own cache, which has only what the case needs."""
 
-    def __init__(self, folder: Path, jobs: int | None) -> None:
+    def __init__(self, folder: Path, through: str, jobs: int | None) -> None:
         self._folder = folder
+        self._through = through
         self._jobs = [] if jobs is None else ["--jobs", str(jobs)]
 
-    def build(self, built: Built, *, have: Built | None) -> measuring.Measure:
-        """Build with all inputs downloaded; with `have`, that image is in cache and output."""
-        self._fill(built, have)
-        if have is not None:
-            self._run(have, *_build(have, self._output), *self._jobs)
-        command: list[str | Path] = [IMGBUILD, *_build(built, self._output), *self._jobs]
+    def build(self, built: Built) -> measuring.Measure:
+        """Build to a layout with nothing but downloaded inputs."""
+        self._fill(built, None)
+        command: list[str | Path] = [IMGBUILD, *_build(built, None), *self._jobs]
         return measuring.measure(command, folder=built.project.root, env=self._env)
 
-    def build_and_load(self, built: Built) -> measuring.Measure:
-        """Build with nothing but downloaded inputs, and load the image into Docker."""
-        self._fill(built, None)
-        _quiet("docker", "rmi", "--force", built.project.target)
-        build = " ".join(str(word) for word in [IMGBUILD, *_build(built, None), *self._jobs])
-        script = f"set -e; {build}; {IMGBUILD} load {built.project.target}"
-        command: list[str | Path] = ["sh", "-c", script]
+    def answer(self, built: Built, *, have: Built | None) -> measuring.Measure:
+        """Build with all inputs downloaded, and run a command in the image.
+
+        With `have`, that image is in the cache, in the output and where the command runs.
+        """
+        self._fill(built, have)
+        if self._through != "root":
+            _quiet(self._through, "rmi", "--force", built.project.target)
+        if have is not None:
+            subprocess.run(
+                self._script(have), cwd=have.project.root, env={**os.environ, **self._env},
+                stdout=sys.stderr, check=True,
+            )  # fmt: skip
+            if built.project.root != have.project.root:
+                (have.project.root / "build").rename(built.project.root / "build")
         return measuring.measure(
-            command, folder=built.project.root, env=self._env, daemons=daemons()
+            self._script(built), folder=built.project.root, env=self._env, daemons=daemons()
         )
+
+    def _script(self, built: Built) -> list[str | Path]:
+        build = [IMGBUILD, *_build(built, None), *self._jobs]
+        run = [IMGBUILD, "run", built.project.target, "--through", self._through, "--", *ANSWER]
+        words = [" ".join(shlex.quote(str(word)) for word in each) for each in (build, run)]
+        return ["sh", "-c", " && ".join(words)]
 
     def digest(self, built: Built) -> measuring.Measure:
         """Print the digest from the lock."""
@@ -126,13 +141,6 @@ class Imgbuild:
     @property
     def _env(self) -> dict[str, str]:
         return {"IMGBUILD_CACHE": str(self._folder / "cache"), "NO_COLOR": "1"}
-
-    @property
-    def _output(self) -> Path:
-        return self._folder / "layout"
-
-    def _run(self, built: Built, *words: str) -> None:
-        _imgbuild(built.project, *words, env=self._env)
 
     def _fill(self, built: Built, have: Built | None) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -183,14 +191,18 @@ class Docker:
         words = ["--quiet", "--target=warm", "--output=type=cacheonly"]
         _checked("docker", "buildx", "build", *words, self._context)
 
-    def build(self, *, cached: bool) -> measuring.Measure:
-        """`docker build` of what was prepared, with or without what earlier builds left."""
+    def answer(self, *, cached: bool) -> measuring.Measure:
+        """`docker build` of what was prepared, and a command in the image.
+
+        `cached`: with what earlier builds left.
+        """
         words = ["--provenance=false", "--sbom=false", "--progress=plain", f"--tag={TAG}"]
         if not cached:
             self._forget()
             words.append("--no-cache")
-        command: list[str | Path] = ["docker", "buildx", "build", *words, self._context]
-        return measuring.measure(command, daemons=daemons())
+        build = shlex.join(["docker", "buildx", "build", *words, str(self._context)])
+        run = shlex.join(["docker", "run", "--rm", TAG, *ANSWER])
+        return measuring.measure(["sh", "-c", f"{build} && {run}"], daemons=daemons())
 
     def ensure(self, built: Built) -> None:
         """Leave the image of `built` in Docker and its steps in the build cache."""
