@@ -55,7 +55,7 @@ def lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
         if everything:
             found += ["", f"# {number} on {arch}", *_table(outcome.packages)]
         else:
-            found += _comment(f"{number} on {arch}: --all lists them")
+            found += _comment(f"{number} on {arch}: --full lists them")
     return found
 
 

@@ -88,7 +88,7 @@ def test_results_are_on_stdout_and_refusals_on_stderr(
         "",
         "# checked: metadata, imports, calls, support, rules",
         "# not checked: elf, cuda; imgbuild lock reads shared objects",
-        "# 2 packages on x86_64: --all lists them",
+        "# 2 packages on x86_64: --full lists them",
     ]
     assert words.lines(ANSWER, everything=True)[-4:] == [
         "",
