@@ -48,7 +48,10 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine. `driver` is that of the GPU ("580.65.06"), "" if there is none."""
+    """One machine. `driver` is that of the GPU ("580.65.06"), "" if there is none.
+
+    `igzip`: whether containerd, and so Docker, finds this program to inflate layers.
+    """
 
     arch: Arch | None
     kernel: str = ""
@@ -57,6 +60,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[HostGpu, ...] = ()
     engines: tuple[Runs, ...] = ()
     shared_memory: Bytes = 0
+    igzip: bool = False
 
 
 def read_host() -> Host:
@@ -70,6 +74,7 @@ def read_host() -> Host:
         gpus=gpus,
         engines=tuple(_engines()),
         shared_memory=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.is_dir() else 0,
+        igzip=shutil.which("igzip") is not None,
     )
 
 

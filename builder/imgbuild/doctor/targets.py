@@ -209,6 +209,8 @@ def _remarks(host: Host) -> Iterable[str]:
     for one in host.engines:
         if host.gpus and not one.gpus:
             yield f"{one.name} {one.version} cannot hand GPUs to containers: {_cure(one.name)}"
+    if not host.igzip and any(one.name == "docker" for one in host.engines):
+        yield "igzip is not installed: Docker loads images faster with it (apt-get install isal)"
     if host.shared_memory < LEAST_SHARED:
         size = host.shared_memory >> 20
         yield f"{size} MB of shared memory: give containers more (--shm-size 16g, or --ipc host)"

@@ -32,6 +32,7 @@ MACHINE = Host(
     gpus=(H200,),
     engines=(Runs(name="docker", version="28.5", gpus=True),),
     shared_memory=16 << 30,
+    igzip=True,
 )
 CU124 = Offer(
     target="cu124-vllm",
@@ -170,6 +171,13 @@ def test_an_engine_that_cannot_hand_gpus_is_told_the_cure() -> None:
     (remark,) = found.remarks
     assert "podman 4.3.1 cannot hand GPUs to containers" in remark
     assert remark.endswith("nvidia-ctk cdi generate")
+
+
+def test_docker_without_igzip_is_a_remark() -> None:
+    (remark,) = targets.diagnose(host(igzip=False), [CU124]).remarks
+    assert remark.startswith("igzip is not installed")
+    podman = (Runs(name="podman", version="4.3.1", gpus=True),)
+    assert targets.diagnose(host(igzip=False, engines=podman), [CU124]).remarks == ()
 
 
 def test_nothing_fits_an_ancient_driver() -> None:
