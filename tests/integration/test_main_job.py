@@ -129,7 +129,7 @@ def test_the_sif_has_the_images_files_and_passes_its_static_tests(built, tmp_pat
     smoke = (
         "smoke",
         TARGET,
-        "--sif",
+        "--sif-file",
         str(sif),
         "--tier",
         "static",

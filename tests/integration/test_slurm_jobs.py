@@ -270,7 +270,7 @@ def test_doctor_explains_what_a_user_brought_along(
     (tmp_path / "modules/ray.py").touch()
     own = Project(project.folder, "", None, {**project.env, **user})
     sif = str(project.folder / "build" / f"{TARGET}.sif")
-    words = ("doctor", TARGET, "--through", "apptainer", "--sif", sif)
+    words = ("doctor", TARGET, "--through", "apptainer", "--sif-file", sif)
     # imgbuild itself is started without the user's PYTHONPATH; Apptainer hands this one on.
     own.env["APPTAINERENV_PYTHONPATH"] = own.env.pop("PYTHONPATH")
     own.env["APPTAINER_BIND"] = str(tmp_path)

@@ -74,7 +74,14 @@ def test_a_check_that_was_cancelled_in_the_queue_has_not_passed(tmp_path, monkey
     (tmp_path / "some.sif").touch()
     with once_held(tmp_path, scancel):
         done = Command(monkeypatch, capsys)(
-            "slurm", TARGET, "--sif", "some.sif", "--job", "check", "--submit", "--sbatch=--hold"
+            "slurm",
+            TARGET,
+            "--sif-file",
+            "some.sif",
+            "--job",
+            "check",
+            "--submit",
+            "--sbatch=--hold",
         )
     assert done.status == 1
     assert re.search(r"job \d+ ended as cancelled: the check did not finish", done.stderr)
@@ -89,7 +96,7 @@ def test_a_check_that_says_nothing_has_not_passed(tmp_path, monkeypatch, capsys)
     template.write_text("#!/bin/sh\n#SBATCH --output={{ log }}\n#SBATCH --job-name={{ name }}\n:\n")
     (tmp_path / "some.sif").touch()
     done = Command(monkeypatch, capsys)(
-        "slurm", TARGET, "--sif", "some.sif", "--job", "check", "--submit"
+        "slurm", TARGET, "--sif-file", "some.sif", "--job", "check", "--submit"
     )
     assert done.status == 1
 

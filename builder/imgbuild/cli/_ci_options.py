@@ -82,7 +82,13 @@ Strict = Annotated[
 ]
 Published = Annotated[
     str | None,
-    REGISTRY_PLACE("Leave out targets whose tag there has the locked digest. Default: none."),
+    option(
+        "--skip-published",
+        "Skip targets whose tag in this repository has the locked digest.",
+        metavar="HOST/REPOSITORY",
+        panel=REGISTRY,
+        often=True,
+    ),
 ]
 
 
@@ -91,7 +97,7 @@ class WayOptions(Group, frozen=True, kw_only=True):
 
     registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` of the matrix.")] = None
     results: Results = None
-    arch: Annotated[list[Arch] | None, ARCH("Default: all.")] = None
+    arch: Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")] = None
     gate: Gate = None
     date: Date = None
     sign_key: SignKey = None

@@ -19,14 +19,6 @@
 | --registry      | the repository of published images                                         |
 | --mirror-only   | ask no server but the mirror                                               |
 | --lock          | the lock to use, with digests.json beside it                               |
-
-Some words are an option of one verb only, under a name that no other verb has: `audit --select`
-(was --check), `smoke --case` (was --only), `ci report --jobs-file` (was --jobs), `ci jobs
---cross-build` (was --again), `ci nightly --all-published` and `ci report --expect-published` (were
---published), `verify --builder-id` (was --builder), `slurm --served-model` (was --model) and
-`slurm --job check` (was --check). Three names have two definitions: `--format` (each verb has
-formats of its own), `--sif` (`push --sif` sends one, other verbs read one), `--env` (`show --env`
-prints variables, `slurm --env` sets one).
 """
 
 from __future__ import annotations
@@ -153,10 +145,11 @@ TARGET = Definition(
 )  # fmt: skip
 ALL = Definition("--all", "All targets of the matrix.", panel=SELECT, often=True)
 ARCH = Definition(
-    "--arch", "x86_64 (amd64) or arm64 (aarch64); repeatable, or with commas.", metavar="ARCH",
+    "--arch", "The architecture: x86_64 (amd64) or arm64 (aarch64).", metavar="ARCH",
     panel=SELECT, often=True, parser=_arch, callback=_each,
 )  # fmt: skip
 OUTPUT_PATH = Definition("--output -o", "Write the result here.", metavar="PATH", often=True)
+FORMAT = Definition("--format", "The format of the result.", metavar="FORMAT", often=True)
 THROUGH = Definition("--through", "What runs the image.", metavar="NAME", often=True)
 BUILDER = Definition("--builder", "What builds the image.", often=True)
 PART = Definition("--only", "Only this part of the image: base or wheels.")
@@ -166,8 +159,9 @@ AGAIN = Definition("--again", "Also do what is current or already done.")
 CHECK = Definition(
     "--check", "Only check that the committed files are current; exit status 5 if not."
 )
-GPUS = Definition("--gpus", "GPUs: a number or 'all'.", metavar="COUNT", often=True, parser=_count)
-SIF_FILE = Definition("--sif", "The SIF file to use.", metavar="FILE", reused="push --sif sends it")
+GPUS = Definition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
+                  parser=_count)  # fmt: skip
+SIF_FILE = Definition("--sif-file", "The SIF file to use.", metavar="FILE")
 KEY = Definition("--key", "The public key to check signatures with (PEM: P-256 or Ed25519).",
                  metavar="FILE", often=True)  # fmt: skip
 REGISTRY_PLACE = Definition(

@@ -1,4 +1,4 @@
-"""`imgbuild show --env`: what the variables of an image are for."""
+"""`imgbuild show --variables`: what the variables of an image are for."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ CompressOption = Annotated[
     Compressor,
     option(
         "--compress",
-        "Of a SIF or squashfs. zstd is much faster, and needs Apptainer 1.4; any version reads"
-        " gzip.",
+        "The compression of a SIF or squashfs. zstd is much faster and needs Apptainer 1.4; any"
+        " version reads gzip.",
     ),
 ]
 

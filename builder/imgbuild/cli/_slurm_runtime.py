@@ -35,7 +35,7 @@ def container(
     from imgbuild.smoke import run
 
     if runtime.sif is not None and runtime.pyxis is not None:
-        message = "--sif and --pyxis cannot be combined"
+        message = "--sif-file and --pyxis cannot be combined"
         raise InputError(message, hint="leave one of them out")
     binds, words, target = runtime.binds, runtime.words, sealed.target
     if check:

@@ -41,16 +41,15 @@ class Definition:
         metavar: str | None = None,
         panel: str = WORK,
         often: bool = False,
-        reused: str = "",
         **more: Any,
     ) -> None:
-        """`names` as in "--output -o"; `reused` says why another definition has such a name too."""
+        """`names` as in "--output -o"."""
         self._names = names.split()
         self._help = help
         self._more = {"metavar": metavar, "rich_help_panel": panel, **more}
         flags = {flag for name in self._names for flag in name.split("/")}
         for flag in flags:
-            if not reused and _defined.setdefault(flag, (names, help)) != (names, help):
+            if _defined.setdefault(flag, (names, help)) != (names, help):
                 message = f"{flag} is defined twice"
                 raise ValueError(message)
         if often:

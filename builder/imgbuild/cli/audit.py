@@ -49,7 +49,7 @@ def audit(
             panel=SELECT,
         ),
     ] = None,
-    python: Annotated[str | None, PYTHON("That of --requirements.")] = None,
+    python: Annotated[str | None, PYTHON("For --requirements.")] = None,
     select: Annotated[
         list[Check] | None, option("--select", "Run this check only; repeatable.", often=True)
     ] = None,
@@ -64,7 +64,7 @@ def audit(
     ] = False,
     junit: JUnit = None,
     keep: Annotated[
-        bool | None, KEEP("Here: wheels. Default: keep for one target, remove for several.")
+        bool | None, KEEP("Wheels are meant. Default: keep for one target, remove for several.")
     ] = None,
     offline: Offline = False,
 ) -> None:

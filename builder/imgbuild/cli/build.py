@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from imgbuild.cli import _builders, _sif
 from imgbuild.cli._options import (
+    FORMAT,
     FROM,
     OUTPUT_PATH,
     PART,
@@ -21,7 +22,7 @@ from imgbuild.cli._options import (
 )
 from imgbuild.cli._output import answer
 from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import Definition, option, verb
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.values import Arch
 
@@ -33,13 +34,10 @@ if TYPE_CHECKING:
 BuildFormat = Literal["oci", "oci-archive", "docker-archive", "sif", "squashfs"]
 Form = Annotated[
     BuildFormat,
-    Definition(
-        "--format",
+    FORMAT(
         "oci: a folder. oci-archive, docker-archive: one file for docker, podman or skopeo. sif:"
-        " one file for Apptainer. squashfs: one file for enroot and pyxis.",
-        often=True,
-        reused="each verb has formats of its own",
-    )(),
+        " one file for Apptainer. squashfs: one file for enroot and pyxis."
+    ),
 ]
 
 
@@ -54,7 +52,7 @@ OutputOption = Annotated[Path | None, OUTPUT_PATH("Default: build/TARGET.")]
 PartOption = Annotated[
     ImagePart | None,
     PART(
-        "Here: what a Dockerfile starts from. base: the base's layers as an image, in"
+        "A Dockerfile starts from them. base: the base's layers as an image, in"
         " build/base/TARGET. wheels: a folder of wheels, build/wheels/TARGET."
     ),
 ]

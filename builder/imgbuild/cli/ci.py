@@ -105,7 +105,7 @@ Issues = Annotated[
 def jobs(
     selection: Selection,
     changed_since: Since = None,
-    registry: Published = None,
+    skip_published: Published = None,
     shard: Shard = "1/1",
     gate: Gate = None,
     no_gpu: NoGpu = False,
@@ -122,7 +122,7 @@ def jobs(
 
         imgbuild ci jobs --all --changed-since origin/main
 
-        imgbuild ci jobs --all --registry ghcr.io/me/rl --json
+        imgbuild ci jobs --all --skip-published ghcr.io/me/rl --json
     """
     from imgbuild.ci.choosing import JobQuery
 
@@ -131,7 +131,7 @@ def jobs(
         again=cross_build,
     )  # fmt: skip
     chosen = _ci_options.chosen(
-        selection.named, selection.matrix, gate or [], asked, registry, plain_http or [],
+        selection.named, selection.matrix, gate or [], asked, skip_published, plain_http or [],
         everything=selection.everything, gpu=not no_gpu,
     )  # fmt: skip
     if actions is not None:
@@ -211,8 +211,8 @@ def report(
     jobs_file: JobsFile = None,
     expect_published: Expected = False,
     strict: Strict = False,
-    registry: Published = None,
-    arch: Annotated[list[Arch] | None, ARCH("Default: all.")] = None,
+    skip_published: Published = None,
+    arch: Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")] = None,
     gate: Gate = None,
     no_gpu: NoGpu = False,
     plain_http: PlainHttp = None,
@@ -224,8 +224,8 @@ def report(
 ) -> None:
     """Report the state of each target from the results of its jobs.
 
-    The jobs are those of --jobs-file, or of the last nightly run; else --registry, --arch and
-    --gate select them as in `ci jobs`. Exit status 1 if a target failed or has unfinished jobs.
+    The jobs are those of --jobs-file, or of the last nightly run; else --skip-published, --arch
+    and --gate select them as in `ci jobs`. Exit status 1 if a target failed or has unfinished jobs.
 
     Examples:
 
@@ -243,7 +243,7 @@ def report(
         project.require_writable("imgbuild ci report --record")
     folder = _ci_options.folder(project, results)
     last = folder / _ci_options.JOBS
-    if jobs_file is None and last.exists() and not (registry or arch or gate or no_gpu):
+    if jobs_file is None and last.exists() and not (skip_published or arch or gate or no_gpu):
         console.info(f"jobs of the last nightly run: {last}")
         jobs_file = last
     if jobs_file is not None:
@@ -251,7 +251,7 @@ def report(
     else:
         asked = JobQuery(arches=tuple(arch or ()), labels=False)
         chosen = _ci_options.chosen(
-            [], matrix, gate or [], asked, registry, plain_http or [],
+            [], matrix, gate or [], asked, skip_published, plain_http or [],
             everything=True, gpu=not no_gpu,
         )  # fmt: skip
     found = reports.overview(folder, chosen, published=expect_published)

@@ -42,14 +42,14 @@ def doctor(
     through: Annotated[
         Through | None,
         THROUGH(
-            "Here: check from inside the built image of one target. docker, podman, root, or"
-            " apptainer (with this user's home folder and environment)."
+            "Check from inside the built image of one target: docker, podman, root, or apptainer"
+            " (with this user's home folder and environment)."
         ),
     ] = None,
     sif: Annotated[
-        Path | None, SIF_FILE("With --through apptainer. Default: one made for the check.")
+        Path | None, SIF_FILE("Needs --through apptainer. Default: a SIF made for the check.")
     ] = None,
-    gpus: Annotated[str, GPUS("With --through: the GPUs that must be visible.")] = "0",
+    gpus: Annotated[str, GPUS("This many must be visible. Needs --through.")] = "0",
     shared: SharedMemory = 0,
     apptainer: Apptainer = None,
     layout: LayoutFolder = None,
@@ -73,7 +73,7 @@ def doctor(
 
         imgbuild doctor --json
 
-        imgbuild doctor cu124-vllm --through apptainer --sif build/cu124-vllm.sif --gpus 1
+        imgbuild doctor cu124-vllm --through apptainer --sif-file build/cu124-vllm.sif --gpus 1
     """
     from imgbuild.doctor import image
     from imgbuild.doctor import targets as judging
@@ -87,7 +87,7 @@ def doctor(
         _look(selection, layout, sif, engine, needs)
         return
     if sif is not None or layout is not None or apptainer or number or shared:
-        message = "--sif, --layout, --apptainer, --gpus and --shared need --through"
+        message = "--sif-file, --layout, --apptainer, --gpus and --shared need --through"
         raise InputError(message, hint="add --through apptainer")
     project = selection.project()
     chosen = choose(project, wanted, everything=not wanted, arches=[])
@@ -122,10 +122,10 @@ def _look(
     from imgbuild.pipeline import targets
 
     if through != Through.APPTAINER and (sif is not None or options.words):
-        message = f"--sif and --apptainer cannot be combined with --through {through}"
+        message = f"--sif-file and --apptainer cannot be combined with --through {through}"
         raise InputError(message, hint="leave them out, or give --through apptainer")
     if sif is not None and not sif.exists():
-        message = f"--sif {sif}: no such file"
+        message = f"--sif-file {sif}: no such file"
         raise InputError(message, hint="make one with: imgbuild build TARGET --format sif")
     session = selection.session()
     name = single(session.select(selection.named))

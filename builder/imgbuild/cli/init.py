@@ -34,7 +34,7 @@ ExtendsOption = Annotated[
 LockOption = Annotated[
     str | None,
     LOCK(
-        "Here: a folder or URL with lock.json and digests.json, or a checkout of imgbuild. Default:"
+        "A folder or URL with lock.json and digests.json, or a checkout of imgbuild. Default:"
         " the catalogue that comes with imgbuild."
     ),
 ]

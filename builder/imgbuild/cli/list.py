@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from imgbuild.cli._options import CUDA
+from imgbuild.cli._options import CUDA, FORMAT
 from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import OUTPUT, SELECT, Definition, option, verb
+from imgbuild.cli._verb import OUTPUT, SELECT, option, verb
 from imgbuild.errors import InputError, NothingSelected
 from imgbuild.system.console import console
 from imgbuild.values import Condition
@@ -35,12 +35,7 @@ WideOption = Annotated[
 ]
 FormOption = Annotated[
     ListFormat,
-    Definition(
-        "--format",
-        "How the table is written. markdown has all columns.",
-        panel=OUTPUT,
-        reused="each verb has formats of its own",
-    )(),
+    FORMAT("text, or markdown with all columns."),
 ]
 IntoOption = Annotated[
     Path | None,

@@ -15,7 +15,7 @@ from imgbuild.system.console import console
 @verb
 def lock(
     selection: WholeTargets,
-    check: Annotated[bool, CHECK("Here: locks and digests.")] = False,
+    check: Annotated[bool, CHECK("The files are locks and digests.")] = False,
     diff: Annotated[
         str | None,
         option(
@@ -26,7 +26,7 @@ def lock(
         ),
     ] = None,
     keep: Annotated[
-        bool | None, KEEP("Here: wheels. Default: keep for one target, remove for several.")
+        bool | None, KEEP("Wheels are meant. Default: keep for one target, remove for several.")
     ] = None,
     again: Annotated[bool, AGAIN("Only with --all.")] = False,
     jobs: Jobs = 0,

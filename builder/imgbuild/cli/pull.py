@@ -16,7 +16,7 @@ from imgbuild.values import Arch
 @verb
 def pull(
     reference: Reference,
-    arch: Annotated[list[Arch] | None, ARCH("Default: all.")] = None,
+    arch: Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")] = None,
     output: Annotated[
         Path | None, OUTPUT_PATH("Default: a folder named after the tag or the repository.")
     ] = None,

@@ -82,16 +82,16 @@ Sif = Annotated[
         "Push a SIF of the image in build/TARGET, as TARGET-ARCH-sif, beside the image that is in"
         " the repository; apptainer pull oras://... reads it.",
         often=True,
-        reused="elsewhere the SIF file to use",
     )(),
 ]
 
 
 PartOption = Annotated[
-    ImagePart | None, PART("Here: base, for the Dockerfiles of `render --online`.")
+    ImagePart | None,
+    PART("Only base can be pushed; Dockerfiles of `render --online` start from it."),
 ]
 DryRunOption = Annotated[
-    bool, DRY_RUN("Here: each layer, and whether it is sent, mounted or there already.")
+    bool, DRY_RUN("Shows whether each layer is sent, mounted or already there.")
 ]
 
 

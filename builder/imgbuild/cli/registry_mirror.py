@@ -49,8 +49,10 @@ Places = Annotated[
 def push(
     selection: Filter,
     places: Places = None,
-    dry_run: Annotated[bool, DRY_RUN("Here: send nothing.")] = False,
-    keep: Annotated[bool, KEEP("Here: downloads in the cache, removed 4 GB at a time.")] = True,
+    dry_run: Annotated[bool, DRY_RUN("Nothing is sent.")] = False,
+    keep: Annotated[
+        bool, KEEP("Downloads in the cache are meant, which go 4 GB at a time.")
+    ] = True,
     plain_http: PlainHttp = None,
     offline: Offline = False,
 ) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from imgbuild.cli._options import CHECK, OUTPUT_PATH, REGISTRY_PLACE
+from imgbuild.cli._options import CHECK, FORMAT, OUTPUT_PATH, REGISTRY_PLACE
 from imgbuild.cli._output import answer
 from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import Definition, option, verb
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
@@ -25,9 +25,7 @@ def render(
     selection: Selection,
     form: Annotated[
         RenderFormat,
-        Definition(
-            "--format", "What to write.", often=True, reused="each verb has formats of its own"
-        )(),
+        FORMAT("dockerfile, bake, apptainer, requirements, pylock or script."),
     ] = "dockerfile",
     output: Annotated[
         Path | None,
@@ -49,7 +47,7 @@ def render(
         str | None,
         REGISTRY_PLACE("With --online: where the base is. Default: `registry` of the matrix."),
     ] = None,
-    check: Annotated[bool, CHECK("Here: Dockerfiles and docker-bake.json.")] = False,
+    check: Annotated[bool, CHECK("The files are Dockerfiles and docker-bake.json.")] = False,
 ) -> None:
     """Write locked targets as Dockerfiles or in other formats.
 

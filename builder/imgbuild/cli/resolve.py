@@ -45,7 +45,9 @@ HaveOption = Annotated[
     ),
 ]
 CudaOption = Annotated[str | None, CUDA("Default: that of the chosen torch.")]
-ArchOption = Annotated[list[Arch] | None, ARCH("Default: this machine's.")]
+ArchOption = Annotated[
+    list[Arch] | None, ARCH("Repeatable, or with commas. Default: this machine's.")
+]
 AsOfOption = Annotated[
     str | None,
     option(
@@ -103,7 +105,7 @@ FullOption = Annotated[
         often=True,
     )(),
 ]
-AgainOption = Annotated[bool, AGAIN("Here: solve again what was solved today.")]
+AgainOption = Annotated[bool, AGAIN("What was solved today is solved again.")]
 
 
 @verb

@@ -12,7 +12,7 @@ from imgbuild.cli import _show_env, _show_layers, _show_sbom
 from imgbuild.cli._options import OUTPUT_PATH
 from imgbuild.cli._output import aligned, answer, count
 from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import Definition, option, verb
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -24,14 +24,11 @@ if TYPE_CHECKING:
 
 HEAD = ("package", "version", "file")
 Layers = Annotated[bool, option("--layers", "The layers, in order, with sizes.", often=True)]
-Env = Annotated[
+Variables = Annotated[
     bool,
-    Definition(
-        "--env",
-        "The environment variables, with the reason and source of each.",
-        often=True,
-        reused="slurm --env sets one",
-    )(),
+    option(
+        "--variables", "The environment variables, with the reason and source of each.", often=True
+    ),
 ]
 Packages = Annotated[
     bool, option("--packages", "The wheels and Debian packages, with versions.", often=True)
@@ -55,7 +52,7 @@ class PackageList(msgspec.Struct, frozen=True, kw_only=True):
 def show(
     selection: Selection,
     layers: Layers = False,
-    env: Env = False,
+    variables: Variables = False,
     packages: Packages = False,
     sbom: Sbom = None,
     output: Annotated[
@@ -64,15 +61,15 @@ def show(
 ) -> None:
     """Show a target: versions, digest, sizes, tests, commands.
 
-    Nothing is fetched or built. One of --layers, --env, --packages and --sbom shows that part
+    Nothing is fetched or built. One of --layers, --variables, --packages and --sbom shows that part
     instead.
 
     --layers has the columns target, architecture, position, name, MB to pull, MB unpacked (- if a
     registry does not say), contents, digest; with --json every file of each layer.
 
-    --env lists the variables of the image, as its lock has them, then those that are set when it
-    runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source is
-    a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository.
+    --variables lists the variables of the image, as its lock has them, then those that are set when
+    it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source
+    is a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository.
 
     --sbom writes the same bytes on every machine, those that `imgbuild push` attaches.
 
@@ -82,13 +79,18 @@ def show(
 
         imgbuild show cu130-vllm --layers --arch arm64
 
-        imgbuild show cu130-vllm --env --json
+        imgbuild show cu130-vllm --variables --json
 
         imgbuild show cu124-vllm --sbom cyclonedx > cu124-vllm.cdx.json
 
         imgbuild show 'cu130-*' --sbom spdx --output sboms
     """
-    given = {"--layers": layers, "--env": env, "--packages": packages, "--sbom": sbom is not None}
+    given = {
+        "--layers": layers,
+        "--variables": variables,
+        "--packages": packages,
+        "--sbom": sbom is not None,
+    }
     parts = [flag for flag, is_given in given.items() if is_given]
     if len(parts) > 1:
         message = f"{' and '.join(parts)} cannot be combined"
@@ -98,7 +100,7 @@ def show(
         raise InputError(message, hint="redirect stdout instead: imgbuild show TARGET > FILE")
     if layers:
         _show_layers.show(selection)
-    elif env:
+    elif variables:
         _show_env.show(selection)
     elif packages:
         _packages(selection)

@@ -22,7 +22,7 @@ def sign(
     sign_key: SignKey = None,
     keyless: Keyless = False,
     target: Annotated[
-        list[str] | None, TARGET("Here: also sign provenance and SBOMs from the lock of this one.")
+        list[str] | None, TARGET("Provenance and SBOMs made from its lock are signed as well.")
     ] = None,
     lock: Annotated[
         str | None, LOCK("A lock.json with digests.json beside it; the same as --target.")

@@ -97,7 +97,6 @@ Env = Annotated[
         "A variable for every process of the job; repeatable. Without a value, that of the shell"
         " which submits.",
         metavar="NAME[=VALUE]",
-        reused="show --env prints variables",
     )(),
 ]
 Model = Annotated[
@@ -122,8 +121,10 @@ def slurm(
     request: AllocationOptions,
     command: Command = None,
     job: Job = ScriptKind.SINGLE,
-    gpus: Annotated[str, GPUS("GPUs of each node; a number.")] = "0",
-    sif: Annotated[Path | None, SIF_FILE("Or an unpacked one. Default: build/TARGET.sif.")] = None,
+    gpus: Annotated[str, GPUS("For each node, where 'all' is refused.")] = "0",
+    sif: Annotated[
+        Path | None, SIF_FILE("An unpacked SIF, a folder, is accepted. Default: build/TARGET.sif.")
+    ] = None,
     pyxis: Pyxis = None,
     served_model: Model = "",
     bind: Binds = None,

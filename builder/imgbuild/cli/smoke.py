@@ -93,7 +93,7 @@ LockOption = Annotated[
     Path | None,
     LOCK("For a LAYOUT or SIF tested without a checkout. Default: LAYOUT/lock.json."),
 ]
-SifOption = Annotated[Path | None, SIF_FILE("Tested through apptainer, without a layout.")]
+SifOption = Annotated[Path | None, SIF_FILE("It is tested through apptainer; no layout is needed.")]
 ThroughOption = Annotated[
     Through | None,
     THROUGH(
@@ -198,13 +198,13 @@ def _refuse(
         message = "--arbitrary-user and --through here cannot be combined"
         raise InputError(message, hint="leave --arbitrary-user out, or test an image")
     if sif is not None and (layout is not None or through not in (None, Through.APPTAINER)):
-        message = f"--sif {sif} cannot be combined with --layout or another --through"
+        message = f"--sif-file {sif} cannot be combined with --layout or another --through"
         raise InputError(message, hint="leave --layout and --through out")
     if record and (model is not None or case != "*"):
         message = "--record needs a whole tier with the models of the tests"
         raise InputError(message, hint="leave --model and --case out")
     if record and (sif is not None or through is Through.HERE):
-        message = "--record cannot be combined with --sif or --through here"
+        message = "--record cannot be combined with --sif-file or --through here"
         raise InputError(
             message, hint="test the layout of the image; --through apptainer makes its SIF"
         )

@@ -36,7 +36,7 @@ def verify(
     key: Annotated[Path | None, KEY("Without one, signatures are not checked.")] = None,
     target: Annotated[
         list[str] | None,
-        TARGET("Here: compare with the lock of this one. Default: the lock attached to the image."),
+        TARGET("The image is compared with its lock. Default: the lock attached to the image."),
     ] = None,
     lock: Annotated[
         str | None, LOCK("A lock.json with digests.json beside it; the same as --target.")

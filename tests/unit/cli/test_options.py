@@ -15,12 +15,6 @@ from tests.support.inprocess_project import TARGET, Command, Sample
 from tests.unit.cli.test_verbs import VERBS
 
 ROOT = Path(__file__).parents[3]
-# Names with two meanings, and why.
-TWICE = {
-    "--format": "each verb has formats of its own",
-    "--sif": "push --sif sends a SIF, elsewhere it is the SIF file to use",
-    "--env": "show --env prints variables, slurm --env sets one",
-}
 
 
 class Pair(Group, frozen=True, kw_only=True):
@@ -45,10 +39,7 @@ def test_an_option_has_one_definition(flag: str) -> None:
         (tuple(one.opts), tuple(one.secondary_opts), _help.metavar(one), _first(one.help))
         for _, one in _options()[flag]
     }
-    if flag in TWICE:
-        assert len(meanings) > 1, f"{flag} has one meaning: take it out of TWICE"
-    else:
-        assert len(meanings) == 1, (flag, [name for name, _ in _options()[flag]])
+    assert len(meanings) == 1, (flag, [name for name, _ in _options()[flag]])
 
 
 def _first(text: str) -> str:

@@ -66,8 +66,8 @@ def test_packages_are_those_of_the_lock(imgbuild: Command, sample: Sample) -> No
 
 @pytest.mark.usefixtures("sample")
 def test_one_part_is_shown_at_a_time(imgbuild: Command) -> None:
-    done = imgbuild("show", TARGET, "--layers", "--env")
-    assert (done.status, "--layers and --env cannot be combined" in done.stderr) == (2, True)
+    done = imgbuild("show", TARGET, "--layers", "--variables")
+    assert (done.status, "--layers and --variables cannot be combined" in done.stderr) == (2, True)
     done = imgbuild("show", TARGET, "--output", "x")
     assert (done.status, "--output needs --sbom" in done.stderr) == (2, True)
 

@@ -1,4 +1,4 @@
-"""`imgbuild show --env`: its report of an image, and that its table is what sets variables."""
+"""`imgbuild show --variables`: its report of an image; its table is what sets variables."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def command(
 
 def test_the_verb_explains(tmp_path: Path, command: Command) -> None:
     make(tmp_path)
-    done = command("show", "--env", TARGET)
+    done = command("show", "--variables", TARGET)
     assert (done.status, done.stderr) == (0, "")
     assert done.stdout.startswith(f"{TARGET} (x86_64): 6 variables in the image\n")
     shown = "\nPATH=/opt/venv/bin:/bin\n    commands come first\n    set by: image.env\n"
@@ -279,7 +279,7 @@ def test_the_verb_explains(tmp_path: Path, command: Command) -> None:
 
 def test_the_verb_tells_a_stale_lock(tmp_path: Path, command: Command) -> None:
     make(tmp_path).edit('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: "0"')
-    done = command("show", "--env", TARGET)
+    done = command("show", "--variables", TARGET)
     assert done.status == 0
     assert "the lock is stale" in done.stderr
     assert f"imgbuild lock --target {TARGET}" in done.stderr
@@ -288,7 +288,7 @@ def test_the_verb_tells_a_stale_lock(tmp_path: Path, command: Command) -> None:
 
 def test_the_verb_tells_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
     make(tmp_path)
-    done = command("show", "--env", UNLOCKED, "--arch", "arm64", "--json")
+    done = command("show", "--variables", UNLOCKED, "--arch", "arm64", "--json")
     assert "not locked; these are the values of the matrix" in done.stderr
     (made,) = json_of(done)
     assert (made["target"], made["arch"], made["locked"]) == (UNLOCKED, ["arm64"], False)

@@ -312,14 +312,14 @@ def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatc
     sif = tmp_path / "some.sif"
     sif.write_bytes(b"hsqs")
     command = Command(monkeypatch, capsys)
-    done = command("slurm", TARGET, "--sif", str(sif), "--", "true")
+    done = command("slurm", TARGET, "--sif-file", str(sif), "--", "true")
     assert done.status == 0
     assert "some.sif is not a SIF for x86_64 or arm64" in done.stderr
 
     objects = [container.Object(kind=container.JSON, name=files.CONFIG_OBJECT, data=b"{}")]
     sif.write_bytes(bytes(container.file_system_at(objects) + 4096))
     container.finish(sif, objects, Arch.X86_64, 0)
-    done = command("slurm", TARGET, "--sif", str(sif), "--", "true")
+    done = command("slurm", TARGET, "--sif-file", str(sif), "--", "true")
     assert done.status == 0
     assert "some.sif is not the image of the current lock" in done.stderr
 

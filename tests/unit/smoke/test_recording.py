@@ -238,10 +238,10 @@ def test_answers_that_prove_nothing(
 def test_the_active_environment_and_a_sif_prove_nothing(sample: Sample, imgbuild: Command) -> None:
     with pytest.raises(InputError, match="do not say which image they ran in"):
         reports.image_run(report(sample, digest="", config="", through="here"))
-    for words in (("--through", "here"), ("--sif", "x.sif")):
+    for words in (("--through", "here"), ("--sif-file", "x.sif")):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
-        assert "cannot be combined with --sif" in " ".join(done.stderr.split())
+        assert "cannot be combined with --sif-file" in " ".join(done.stderr.split())
     for words in (("--case", "nccl"), ("--model", str(sample.folder))):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
