@@ -83,8 +83,8 @@ def main(arguments: list[str]) -> int:
 
 
 def picked(options: argparse.Namespace) -> list[Case]:
-    """The cases of the tier that --only selects."""
-    patterns = options.only.split("|")
+    """The cases of the tier that --case selects."""
+    patterns = options.case.split("|")
     return [
         case
         for case in TIERS[options.tier]
@@ -103,7 +103,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
         default=HERE / "allowed.json",
         help="JSON: failures that are accepted, with reasons",
     )
-    parser.add_argument("--only", default="*", help="shell patterns of case names: nccl|vllm*")
+    parser.add_argument("--case", default="*", help="shell patterns of case names: nccl|vllm*")
     parser.add_argument(
         "--timeout-factor",
         type=float,
@@ -139,7 +139,9 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
             parser.error(f"{path}: unsupported format {found['format']} (expected {FORMAT})")
     if not picked(options):
         names = ", ".join(case.name for case in TIERS[options.tier])
-        parser.error(f"invalid --only: {options.only} (cases of {options.tier}: {names})")
+        parser.error(
+            f"no case of tier {options.tier} matches --case {options.case} (its cases: {names})"
+        )
     if options.report is not None and not options.report.parent.is_dir():
         parser.error(f"--report {options.report}: its folder does not exist")
     if options.model is not None and not (options.model / "config.json").is_file():

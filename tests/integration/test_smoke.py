@@ -59,7 +59,7 @@ class Sample:
         done = subprocess.run(
             [
                 *(self.folder / "venv/bin/python", SCRIPTS / "run.py", "--json", "--tier", tier),
-                *("--expect", self.folder / "expect.json", "--only", only),
+                *("--expect", self.folder / "expect.json", "--case", only),
                 *(
                     "--allowed",
                     self.folder / "allowed.json",
@@ -339,8 +339,8 @@ EXPECTED = {
         (json.dumps({**EXPECTED, "format": 2}), [], "unsupported format 2 (expected 1)"),
         (
             json.dumps(EXPECTED),
-            ["--only=grop*"],
-            "(cases of cpu: vllm reads a model",
+            ["--case=grop*"],
+            "--case grop*: no such case in tier cpu (it has vllm reads a model",
         ),
         (
             json.dumps(EXPECTED),

@@ -147,7 +147,7 @@ def test_no_gpu_is_never_a_pass_under_pytest_either(tmp_path):
 
 
 def test_a_case_without_its_gate_fails_as_well(tmp_path):
-    only = "--only=cuda|[!cd]*"
+    only = "--case=cuda|[!cd]*"
     cases = run(tmp_path, "gpu", only, "--jobs=2", packages={"torch": "1", "vllm": "1"})["cases"]
     named = {case["name"]: case for case in cases}
     assert named["cuda"]["outcome"] == "failed"

@@ -55,7 +55,7 @@ def case(folder: Path, home: Path, packages: dict[str, str]) -> tuple[str, str, 
         "workdir": str(folder), "flashinfer": "jit",
     }  # fmt: skip
     (folder / "expect.json").write_text(json.dumps(expect))
-    words = ["--json", "--tier=static", "--only=nvcc", f"--expect={folder}/expect.json"]
+    words = ["--json", "--tier=static", "--case=nvcc", f"--expect={folder}/expect.json"]
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / "run.py"), *words],
         env={"PATH": os.environ["PATH"], "HOME": str(folder), "CUDA_HOME": str(home)},

@@ -93,7 +93,7 @@ def diff(
 
     wanted = [*(names or []), *selection.named]
     if builders is None and (len(wanted) != 2 or selection.everything):
-        message = f"two images are expected, and {len(wanted)} are named"
+        message = f"expected two images, got {len(wanted)}"
         raise InputError(message, hint="name two images, or targets and --builders")
     if files or builders is not None:
         work = Options(jobs=processes(jobs), offline=offline)

@@ -86,9 +86,14 @@ def doctor(
         needs = image.InspectOptions(gpus=number, shared=shared, words=tuple(apptainer or ()))
         _look(selection, layout, sif, engine, needs)
         return
-    if sif is not None or layout is not None or apptainer or number or shared:
-        message = "--sif-file, --layout, --apptainer, --gpus and --shared need --through"
-        raise InputError(message, hint="add --through apptainer")
+    inside = {
+        "--sif-file": sif, "--layout": layout, "--apptainer": apptainer, "--gpus": number,
+        "--shared": shared,
+    }  # fmt: skip
+    for flag, value in inside.items():
+        if value:
+            message = f"{flag} needs --through: it is about the inside of an image"
+            raise InputError(message, hint="add --through docker, podman, root or apptainer")
     project = selection.project()
     chosen = choose(project, wanted, everything=not wanted, arches=[])
     every = choose(project, [], everything=True, arches=[]) if wanted else chosen

@@ -181,7 +181,7 @@ def _refuse_beside(given_option: str, given: Mapping[str, object]) -> None:
 def _two(caches: Sequence[Path] | None) -> tuple[Path, Path]:
     """The caches of two runs; InputError if not two are named."""
     if caches is None or len(caches) != 2:
-        message = f"--cache is given {count(len(caches or ()), 'time')}, and two are expected"
+        message = f"--cache: expected two folders, got {len(caches or ())}"
         raise InputError(message, hint="name the caches of two runs")
     if caches[0].resolve() == caches[1].resolve():
         message = f"--cache {caches[1]}: both caches are the same folder"

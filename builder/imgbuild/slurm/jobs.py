@@ -256,7 +256,7 @@ def _fits(made: JobScript, lock: Lock) -> list[str]:
         and made.command != made.launched
         and not _launches(made.launched)
     ):
-        wrong.append(f"--job {job}: accelerate starts Python itself, without options: -- train.py")
+        wrong.append(f"--job {job}: accelerate starts Python; name the script only: -- train.py")
     if job is not ScriptKind.CHECK and (job is ScriptKind.TRL_SERVER) != bool(made.model):
         wrong.append("--served-model and --job trl-server need each other")
     if job in (ScriptKind.TRL_SERVER, ScriptKind.VERL) and not asked.gpus:

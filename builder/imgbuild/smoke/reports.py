@@ -78,6 +78,9 @@ def image_runs(path: Path, project: Project) -> tuple[ImageRun, ...]:
     if (path / MACHINE).is_file():
         return (_of_folder(path, project),)
     answer = path / ANSWER if (path / ANSWER).is_file() else path
+    if not path.exists():
+        message = f"{path}: no such file or folder"
+        raise InputError(message, hint="name a file that `imgbuild smoke --json` wrote")
     if not answer.is_file():
         message = f"{path} has no test results: it has neither {MACHINE} nor {ANSWER}"
         hint = "name a file that `imgbuild smoke --json` wrote"
@@ -156,7 +159,7 @@ def _of_folder(folder: Path, project: Project) -> ImageRun:
 def _require_whole(place: str, only: str, model: str) -> None:
     """InputError if a part of the tier was run, or with a model that others do not have."""
     if only != "*":
-        refuse(place, f"only {only!r} of its tier was run", hint="leave --only out")
+        refuse(place, f"only {only!r} of its tier was run", hint="leave --case out")
     if model:
         refuse(place, f"it ran with the model {model}", hint="leave --model out")
 

@@ -234,7 +234,7 @@ def command_line(
     words += [
         f"--expect={place}/{EXPECT}",
         f"--timeout-factor={how.timeout_factor}",
-        f"--only={how.only}",
+        f"--case={how.only}",
     ]
     words += [f"--jobs={how.jobs}", f"--share={how.share}"]
     return [*words, *([f"--model={model}"] if how.model else [])]

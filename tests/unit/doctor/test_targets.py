@@ -266,4 +266,4 @@ def test_what_is_asked_of_an_image_needs_one(
     make(tmp_path)
     answer = Command(monkeypatch, capsys)("doctor", TARGET, word, "1")
     assert answer.status == 2
-    assert "need --through" in answer.stderr
+    assert "needs --through" in answer.stderr

@@ -146,7 +146,7 @@ def test_one_trainer_has_a_rank_and_so_a_gpu_with_a_number():
 
 @pytest.mark.parametrize("command", ["python", "python -u train.py", "python -c pass"])
 def test_python_with_options_is_nothing_for_accelerate(command):
-    with pytest.raises(InputError, match="accelerate starts Python itself"):
+    with pytest.raises(InputError, match="accelerate starts Python; name the script only"):
         made(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
 
 
