@@ -340,7 +340,7 @@ EXPECTED = {
         (
             json.dumps(EXPECTED),
             ["--case=grop*"],
-            "--case grop*: no such case in tier cpu (it has vllm reads a model",
+            "(its cases: vllm reads a model",
         ),
         (
             json.dumps(EXPECTED),
