@@ -139,9 +139,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
             parser.error(f"{path}: unsupported format {found['format']} (expected {FORMAT})")
     if not picked(options):
         names = ", ".join(case.name for case in TIERS[options.tier])
-        parser.error(
-            f"no case of tier {options.tier} matches --case {options.case} (its cases: {names})"
-        )
+        parser.error(f"no case of {options.tier} matches --case {options.case} (it has: {names})")
     if options.report is not None and not options.report.parent.is_dir():
         parser.error(f"--report {options.report}: its folder does not exist")
     if options.model is not None and not (options.model / "config.json").is_file():

@@ -340,7 +340,7 @@ EXPECTED = {
         (
             json.dumps(EXPECTED),
             ["--case=grop*"],
-            "(its cases: vllm reads a model",
+            "(it has: vllm reads a model",
         ),
         (
             json.dumps(EXPECTED),
