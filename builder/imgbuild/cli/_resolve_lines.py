@@ -13,7 +13,7 @@ from imgbuild.values import Arch
 
 WHY = 3  # reasons shown for a package; --json has all
 WIDTH = 80
-TARGETS = 3  # shown without --all
+TARGETS = 3  # shown without --full
 
 
 def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
@@ -22,7 +22,7 @@ def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str
     found = [line for target in shown for line in (*_locked(target), "")]
     left = [target.target for target in answer.locked[len(shown) :]]
     if left:
-        found += [*_comment(f"also: {', '.join(left)}; --all shows their versions"), ""]
+        found += [*_comment(f"also: {', '.join(left)}; --full shows their versions"), ""]
     return [*found, "# for other versions: --solve"]
 
 

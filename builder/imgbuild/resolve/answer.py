@@ -100,8 +100,7 @@ def of_locks(
 ) -> ResolveAnswer:
     """The answer that consists of `locked`, targets that satisfy the request."""
     python = matrix.bases[request.base_of(ask, matrix)].python
-    requested = tuple(one.package for one in ask.requests)
-    return ResolveAnswer(name="", python=python, arch={}, requested=requested, locked=locked)
+    return ResolveAnswer(name="", python=python, arch={}, requested=ask.packages, locked=locked)
 
 
 def answer(
@@ -144,10 +143,9 @@ def dated(
         ):
             break
     python = matrix.bases[request.base_of(ask, matrix)].python
-    requested = tuple(one.package for one in ask.requests)
     if each.target is None:
         return ResolveAnswer(
-            name=ask.name or "", python=python, arch=each.outcomes, requested=requested
+            name=ask.name or "", python=python, arch=each.outcomes, requested=ask.packages
         )
     target = settled(ask, each.target, each.found, each.outcomes)
     name = request.name_of(ask, matrix, target.cuda, target.pins)
@@ -155,7 +153,7 @@ def dated(
         name=name,
         python=python,
         arch=each.outcomes,
-        requested=requested,
+        requested=ask.packages,
         driver=gpus.load().oldest(target.cuda),
         target=target,
         row=tuple(row.row(name, target)),
@@ -272,7 +270,7 @@ def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve)
         if requested.package not in pins
     }
     return Target(
-        summary=f"{', '.join(one.package for one in ask.requests)} for CUDA {first.cuda}",
+        summary=f"{', '.join(ask.packages)} for CUDA {first.cuda}",
         base=base,
         cuda=first.cuda,
         arch=ask.arches,

@@ -66,6 +66,11 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
     row: str = ""
     allow_old: bool = False
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages that are asked for, in the order of the request."""
+        return tuple(one.package for one in self.requests)
+
     def requested(self, package: str) -> RequestedPackage | None:
         """What is asked of `package`."""
         return next(
