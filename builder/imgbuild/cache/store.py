@@ -128,11 +128,12 @@ class Store:
 
     def add_unpacked(self, made: Mapping[str, Path]) -> dict[str, Path]:
         """Move folders of unpacked layers from `scratch` into the cache; digest → path there."""
-        for folder in made.values():
-            size = sum(entry.stat().st_size for entry in os.scandir(folder))
-            (folder / SIZE).write_text(str(size), encoding="ascii")
-        os.sync()  # a power cut must not leave a name without the bytes of its files
         paths = {digest: self._unpacked(digest) for digest in made}
+        with files.plain_errors(self.root):
+            for folder in made.values():
+                size = sum(entry.stat().st_size for entry in os.scandir(folder))
+                (folder / SIZE).write_text(str(size), encoding="ascii")
+        os.sync()  # a power cut must not leave a name without the bytes of its files
         with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
             for digest, path in paths.items():
                 self._lease(path)

@@ -50,10 +50,10 @@ def _kept_layers(
     layout: Layout, digests: Sequence[str], store: Store, scratch: Path, reporter: Reporter
 ) -> list[Path]:
     """The folders of the unpacked layers, bottom first; those that the cache lacks are made."""
-    found = {digest: store.unpacked(digest) for digest in digests}
-    made = {digest: scratch / digest for digest, path in found.items() if path is None}
+    found = {digest: path for digest in digests if (path := store.unpacked(digest)) is not None}
+    made = {digest: scratch / digest for digest in digests if digest not in found}
     if made:
-        with reporter.step(f"unpacking {len(made)} of {len(found)} layers"):
+        with reporter.step(f"unpacking {len(made)} of {len(made) + len(found)} layers"):
             keep({layout.blob(digest): path for digest, path in made.items()}, reporter=reporter)
         found |= store.add_unpacked(made)
-    return [path for digest in digests if (path := found[digest]) is not None]
+    return [found[digest] for digest in digests]
