@@ -234,9 +234,8 @@ class _Part(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         view = memoryview(buffer).cast("B")
-        data = os.pread(self._file.fileno(), min(len(view), self._left), self._offset)
-        view[: len(data)] = data
-        self._offset += len(data)
-        self._left -= len(data)
-        self._advance(len(data))
-        return len(data)
+        size = os.preadv(self._file.fileno(), [view[: self._left]], self._offset)
+        self._offset += size
+        self._left -= size
+        self._advance(size)
+        return size
