@@ -11,9 +11,9 @@ import typer
 
 from imgbuild.cli import _smoke_import
 from imgbuild.cli._options import (
-    ARCH,
     REGISTRY_PLACE,
     THROUGH,
+    Arches,
     Date,
     Jobs,
     Keyless,
@@ -29,7 +29,6 @@ from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import REGISTRY, Group, option
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
-from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.ci.choosing import JobPlan, JobQuery
@@ -97,7 +96,7 @@ class WayOptions(Group, frozen=True, kw_only=True):
 
     registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` of the matrix.")] = None
     results: Results = None
-    arch: Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")] = None
+    arch: Arches = None
     gate: Gate = None
     date: Date = None
     sign_key: SignKey = None

@@ -179,6 +179,7 @@ SHARED = Definition("--shared", "Shared memory in MB that must be free. 0: at le
 FROM = Definition("--from", "Start from this instead of a target of the matrix.", metavar="PLACE")
 MODULE = Definition("--module", "A module; repeatable.", metavar="MODULE")
 
+Arches = Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")]
 OneArch = Annotated[list[Arch] | None, ARCH("Default: this machine's, or the image's only one.")]
 LayoutFolder = Annotated[
     Path | None, option("--layout", "The OCI layout of the image. Default: build/TARGET.",

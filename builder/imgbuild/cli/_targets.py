@@ -95,9 +95,7 @@ class Targets(Group, frozen=True, kw_only=True):
 class Filter(Targets, frozen=True, kw_only=True):
     """Which targets and architectures."""
 
-    arch: Annotated[
-        list[Arch] | None, _options.ARCH("Repeatable, or with commas. Default: all.")
-    ] = None
+    arch: _options.Arches = None
 
     @property
     def arches(self) -> list[Arch]:

@@ -10,13 +10,12 @@ import typer
 from imgbuild.cli import _ci_options, ci_nightly
 from imgbuild.cli._ci_options import Gate, NoGpu, NoPush, Published, Results, Strict, WayOptions
 from imgbuild.cli._help import VerbGroup, add
-from imgbuild.cli._options import ARCH, PlainHttp, Record
+from imgbuild.cli._options import Arches, PlainHttp, Record
 from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import MatrixFile, Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
-from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.ci.choosing import JobPlan
@@ -212,7 +211,7 @@ def report(
     expect_published: Expected = False,
     strict: Strict = False,
     skip_published: Published = None,
-    arch: Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")] = None,
+    arch: Arches = None,
     gate: Gate = None,
     no_gpu: NoGpu = False,
     plain_http: PlainHttp = None,

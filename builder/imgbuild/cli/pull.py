@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from imgbuild.cli._options import ARCH, OUTPUT_PATH, PlainHttp, Reference
+from imgbuild.cli._options import OUTPUT_PATH, Arches, PlainHttp, Reference
 from imgbuild.cli._output import answer
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import verb
 from imgbuild.system.console import console
-from imgbuild.values import Arch
 
 
 @verb
 def pull(
     reference: Reference,
-    arch: Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")] = None,
+    arch: Arches = None,
     output: Annotated[
         Path | None, OUTPUT_PATH("Default: a folder named after the tag or the repository.")
     ] = None,

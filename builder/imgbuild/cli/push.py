@@ -25,7 +25,7 @@ from imgbuild.cli._options import (
 from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._selection import split_places
 from imgbuild.cli._targets import Filter
-from imgbuild.cli._verb import Definition, option, verb
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
@@ -77,12 +77,12 @@ Attach = Annotated[
 ]
 Sif = Annotated[
     bool,
-    Definition(
+    option(
         "--sif",
         "Push a SIF of the image in build/TARGET, as TARGET-ARCH-sif, beside the image that is in"
         " the repository; apptainer pull oras://... reads it.",
         often=True,
-    )(),
+    ),
 ]
 
 

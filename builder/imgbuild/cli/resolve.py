@@ -10,7 +10,7 @@ import typer
 from imgbuild.cli._options import AGAIN, ARCH, CUDA, PYTHON, Offline
 from imgbuild.cli._output import answer
 from imgbuild.cli._targets import MatrixFile
-from imgbuild.cli._verb import OUTPUT, Definition, option, verb
+from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.values import Arch
 
@@ -98,12 +98,12 @@ AllowOldOption = Annotated[
 ]
 FullOption = Annotated[
     bool,
-    Definition(
+    option(
         "--full",
         "Print every package and every target that was found.",
         panel=OUTPUT,
         often=True,
-    )(),
+    ),
 ]
 AgainOption = Annotated[bool, AGAIN("What was solved today is solved again.")]
 

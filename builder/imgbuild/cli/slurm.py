@@ -15,7 +15,7 @@ from imgbuild.cli._options import GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, Shared
 from imgbuild.cli._output import answer
 from imgbuild.cli._selection import choose
 from imgbuild.cli._targets import OneTarget
-from imgbuild.cli._verb import Definition, option, verb
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.slurm import jobs
 from imgbuild.slurm.jobs import Allocation, JobScript, ScriptKind
@@ -92,12 +92,12 @@ Scratch = Annotated[
 ]
 Env = Annotated[
     list[str] | None,
-    Definition(
+    option(
         "--env",
         "A variable for every process of the job; repeatable. Without a value, that of the shell"
         " which submits.",
         metavar="NAME[=VALUE]",
-    )(),
+    ),
 ]
 Model = Annotated[
     str,
