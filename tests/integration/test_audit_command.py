@@ -42,13 +42,7 @@ def project(site: Site, tmp_path: Path) -> Project:
     """A locked project, and a cache that has nothing of it."""
     found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "first")
     found.write(
-        {
-            "kind": "registry",
-            "image": sample_project.serve_image(site, tmp_path / "base", "base"),
-            "python": "3.11",
-            "glibc": "2.36",
-            "interpreter": "/usr/bin/python3.11",
-        }
+        sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
     )
     found.run("lock", TARGET)
     found.cache = tmp_path / "cache"

@@ -110,11 +110,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         serve(Site(files=sample_project.index().site_files())) as site,
         docker_registry.serve(folder / "registry") as registry,
     ):
-        base = {
-            "kind": "registry", "python": "3.11", "glibc": "2.36",
-            "image": sample_project.serve_image(site, folder / "base", "base"),
-            "interpreter": "/usr/bin/python3.11",
-        }  # fmt: skip
+        base = sample_project.registry_base(
+            sample_project.serve_image(site, folder / "base", "base")
+        )
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
         project.env = {"GITHUB_ACTIONS": ""}  # the project is not the one that CI has checked out
         project.write(base, arches=("x86_64", "arm64"))

@@ -86,13 +86,7 @@ def published(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Project:
     layout.write(folder / "base", {Arch.X86_64: images.picture([made])}, "base")
     project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
     project.write(
-        {
-            "kind": "registry",
-            "image": sample_project.serve_image(site, folder / "base", "base"),
-            "python": "3.11",
-            "glibc": "2.36",
-            "interpreter": "/usr/bin/python3.11",
-        }
+        sample_project.registry_base(sample_project.serve_image(site, folder / "base", "base"))
     )
     project.run("lock", TARGET)
     return project

@@ -43,13 +43,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def base(site: Site, tmp_path: Path) -> dict[str, object]:
-    return {
-        "kind": "registry",
-        "image": sample_project.serve_image(site, tmp_path / "base", "base"),
-        "python": "3.11",
-        "glibc": "2.36",
-        "interpreter": "/usr/bin/python3.11",
-    }
+    return sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
 
 
 @pytest.fixture

@@ -66,12 +66,6 @@ def push(folder: Path, *options: str) -> str:
     return f"{name}@{note.read_text().strip()}"
 
 
-def registry_base(image: str, **changes: object) -> dict[str, object]:
-    """A registry base as the matrix writes it."""
-    base = {"kind": "registry", "image": image, "python": "3.11", "glibc": "2.36"}
-    return {**base, "interpreter": "/usr/bin/python3.11", **changes}
-
-
 @pytest.fixture(scope="module")
 def index() -> Iterator[str]:
     with serve(Site(files=sample_project.index().site_files())) as site:
@@ -113,7 +107,7 @@ def sample(
     folder = tmp_path_factory.mktemp(request.param)
     project = Project(folder / "project", index, cache=folder / "cache")
     below = getattr(pushed, request.param)
-    project.write(registry_base(below), arches=BOTH)
+    project.write(sample_project.registry_base(below), arches=BOTH)
     project.run("lock", TARGET)
     project.run("build", TARGET, "--output", str(folder / "image"))
     yield Sample(project=project, output=folder / "image", base=below)
@@ -259,7 +253,9 @@ def test_layers_without_compression_and_one_layer_twice(tmp_path):
     layout.write(tmp_path / "base", {Arch.X86_64: picture}, "odd")
     with serve(Site(files=sample_project.index().site_files())) as site:
         project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
-        project.write(registry_base(sample_project.serve_image(site, tmp_path / "base", "odd")))
+        project.write(
+            sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "odd"))
+        )
         project.run("lock", TARGET)
         project.run("build", TARGET)
     stored = images.verified(tmp_path / "project/build" / TARGET).image(Arch.X86_64)
@@ -299,12 +295,12 @@ class TestRefusals:
             if entry["platform"]["architecture"] == "amd64"
         )
         image = f"{pushed.oci.partition('@')[0]}@{one}"
-        project.write(registry_base(image), arches=("arm64",))
+        project.write(sample_project.registry_base(image), arches=("arm64",))
         self.refuse(project, 2, image, "is for x86_64, not for arm64", "has this architecture")
 
     def test_a_digest_that_is_not_there(self, project, pushed):
         image = f"{pushed.oci.partition('@')[0]}@sha256:{'0' * 64}"
-        project.write(registry_base(image))
+        project.write(sample_project.registry_base(image))
         self.refuse(project, 7, "404", "0" * 64)
 
     def test_a_layer_of_zstd(self, project):
@@ -320,14 +316,14 @@ class TestRefusals:
                f"docker://{image}:1")  # fmt: skip
         image += f"@{(folder / 'digest').read_text().strip()}"
         assert manifest_of(image, Arch.X86_64)["layers"][0]["mediaType"] == documents.LAYER_ZSTD
-        project.write(registry_base(image))
+        project.write(sample_project.registry_base(image))
         self.refuse(project, 2, image, f"the type {documents.LAYER_ZSTD}", "layers are gzip")
 
     def test_no_accounts(self, project):
         image = push(
             self.write_layers(project, [images.text("usr/bin/python3.11", "", mode=0o755)])
         )
-        project.write(registry_base(image))
+        project.write(sample_project.registry_base(image))
         self.refuse(project, 2, image, "/etc/passwd does not exist", "choose a base that has one")
 
     @pytest.mark.parametrize(
@@ -338,7 +334,7 @@ class TestRefusals:
         ],
     )
     def test_another_python(self, project, pushed, changes, words):
-        project.write(registry_base(pushed.oci, **changes))
+        project.write(sample_project.registry_base(pushed.oci, **changes))
         self.refuse(project, 2, pushed.oci, "it has /usr/bin/python3.11", "interpreter", *words)
 
     def write_layers(self, project, members):

@@ -62,13 +62,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def project(site: Site, tmp_path: Path) -> Project:
     found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     found.write(
-        {
-            "kind": "registry",
-            "image": sample_project.serve_image(site, tmp_path / "base", "base"),
-            "python": "3.11",
-            "glibc": "2.36",
-            "interpreter": "/usr/bin/python3.11",
-        }
+        sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
     )
     return found
 

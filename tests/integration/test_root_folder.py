@@ -14,7 +14,7 @@ from imgbuild.container import sandbox
 from imgbuild.container.root_folder import root_folder
 from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
-from imgbuild.values import Arch
+from imgbuild.values import Arch, sha256
 from tests.support import images, needs, ordinary
 
 REPOSITORY = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ from imgbuild.cache.store import Store
 from imgbuild.container import sandbox
 from imgbuild.container.root_folder import root_folder
 from imgbuild.oci import layout
-from imgbuild.values import Arch
+from imgbuild.values import Arch, sha256
 assert os.geteuid() != 0
 folder = Path(sys.argv[1])
 store = Store.open(folder / "cache")
@@ -83,9 +83,7 @@ def test_layers_are_unpacked_once(tiny: Layout, store: Store) -> None:
 
 def test_unpacked_layers_are_pruned_first(tiny: Layout, tmp_path: Path, store: Store) -> None:
     (tmp_path / "blob").write_bytes(b"older")
-    blob = store.add_blob(
-        tmp_path / "blob", "sha256:3ba0ff2ddc6b4e0bf5cf5ba3d0e4e8e6c5ae2ab5c1a4a6a5a5d3d9d2e5a1c0aa"
-    )
+    blob = store.add_blob(tmp_path / "blob", f"sha256:{sha256(b'older')}")
     os.utime(blob, (0, 0))
     with root_folder(tiny, ARCH, store):
         pass

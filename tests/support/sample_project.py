@@ -148,3 +148,9 @@ def serve_image(site: Site, folder: Path, name: str) -> str:
         for kind in ("manifests", "blobs"):
             site.files[f"v2/{name}/{kind}/sha256:{blob.name}"] = data
     return f"localhost:{site.port}/{name}@{found.digest}"
+
+
+def registry_base(image: str, **changes: object) -> dict[str, object]:
+    """A registry base as the matrix writes it."""
+    base = {"kind": "registry", "image": image, "python": "3.11", "glibc": "2.36"}
+    return {**base, "interpreter": "/usr/bin/python3.11", **changes}
