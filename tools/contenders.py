@@ -130,7 +130,7 @@ class Imgbuild:
     def _script(self, built: Built) -> list[str | Path]:
         build = [IMGBUILD, *_build(built, None), *self._jobs]
         run = [IMGBUILD, "run", built.project.target, "--through", self._through, "--", *ANSWER]
-        words = [" ".join(shlex.quote(str(word)) for word in each) for each in (build, run)]
+        words = [shlex.join(map(str, each)) for each in (build, run)]
         return ["sh", "-c", " && ".join(words)]
 
     def digest(self, built: Built) -> measuring.Measure:
@@ -275,11 +275,9 @@ def _build(what: Built | Project, output: Path | None) -> list[str]:
     return words if output is None else [*words, "--output", str(output)]
 
 
-def _imgbuild(project: Project, *words: str, env: Mapping[str, str] | None = None) -> None:
+def _imgbuild(project: Project, *words: str) -> None:
     command: list[str | Path] = [IMGBUILD, *words, "--quiet"]
-    subprocess.run(
-        command, cwd=project.root, env={**os.environ, **(env or {})}, stdout=sys.stderr, check=True
-    )
+    subprocess.run(command, cwd=project.root, stdout=sys.stderr, check=True)
 
 
 def _link(source: Path | None, place: Path) -> None:

@@ -53,8 +53,10 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
     def require_writable(self, command: str, *, hint: str = OWN_PROJECT) -> None:
         """InputError if `command` would write to the catalogue."""
         if not self.writable:
-            message = f"{command}: no {MATRIX} in {Path.cwd()} or any parent folder, and the"
-            message = f"{message} catalogue that comes with imgbuild is read-only"
+            message = (
+                f"{command}: no {MATRIX} in {Path.cwd()} or any parent folder, and the catalogue"
+                " that comes with imgbuild is read-only"
+            )
             raise InputError(message, hint=hint)
 
 

@@ -36,10 +36,10 @@ REMEDY = (
 
 # Runs in the new namespaces as root and as process 1, which waits for the command, since process 1
 # ignores signals. Arguments: ROOT PROC DEV SYS TMP HOSTS NETWORK PYTHON READONLY, the options of an
-# overlay over ROOT or an empty text, then triples of
-# "rw" or "ro", SOURCE and TARGET, then "--" and the command. If the kernel does not allow a new
-# /proc (that of a container is partly hidden), the existing one is bound. Mount flags of the host
-# must be repeated by a user who is root only in this namespace.
+# overlay over ROOT or an empty text, then triples of "rw" or "ro", SOURCE and TARGET, then "--" and
+# the command. If the kernel does not allow a new /proc (that of a container is partly hidden), the
+# existing one is bound. Mount flags of the host must be repeated by a user who is root only in this
+# namespace.
 SETUP = r"""
 root=$1 proc=$2 dev=$3 sys=$4 tmp=$5 hosts=$6 network=$7 python=$8 readonly=$9
 shift 9

@@ -78,11 +78,10 @@ def image_runs(path: Path, project: Project) -> tuple[ImageRun, ...]:
     if (path / MACHINE).is_file():
         return (_of_folder(path, project),)
     answer = path / ANSWER if (path / ANSWER).is_file() else path
-    if not path.exists():
-        message = f"{path}: no such file or folder"
-        raise InputError(message, hint="name a file that `imgbuild smoke --json` wrote")
     if not answer.is_file():
-        message = f"{path} has no test results: it has neither {MACHINE} nor {ANSWER}"
+        message = f"{path}: no such file or folder"
+        if path.exists():
+            message = f"{path} has no test results: it has neither {MACHINE} nor {ANSWER}"
         hint = "name a file that `imgbuild smoke --json` wrote"
         raise InputError(message, hint=hint)
     found = codec.read(answer, tuple[SmokeRun, ...], what="answer of imgbuild smoke", hint=AGAIN)
