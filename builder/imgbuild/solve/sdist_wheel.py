@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib
 import json
 import shutil
 import tarfile
 import tomllib
+import types
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -135,6 +137,13 @@ def build(job: SdistJob) -> Path:
     return repack(made, job.folder / result.wheel)
 
 
+def _tarfile() -> types.ModuleType:
+    """`tarfile` with the filters of PEP 706: Python has them since 3.11.4, Debian 12 has 3.11.2."""
+    if hasattr(tarfile, "data_filter"):
+        return tarfile
+    return importlib.import_module("backports.tarfile")
+
+
 def _prepare(job: SdistJob) -> None:
     for part in ("source", "site", "out", "home", "unpacked"):
         shutil.rmtree(job.folder / part, ignore_errors=True)
@@ -144,7 +153,7 @@ def _prepare(job: SdistJob) -> None:
         with zipfile.ZipFile(job.sdist) as archive:
             archive.extractall(unpacked)  # noqa: S202  # it drops ".."
     else:
-        with tarfile.open(job.sdist, encoding="utf-8") as tar:
+        with _tarfile().open(job.sdist, encoding="utf-8") as tar:
             tar.extractall(unpacked, filter="data")  # PEP 706: nothing leaves
     tops = sorted(unpacked.iterdir())
     if len(tops) != 1 or not tops[0].is_dir():
