@@ -2,11 +2,11 @@
 
 On first use Triton compiles two small C files and links them with `-lcuda`. Neither needs a GPU:
 what `-lcuda` needs is a libcuda.so, which the container runtime brings together with the driver.
-Here a stub stands for it, in a folder that TRITON_LIBCUDA_PATH names, as a user would name one.
+This case uses a stub of it, in a folder that TRITON_LIBCUDA_PATH names, as a user may do.
 
-The trap: a driver that comes as libcuda.so.1 alone gives `cannot find -lcuda`, and a stub that
-somebody puts into an image to mend that is later loaded in place of the driver. So the image holds
-neither (the case "system"), and the link is made by whoever brings the driver.
+A driver that has only libcuda.so.1 fails with `cannot find -lcuda`. A stub in the image would solve
+that, but would later be loaded instead of the driver. So the image has neither (see the case
+"system"), and the link libcuda.so has to be made on the host.
 """
 
 from __future__ import annotations
