@@ -77,7 +77,8 @@ def _data(root: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
         yield path, place.read_bytes()
         return
     for item in place.iterdir():
-        yield from _data(root, f"{path}/{item.name}")
+        if item.name != "__pycache__":
+            yield from _data(root, f"{path}/{item.name}")
 
 
 def _imported(source: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ import pytest
 import imgbuild
 from imgbuild.pipeline.audit_lock import JUDGING
 from imgbuild.system.code_digest import closure, code_digest, digest_in
-from tests.support.source_code import calls, modules, own_imports
+from tests.support.source_code import imports, modules, own_imports
 
 PACKAGE = Path(imgbuild.__file__).parent
 AUDIT = "imgbuild.pipeline.audit_lock"
@@ -98,7 +98,7 @@ def test_each_data_folder_that_a_module_names_is_found():
     """`code_digest` reads calls of `files.data` as text; here their syntax trees are read."""
     seen = 0
     for name, tree in modules().items():
-        assert not any(called == "data" for called, _ in calls(tree)), name
+        assert not any(place == "imgbuild.system.files.data" for place, _ in imports(tree)), name
         nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         for node in (node for node in nodes if ast.unparse(node.func) == "files.data"):
             (argument,) = node.args
