@@ -20,7 +20,7 @@ LIST = ROOT / "tests/data/banned-words.txt"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md")),
     *(p for p in sorted((ROOT / "docs").rglob("*.md")) if "test-records" not in p.parts),
-    *sorted((ROOT / ".github").rglob("*.md")),
+    *tracked(".github/*.md", "smoke_tests/*.md"),
 ]
 SOURCES = tracked("builder/imgbuild/*.py", "smoke_tests/*.py", "tools/*.py")
 # Read whole. Other templates and builder/imgbuild/data/image end in Dockerfiles and layers, whose
