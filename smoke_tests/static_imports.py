@@ -65,7 +65,7 @@ def module_stem(path: Path) -> str:
         return path.stem
     for suffix in EXTENSION_SUFFIXES:
         if path.name.endswith(suffix):
-            # It may be a plain library: an extension module has an entry point.
+            # An extension module has an init function; without one it is a plain library.
             stem = path.name.removesuffix(suffix)
             return stem if holds(path, f"PyInit_{stem}\0".encode()) else ""
     return ""
@@ -84,7 +84,7 @@ def holds(path: Path, words: bytes) -> bool:
 
 
 def main() -> None:
-    """All distributions, two at a time: the heavy ones wait for disk and memory."""
+    """Import all distributions, two at a time, since large ones wait for disk and memory."""
     waivers = allowed("imports")
     work = {name: import_names(distribution) for name, distribution in installed()}
     importable = {name: names for name, names in work.items() if names}
