@@ -14,17 +14,17 @@ import sys
 import time
 
 SIZE = 1 << 24  # numbers of four bytes: 64 MB
-EXACT = 1 << 24  # whole numbers up to it are exact in float32, in whatever order they are added
+EXACT = 1 << 24  # integers up to this are exact in float32, in any order of addition
 TIMEOUT = 60
 
 
 def modulus(share: int) -> int:
-    """How many different numbers to sum, so that every sum is exact: in float32, up to 2**24."""
+    """The number of different values to sum: sums up to 2**24 are exact in float32."""
     return min(1024, EXACT // share + 1)
 
 
 def work(local: int, options: argparse.Namespace) -> None:
-    """One process: its sum must be the one that all ranks make."""
+    """Run one process; its sum must be that of all ranks."""
     import torch
     import torch.distributed as dist
 
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
             if options.gpus:
                 print(f"not tested: that anything in the image can use the {options.gpus} GPUs")
         return 0
-    # A torch that is there and cannot be imported is a failure, with its own words.
+    # An installed torch that cannot be imported is a failure, with its own message.
     import torch.multiprocessing as processes
 
     if options.gpus > 1:

@@ -1,4 +1,4 @@
-"""The same cases under pytest, where there is one: pytest smoke_tests --tier gpu --expect FILE."""
+"""Runs the cases with pytest: pytest smoke_tests --tier gpu --expect FILE."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of run.py."""
     group = parser.getgroup("smoke tests")
     group.addoption("--tier", default="static", help="static, cpu, gpu or multi-gpu")
-    group.addoption("--expect", help="JSON: what the image must hold")
+    group.addoption("--expect", help="JSON file with the expected content")
     group.addoption("--model", help="folder of a real model, for the gpu tiers")
-    group.addoption("--timeout-factor", default="1", help="multiplies time limits")
+    group.addoption("--timeout-factor", default="1", help="factor for time limits")
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Without --expect nothing can be tested, and nothing passes."""
+    """Read the options; without --expect nothing can be tested."""
     import run
 
     config = session.config
     if not config.getoption("--expect"):
-        message = "name what the image must hold: --expect FILE (see README.md)"
+        message = "--expect FILE is required (see README.md)"
         raise pytest.UsageError(message)
     names = ("--tier", "--expect", "--timeout-factor")
     words = [f"{name}={config.getoption(name)}" for name in names]
@@ -36,7 +36,7 @@ def pytest_collection(session: pytest.Session) -> None:
     try:
         options = run.read_options([*words, *([f"--model={model}"] if model else [])])
     except SystemExit:
-        message = "the options are not what run.py takes: it says why above"
+        message = "invalid options; see the error above"
         raise pytest.UsageError(message) from None
     config.stash[OPTIONS] = options
 

@@ -35,7 +35,7 @@ class Reward:
         return len(good) / max(1, len(text))
 
     def problems(self) -> list[str]:
-        """What is wrong with the rewards that were given."""
+        """Problems of the rewards."""
         found = []
         due = GROUP * len(PROMPTS)
         if len(self.seen) != due:
@@ -48,7 +48,7 @@ class Reward:
 
 
 def settings(config: type, folder: Path) -> Any:
-    """The arguments of one step on the CPU, less those that this TRL has no more or not yet."""
+    """The arguments of one step on the CPU, without those that this TRL does not have."""
     wanted = {
         "output_dir": str(folder / "out"),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
@@ -82,12 +82,12 @@ def settings(config: type, folder: Path) -> Any:
 
 
 def changed(before: dict[str, Any], model: Any) -> list[str]:
-    """What is wrong with the model's tensors after the step."""
+    """Problems of the model's tensors after the step."""
     return compared(before, dict(model.named_parameters()))
 
 
 def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What is wrong with the tensors `after` the step: each finite, and another than before."""
+    """Problems of the tensors `after` the step: each must be finite and changed."""
     import torch
 
     problems = []
@@ -103,7 +103,7 @@ def main() -> None:
     """Make model and trainer, take the step, and compare the weights."""
     if "trl" not in expectation()["packages"]:
         skip("the lock has no trl")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier is the CPU's, also where there is a GPU
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier uses the CPU even if there is a GPU
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     import tiny_qwen
     from datasets import Dataset

@@ -1,7 +1,8 @@
 """vLLM reads a model's configuration and tokenizer, as it does before it needs a GPU.
 
-Both are classes of transformers that vLLM looks into: with a transformers of another age it may
-import, and fails here as it would when it starts ("has no attribute all_special_tokens_extended").
+Both are classes of transformers whose attributes vLLM uses. With an incompatible transformers vLLM
+can be imported, and fails here as it would when it starts ("has no attribute
+all_special_tokens_extended").
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def saved(folder: Path) -> Path:
 
 def reader() -> Any:
     """vLLM's own function that loads a tokenizer."""
-    import vllm  # noqa: F401  # what it patches comes first
+    import vllm  # noqa: F401  # it patches transformers, so it is imported first
 
     for place in PLACES:
         if importlib.util.find_spec(place) is not None:

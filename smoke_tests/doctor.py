@@ -2,9 +2,9 @@
 
 `imgbuild doctor TARGET --through WAY` runs it in the image, as `imgbuild slurm --job check` does.
 
-The result are findings, each with a remedy; with --json as one document. Exit status 1 if one is an
-error. It imports nothing of the image and makes no GPU context, and no check waits longer than a
-few seconds.
+It prints findings, each with a remedy, or one document with --json. The exit status is 1 if one is
+an error. It imports no package of the image, creates no GPU context, and no check takes longer than
+a few seconds.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from doctor_driver import Finding, driver
 
 FORMAT = 1
 STACK = ("torch", "vllm", "ray", "trl", "transformers", "verl", "numpy")
-# Variables that name a folder which must take files; compiled kernels are loaded from the first.
+# Variables that name a writable folder; compiled kernels are loaded from the first.
 COMPILED = ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE")
 PLACES = ("HOME", "HF_HOME", "VLLM_CACHE_ROOT", "NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX")
 WRITTEN = (*PLACES, *COMPILED)
 LEAST_SHARED = 1 << 30
 LEAST_TEMPORARY = 4 << 30
-LEAST_FILES = 65_536  # Ray and vLLM hold a few for each worker and each connection
+LEAST_FILES = 65_536  # Ray and vLLM open a few for each worker and each connection
 LEAST_THREADS = 4_096
-SOCKET_PATH = 107  # bytes of the path of a socket, by the kernel
+SOCKET_PATH = 107  # bytes in the path of a socket; a limit of the kernel
 RAY_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
 NETWORK_TIME_LIMIT = 2.0
-TIME_LIMIT = 7.0  # seconds for the checks: a driver or a network disk may answer late, or never
+TIME_LIMIT = 7.0  # seconds for all checks: a driver or a network disk may not answer
 NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p", "cifs"}
 
 
@@ -322,16 +322,16 @@ def examine(gpus: int, shared: int) -> list[Finding]:
         "network": network,
     }
     end = time.monotonic() + TIME_LIMIT
-    # What was asked for and could not be looked at is not known to be there.
+    # If GPUs were requested, a check of the driver that cannot run is an error.
     bad = {"driver": "error"} if gpus else {}
     begun = [_begin(name, check, bad.get(name, "warning")) for name, check in checks.items()]
     found = [finding for looking in begun for finding in _ended(looking, end)]
-    # By itself, since it starts as many threads as it is given.
+    # Alone, because it starts many threads.
     return [*found, *_ended(_begin("limits", limits), max(end, time.monotonic() + 1))]
 
 
 class _Looking(NamedTuple):
-    """A check that was begun, and what it has found; no thread where none could be started."""
+    """A started check and its findings; `thread` is None if none could be started."""
 
     name: str
     found: list[Finding]
@@ -347,14 +347,14 @@ def _begin(
     def _look() -> None:
         try:
             found.extend(check())
-        except Exception as error:  # noqa: BLE001  # none may pass for "nothing was found"
+        except Exception as error:  # noqa: BLE001  # an error must not look like "no finding"
             bad = "warning" if found else severity
             found.append(Finding(name, bad, f"could not be checked: {error!r}"))
 
     thread = threading.Thread(target=_look, daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # no thread can be started, as the limits will say
+    except RuntimeError:  # no thread can be started; the check of limits reports it
         _look()
         return _Looking(name, found, None, severity)
     return _Looking(name, found, thread, severity)

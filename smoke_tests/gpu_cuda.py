@@ -8,7 +8,7 @@ from pathlib import Path
 import smoke_gpu
 from smoke_support import expectation, finish
 
-# Package (its CUDA suffix aside): the library that it brings and that torch must load from it.
+# Package without its CUDA suffix: its library, which torch must load from it.
 LIBRARIES = {
     "nvidia-cuda-runtime": "libcudart.so",
     "nvidia-cudnn": "libcudnn.so",
@@ -18,7 +18,7 @@ LIBRARIES = {
 
 
 def locked(package: str) -> dict[str, str]:
-    """A package of NVIDIA's, whose name may end with -cu12 or -cu13, and its version."""
+    """A package of NVIDIA, whose name may end with -cu12 or -cu13, and its version."""
     found = expectation()["packages"]
     return {name: found[name] for name in found if re.fullmatch(rf"{package}(-cu\d+)?", name)}
 
@@ -39,7 +39,7 @@ def loaded() -> dict[str, set[str]]:
 
 
 def main() -> None:
-    """Ask torch, the libraries, and the kernel what is mapped."""
+    """Compare versions from torch, the libraries and the lock, and the files that are mapped."""
     smoke_gpu.require()
     import torch
 

@@ -11,7 +11,7 @@ import smoke_gpu
 from smoke_support import finish
 
 COMPUTE_MAJOR, COMPUTE_MINOR = 75, 76  # CUdevice_attribute
-VERSION = Path("/proc/driver/nvidia/version")  # of the kernel's part; containers see it too
+VERSION = Path("/proc/driver/nvidia/version")  # of the kernel module; also visible in containers
 
 
 def asked(library: ctypes.CDLL, function: str, *arguments: object) -> None:
@@ -24,7 +24,7 @@ def asked(library: ctypes.CDLL, function: str, *arguments: object) -> None:
 
 
 def devices() -> list[str]:
-    """What the driver says of each GPU."""
+    """A description of each GPU, from the driver."""
     library = ctypes.CDLL("libcuda.so.1")
     asked(library, "cuInit", 0)
     version, count = ctypes.c_int(), ctypes.c_int()

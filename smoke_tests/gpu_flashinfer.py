@@ -58,7 +58,7 @@ def attention(kind: str) -> list[str]:
 
 
 def sampling() -> list[str]:
-    """Of the two likeliest tokens alone, each as often as it should be."""
+    """Only the two likeliest tokens are drawn, each with its probability."""
     import flashinfer
     import torch
 
@@ -84,7 +84,7 @@ def sampling() -> list[str]:
 
 
 def compiled() -> set[Path]:
-    """The libraries of kernels that FlashInfer has compiled here, by whatever process."""
+    """The libraries of kernels that FlashInfer has compiled on this machine, in any process."""
     base = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home())
     return set((base / ".cache/flashinfer").rglob("*.so"))
 
@@ -92,9 +92,9 @@ def compiled() -> set[Path]:
 def carried(gpus: set[str]) -> set[str]:
     """The names of the kernels for `gpus` ("sm90"), all of them, in the image's wheel of kernels.
 
-    Since 0.7 FlashInfer takes those of a wheel that tells that it is for every GPU which it sees;
-    on GPUs that run kernels of another kind, as 8.9 does those of 8.0, nothing is said here. Before
-    0.7 a wheel does not tell, and is taken to be for these.
+    Since 0.7 a wheel names the GPUs that it is for, and FlashInfer uses it if all visible GPUs are
+    among them; for a GPU that can run kernels of another (8.9 those of 8.0) nothing is returned.
+    Before 0.7 a wheel does not name them and is taken to be for `gpus`.
     """
     try:
         wheel = importlib.import_module("flashinfer_jit_cache")
@@ -111,7 +111,7 @@ def carried(gpus: set[str]) -> set[str]:
 
 
 def uncalled_for(mode: str, made: list[Path], brought: set[str]) -> list[str]:
-    """Which of the libraries that were `made` should not have been, in this image's mode."""
+    """The libraries among `made` that must not be compiled in this image's mode."""
     if mode == "prebuilt":  # nothing else compiles in such an image: these are all new
         return [f"{path} was compiled" for path in made]
     return [
@@ -122,7 +122,7 @@ def uncalled_for(mode: str, made: list[Path], brought: set[str]) -> list[str]:
 
 
 def main() -> None:
-    """All three, in this image's mode; kernels that have to be compiled are so at once."""
+    """Run all three in this image's mode; missing kernels are compiled first."""
     mode = expectation()["flashinfer"]
     if mode == "off":
         skip("this target has FlashInfer off")

@@ -1,4 +1,4 @@
-"""One GRPO step with TRL, its completions by vLLM: in this process, or by a server on another GPU.
+"""One GRPO step with TRL; vLLM generates, in this process or in a server on another GPU.
 
 The trainer's weights are float32 and vLLM's bf16, so that a small step changes every tensor and the
 two still agree. One GPU has no server mode: NCCL refuses two processes on one device.
@@ -20,13 +20,13 @@ from cpu_grpo_step import GROUP, PROMPTS, Reward, changed
 # Log-probabilities of one token: float32 with float32 weights against bf16 with bf16 weights. The
 # tiny model's differ by 0.01 where both run on a CPU.
 AGREE = 0.05
-# What the step must change at least, by which it is told from rounding.
+# The least change by the step that is more than rounding.
 MOVED = 3 * AGREE
 TOKENS = 16
 
 
 def settings(config: type, more: dict[str, Any]) -> Any:
-    """The arguments of one step, less those that this TRL has no more or not yet."""
+    """The arguments of one step, without those that this version of TRL does not have."""
     wanted = {
         "output_dir": str(Path("out").absolute()),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
@@ -53,7 +53,7 @@ def settings(config: type, more: dict[str, Any]) -> Any:
 
 
 def make_trainer(folder: Path, more: dict[str, Any]) -> tuple[Any, Any, Reward]:
-    """A trainer, its model and the reward that it asks."""
+    """A trainer, its model and its reward function."""
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
@@ -71,7 +71,7 @@ def make_trainer(folder: Path, more: dict[str, Any]) -> tuple[Any, Any, Reward]:
 
 
 def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
-    """Take the step; what is wrong with it, and what it logged."""
+    """Take the step; its problems, and its logged values."""
     before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     trainer.train()
     moved = {name: tensor.to(model.device) for name, tensor in before.items()}
@@ -98,10 +98,10 @@ def colocate(folder: Path) -> tuple[list[str], str]:
     more = {
         "vllm_mode": "colocate",
         "vllm_device": "cuda:0",
-        # Before it captures graphs, vLLM 0.24 tries as many tokens as a batch may have (TRL says
-        # 4096) in as many sequences as there may be (8 here), whatever a sequence may hold. With a
-        # shorter length that overran its tables of blocks on an H200: "CUDA error: an illegal
-        # memory access was encountered".
+        # Before it captures graphs, vLLM 0.24 runs the largest batch (4096 tokens with TRL) in the
+        # largest number of sequences (8 here), even if that exceeds the length of a sequence. With
+        # a shorter length this overran its block tables on an H200: "CUDA error: an illegal memory
+        # access was encountered".
         "vllm_max_model_length": tiny_qwen.POSITIONS,
         "vllm_gpu_memory_utilization": smoke_stack.share(),
     }
@@ -136,7 +136,7 @@ def colocate(folder: Path) -> tuple[list[str], str]:
 
 
 def regret(model: Any, prompts: list[list[int]], completions: list[list[int]]) -> float:
-    """How far below the best logit of its place the worst token of `completions` lies."""
+    """The largest gap between the best logit of a position and the token of `completions` there."""
     import torch
 
     worst = 0.0
@@ -161,9 +161,9 @@ def served(folder: Path) -> tuple[list[str], str]:
     first, second = smoke_gpu.names()[:2]
     with smoke_gpu.server(command, health, 400, {"CUDA_VISIBLE_DEVICES": first}):
         os.environ["CUDA_VISIBLE_DEVICES"] = second
-        # TRL 1.9 tells vLLM's communicator the trainer's device, and accelerate gives it a number
-        # only where a launcher numbered the process: "this nccl communicator is created to work on
-        # cuda, but the input tensor is on cuda:0".
+        # TRL 1.9 passes the trainer's device to vLLM's communicator. accelerate gives the device a
+        # number only if a launcher numbered the process; otherwise: "this nccl communicator is
+        # created to work on cuda, but the input tensor is on cuda:0".
         smoke_gpu.as_torchrun()
         more = {
             "vllm_mode": "server",
@@ -194,7 +194,7 @@ def main(way: str) -> None:
     smoke_gpu.require(2 if way == "server" else 1)
     folder = tiny_qwen.save(Path("model").absolute(), half=True)
     os.environ["HF_HOME"] = str(Path("hf").absolute())
-    if way == "colocate":  # before the turn, what takes long
+    if way == "colocate":  # slow imports, before the turn on the GPU
         from trl import GRPOTrainer  # noqa: F401
 
     smoke_gpu.turn(alone=smoke_stack.measures_memory())

@@ -1,4 +1,4 @@
-"""A bf16 matrix product agrees with float64's, and a backward pass through it too."""
+"""A bf16 matrix product and its gradient agree with float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BOUND = 2.0**-7
 
 
 def main() -> None:
-    """Relative to the largest element of each product."""
+    """Compare with float64, relative to the largest element of each product."""
     smoke_gpu.require()
     import torch
 

@@ -1,4 +1,4 @@
-"""NCCL starts, and collectives over one GPU or more give the sums that they should."""
+"""NCCL starts, and collectives over one or more GPUs return the expected values."""
 
 from __future__ import annotations
 

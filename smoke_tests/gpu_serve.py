@@ -1,4 +1,4 @@
-"""`vllm serve` and `trl vllm-serve` start as users start them, and answer over HTTP."""
+"""`vllm serve` and `trl vllm-serve` start with their commands and answer over HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import smoke_stack
 
 
 def common(port: int) -> list[str]:
-    """What both commands take, in the spelling that both understand."""
+    """The options of both commands, in a spelling that both accept."""
     return ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
 
 
@@ -27,7 +27,7 @@ def by_trl(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
 
 
 def by_vllm(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
-    """The greedy tokens of `vllm serve`, in OpenAI's dialect."""
+    """The greedy tokens of `vllm serve`, through OpenAI's API."""
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("vllm"), "serve", str(folder), *common(port),
                "--served-model-name", "smoke",
@@ -59,7 +59,7 @@ def main(way: str) -> None:
     reference = smoke_stack.load(folder).cuda()
     problems, said = gpu_vllm.compare(reference, prompts, completions, kind)
     if way == "trl" and 2 * sum(map(len, completions)) >= len(prompts) * gpu_vllm.TOKENS:
-        # It has no ignore_eos, so that a completion may be short.
+        # It has no ignore_eos, so a completion may be short.
         problems = [one for one in problems if "tokens were generated" not in one]
     smoke_gpu.end(problems, f"{way}: {said}")
 

@@ -42,7 +42,7 @@ def settings(config: type) -> Any:
 
 
 def step(way: str) -> tuple[list[str], str]:
-    """Take the step: what is wrong with it, and what it logged."""
+    """Take the step; its problems, and its logged values."""
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer

@@ -10,7 +10,7 @@ import smoke_stack
 
 
 def main(count: int) -> None:
-    """The model, the prompts and the comparison of vLLM's case, over `count` GPUs."""
+    """Run the model, prompts and comparison of vLLM's case on `count` GPUs."""
     smoke_gpu.require(count)
     kind, folder = gpu_vllm.make("tiny")
     prompts = gpu_vllm.prompt_ids(folder)

@@ -1,7 +1,7 @@
-"""A Triton kernel compiles with an empty cache, runs on the GPU, and torch.compile makes another.
+"""A Triton kernel and one of torch.compile are compiled with empty caches and run on the GPU.
 
-Nothing but the driver comes from outside: what fails here is an image without gcc or Python.h, or a
-driver that is libcuda.so.1 alone, for which the linker finds no libcuda.so.
+Only the driver comes from the host. The case fails in an image without gcc or Python.h, and with a
+driver that has only libcuda.so.1, for which the linker finds no libcuda.so.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ COUNT = 100_003
 
 
 def main() -> None:
-    """Exact: the factor is a power of two."""
+    """Run both kernels; sums are exact, since the factor is a power of two."""
     smoke_gpu.require()
     os.environ["TRITON_CACHE_DIR"] = str(Path("triton").absolute())
     os.environ["TRITON_CACHE_MANAGER"] = OWN_CACHE
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("inductor").absolute())
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # for one kernel no processes are started
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # compile in this process
     import torch
     import triton
 

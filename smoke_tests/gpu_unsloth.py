@@ -19,9 +19,9 @@ def main() -> None:
     smoke_gpu.require()
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     os.environ["UNSLOTH_COMPILE_LOCATION"] = str(Path("unsloth_compiled_cache").absolute())
-    os.environ["UNSLOTH_DISABLE_STATISTICS"] = "1"  # it asks for models that it counts by
+    os.environ["UNSLOTH_DISABLE_STATISTICS"] = "1"  # it downloads models to count users
     folder = Path("model").absolute()
-    # In a process of its own: Unsloth wants to come before transformers.
+    # In a separate process: Unsloth must be imported before transformers.
     smoke_gpu.follow([sys.executable, tiny_qwen.__file__, str(folder)])
     smoke_gpu.turn()
     import unsloth  # noqa: I001  # it patches what is imported after it

@@ -1,7 +1,7 @@
-"""One GRPO step by verl on Ray, its completions by vLLM: every tensor of its checkpoint changes.
+"""One GRPO step with verl on Ray and vLLM: every tensor of its checkpoint changes.
 
-Attention is torch's own (sdpa) and padding stays: what verl does by default asks for flash-attn,
-which has no wheel in the indexes that targets are locked from.
+It uses torch's attention (sdpa) and keeps padding, because verl's defaults need flash-attn, which
+has no wheel in the indexes that targets are locked from.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import smoke_stack
 import tiny_qwen
 from smoke_support import finish
 
-# Bytes of its engine's cache where cases share a GPU: it sleeps between the steps, and vLLM fails
-# unless more is free afterwards than before, whatever other cases took meanwhile.
+# Bytes of its engine's cache where cases share a GPU. The engine sleeps between steps, and vLLM
+# fails unless more memory is free afterwards, whatever other cases allocate in the meantime.
 CACHE = 8 << 30
 GROUP = 4
 PROMPTS = ["Count to three:", "Name a colour of the sky:"]
@@ -35,7 +35,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_)
 
 
 def settings(folder: Path, data: Path, reward: Path) -> list[str]:
-    """What is set apart from verl's defaults; `++` sets what some versions do not have."""
+    """Settings that differ from verl's defaults; `++` also sets keys that some versions lack."""
     rollout, actor = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
     model = "actor_rollout_ref.model"
     wanted = {
@@ -69,7 +69,7 @@ def settings(folder: Path, data: Path, reward: Path) -> list[str]:
         f"{rollout}.calculate_log_probs": True,
         f"{rollout}.agent.num_workers": 1,
         "reward.num_workers": 1,
-        # verl 0.9 reads the first pair, what came before it the second.
+        # verl 0.9 reads the first pair, older versions the second.
         "reward.custom_reward_function.path": reward,
         "reward.custom_reward_function.name": "compute_score",
         "custom_reward_function.path": reward,
@@ -84,12 +84,12 @@ def settings(folder: Path, data: Path, reward: Path) -> list[str]:
         "trainer.default_local_dir": Path("checkpoint").absolute(),
         "trainer.logger": "[console]",
         "trainer.resume_mode": "disable",
-        # Its workers, not the machine's: they mostly wait for each other.
+        # The number of its workers, not of the machine's cores: they mostly wait for each other.
         "ray_kwargs.ray_init.num_cpus": 12,
         "ray_kwargs.ray_init.num_gpus": 1,
         "ray_kwargs.ray_init.include_dashboard": False,
     }
-    if importlib.util.find_spec("transfer_queue") is None:  # what verl 0.9's newer trainer needs
+    if importlib.util.find_spec("transfer_queue") is None:  # for the newer trainer of verl 0.9
         wanted["trainer.use_v1"] = False
     return [f"++{key}={value}" for key, value in wanted.items()]
 
@@ -116,13 +116,13 @@ def inputs() -> tuple[Path, Path, Path]:
 
 
 def everything(said: str, scratch: Path) -> str:
-    """What was said, and the logs of Ray's workers: their last lines may not be passed on."""
+    """The output, and the logs of Ray's workers, whose last lines may be missing in the output."""
     logs = sorted(scratch.glob("ray/session_latest/logs/worker-*.out"))
     return "\n".join([said, *(path.read_text("utf-8", "replace") for path in logs)])
 
 
 def logged(log: str, key: str) -> float | None:
-    """What verl's console logger said of `key` in its last line about a step."""
+    """The value of `key` in the last line that verl's console logger wrote about a step."""
     found = re.findall(
         rf"\b{re.escape(key)}:(?:np\.float\d+\()?(-?[\d.]+(?:e[-+]?\d+)?|nan|inf)", log
     )
@@ -130,7 +130,7 @@ def logged(log: str, key: str) -> float | None:
 
 
 def unchanged(folder: Path) -> tuple[list[str], int]:
-    """What is wrong with the tensors of the checkpoint, and how many were compared."""
+    """Problems of the tensors in the checkpoint, and the number of compared tensors."""
     from safetensors.torch import load_file
 
     saved = sorted(Path("checkpoint").rglob("*.safetensors"))
@@ -149,14 +149,14 @@ def main() -> None:
     """Run verl's own entry point, read its log and its checkpoint."""
     smoke_gpu.require()
     folder, data, reward = inputs()
-    # Ray's sockets lie below it, and their paths may have 107 characters.
+    # Ray makes sockets below it, whose paths may have at most 107 characters.
     scratch = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent
     env = {
         **os.environ,
         "RAY_TMPDIR": str(scratch),
         "RAY_DEDUP_LOGS": "0",
         "HYDRA_FULL_ERROR": "1",
-        # Other cases may run beside it: it must neither fail for their load nor for their memory.
+        # Other cases may run at the same time: their load and memory must not make it fail.
         "RAY_worker_register_timeout_seconds": "300",
         "RAY_memory_monitor_refresh_ms": "0",
     }

@@ -1,9 +1,8 @@
 """vLLM loads a model, and its greedy tokens are those of transformers in float32.
 
 Rounding to bf16 decides between two tokens whose logits lie close together. So a position counts
-where the reference's first two differ by more than BOUND, and enough of the positions must count.
-The reference reads what vLLM wrote, position by position: one token that differs does not spoil the
-rest.
+only if the reference's two best logits differ by more than BOUND, and enough positions must count.
+The reference is computed on vLLM's output, so a token that differs does not affect later positions.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import smoke_gpu
 import smoke_stack
 import tiny_qwen
 
-# Logits, the longest rows of the models' heads being LONG times as long as a row is by default.
-# Seen on CPUs in bf16 against float32: no other token at a gap over 0.05 (tiny) and 0.24 (0.5B with
-# weights of which each was drawn; with those of now and another seed, none at all).
+# Difference of logits, with some rows of the models' heads LONG times longer than by default.
+# On CPUs bf16 and float32 chose the same token wherever the gap was over 0.05 (tiny) or 0.24 (0.5B
+# with all weights drawn; with the present weights and another seed they never differed).
 BOUND = {"tiny": 0.1, "half-billion": 0.5, "given": 0.5}
-# Of all positions at least; a model that was given has logits as close as they are.
+# Least share of positions that must count; logits of a real model may be close.
 TESTED = {"tiny": 0.9, "half-billion": 0.9, "given": 0.5}
 PROMPTS = [
     "Count to three:",
@@ -42,7 +41,7 @@ def make(kind: str) -> tuple[str, Path]:
     tokenizer = tiny_qwen.make_tokenizer()
     if kind == "half-billion":
         model = tiny_qwen.make_half_billion(tokenizer)
-        # Tokens that the tokenizer knows: vLLM refuses to be asked about others.
+        # Only tokens of the tokenizer: vLLM rejects others.
         sharp = tiny_qwen.sharpen(model, count=4, factor=16, below=len(tokenizer))
         return kind, tiny_qwen.save(Path("model").absolute(), sharp, half=True)
     if given:
@@ -98,10 +97,10 @@ def prompt_ids(folder: Path) -> list[list[int]]:
 
 
 def surround(way: str) -> None:
-    """The environment of an engine: it has a process of its own, or for two ways this one.
+    """Set the environment of an engine, which runs in its own process, or for two ways in this one.
 
-    That process is spawned: what was imported here may have asked for the GPUs, and a fork could
-    not use them then. Where NCCL is told to leave NVLink's multicast alone, so is vLLM.
+    That process is spawned, because a fork cannot use GPUs that imports may have initialized here.
+    If NCCL is configured not to use NVLink multicast, so is vLLM.
     """
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     if way in ("eager", "half-billion"):
@@ -117,14 +116,14 @@ def main(way: str) -> None:
     surround(way)
     kind, folder = make(way)
     settings: dict[str, Any] = {"enforce_eager": way in ("eager", "parallel")}
-    if not settings["enforce_eager"]:  # as many sequences as there may be
+    if not settings["enforce_eager"]:  # the largest number of sequences
         settings["compilation_config"] = {"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}
     if way == "eager":
         settings["load_format"] = "safetensors"
     if way == "parallel":
         settings["tensor_parallel_size"] = 2
     prompts = prompt_ids(folder)
-    from vllm import LLM  # noqa: F401  # before the turn, what takes long
+    from vllm import LLM  # noqa: F401  # slow imports, before the turn on the GPU
 
     smoke_gpu.turn(alone=smoke_stack.measures_memory())
     llm = smoke_stack.engine(folder, **settings)

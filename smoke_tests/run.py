@@ -36,7 +36,7 @@ PLUGIN = "plugin"
 CACHE = 2 << 30  # bytes of an engine's cache, where engines share a GPU
 FAILED_LOG = 60_000  # characters of a failed case's log that are kept, from start and end
 PASSED_LOG = 2_000
-REMARK = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")  # of torch's C++ code, on stderr
+REMARK = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")  # logged by torch's C++ code on stderr
 
 
 def main(arguments: list[str]) -> int:
@@ -92,40 +92,50 @@ def picked(options: argparse.Namespace) -> list[Case]:
     ]
 
 
-def read_options(arguments: list[str]) -> argparse.Namespace:
-    """The options; ends the process if they or the files they name are invalid."""
-    parser = argparse.ArgumentParser(description="Smoke tests of the image that this runs in.")
+def parser_of_options() -> argparse.ArgumentParser:
+    """The parser of the options."""
+    parser = argparse.ArgumentParser(description="Run the smoke tests of one tier in this image.")
     parser.add_argument("--tier", choices=sorted(TIERS), required=True)
-    parser.add_argument("--expect", type=Path, required=True, help="JSON: the expected content")
+    parser.add_argument(
+        "--expect", type=Path, required=True, help="JSON file with the expected content"
+    )
     parser.add_argument(
         "--allowed",
         type=Path,
         default=HERE / "allowed.json",
-        help="JSON: failures that are accepted, with reasons",
+        help="JSON file with accepted failures and their reasons",
     )
     parser.add_argument("--case", default="*", help="shell patterns of case names: nccl|vllm*")
     parser.add_argument(
         "--timeout-factor",
         type=float,
         default=1.0,
-        help="multiplies each case's time limit: 10 under emulation",
+        help="factor for each case's time limit, such as 10 under emulation",
     )
     parser.add_argument("--model", type=Path, help="folder of a real model, for the gpu tiers")
     parser.add_argument(
         "--jobs",
         type=int,
         default=1,
-        help="cases at a time: they import at once, and take turns at the GPU",
+        help="cases to run in parallel; they import at the same time and take turns on the GPU",
     )
     parser.add_argument(
         "--share",
         type=int,
         default=1,
-        help="cases that use the GPUs of the gpu tier at once: for GPUs of 80 GB and more",
+        help="cases of the gpu tier that may use a GPU at the same time, for GPUs of 80 GB or more",
     )
-    parser.add_argument("--logs", type=Path, help="a folder for the whole log of each case")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--report", type=Path, help="a file for it, written after each case")
+    parser.add_argument("--logs", type=Path, help="folder for the complete log of each case")
+    parser.add_argument("--json", action="store_true", help="print one JSON document to stdout")
+    parser.add_argument(
+        "--report", type=Path, help="file for this document, written after each case"
+    )
+    return parser
+
+
+def read_options(arguments: list[str]) -> argparse.Namespace:
+    """The options; ends the process if they or the files they name are invalid."""
+    parser = parser_of_options()
     options = parser.parse_args(arguments)
     for path, keys in ((options.expect, EXPECTED), (options.allowed, ACCEPTED)):
         try:
@@ -228,7 +238,7 @@ def watch(
 ) -> tuple[int | None, float]:
     """The exit status of a case, None if it timed out; and its limit in seconds.
 
-    Cases wait for others before they use the GPU: that is no time of theirs.
+    The time that a case waits for the GPU does not count.
     """
     started = time.monotonic()
     while True:
@@ -252,11 +262,11 @@ def idle_time(waited: Path) -> float | None:
 def environment(
     options: argparse.Namespace, folder: Path, work: Path, reported: Path
 ) -> dict[str, str]:
-    """This environment, told to ask no hub, without progress bars and user site.
+    """The environment of a case: offline, without progress bars and user site-packages.
 
-    It has a cache of bytecode. The image holds none and its folders are read-only: without it each
-    process would compile torch and transformers anew. The image names a folder, which outlives this
-    run.
+    It has a cache for bytecode, because the image has no bytecode and its folders are read-only:
+    each process would compile torch and transformers again. The folder that the image sets for it
+    is kept after this run.
     """
     scratch = work / "tmp"
     scratch.mkdir()

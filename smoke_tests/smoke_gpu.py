@@ -57,15 +57,15 @@ def visible() -> list[str]:
 def turn(*, alone: bool = False) -> None:
     """Wait for a place at a GPU. Call it after the imports, before the first use.
 
-    SMOKE_SHARE cases use it at once, spread over the GPUs that this process may use; one that has
-    to be `alone` waits until no other does, and nobody comes in before it.
+    At most SMOKE_SHARE cases use the GPUs at the same time, spread over the visible GPUs. A case
+    that has to be `alone` waits until no other uses them; no other case starts in between.
     """
     path = os.environ.get("SMOKE_TURN")
     if not path or _TURNS:
         return
     started = time.monotonic()
-    with Path(f"{path}-door").open("w", encoding="ascii") as door:
-        fcntl.flock(door, fcntl.LOCK_EX)
+    with Path(f"{path}-queue").open("w", encoding="ascii") as queue:
+        fcntl.flock(queue, fcntl.LOCK_EX)
         places = range(sharing())
         if alone:
             _TURNS.extend(_taken(f"{path}-{place}", wait=True) for place in places)
@@ -80,7 +80,7 @@ def turn(*, alone: bool = False) -> None:
                 time.sleep(0.05)
     waited = time.monotonic() - started
     print(f"waited {waited:.1f} s for the GPU")
-    if os.environ.get("SMOKE_WAITED"):  # this is no time of the case
+    if os.environ.get("SMOKE_WAITED"):  # does not count for the time limit
         Path(os.environ["SMOKE_WAITED"]).write_text(str(waited), "ascii")
 
 
@@ -117,7 +117,7 @@ def _use(place: int) -> None:
 
 
 def age() -> float:
-    """Seconds since this process began, its wait for the GPU aside: what a start takes."""
+    """Seconds since this process started, without its wait for the GPU."""
     ticks = int(Path("/proc/self/stat").read_text("ascii").rpartition(")")[2].split()[19])
     began = ticks / os.sysconf("SC_CLK_TCK")
     waited = Path(os.environ.get("SMOKE_WAITED") or "absent")
@@ -158,9 +158,9 @@ def as_torchrun() -> None:
 
 
 def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
-    """Run `command`, print its output at once, and return it.
+    """Run `command`, print its output as it comes, and return it.
 
-    A case that is stopped then has the log up to there. Ends the case if the command fails.
+    So the log of a case that times out is complete up to then. Ends the case if the command fails.
     """
     said = []
     with subprocess.Popen(
@@ -180,9 +180,9 @@ def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
 def server(
     command: Sequence[str], health: str, seconds: float, env: dict[str, str] | None = None
 ) -> Iterator[None]:
-    """Run `command` until the work is done; it answers GET `health` before the work begins.
+    """A context in which `command` runs as a server, entered once it answers GET `health`.
 
-    Ends the case with the log of the server if it ends early or does not answer in `seconds`.
+    Ends the case with the log of the server if it exits or does not answer within `seconds`.
     """
     log = Path(f"server-{free_port()}.log")
     print("starting:", *command)
@@ -218,15 +218,15 @@ def _await(process: subprocess.Popen[bytes], health: str, deadline: float, log: 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a server. What it started is in the case's process group, which the runner ends."""
+    """Kill a server. The runner ends its child processes, which are in the case's process group."""
     process.kill()
     process.wait()
 
 
 def end(problems: list[str], good: str) -> NoReturn:
-    """`finish` without the ends of libraries: an engine's processes are waited for by none.
+    """As `finish`, but exit without waiting for the processes of an engine.
 
-    vLLM gives them five seconds before it kills them; the runner does so at once.
+    vLLM waits five seconds before it kills them; the runner kills them immediately.
     """
     status: object = 1
     try:
@@ -245,7 +245,7 @@ def get(url: str, seconds: float = 30) -> Any:
 
 
 def post(url: str, document: dict[str, Any], seconds: float = 120) -> Any:
-    """The answer to a JSON document, itself JSON; RuntimeError with its text if it refuses."""
+    """The JSON answer to a JSON document; RuntimeError with the text of an HTTP error."""
     request = urllib.request.Request(
         url,
         data=json.dumps(document).encode(),

@@ -102,7 +102,7 @@ def parts(log: str) -> dict[str, tuple[str, str]]:
 
 
 def judge(title: str, package: str, names: list[str], waivers: list[dict[str, Any]]) -> bool:
-    """Import `names` of `package` and report; False if something failed that may not.
+    """Import `names` of `package` and report them; False if a failure is not accepted.
 
     Accepted failures are reported as skipped, entry by entry, and never as passed.
     """
@@ -138,9 +138,9 @@ def accepts(entry: dict[str, Any], name: str, result: Attempt) -> bool:
 
 
 def idle(waivers: list[dict[str, Any]], results: dict[str, Attempt]) -> list[str]:
-    """What is wrong with entries that accept nothing: they would hide a failure to come.
+    """Problems of entries that match no failure: they could hide a later one.
 
-    With a driver, an entry that stands for the want of one is rightly idle.
+    With a driver, entries for failures without a driver need not match.
     """
     driver = has_driver()
     failed = {name: result for name, result in results.items() if result.error}

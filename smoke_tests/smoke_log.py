@@ -37,9 +37,9 @@ CHAINED = re.compile(
     r"During handling of the above exception|The above exception was the direct cause"
 )
 SURVIVED = re.compile(r"\b(?:WARN|WARNING|INFO|DEBUG)\b")  # before a traceback, on its line
-WARNED = re.compile(r"\bWARN(?:ING)?\b")  # on the line before one that has nothing before it
+WARNED = re.compile(r"\bWARN(?:ING)?\b")  # on the line before a traceback without a prefix
 GROUP = "Exception Group Traceback"  # its exceptions follow, each with a traceback of its own
-OPEN = re.compile(r":$|\b\d+ validation errors? for \S+$")  # what follows says what it is
+OPEN = re.compile(r":$|\b\d+ validation errors? for \S+$")  # the message is on the next line
 FIELD = re.compile(r"[\w.\[\]]+")  # pydantic names a field on a line of its own
 FOLLOWING = 4  # lines
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -139,7 +139,7 @@ def _group(lines: list[str], start: int) -> Found:
 
 
 def _said(lines: list[str], number: int, column: int, exception: re.Match[str]) -> tuple[str, int]:
-    """An exception, with the lines that follow where its own says nothing; and its last line."""
+    """An exception, with the next lines if its own has no message; and its last line."""
     said, end = exception[0], number
     indented = bool(exception["text"]) and not said[-1:].isalnum()
     for after in range(number + 1, min(number + FOLLOWING, len(lines))):

@@ -31,28 +31,28 @@ SHARE = 0.25  # of a GPU's memory for an engine: the rest is the trainer's and t
 
 
 def share() -> float:
-    """Of a GPU's memory for an engine: less where several can be on it."""
+    """The share of a GPU's memory for an engine; less if cases share the GPU."""
     return SHARE if measures_memory() else min(SHARE, round(0.8 / smoke_gpu.sharing(), 3))
 
 
 def measures_memory() -> bool:
-    """Whether this vLLM cannot be told its cache's size, so that it measures memory as it starts.
+    """Whether this vLLM has no option for the size of its cache and measures memory at its start.
 
-    It then takes what other processes use for its own, and fails if one of them ends meanwhile:
-    a case with it has to be alone.
+    It then counts the memory of other processes as its own and fails if one of them ends in the
+    meantime, so its case must be alone on the GPU.
     """
     return "kv_cache_memory_bytes" not in source("vllm", "engine/arg_utils.py")
 
 
 def source(package: str, path: str) -> str:
-    """A file of a package, which is not imported for that; "" if the package is not there."""
+    """The text of a file of a package, without importing it; "" if it is not installed."""
     found = importlib.util.find_spec(package)
     folders = list(found.submodule_search_locations or ()) if found is not None else []
     return "".join((Path(folder) / path).read_text("utf-8") for folder in folders)
 
 
 def accepted(function: Callable[..., Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """`wanted` without what `function` has no parameter for; TypeError if it cannot do without."""
+    """`wanted` without arguments that `function` lacks; TypeError if a required one is lacking."""
     known = inspect.signature(function).parameters
     unknown = wanted.keys() - known.keys()
     if unknown:
@@ -64,7 +64,7 @@ def accepted(function: Callable[..., Any], wanted: dict[str, Any]) -> dict[str, 
 
 
 def engine(folder: Path, **wanted: Any) -> Any:
-    """A vLLM engine for the model in `folder`, kept small so that it starts soon."""
+    """A vLLM engine for the model in `folder`, small so that it starts quickly."""
     from vllm import LLM
 
     settings = {
@@ -81,7 +81,7 @@ def engine(folder: Path, **wanted: Any) -> Any:
 
 
 def sampling(**wanted: Any) -> Any:
-    """vLLM's sampling parameters for token ids alone: nothing is turned into text."""
+    """vLLM's sampling parameters for token ids only, without text."""
     from vllm import SamplingParams
 
     return SamplingParams(detokenize=False, **wanted)
@@ -109,7 +109,7 @@ def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
 
 
 def model_scores(model: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
-    """The same by a model of transformers."""
+    """The same with a model of transformers."""
     import torch
 
     found = []
@@ -123,7 +123,7 @@ def model_scores(model: Any, sequences: Sequence[list[int]]) -> list[list[float]
 
 
 def apart(one: Iterable[Iterable[float]], other: Iterable[Iterable[float]]) -> tuple[float, float]:
-    """The largest and the mean distance of the numbers of two tables of one shape."""
+    """The largest and the mean difference of two tables of numbers with the same shape."""
     distances = [
         abs(left - right)
         for row, others in zip(one, other, strict=True)
@@ -139,7 +139,7 @@ def colocated(trainer: Any) -> Any:
 
 
 def sync(trainer: Any) -> None:
-    """Let a GRPO trainer give its weights to vLLM, as it does before it generates."""
+    """Copy a GRPO trainer's weights to vLLM, as the trainer does before it generates."""
     if hasattr(trainer, "vllm_generation"):
         trainer.vllm_generation.sync_weights()
     else:
@@ -157,7 +157,7 @@ def trl_health(server: str) -> str:
 
 
 def trl_completions(server: str, prompts: list[str], tokens: int) -> list[list[int]]:
-    """What the `trl vllm-serve` at `server` greedily writes after each of `prompts`, in tokens."""
+    """The greedy tokens of the `trl vllm-serve` at `server` for each of `prompts`."""
     asked: dict[str, Any] = {"temperature": 0.0, "max_tokens": tokens}
     if trl_serves_itself():
         answer = smoke_gpu.post(f"{server}/generate/", {"prompts": prompts, **asked})
@@ -169,7 +169,7 @@ def trl_completions(server: str, prompts: list[str], tokens: int) -> list[list[i
 
 
 def load(folder: Path) -> Any:
-    """The model in `folder`, its weights in float32 whatever the default of this transformers."""
+    """The model in `folder` with float32 weights, whatever the default of transformers."""
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(folder).float()

@@ -1,7 +1,7 @@
 """Shared by the cases: the expectation, the list of allowed failures, and reporting.
 
-A case is a script. It ends with status 0 (passed), SKIPPED (77), or any other (failed); what it
-prints is its log. `report` adds a case of its own for each thing that it looks at.
+A case is a script. Its exit status is 0 (passed), SKIPPED (77) or another (failed), and its output
+is its log. `report` adds a separate result, for a case that tests several things.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 
 HERE = Path(__file__).resolve().parent
 SKIPPED = 77
-# The kernel's part of the driver: on a host, in WSL, on a Jetson.
+# Devices of the driver: on a host, in WSL, on a Jetson.
 DRIVER = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
-# Triton's: where an image brings kernels along, another would take them, and compile nothing.
+# Triton's own cache: that of an image with precompiled kernels would load these, not compile.
 OWN_CACHE = "triton.runtime.cache:FileCacheManager"
 
 
@@ -51,7 +51,7 @@ def has_driver() -> bool:
 
 
 def loads_driver() -> bool:
-    """Whether a library of the CUDA driver's name can be loaded here."""
+    """Whether a library with the name of the CUDA driver can be loaded."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -85,7 +85,7 @@ def report(name: str, outcome: str, seconds: float, message: str = "", log: str 
 
 
 def finish(problems: list[str], good: str) -> NoReturn:
-    """End the case: failed with all `problems`, one a line, or passed saying `good`."""
+    """End the case: failed with `problems`, one a line, or passed with the message `good`."""
     for problem in problems:
         print(f"error: {problem}")
     if not problems:
@@ -94,7 +94,7 @@ def finish(problems: list[str], good: str) -> NoReturn:
 
 
 def skip(reason: str) -> NoReturn:
-    """End the case as skipped, for `reason`."""
+    """End the case as skipped, with `reason` as its message."""
     _say(reason)
     sys.exit(SKIPPED)
 

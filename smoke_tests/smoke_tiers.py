@@ -1,4 +1,4 @@
-"""The tiers: which scripts belong to each, with their limits and what a lock must hold for them."""
+"""The tiers: the cases of each, with their time limits and the packages that they need."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Case(NamedTuple):
-    """A script, and the seconds after which it is held to hang.
+    """A script with its arguments, and its time limit in seconds.
 
-    `needs` are packages without which the case has nothing to test: a lock that lacks one skips it.
-    If a `gate` does not pass, the rest of the tier is not started. `usual` are the seconds that it
-    took on an H200: of cases that run at once, those begin first that take longest.
+    The case is skipped if the lock lacks one of the packages `needs`. If a `gate` does not pass,
+    the rest of the tier is not started. `usual` is the time in seconds that it took on an H200:
+    with --jobs, the slowest cases start first.
     """
 
     name: str

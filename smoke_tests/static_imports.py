@@ -1,11 +1,11 @@
 """Every importable name of every distribution imports, each distribution in a process of its own.
 
-The names come from RECORD, which says what is really there; top_level.txt is often absent and
+The names come from RECORD, which lists what is installed; top_level.txt is often absent and
 sometimes wrong. First the outermost names, then every extension module: one built for another torch
-(`undefined symbol`) often stays unseen by `import package`.
+(`undefined symbol`) is often not loaded by `import package`.
 
-A crash, a hang or an error is thus the fault of one distribution, and no import hides the one that
-the next should have made itself. What cannot be imported is a failure, unless allowed.json names it
+So each crash, hang or error belongs to one distribution, and an import of one distribution cannot
+hide that another one lacks it. What cannot be imported is a failure, unless allowed.json names it
 with its exception and a reason; then it is reported as skipped.
 """
 
@@ -37,7 +37,7 @@ def import_names(distribution: Distribution) -> list[str]:
         stem = module_stem(Path(path))
         if not stem or not all(part.isidentifier() for part in (*parts[:-1], stem)):
             continue
-        # Folders without __init__.py are namespaces (google, nvidia): one looks below them.
+        # Folders without __init__.py are namespaces (google, nvidia): their contents are listed.
         owner = next((parts[:n] for n in range(1, len(parts)) if parts[:n] in packages), None)
         name = owner or (*parts[:-1], stem)
         if name[-1] != "__main__":
@@ -50,8 +50,8 @@ def import_names(distribution: Distribution) -> list[str]:
 def place_of(path: str) -> tuple[str, ...]:
     """The parts of `path` below the folder of sys.path that it is in; () if it is in none.
 
-    The deepest folder counts: a .pth file may add one inside site-packages, and what lies there
-    breaks if it is imported by its longer name.
+    The deepest folder counts: a .pth file may add one inside site-packages, whose modules
+    break if they are imported by their longer name.
     """
     path = os.path.normpath(path)
     above = [folder for folder in sys.path if folder and path.startswith(f"{folder.rstrip('/')}/")]
@@ -65,7 +65,7 @@ def module_stem(path: Path) -> str:
         return path.stem
     for suffix in EXTENSION_SUFFIXES:
         if path.name.endswith(suffix):
-            # It may be a plain library: an extension module has an entry point.
+            # An extension module has an init function; without one it is a plain library.
             stem = path.name.removesuffix(suffix)
             return stem if holds(path, f"PyInit_{stem}\0".encode()) else ""
     return ""
@@ -84,7 +84,7 @@ def holds(path: Path, words: bytes) -> bool:
 
 
 def main() -> None:
-    """All distributions, two at a time: the heavy ones wait for disk and memory."""
+    """Import all distributions, two at a time, since large ones wait for disk and memory."""
     waivers = allowed("imports")
     work = {name: import_names(distribution) for name, distribution in installed()}
     importable = {name: names for name, names in work.items() if names}

@@ -1,8 +1,8 @@
-"""nvcc is of the CUDA that the image's libraries are of, and compiles a kernel against its headers.
+"""nvcc has the CUDA version of the image's libraries and compiles a kernel with their headers.
 
-FlashInfer and SGLang compile kernels at their first use, by $CUDA_HOME/bin/nvcc. Its wheel and the
-one with the runtime and its headers are resolved apart: one of another CUDA installs as well, and
-fails, or makes kernels that the driver refuses, when the first engine starts on a GPU.
+FlashInfer and SGLang compile kernels at first use with $CUDA_HOME/bin/nvcc. The wheels of nvcc and
+of the runtime with its headers are resolved separately. If their CUDA versions differ, compiling
+fails, or the driver rejects the kernels, when the first engine starts on a GPU.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def number(release: str) -> int:
 
 
 def main() -> None:
-    """The release that nvcc says, and a kernel that includes the runtime's and CCCL's headers."""
+    """Check nvcc's release, and compile a kernel that includes headers of the runtime and CCCL."""
     if not locked("nvidia-cuda-nvcc"):
         skip("the lock has no nvcc")
     home = os.environ.get("CUDA_HOME") or "the CUDA_HOME that is not set"

@@ -1,7 +1,7 @@
-"""SGLang's kernels that are compiled at their first use compile here, for sm_90, with no GPU.
+"""Kernels that SGLang compiles at first use compile for sm_90, without a GPU.
 
-Its wheel holds their sources; nvcc and the base's C++ compiler meet them when the first engine
-captures its graphs. Seen: SGLang 0.5.12's activation.cuh is refused by g++ 12 behind nvcc 13.0.
+Its wheel has their sources; nvcc and the base's C++ compiler compile them when the first engine
+captures its graphs. With g++ 12 and nvcc 13.0, activation.cuh of SGLang 0.5.12 does not compile.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def found() -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-    """Compile each by SGLang's own function, told which GPU it is for."""
+    """Compile each kernel with SGLang's own function, for sm_90."""
     os.environ["TVM_FFI_CACHE_DIR"] = str(Path("tvm-ffi").absolute())
     utils = importlib.import_module("sglang.jit_kernel.utils")
     kernels = found()
@@ -61,7 +61,7 @@ def main() -> None:
     def _tried(name: str) -> str:
         try:
             kernels[name]()
-        except Exception as error:  # noqa: BLE001  # whatever a compiler or a loader says
+        except Exception as error:  # noqa: BLE001  # any error of a compiler or a loader
             print(f"--- {name}\n{error}")
             return f"{name}: {first_error(str(error)) or error}"
         return ""

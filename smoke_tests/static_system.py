@@ -64,7 +64,7 @@ def cache_problems() -> list[str]:
         print("bytecode is part of the environment, so it need not be writable")
         del folders["PYTHONPYCACHEPREFIX"]
     folders["/tmp"] = "/tmp"
-    if os.statvfs("/").f_flag & os.ST_RDONLY:  # a SIF: the entry point moves the caches
+    if os.statvfs("/").f_flag & os.ST_RDONLY:  # a SIF, whose entry point moves the caches
         print("the root is read-only: folders of the image itself take no file")
     else:
         folders["the image's cache"] = expectation()["cache"]
@@ -83,7 +83,7 @@ def cache_problems() -> list[str]:
 def driver_problems() -> list[str]:
     """libcuda comes from the host. A copy in the image hides it or is linked instead of it."""
     listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False)
-    if listed.returncode != 0:  # Triton asks it for the driver's place
+    if listed.returncode != 0:  # Triton uses it to find the driver
         return [f"ldconfig -p: {listed.stderr.strip()}"]
     found = [row.strip() for row in listed.stdout.splitlines() if "libcuda.so" in row]
     for folder, _, names in os.walk(expectation()["prefix"]):
@@ -95,7 +95,7 @@ def driver_problems() -> list[str]:
 
 
 def main() -> None:
-    """All of it, every problem at once."""
+    """Run all checks and report every problem."""
     problems = [*user_problems(), *cache_problems()]
     if has_driver():
         driver = "the host's driver is present, so a copy in the image cannot be distinguished"

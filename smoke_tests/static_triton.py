@@ -2,11 +2,11 @@
 
 On first use Triton compiles two small C files and links them with `-lcuda`. Neither needs a GPU:
 what `-lcuda` needs is a libcuda.so, which the container runtime brings together with the driver.
-Here a stub stands for it, in a folder that TRITON_LIBCUDA_PATH names, as a user would name one.
+This case uses a stub of it, in a folder that TRITON_LIBCUDA_PATH names, as a user may do.
 
-The trap: a driver that comes as libcuda.so.1 alone gives `cannot find -lcuda`, and a stub that
-somebody puts into an image to mend that is later loaded in place of the driver. So the image holds
-neither (the case "system"), and the link is made by whoever brings the driver.
+A driver that has only libcuda.so.1 fails with `cannot find -lcuda`. A stub in the image would solve
+that, but would later be loaded instead of the driver. So the image has neither (see the case
+"system"), and the link libcuda.so has to be made on the host.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def add(left, right, out, count, BLOCK: tl.constexpr):
 
 
 def stub_driver(folder: Path, sources: list[str]) -> None:
-    """A libcuda.so.1 that has the functions which `sources` name, and the link to it."""
+    """Make a libcuda.so.1 with the functions that `sources` name, and the link to it."""
     names = sorted(set(re.findall(r"\b(cu[A-Z]\w+)\s*\(", "\n".join(sources))))
     stub = folder / "stub.c"
     stub.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in names))
@@ -58,7 +58,7 @@ def stub_driver(folder: Path, sources: list[str]) -> None:
 
 
 def compiled(triton: Any, capability: int) -> Any:
-    """The kernel, compiled for a GPU that need not be here, by Triton's own ptxas."""
+    """The kernel, compiled for sm_90 with Triton's own ptxas; needs no GPU."""
     Path("smoke_kernel.py").write_text(KERNEL)
     spec = importlib.util.spec_from_file_location("smoke_kernel", "smoke_kernel.py")
     if spec is None or spec.loader is None:
@@ -78,7 +78,7 @@ def compiled(triton: Any, capability: int) -> Any:
 
 
 def main() -> None:
-    """Bindings, a kernel, its launcher: all that happens before the first launch."""
+    """Compile bindings, a kernel and its launcher, as before a first launch."""
     if "triton" not in expectation()["packages"]:
         skip("the lock has no triton")
     os.environ["TRITON_CACHE_DIR"] = str(Path("cache").absolute())
@@ -89,7 +89,7 @@ def main() -> None:
     text = Path(str(driver.__file__)).read_text("utf-8")
     bindings = Path(str(driver.__file__)).with_name("driver.c").read_text("utf-8")
     stub_driver(Path.cwd(), [text, bindings])
-    # The stub is found by the link, not by the loader: it is opened here, as the driver would be.
+    # The linker finds the stub, the loader does not: it is opened here, as the driver would be.
     ctypes.CDLL(str(Path("libcuda.so.1").absolute()), mode=ctypes.RTLD_GLOBAL)
     utils = driver.CudaUtils()
     kernel = compiled(triton, 90)

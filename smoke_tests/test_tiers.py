@@ -1,4 +1,4 @@
-"""Each case of a tier as a test of pytest: see conftest.py. run.py needs no pytest."""
+"""Each case of a tier as a pytest test; conftest.py has the options. run.py needs no pytest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def test_case(case: Any, options: Any, tmp_path: Path) -> None:
-    """The case passes, and so does all that it reports."""
+    """The case passes, and so do the results that it reports."""
     import run
 
     packages = json.loads(options.expect.read_text("utf-8"))["packages"]

@@ -1,4 +1,4 @@
-"""A tiny Qwen3 with random weights and its own tokenizer, made on the spot, with no network."""
+"""A tiny Qwen3 with random weights and its own tokenizer, created locally, without a network."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_tokenizer() -> Any:
         show_progress=False,
     )
     tokenizer.train_from_iterator(LINES, trainer)
-    # As Qwen's own: without the names it gives token_type_ids, which TRL 0.23 hands to generate.
+    # As Qwen's own: without these it returns token_type_ids, which TRL 0.23 passes to generate.
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END,
@@ -50,7 +50,7 @@ def make_tokenizer() -> Any:
 
 
 def make_model(tokenizer: Any, seed: int = 0) -> Any:
-    """A Qwen3 of two layers in float32, grouped queries and untied head, as the real ones have."""
+    """A Qwen3 with two layers in float32, grouped queries and an untied head, as in real models."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -62,7 +62,7 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=64,  # what every attention kernel of vLLM and FlashInfer has been made for
+        head_dim=64,  # supported by every attention kernel of vLLM and FlashInfer
         max_position_embeddings=POSITIONS,
         tie_word_embeddings=False,
         bos_token_id=tokenizer.pad_token_id,
@@ -75,9 +75,9 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
 def make_half_billion(tokenizer: Any, seed: int = 2) -> Any:
     """The shape of Qwen2.5-0.5B with random weights in bf16: to be saved, and loaded from there.
 
-    The library would draw each of 494 million numbers on one processor. The model itself computes
-    nothing: what is not saved of it, it does not have. With `seed` 2 the first two logits are apart
-    at all positions that gpu_vllm looks at; with 0, 1 and 3 they lie too close at up to 9 of 256.
+    It is only for saving, not for computing; transformers would draw all 494 million numbers on one
+    processor. With `seed` 2 the two best logits differ enough at all positions that gpu_vllm
+    compares; with 0, 1 and 3 they are too close at up to 9 of 256.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -100,15 +100,15 @@ def make_half_billion(tokenizer: Any, seed: int = 2) -> Any:
     with torch.device("meta"):
         model = Qwen2ForCausalLM(config)
     model = model.to(torch.bfloat16).to_empty(device="cpu")
-    model.tie_weights()  # each was given memory of its own
+    model.tie_weights()  # each has its own memory
     fill(model, config.initializer_range, torch.Generator().manual_seed(seed))
     return model
 
 
 def fill(model: Any, spread: float, chance: Any) -> None:
-    """Give `model` weights as at the start of a training: normal ones, norms of one, no biases.
+    """Initialize `model` as for training: normal weights, norms of one, biases of zero.
 
-    A million numbers are drawn, and repeated from a place of its own in each tensor.
+    A million numbers are drawn and repeated, from a different offset in each tensor.
     """
     import torch
 
@@ -127,8 +127,8 @@ def fill(model: Any, spread: float, chance: Any) -> None:
 def sharpen(model: Any, count: int, factor: float, below: int) -> Any:
     """`model` with `count` rows of its head, those of tokens under `below`, `factor` times as long.
 
-    Random weights give logits that lie close together, so that rounding to bf16 decides many greedy
-    tokens. A few long rows set the first two apart.
+    Random weights give logits close to each other, so rounding to bf16 would decide many greedy
+    tokens. A few long rows separate the two best logits.
     """
     import torch
 

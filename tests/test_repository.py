@@ -1,4 +1,4 @@
-"""The rules of the repository as tests: linters, sizes, import directions, doors, papers."""
+"""The rules of the repository as tests: linters, sizes, import directions, side effects, pages."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def later_build(target: str, surroundings: Surroundings, folder: Path, place: Pa
     cache = place / "cache"
     shutil.copytree(cache_root() / "files", cache / "files", copy_function=link)
     env = {"HOME": str(place), "IMGBUILD_CACHE": str(cache), "PYTHONPATH": "builder"}
-    # Nothing should be fetched: what tries meets a closed door.
+    # Nothing should be fetched: requests fail, because no proxy listens on this port.
     env |= {f"{scheme}_proxy": "http://127.0.0.1:9" for scheme in ("http", "https")}
     env |= surroundings.env
     if surroundings.user is not None:

@@ -43,7 +43,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watch(threading.Thread):
-    """Keeps the highest sum of what lies in `folder` but for the output, which is named `out`."""
+    """Keeps the highest size of the files in `folder` without the output, which is named `out`."""
 
     def __init__(self, folder: Path, out: str) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""The Debian base against a real one: mmdebstrap installs the same wishes with every script run.
+"""The Debian base against a real one: mmdebstrap installs the same packages and runs all scripts.
 
 Paths, kinds, modes, owners, link targets, contents and times must be the same, but for the lists
 below, in which each entry has its reason and must be needed.
@@ -119,7 +119,7 @@ def assembled(arch: Arch, folder: Path) -> Path:
 
 
 def installed(folder: Path) -> Path:
-    """A real root of the base's wishes, all scripts run; apt itself finds the dependencies."""
+    """A real root with the base's packages, all scripts run; apt itself finds the dependencies."""
     left_out = table.dpkg_configuration(table.load(SUITE)).decode().splitlines()
     options = [f"--dpkgopt={line}" for line in left_out if line.startswith("path-")]
     command = [

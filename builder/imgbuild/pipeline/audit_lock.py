@@ -45,6 +45,13 @@ from imgbuild.values import Arch, Sha256, sha256
 from imgbuild.wheel.tags import Tags
 
 KEPT = "audit-lock"
+# The code that a report depends on: the checks, what reads the base, and what finds removed
+# attributes. Code that only locates and fetches files, which are locked by hash, is left out.
+JUDGING = (
+    "imgbuild.audit.judge",
+    "imgbuild.audit.packages.base",
+    "imgbuild.learn.removed_attributes",
+)
 PREFIX = "locked:"
 
 
@@ -87,7 +94,8 @@ def audit_lock(
     terms = judge.narrowed(terms_of(lock, inputs.matrix, learned), resolution.versions)
     if lock.extends is not None:
         terms = msgspec.structs.replace(terms, added=lock.extends.arch[arch].wheels)
-    known = [code_digest(__name__), arch, lock.base, resolution, terms, tuple(checks)]
+    code = code_digest(*JUDGING, alone=__name__)
+    known = [code, arch, lock.base, resolution, terms, tuple(checks)]
     key = sha256(codec.compact(known))
     kept = inputs.store.fact(KEPT, key)
     report = unpack(kept, Report) if kept is not None else None

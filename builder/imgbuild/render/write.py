@@ -105,7 +105,7 @@ def check(
 def render(
     project: Project, matrix: Matrix, chosen: Sequence[Chosen], wish: Wish
 ) -> list[Rendered]:
-    """What `wish` asks for of each lock; of a bake file there is one for all of them."""
+    """The requested form of each lock; of a bake file there is one for all of them."""
     if wish.form == "bake":
         made = [_dockerfile(project, matrix, lock, arches) for lock, arches in chosen]
         text = codec.encode(bake.bake(made)).decode()

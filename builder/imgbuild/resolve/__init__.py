@@ -1,1 +1,1 @@
-"""The `resolve` verb: from a request to a package set, or to the reasons why there is none."""
+"""`resolve`: a package set for a request, or why there is none; `init`: a new repository."""

@@ -26,14 +26,14 @@ from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.report import Case, Report, Tier, counts, passed
 from imgbuild.smoke.result import How, SmokeRun, ran
+from imgbuild.system import files
 from imgbuild.system import process as processes
-from imgbuild.system.files import data as data_folder
 from imgbuild.system.process import Result
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 # In a checkout this is a link to smoke_tests/ beside builder/; a wheel holds the files themselves.
-TESTS = data_folder("smoke_tests")
+TESTS = files.data("smoke_tests")
 PLACE = "/smoke_tests"
 EXPECT = "expect.json"
 FORMAT = 1
@@ -271,13 +271,13 @@ def _container(tier: Tier, model: Path | None, *, arbitrary_user: bool) -> engin
 
 def members(expected: Expectation) -> tuple[Member, ...]:
     """The tests and their expectation, as members of an archive."""
-    files = {path.name: path.read_bytes() for path in sorted(TESTS.iterdir()) if path.is_file()}
-    if "run.py" not in files:
+    scripts = {path.name: path.read_bytes() for path in sorted(TESTS.iterdir()) if path.is_file()}
+    if "run.py" not in scripts:
         message = f"no smoke tests found in {TESTS}"
         raise WorkFailed(message, hint="install imgbuild again")
-    files[EXPECT] = codec.encode(expected)
+    scripts[EXPECT] = codec.encode(expected)
     return tuple(
-        Member(path=file, size=len(data), content=data) for file, data in sorted(files.items())
+        Member(path=file, size=len(data), content=data) for file, data in sorted(scripts.items())
     )
 
 

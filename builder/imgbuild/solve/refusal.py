@@ -17,7 +17,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.values import Arch
 
 SHOWN = 4
-STEPS = 6  # of the resolver's proof
+STEPS = 6  # of the resolver's explanation
 LINE = 300  # letters of a step
 REACH = datetime.timedelta(days=365)
 
@@ -174,6 +174,6 @@ def of_resolver(text: str) -> tuple[str, ...]:
     chain = re.split(r"\s+hint: ", chain, maxsplit=1)[0]
     steps = [step.strip() for step in chain.replace(" And because ", "\nAnd because ").splitlines()]
     if len(steps) > STEPS:
-        left_out = f"… {len(steps) - STEPS + 1} steps of the resolver's proof …"
+        left_out = f"… {len(steps) - STEPS + 1} steps of the resolver's explanation …"
         steps = [*steps[:2], left_out, *steps[3 - STEPS :]]
     return tuple(step if len(step) <= LINE else f"{step[: LINE - 1]}…" for step in steps)

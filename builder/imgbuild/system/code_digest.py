@@ -1,4 +1,4 @@
-"""The digest of a module's source and of everything that it imports from the package.
+"""The digest of modules' source and of everything that they import from the package.
 
 It is part of the key of cached results, so that they become invalid when the code changes.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -21,32 +21,40 @@ _IMPORT = re.compile(
     rf"^[ \t]*(?:from ({PACKAGE}(?:\.\w+)*) import (\([^)]*\)|[^\n]*)|import ({PACKAGE}\.[\w.]+))",
     re.MULTILINE,
 )
-_DATA = re.compile(r'"(data/[\w./-]+)"')  # the path of a data file in a module's source
+# What names data in a module's source: a path that begins with data/, or files.data(PATH), which
+# may be a folder.
+_DATA = re.compile(r'"(data/[\w./-]+)"|\bfiles\.data\(\s*"([\w./-]+)"')
 
 
 @lru_cache
-def code_digest(module: str) -> str:
-    """The digest of `module` (its full name), as 64 hexadecimal digits.
+def code_digest(*modules: str, alone: str | None = None) -> str:
+    """The digest of `modules` (full names), as 64 hexadecimal digits.
 
-    It covers the source of `module` and of all modules that it imports (at the top, in functions
-    and for types), the data files whose paths they contain, and the version of Python, on which
-    the readable syntax depends.
+    It covers the source of `modules` and of all modules that they import (at the top, in functions
+    and for types), the data files that these name, and the version of Python, on which the readable
+    syntax depends. `alone` is a module whose source counts without what it imports.
     """
-    return digest_in(resources.files(PACKAGE), module, sys.version_info[:2])
+    return digest_in(resources.files(PACKAGE), modules, sys.version_info[:2], alone=alone)
 
 
-def digest_in(root: Traversable, module: str, python: tuple[int, ...]) -> str:
+def digest_in(
+    root: Traversable, modules: Iterable[str], python: tuple[int, ...], *, alone: str | None = None
+) -> str:
     """The same for a copy of the package in the folder `root` and the Python version `python`."""
+    files = closure(root, modules)
+    path = _file(root, alone) if alone is not None else None
+    if path is not None:
+        files[path] = root.joinpath(path).read_bytes()
     digest = hashlib.sha256(f"{python[0]}.{python[1]}\0".encode())
-    for name, data in sorted(closure(root, module).items()):
+    for name, data in sorted(files.items()):
         digest.update(f"{name} {len(data)}\0".encode() + data)
     return digest.hexdigest()
 
 
-def closure(root: Traversable, module: str) -> dict[str, bytes]:
-    """All files that `module` depends on, itself included: path below `root` → content."""
+def closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes]:
+    """All files that `modules` depend on, themselves included: path below `root` → content."""
     found: dict[str, bytes] = {}
-    waiting = [module]
+    waiting = list(modules)
     seen = set(waiting)
     while waiting:
         path = _file(root, waiting.pop())
@@ -54,11 +62,23 @@ def closure(root: Traversable, module: str) -> dict[str, bytes]:
             continue
         found[path] = root.joinpath(path).read_bytes()
         text = found[path].decode()
-        found.update({name: root.joinpath(name).read_bytes() for name in _DATA.findall(text)})
+        for path, name in _DATA.findall(text):
+            found.update(_data(root, path or f"data/{name}"))
         new = {name for name in _imported(text) if name not in seen}
         seen |= new
         waiting += new
     return found
+
+
+def _data(root: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    """The data file at `path`, or all files of the folder at `path`."""
+    place = root.joinpath(path)
+    if not place.is_dir():
+        yield path, place.read_bytes()
+        return
+    for item in place.iterdir():
+        if item.name != "__pycache__":
+            yield from _data(root, f"{path}/{item.name}")
 
 
 def _imported(source: str) -> Iterator[str]:

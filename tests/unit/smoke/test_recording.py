@@ -1,4 +1,4 @@
-"""Proofs: what runs say of themselves is held against the seal, kept, and shown."""
+"""Test records: reports of runs are compared with the digests, kept, and shown."""
 
 from __future__ import annotations
 

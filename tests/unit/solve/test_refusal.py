@@ -126,12 +126,12 @@ def test_the_resolvers_tree_becomes_lines():
     )
 
 
-def test_a_long_proof_is_cut_in_its_middle_and_hints_of_the_resolver_are_left_out():
+def test_a_long_explanation_is_cut_in_its_middle_and_hints_of_the_resolver_are_left_out():
     steps = [f"a{number}==1 depends on a{number + 1}>=2" for number in range(9)]
-    proof = "Because " + ". And because ".join(steps) + ".\n\n      hint: Pre-releases are not"
-    lines = refusal.of_resolver(f"  \u00d7 No solution found:\n  {proof}\n")
+    text = "Because " + ". And because ".join(steps) + ".\n\n      hint: Pre-releases are not"
+    lines = refusal.of_resolver(f"  \u00d7 No solution found:\n  {text}\n")
     assert lines[:2] == ("Because a0==1 depends on a1>=2.", "And because a1==1 depends on a2>=2.")
-    assert lines[2] == "… 4 steps of the resolver's proof …"
+    assert lines[2] == "… 4 steps of the resolver's explanation …"
     assert lines[-1] == "And because a8==1 depends on a9>=2."
     assert len(lines) == refusal.STEPS
     (line,) = refusal.of_resolver("Because " + "any of: a, " * 99)

@@ -1,5 +1,6 @@
-"""The digest of code covers all that it imports, and nothing else."""
+"""The digest of code covers all that it imports and the data that it reads, and nothing else."""
 
+import ast
 import shutil
 from importlib import resources
 from pathlib import Path
@@ -7,35 +8,43 @@ from pathlib import Path
 import pytest
 
 import imgbuild
+from imgbuild.pipeline.audit_lock import JUDGING
 from imgbuild.system.code_digest import closure, code_digest, digest_in
-from tests.support.source_code import modules, own_imports
+from tests.support.source_code import imports, modules, own_imports
 
 PACKAGE = Path(imgbuild.__file__).parent
 AUDIT = "imgbuild.pipeline.audit_lock"
+TABLE = "imgbuild.deb.table"  # reads a folder of data with `files.data`
 HERE = (3, 11)
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
     root = tmp_path_factory.mktemp("code") / "imgbuild"
-    ignored = shutil.ignore_patterns("__pycache__", "smoke_tests", "templates")
+    ignored = shutil.ignore_patterns("__pycache__", "smoke_tests", "templates", "catalogue")
     shutil.copytree(PACKAGE, root, ignore=ignored)
     return root
 
 
-def test_the_closure_is_what_the_syntax_trees_import():
+def key(root, python=HERE):
+    """The part of an audit's key that depends on the code at `root`."""
+    return digest_in(root, JUDGING, python, alone=AUDIT)
+
+
+@pytest.mark.parametrize("starts", [(AUDIT,), JUDGING], ids=["one module", "several modules"])
+def test_the_closure_is_what_the_syntax_trees_import(starts):
     known = modules()
-    expected, waiting = set(), [AUDIT.partition(".")[2]]
+    expected, waiting = set(), [start.partition(".")[2] for start in starts]
     while waiting:
         name = waiting.pop()
         if name not in expected:
             expected.add(name)
             waiting += own_imports(name, known)
-    found = {name for name in closure(PACKAGE, AUDIT) if name.endswith(".py")}
+    found = {name for name in closure(PACKAGE, starts) if name.endswith(".py")}
     named = {name.removesuffix(".py").removesuffix("__init__").strip("/") for name in found}
     # The `__init__` of each package on the way is read, too: a docstring.
     assert {name.replace("/", ".") for name in named} >= expected
-    packages = {name.replace("/", ".") for name in named} - expected
+    packages = {name.replace("/", ".") for name in named} - expected - {""}
     assert all(len(known[name].body) == 1 for name in packages)  # a docstring
 
 
@@ -45,32 +54,76 @@ def test_the_closure_is_what_the_syntax_trees_import():
         "pipeline/audit_lock.py",
         "report.py",
         "audit/checks/imports.py",
+        "audit/packages/base.py",
         "audit/source/facts.py",
+        "learn/removed_attributes.py",
         "data/audit/rules.yaml",
     ],
 )
-def test_each_file_of_the_closure_changes_the_digest(copy, name):
-    before = digest_in(copy, AUDIT, HERE)
+def test_code_and_data_of_an_audit_change_its_key(copy, name):
+    before = key(copy)
     text = (copy / name).read_bytes()
     (copy / name).write_bytes(text + b"\n")
-    assert digest_in(copy, AUDIT, HERE) != before
+    assert key(copy) != before
     (copy / name).write_bytes(text)
-    assert digest_in(copy, AUDIT, HERE) == before
+    assert key(copy) == before
 
 
-def test_other_code_does_not_change_it(copy):
-    before = digest_in(copy, AUDIT, HERE)
-    (copy / "cli" / "build.py").write_text("")
-    assert digest_in(copy, AUDIT, HERE) == before
+def test_an_audit_does_not_depend_on_how_files_are_fetched():
+    folders = {name.partition("/")[0] for name in closure(PACKAGE, JUDGING)}
+    assert not folders & {"registry", "http", "container", "assemble", "solve", "plan"}
+
+
+def test_an_audit_depends_on_all_that_its_steps_use_to_judge():
+    used = own_imports(AUDIT.partition(".")[2], modules())
+    judging = {name for name in used if name.partition(".")[0] in ("audit", "learn")}
+    judging -= {"audit.packages.pinned"}  # only for audits of pins, which are not kept
+    found = {name.removesuffix(".py").replace("/", ".") for name in closure(PACKAGE, JUDGING)}
+    assert judging <= found
+
+
+def test_a_change_of_a_file_in_a_data_folder_changes_the_digest(copy):
+    file = copy / "data/debian/bookworm.yaml"
+    before = digest_in(copy, (TABLE,), HERE)
+    text = file.read_bytes()
+    file.write_bytes(text + b"\n")
+    assert digest_in(copy, (TABLE,), HERE) != before
+    file.write_bytes(text)
+    assert digest_in(copy, (TABLE,), HERE) == before
+    (file.parent / "trixie.yaml").write_text("")
+    assert digest_in(copy, (TABLE,), HERE) != before
+
+
+def test_each_data_folder_that_a_module_names_is_found():
+    """`code_digest` reads calls of `files.data` as text; here their syntax trees are read."""
+    seen = 0
+    for name, tree in modules().items():
+        assert not any(place == "imgbuild.system.files.data" for place, _ in imports(tree)), name
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        for node in (node for node in nodes if ast.unparse(node.func) == "files.data"):
+            (argument,) = node.args
+            assert isinstance(argument, ast.Constant), name
+            folder = f"data/{ast.literal_eval(argument)}"
+            assert any(path.startswith(folder) for path in closure(PACKAGE, [f"imgbuild.{name}"]))
+            seen += 1
+    assert seen >= 3
+
+
+def test_other_code_does_not_change_the_key(copy):
+    before = key(copy)
+    for name in ("cli/build.py", "registry/client.py", "assemble/inputs.py"):
+        (copy / name).write_text("")
+    assert key(copy) == before
 
 
 def test_the_version_of_python_changes_it():
     root = resources.files("imgbuild")
-    assert digest_in(root, AUDIT, (3, 99)) != digest_in(root, AUDIT, HERE)
+    assert key(root, (3, 99)) != key(root, HERE)
 
 
 def test_a_module_has_one_digest():
-    assert (
-        code_digest(AUDIT) == code_digest(AUDIT) != code_digest("imgbuild.audit.packages.reading")
-    )
-    assert len(code_digest(AUDIT)) == 64
+    digests = {code_digest(AUDIT), code_digest("imgbuild.audit.packages.reading")}
+    digests |= {code_digest(*JUDGING), code_digest(*JUDGING, alone=AUDIT)}
+    assert len(digests) == 4
+    assert code_digest(AUDIT) in digests
+    assert {len(one) for one in digests} == {64}

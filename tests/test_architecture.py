@@ -1,0 +1,31 @@
+"""The table of changes in ARCHITECTURE.md names files and classes that exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.source_code import PACKAGE, ROOT
+
+PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+TABLE = PAGE.partition("## Where does a change go?")[2].partition("\n## ")[0]
+ROWS = [row.strip("| ").split(" | ") for row in TABLE.splitlines() if row.startswith("| ")][2:]
+PLACEHOLDERS = re.compile(r"\b(?:VERB|TIER_NAME|NAME)\.py$")
+
+
+@pytest.mark.parametrize(("change", "place"), ROWS, ids=[row[0] for row in ROWS])
+def test_each_place_of_a_change_exists(change, place):
+    named = re.findall(r"`([\w./]+(?:\.\w+|/))`", place)
+    assert named, change
+    for path in (PLACEHOLDERS.sub("", name) for name in named):
+        assert (PACKAGE / path).exists() or (ROOT / path).exists(), path
+
+
+def test_each_name_in_a_file_exists():
+    found = re.findall(r"`([A-Z]\w+)`(?: and `(\w+)`)? in `([\w/]+\.py)`", TABLE)
+    assert len(found) >= 3
+    for *names, file in found:
+        text = (PACKAGE / file).read_text()
+        for name in filter(None, names):
+            assert re.search(rf"^(?:class |def )?{name}\b", text, re.MULTILINE), (name, file)
