@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +49,29 @@ def aligned(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(
         ).rstrip()
         for row in rows
     ]
+
+
+def narrowed(rows: Sequence[Sequence[str]], place: int, width: int = 80) -> list[Sequence[str]]:
+    """`rows` whose cells in the column `place` are cut so that `aligned` lines fit `width`."""
+    widest = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    over = sum(widest) + 2 * (len(widest) - 1) - width
+    limit = max(widest[place] - over, 8)
+    return [
+        [*row[:place], _cut(row[place], limit), *row[place + 1 :]] if over > 0 else row
+        for row in rows
+    ]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def fitted(lines: Sequence[str]) -> list[str]:
+    """`lines` cut to the width of the terminal, with an ellipsis; whole if stdout is not one."""
+    if not sys.stdout.isatty():
+        return list(lines)
+    width = shutil.get_terminal_size().columns
+    return [_cut(line, width) for line in lines]
 
 
 def size_text(size: int) -> str:
