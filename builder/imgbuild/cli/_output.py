@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from imgbuild import codec
+from imgbuild.system.amounts import count as count  # noqa: PLC0414 - verbs import it from here
+from imgbuild.system.amounts import size_text as size_text  # noqa: PLC0414
 from imgbuild.system.console import console, visible
 
 
@@ -72,18 +74,3 @@ def fitted(lines: Sequence[str]) -> list[str]:
         return list(lines)
     width = shutil.get_terminal_size().columns
     return [_cut(line, width) for line in lines]
-
-
-def size_text(size: int) -> str:
-    """A number of bytes for people: 1.5 GB."""
-    number, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if number < 1000:
-            break
-        number, unit = number / 1000, larger
-    return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-
-
-def count(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun: 1 package, 2 packages; `plural` for one that does not end in "s"."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"

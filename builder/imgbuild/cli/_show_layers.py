@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from imgbuild.cli._output import aligned, answer, count, narrowed
+from imgbuild.cli._output import aligned, answer, count, narrowed, size_text
 from imgbuild.cli._targets import Selection
 from imgbuild.system.console import console
 
@@ -43,10 +43,10 @@ def _rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
     """A row for each layer; the sums go to stderr."""
     from imgbuild.show.table import short
 
-    pulled, unpacked = sealed.size / 1e9, sum(layer.unpacked for layer in sealed.layers) / 1e9
+    pulled, unpacked = sealed.size, sum(layer.unpacked for layer in sealed.layers)
     console.info(
         f"{planned.target} {planned.arch}: {count(len(planned.layers), 'layer')},"
-        f" {pulled:.2f} GB to pull, {unpacked:.2f} GB unpacked"
+        f" {size_text(pulled)} to pull, {size_text(unpacked)} unpacked"
     )
     return [
         (

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.errors import InputError, NothingSelected
+from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
 from tests.support import inprocess_project
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
@@ -35,7 +36,7 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sa
     image = sample.seal.arch[Arch.X86_64]
     assert done.stdout.splitlines()[0] == TARGET
     assert f"  {image.manifest}" in done.stdout
-    assert f"{image.size / 1e9:.2f} GB to pull" in done.stdout
+    assert f"{size_text(image.size)} to pull" in done.stdout
     assert "  State          locked" in done.stdout
     assert "no test record" in done.stdout
     assert f"  imgbuild build {TARGET}\n" in done.stdout
