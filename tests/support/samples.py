@@ -7,6 +7,7 @@ import datetime
 import hashlib
 import struct
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild.cache.store import Store
@@ -113,14 +114,19 @@ def lock(*wheels: Wheel, of: Matrix | None = None) -> Lock:
 
 
 def write_wheel(
-    folder: Path, package: str, version: str = "1.0", files: dict[str, bytes] | None = None
+    folder: Path,
+    package: str,
+    version: str = "1.0",
+    files: dict[str, bytes] | None = None,
+    requires: Sequence[str] = (),
 ) -> Path:
     """A real pure-Python wheel on disk: a module of its own name, or `files`."""
+    needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
     name = package.replace("-", "_")
     info = f"{name}-{version}.dist-info"
     contents = dict(files) if files is not None else {f"{name}/__init__.py": b"VALUE = 1\n"}
     contents[f"{info}/METADATA"] = (
-        f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n".encode()
+        f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n{needs}".encode()
     )
     contents[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     rows = [f"{path},sha256={_hash(data)},{len(data)}" for path, data in contents.items()]

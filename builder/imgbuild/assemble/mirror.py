@@ -28,6 +28,7 @@ from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityErr
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.reference import Repository, parse_repository
 from imgbuild.system import files, threads
+from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.system.threads import Stop
 from imgbuild.values import Digest
@@ -203,7 +204,7 @@ class Mirror:
         brought = {digest for digest in found if digest is not None}
         size = sum(item.size for item in wanted if item.digest in brought)
         reporter.info(
-            f"{title}: {len(brought)} of {len(wanted)} files, {size / 1e9:.2f} GB,"
+            f"{title}: {len(brought)} of {count(len(wanted), 'file')}, {size_text(size)},"
             f" from the mirror {self.repository}"
         )
         return brought

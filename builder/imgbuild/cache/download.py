@@ -24,6 +24,7 @@ from imgbuild.http.credentials import host
 from imgbuild.http.headers import content_range, number
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.system import files
+from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar
 
 __all__ = ["Http", "Refused", "Want", "fetch_all"]
@@ -59,7 +60,9 @@ def fetch_all(wants: Sequence[Want], context: Context, *, title: str) -> dict[st
             missing.setdefault(want.locked.sha256, want)
     if missing:
         size = sum(want.locked.size for want in missing.values())
-        context.reporter.info(f"{title}: {len(missing)} files, {size / 1e9:.2f} GB to download")
+        context.reporter.info(
+            f"{title}: {count(len(missing), 'file')}, {size_text(size)} to download"
+        )
         check_space(missing, size, context.store)
         with context.reporter.progress(title, size) as bar:
             have.update(_Pool(list(missing.values()), context, bar).run())
@@ -89,7 +92,7 @@ def check_space(missing: Iterable[str], size: int, store: Store) -> None:
     free = shutil.disk_usage(store.root).free
     if size - partial > free:
         message = (
-            f"{store.root} needs {size / 1e9:.2f} GB for downloads and has {free / 1e9:.2f} GB free"
+            f"{store.root} needs {size_text(size)} for downloads and has {size_text(free)} free"
         )
         raise WorkFailed(message, hint=files.NO_SPACE_HINT)
 

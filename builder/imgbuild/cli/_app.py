@@ -34,7 +34,9 @@ from imgbuild.cli import (
     sign,
     slurm,
     smoke,
+    tree,
     verify,
+    why,
 )
 from imgbuild.cli import list as listing
 from imgbuild.cli._help import VerbGroup, add
@@ -112,6 +114,8 @@ add(app, "lock", lock.lock, rich_help_panel=COMMON)
 add(app, "resolve", resolve.resolve, rich_help_panel=COMMON)
 add(app, "audit", audit.audit, rich_help_panel=COMMON)
 add(app, "doctor", doctor.doctor, rich_help_panel=COMMON)
+add(app, "why", why.why, rich_help_panel=IMAGES)
+add(app, "tree", tree.tree, rich_help_panel=IMAGES)
 add(app, "load", load.load, rich_help_panel=IMAGES)
 add(app, "render", render.render, rich_help_panel=IMAGES)
 add(app, "smoke", _array.offered("smoke", smoke.smoke), rich_help_panel=IMAGES)

@@ -161,6 +161,7 @@ CHECK = Definition(
 )
 GPUS = Definition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
                   parser=_count)  # fmt: skip
+GPU = Definition("--gpu", "A compute capability, such as 9.0.", metavar="CAPABILITY", often=True)
 SIF_FILE = Definition("--sif-file", "The SIF file to use.", metavar="FILE")
 KEY = Definition("--key", "The public key to check signatures with (PEM: P-256 or Ed25519).",
                  metavar="FILE", often=True)  # fmt: skip

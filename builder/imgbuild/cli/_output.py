@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from imgbuild import codec
+from imgbuild.system.amounts import count as count  # noqa: PLC0414 - verbs import it from here
+from imgbuild.system.amounts import size_text as size_text  # noqa: PLC0414
 from imgbuild.system.console import console, visible
 
 
@@ -50,16 +53,24 @@ def aligned(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(
     ]
 
 
-def size_text(size: int) -> str:
-    """A number of bytes for people: 1.5 GB."""
-    number, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if number < 1000:
-            break
-        number, unit = number / 1000, larger
-    return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+def narrowed(rows: Sequence[Sequence[str]], place: int, width: int = 80) -> list[Sequence[str]]:
+    """`rows` whose cells in the column `place` are cut so that `aligned` lines fit `width`."""
+    widest = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    over = sum(widest) + 2 * (len(widest) - 1) - width
+    limit = max(widest[place] - over, 8)
+    return [
+        [*row[:place], _cut(row[place], limit), *row[place + 1 :]] if over > 0 else row
+        for row in rows
+    ]
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun: 1 package, 2 packages; `plural` for one that does not end in "s"."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def fitted(lines: Sequence[str]) -> list[str]:
+    """`lines` cut to the width of the terminal, with an ellipsis; whole if stdout is not one."""
+    if not sys.stdout.isatty():
+        return list(lines)
+    width = shutil.get_terminal_size().columns
+    return [_cut(line, width) for line in lines]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._output import aligned, answer, count, narrowed, size_text
 from imgbuild.cli._targets import Selection
 from imgbuild.system.console import console
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from imgbuild.plan.plan import Plan, Recipe
     from imgbuild.plan.seal import SealedImage
 
-HEAD = ("target", "arch", "#", "layer", "MB", "unpacked", "contents", "digest")
-NUMBERS = frozenset({2, 4, 5})
+HEAD = ("#", "layer", "MB", "unpacked", "contents", "digest")
+NUMBERS = frozenset({0, 2, 3})
+CONTENTS = 4
 
 
 def show(selection: Selection) -> None:
@@ -29,29 +30,32 @@ def show(selection: Selection) -> None:
         answer(planned, [])
         return
     seals = {item.lock.target: seal.read_seal(project.images, item.lock) for item in chosen}
-    rows: list[Sequence[str]] = [HEAD]
+    lines: list[str] = []
     for item in planned:
-        rows += _rows(item, seals[item.target].arch[item.arch])
-    answer(planned, aligned(rows, right=NUMBERS))
+        rows: list[Sequence[str]] = [HEAD, *_rows(item, seals[item.target].arch[item.arch])]
+        lines += [""] if lines else []
+        lines += [f"{item.target} {item.arch}"] if len(planned) > 1 else []
+        lines += aligned(narrowed(rows, CONTENTS), right=NUMBERS)
+    answer(planned, lines)
 
 
 def _rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
     """A row for each layer; the sums go to stderr."""
-    pulled, unpacked = sealed.size / 1e9, sum(layer.unpacked for layer in sealed.layers) / 1e9
+    from imgbuild.show.table import short
+
+    pulled, unpacked = sealed.size, sum(layer.unpacked for layer in sealed.layers)
     console.info(
         f"{planned.target} {planned.arch}: {count(len(planned.layers), 'layer')},"
-        f" {pulled:.2f} GB to pull, {unpacked:.2f} GB unpacked"
+        f" {size_text(pulled)} to pull, {size_text(unpacked)} unpacked"
     )
     return [
         (
-            planned.target,
-            planned.arch,
             str(number),
             layer.name,
             f"{made.size / 1e6:.1f}",
             f"{made.unpacked / 1e6:.1f}" if made.unpacked else "-",
-            _contents(layer.recipe),
-            made.digest,
+            _contents(layer.name, layer.recipe),
+            short(made.digest),
         )
         for number, (layer, made) in enumerate(
             zip(planned.layers, sealed.layers, strict=True), start=1
@@ -59,8 +63,8 @@ def _rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
     ]
 
 
-def _contents(recipe: Recipe) -> str:
-    """What is in a layer, in a word or two."""
+def _contents(name: str, recipe: Recipe) -> str:
+    """What is in the layer `name`, in a word or two."""
     from imgbuild.plan.plan import AddedDebsRecipe, AddedFilesRecipe, DebianRecipe, WheelsRecipe
 
     match recipe:
@@ -70,7 +74,9 @@ def _contents(recipe: Recipe) -> str:
             return count(len(recipe.files), "file")
         case WheelsRecipe() if len(recipe.wheels) > 1:
             return f"{len(recipe.wheels)} wheels"
-        case WheelsRecipe():
+        case WheelsRecipe() if recipe.wheels[0].package == name:
             return recipe.wheels[0].version
+        case WheelsRecipe():
+            return f"{recipe.wheels[0].package} {recipe.wheels[0].version}"
         case _:
             return "-"

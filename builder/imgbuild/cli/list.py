@@ -8,27 +8,20 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from imgbuild.cli._options import CUDA, FORMAT
-from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._list_filters import Filters
+from imgbuild.cli._options import FORMAT
+from imgbuild.cli._output import aligned, answer, fitted
 from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import OUTPUT, SELECT, option, verb
-from imgbuild.errors import InputError, NothingSelected
+from imgbuild.cli._verb import OUTPUT, option, verb
+from imgbuild.errors import InputError
 from imgbuild.system.console import console
-from imgbuild.values import Condition
 
 ListFormat = Literal["text", "markdown"]
-CudaOption = Annotated[
-    str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")
-]
-StateOption = Annotated[
-    list[Condition] | None,
-    option("--state", "Only targets in this state; repeatable.", panel=SELECT, often=True),
-]
 WideOption = Annotated[
     bool,
     option(
         "--wide",
-        "More columns: Python, other packages, state, test records.",
+        "All columns: Python, other packages, state, test records. A terminal cuts the lines.",
         panel=OUTPUT,
         often=True,
     ),
@@ -52,25 +45,30 @@ IntoOption = Annotated[
 @verb
 def list_targets(
     selection: Selection,
-    cuda: CudaOption = None,
-    state: StateOption = None,
+    filters: Filters,
     wide: WideOption = False,
     form: FormOption = "text",
     into: IntoOption = None,
 ) -> None:
     """List the targets: versions, states, tests.
 
-    Reads and checks the matrix. Without a name all targets are listed. The column "tested" has the
-    highest tier of smoke tests that passed for the current digest. A target is locked, stale, not
-    locked, or needs something that the default index does not have: another index, or a wheel that
-    you supply. --json has all values of the matrix, the reasons for missing architectures, and the
-    test records.
+    Without a name all targets are listed. A target with * is recommended for its stack; these are
+    first. The column "tested" has the highest tier of smoke tests that passed for the current
+    digest, or the GPU that they ran on. Filters are combined: a target must match all of them.
+
+    A target is locked, stale, not locked, or needs something that the default index does not have:
+    another index, or a wheel that you supply. --json has all values of the matrix, the reasons for
+    missing architectures, and the test records.
 
     Examples:
 
         imgbuild list
 
         imgbuild list --wide --arch arm64
+
+        imgbuild list --with verl --with 'vllm>=0.11'
+
+        imgbuild list --fits
 
         imgbuild list --state needs --state stale
 
@@ -87,23 +85,22 @@ def list_targets(
     wanted = selection.named
     if into is not None:
         project.require_writable(f"imgbuild list --into {into}")
-    if into is not None and (wanted or selection.arches or cuda or state):
+    if into is not None and (wanted or selection.arches or filters.words()):
         message = f"--into {into} writes all targets, and cannot be combined with a selection"
-        raise InputError(message, hint="leave out names, --arch, --cuda and --state")
+        raise InputError(message, hint="leave out names, --arch and filters")
     selected = select(
         read, wanted, everything=selection.everything or not wanted, arches=selection.arches
     )
+    matches = filters.test(project)
+    every = table.ordered(table.rows(read, published.shown(read, selected)))
     rows = []
-    for row in table.rows(read, published.shown(read, selected)):
-        if cuda is not None and cuda not in (row.cuda, row.cuda.split(".")[0]):
-            continue
+    for row in every:
         found = status.state(project, read, row.target)
-        if not state or found.condition in state:
+        if matches(row, found.condition):
             shown = msgspec.structs.replace(row, state=str(found), reasons=found.reasons)
             rows.append(table.shown(project, shown))
     if not rows:
-        message = "no target matches these filters"
-        raise NothingSelected(message, hint="leave out --cuda or --state")
+        raise filters.nothing(read, selection.arches)
     if into is not None:
         changed = _write(into, table.images(rows))
         console.info(f"wrote {into}" if changed else f"{into} is up to date")
@@ -111,9 +108,13 @@ def list_targets(
         return
     if form == "markdown":
         lines = table.markdown(rows)
+    elif wide:
+        lines = fitted(aligned(table.cells(rows)))
     else:
-        lines = aligned(table.cells(rows) if wide else table.narrow(rows))
+        lines = aligned(table.narrow(rows))
     answer(rows, lines)
+    if form == "text" and not wide and not console.json and any(row.recommended for row in rows):
+        console.info("* recommended; columns of other packages: imgbuild list --wide")
 
 
 def _write(path: Path, lines: Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli._help import VerbGroup, add
-from imgbuild.cli._options import MODULE, OUTPUT_PATH, LayoutFolder, OneArch
+from imgbuild.cli._options import GPU, MODULE, OUTPUT_PATH, LayoutFolder, OneArch
 from imgbuild.cli._output import answer, count
 from imgbuild.cli._selection import at_most_one, one_arch
 from imgbuild.cli._targets import OneTarget
@@ -52,13 +52,7 @@ def flashinfer(
     arch: OneArch = None,
     gpu: Annotated[
         list[str] | None,
-        option(
-            "--gpu",
-            "A compute capability to compile for, such as 9.0; repeatable. Default: those of the"
-            " target.",
-            metavar="N.N",
-            often=True,
-        ),
+        GPU("Kernels are compiled for it; repeatable. Default: those of the target."),
     ] = None,
     function: Annotated[
         list[str] | None,

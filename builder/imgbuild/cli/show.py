@@ -10,7 +10,7 @@ import msgspec
 
 from imgbuild.cli import _show_env, _show_layers, _show_sbom
 from imgbuild.cli._options import OUTPUT_PATH
-from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._output import aligned, answer, count, fitted
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
@@ -64,8 +64,8 @@ def show(
     Nothing is fetched or built. One of --layers, --variables, --packages and --sbom shows that part
     instead.
 
-    --layers has the columns target, architecture, position, name, MB to pull, MB unpacked (- if a
-    registry does not say), contents, digest; with --json every file of each layer.
+    --layers has the columns position, name, MB to pull, MB unpacked (- if a registry does not say),
+    contents, first digits of the digest; with --json the whole digest and every file of each layer.
 
     --variables lists the variables of the image, as its lock has them, then those that are set when
     it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source
@@ -156,7 +156,7 @@ def _packages(selection: Selection) -> None:
             rows: list[Sequence[str]] = [HEAD]
             rows += [(one.package, one.version, Path(one.file).name) for one in locked.wheels]
             rows += [(one.package, one.version, Path(one.file).name) for one in locked.debs]
-            lines += aligned(rows)
+            lines += fitted(aligned(rows))
             found.append(made)
             console.info(
                 f"{made.target} {arch}: {count(len(locked.wheels), 'wheel')},"

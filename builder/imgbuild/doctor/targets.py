@@ -157,12 +157,12 @@ def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
     if not able:
         return
     for gpu in dict.fromkeys(here):
-        if gpu.capability and not _has_code(able, gpu.capability):
+        if gpu.capability and not has_code(able, gpu.capability):
             have = ", ".join(sorted(able, key=gpus.numbers))
             yield f"it has no code for {gpu.name} ({gpu.capability}), only for {have}"
 
 
-def _has_code(able: Collection[str], capability: str) -> bool:
+def has_code(able: Collection[str], capability: str) -> bool:
     """Whether code for the capabilities `able` runs on another: the same major, not older.
 
     Floors are computed for each capability that the data knows (code of an "a" suffix runs on its

@@ -343,6 +343,13 @@ class Target(Strict, frozen=True):
     labels: Labels = {}
     waive: Waivers = ()
     tested: Tested = ""
+    recommended: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^([a-z0-9]+([._-][a-z0-9]+)*)?$",
+            description="the stack for which this target is listed first, in a word: vllm",
+        ),
+    ] = ""
 
 
 class Matrix(Strict, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -10,7 +11,6 @@ import msgspec
 from imgbuild.errors import InputError, NoSolution, NothingSelected
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.near import like
-from imgbuild.matrix.validate import nearest
 from imgbuild.values import Arch
 
 
@@ -71,15 +71,15 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
         raise InputError(message, hint="leave one of them out")
     if not patterns:
         message = "no target was named"
-        raise NothingSelected(message, hint=f"name one of {', '.join(names)}, or give --all")
+        raise NothingSelected(message, hint="name one, or give --all; `imgbuild list` shows them")
     chosen: set[str] = set()
     for pattern in patterns:
         matching = {name for name in names if name == pattern or fnmatchcase(name, pattern)}
         if not matching:
-            near = nearest(pattern, names)
+            near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.6)
             message = f"no target matches {pattern}"
-            ask = f"did you mean {near}? " if near else ""
-            raise NothingSelected(message, hint=f"{ask}targets are: {', '.join(names)}")
+            ask = f"did you mean {' or '.join(near)}? " if near else ""
+            raise NothingSelected(message, hint=f"{ask}`imgbuild list` shows all targets")
         chosen |= matching
     return chosen
 

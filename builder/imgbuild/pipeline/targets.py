@@ -36,6 +36,7 @@ from imgbuild.project import Project
 from imgbuild.render import contexts, write
 from imgbuild.show import diff, revisions, status
 from imgbuild.solve.problem import SolveProblem
+from imgbuild.system.amounts import count, size_text
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -247,5 +248,5 @@ def placed(own: Path, name: str, output: Path | None, *, several: bool, form: st
 
 def report_built(built: BuiltImage) -> None:
     """Report the result of a build."""
-    work = "nothing to do" if built.unchanged else f"{built.made} layers assembled"
-    console.info(f"{built.target}: {built.size / 1e9:.2f} GB in {built.output}, {work}")
+    work = "nothing to do" if built.unchanged else f"{count(built.made, 'layer')} assembled"
+    console.info(f"{built.target}: {size_text(built.size)} in {built.output}, {work}")

@@ -24,6 +24,7 @@ from imgbuild.oci.documents import EMPTY, MANIFEST
 from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.registry.reference import Repository
 from imgbuild.system import threads
+from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.threads import Stop
 from imgbuild.values import Arch, Bytes, Digest, digest_of
@@ -104,8 +105,8 @@ def push(
     size = sum(item.size for item in absent.values())
     fetched = sum(not _in_store(item, inputs) for item in absent.values())
     client.reporter.info(
-        f"{repository}: {len(there)} of {len(everything)} files are there,"
-        f" {len(absent)} to send, {size / 1e9:.2f} GB; the cache lacks {fetched} of them"
+        f"{repository}: {len(there)} of {count(len(everything), 'file')} there,"
+        f" {len(absent)} to send, {size_text(size)}; the cache lacks {fetched} of them"
     )
     if not dry_run:
         left = dict(absent)

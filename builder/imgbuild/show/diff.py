@@ -12,6 +12,7 @@ import msgspec
 from imgbuild.lock.lock import Lock
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.plan.seal import Seal
+from imgbuild.system.amounts import count
 from imgbuild.values import Arch, Bytes, Digest
 
 
@@ -162,9 +163,9 @@ def words(found: Diff) -> list[str]:
             lines.append(f"{name} {arch}: no change")
             continue
         lines.append(
-            f"{name} {arch}: {len(part.changes)} packages changed;"
+            f"{name} {arch}: {count(len(part.changes), 'package')} changed;"
             f" {part.pull / 1e6:,.1f} MB of {part.total / 1e6:,.1f} MB to pull"
-            f" ({len(part.layers)} layers: {', '.join(part.layers)})"
+            f" ({count(len(part.layers), 'layer')}: {', '.join(part.layers)})"
         )
         lines.extend(
             f"  {change.package} {change.before or '(new)'} → {change.after or '(gone)'}"

@@ -12,6 +12,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.plan.seal import Seal, SealedImage
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun, words
+from imgbuild.system.amounts import count, size_text
 from imgbuild.values import Arch, Bytes, Digest
 
 WIDTH = 80
@@ -133,10 +134,13 @@ def _fields(row: TableRow) -> Iterator[str]:
 def _image_lines(image: PageImage) -> Iterator[str]:
     yield str(image.arch)
     yield f"  {image.digest}"
-    yield from _field("Size", f"{image.size / 1e9:.2f} GB to pull, {image.unpacked / 1e9:.2f} GB"
-                      " unpacked")  # fmt: skip
-    debs = f", {image.debs} Debian packages" if image.debs else ""
-    yield from _field("Contents", f"{image.layers} layers, {image.wheels} wheels{debs}")
+    yield from _field(
+        "Size", f"{size_text(image.size)} to pull, {size_text(image.unpacked)} unpacked"
+    )
+    debs = f", {count(image.debs, 'Debian package')}" if image.debs else ""
+    yield from _field(
+        "Contents", f"{count(image.layers, 'layer')}, {count(image.wheels, 'wheel')}{debs}"
+    )
     needs = [f"glibc {image.glibc}"] if image.glibc else []
     needs += [f"NVIDIA driver {image.driver}"] if image.driver else []
     if needs:

@@ -22,9 +22,9 @@ from imgbuild.values import Arch, Bytes, Digest
 # The packages that have a column of their own, where any shown target pins them; the rest of the
 # pins stand together in the column "also".
 COLUMNS = ("torch", "vllm", "trl", "verl", "tensordict")
+MARK = " *"  # after the name of a recommended target
 # The columns of the narrow table, with their heads.
 SHORT = {"torch": "torch", "vllm": "vLLM", "trl": "trl", "verl": "verl"}
-TESTED = {"static": "static", "cpu": "CPU", "gpu": "GPU", "multi-gpu": "2+ GPUs"}
 OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 DIGITS = 12  # of a digest that a table shows
 NONE = "-"
@@ -69,6 +69,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     indexes: dict[str, str]
     exclude: dict[Arch, str]
     tested: str
+    recommended: str = ""
     state: str = ""
     reasons: tuple[str, ...] = ()
     images: tuple[TableImage, ...] = ()
@@ -91,29 +92,51 @@ def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
             indexes=item.target.indexes,
             exclude=item.target.exclude,
             tested=" ".join(item.target.tested.split()),
+            recommended=item.target.recommended,
         )
         for item in selected
     )
+
+
+def ordered(table: Sequence[TableRow]) -> list[TableRow]:
+    """The recommended targets first, otherwise in the order of the matrix."""
+    return sorted(table, key=lambda row: not row.recommended)
 
 
 def narrow(table: Sequence[TableRow]) -> list[list[str]]:
     """The cells of a table that fits 80 characters; the first line is the head."""
     lines = [["name", "CUDA", *SHORT.values(), "tested"]]
     lines += [
-        [row.target, row.cuda, *(row.pins.get(name, NONE) for name in SHORT), _tested(row)]
+        [
+            row.target + (MARK if row.recommended else ""),
+            row.cuda,
+            *(_brief(row.pins.get(name, NONE)) for name in SHORT),
+            _tested(row),
+        ]
         for row in table
     ]
     return lines
 
 
+def _brief(version: str) -> str:
+    """A version without its post-release and local part, which an ellipsis stands for."""
+    kept = version.partition(".post")[0].partition("+")[0]
+    return kept if kept == version else f"{kept}…"
+
+
 def _tested(row: TableRow) -> str:
-    """The highest tier that passed for an image of the row, or that a tier failed."""
+    """What passed the highest tier, and when: "H200 2026-11", "cpu"; "failed" if a tier failed."""
     runs = [run for image in row.images for run in image.runs]
-    passed = [run.tier for run in runs if run.good]
-    failed = [run.tier for run in runs if not run.good]
-    if failed:
+    if not runs:
+        return NONE
+    if any(not run.good for run in runs):
         return "failed"
-    return TESTED[max(passed, key=TIERS.index)] if passed else NONE
+    best = max(runs, key=lambda run: (TIERS.index(run.tier), run.started))
+    if not best.gpu:
+        return best.tier
+    number = f"{len(best.gpu)} " if len(best.gpu) > 1 else ""
+    name = best.gpu[0].removeprefix("NVIDIA ").split()[0]
+    return f"{number}{name} {best.started[:7]}"
 
 
 def markdown(table: Sequence[TableRow]) -> list[str]:
@@ -131,6 +154,7 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
     """The head and a line for each row; some columns are left out where no row has a value."""
     columns: dict[str, list[str]] = {
         "target": [row.target for row in table],
+        "recommended": [row.recommended or NONE for row in table],
         "CUDA": [row.cuda for row in table],
         "Python": [row.python for row in table],
     }
@@ -139,6 +163,8 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
             columns[name] = [row.pins.get(name, NONE) for row in table]
     if any(_also(row) for row in table):
         columns["also"] = [_also(row) or NONE for row in table]
+    if not any(row.recommended for row in table):
+        del columns["recommended"]
     columns["flashinfer"] = [_flashinfer(row) for row in table]
     columns["arch"] = [", ".join(row.arch) for row in table]
     columns["as of"] = [row.as_of for row in table]
@@ -159,7 +185,7 @@ def images(table: Sequence[TableRow]) -> list[str]:
     head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "tested"]
     body = [
         [
-            f"`{row.target}`",
+            f"`{row.target}`" + (f"<br>**{row.recommended}**" if row.recommended else ""),
             row.cuda,
             *(row.pins.get(name, NONE) for name in SHORT),
             _also(row) or NONE,

@@ -78,9 +78,11 @@ def test_layers_are_a_table_on_stdout(imgbuild: Command, sample: Sample) -> None
     done = imgbuild("show", "--layers", TARGET)
     assert done.status == 0
     head, *rows = (line.split() for line in done.stdout.splitlines())
-    assert head == ["target", "arch", "#", "layer", "MB", "unpacked", "contents", "digest"]
+    assert head == ["#", "layer", "MB", "unpacked", "contents", "digest"]
     sealed = sample.seal.arch[Arch.X86_64].layers
-    assert [(row[3], row[-1]) for row in rows] == [(layer.name, layer.digest) for layer in sealed]
+    assert [(row[1], row[-1]) for row in rows] == [
+        (layer.name, layer.digest.removeprefix("sha256:")[:12]) for layer in sealed
+    ]
     assert done.stdout.isascii()
     assert f"{len(sealed)} layers" in done.stderr
     assert "2 packages" in done.stdout
@@ -99,7 +101,7 @@ def test_build_leaves_the_sealed_image(imgbuild: Command, sample: Sample) -> Non
     assert done.status == 0, done.stderr
     out = sample.folder / "build" / TARGET
     assert done.stdout == f"{TARGET} {sample.seal.digest} {out}\n"
-    assert "GB in" in done.stderr
+    assert " kB in " in done.stderr
     assert images.verified(out).digest == sample.seal.digest
     again = imgbuild(*BUILD, TARGET, "--json", "-q")
     (answer,) = json.loads(again.stdout)
@@ -139,16 +141,16 @@ def test_a_bad_matrix_tells_every_problem_with_its_place(imgbuild: Command, samp
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["list", "show", "digest", "build", "lock", "load", "smoke"])
 def test_an_unknown_target_is_told_with_the_nearest(imgbuild: Command, verb: str) -> None:
-    told = error(imgbuild, [verb, "cu124"], 3, "no target matches cu124", f"did you mean {TARGET}?")
+    told = error(imgbuild, [verb, "cu124"], 3, "no target matches cu124", f"did you mean {TARGET}")
     assert told["error"] == "NothingSelected"
-    error(imgbuild, [verb, "zzz"], 3, "no target matches zzz", f"{TARGET}, {UNLOCKED}")
+    error(imgbuild, [verb, "zzz"], 3, "no target matches zzz", "`imgbuild list` shows all targets")
     error(imgbuild, [verb, TARGET, "zzz"], 3, "no target matches zzz")
 
 
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["show", "digest", "build", "lock", "load", "smoke"])
 def test_no_target_at_all(imgbuild: Command, verb: str) -> None:
-    error(imgbuild, [verb], 3, "no target was named", TARGET, "--all")
+    error(imgbuild, [verb], 3, "no target was named", "imgbuild list", "--all")
 
 
 @pytest.mark.usefixtures("sample")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.errors import InputError, NothingSelected
+from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
 from tests.support import inprocess_project
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
@@ -34,7 +36,7 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sa
     image = sample.seal.arch[Arch.X86_64]
     assert done.stdout.splitlines()[0] == TARGET
     assert f"  {image.manifest}" in done.stdout
-    assert f"{image.size / 1e9:.2f} GB to pull" in done.stdout
+    assert f"{size_text(image.size)} to pull" in done.stdout
     assert "  State          locked" in done.stdout
     assert "no test record" in done.stdout
     assert f"  imgbuild build {TARGET}\n" in done.stdout
@@ -80,4 +82,60 @@ def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command)
     table = imgbuild("list", *own).stdout.splitlines()
     assert table[0].split() == ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]
     assert [line for line in table if len(line) > 80] == []
-    assert any(line.endswith("GPU") for line in table)
+    assert any(" H200 2026-" in line for line in table)
+    layers = imgbuild("show", "--all", "--layers", *own).stdout.splitlines()
+    assert len(layers) > 500
+    assert [line for line in layers if len(line) > 80] == []
+
+
+def test_recommended_targets_are_first_and_marked(imgbuild: Command) -> None:
+    own = ("--matrix", str(ROOT / "matrix.yaml"))
+    rows = json.loads(imgbuild("list", "--json", *own).stdout)
+    marked = [bool(row["recommended"]) for row in rows]
+    number = sum(marked)
+    assert marked == [True] * number + [False] * (len(rows) - number)
+    stacks = [row["recommended"] for row in rows[:number]]
+    assert len(set(stacks)) == number
+    for row in rows[:number]:
+        tiers = {run["tier"] for image in row["images"] for run in image["runs"]}
+        assert tiers & {"gpu", "multi-gpu"}, row["target"]
+    table = imgbuild("list", *own).stdout.splitlines()
+    assert [line.split()[1] == "*" for line in table[1:]] == marked
+
+
+def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
+    own = ("--matrix", str(ROOT / "matrix.yaml"), "--json")
+
+    def _names(*words: str) -> set[str]:
+        return {row["target"] for row in json.loads(imgbuild("list", *words, *own).stdout)}
+
+    verl = _names("--with", "verl")
+    assert {"cu130-vllm", "cu128-verl0.6"} <= verl
+    assert _names("--with", "verl>=0.9") == {"cu130-vllm", "cu130-flashinfer"}
+    assert _names("--with", "verl", "--cuda", "12.8") == {"cu128-verl0.6", "cu128-verl0.7"}
+    # A package that no row pins is looked up in the locks.
+    assert "cu124-vllm" in _names("--with", "transformers<5", "--cuda", "12")
+    older = _names("--gpu", "sm_80")
+    assert older == _names("--gpu", "8.0")
+    assert "cu124-vllm" in older
+    assert "cu124-vllm" not in _names("--gpu", "sm_120")
+
+
+def test_no_match_names_the_filters_and_the_nearest_target(imgbuild: Command) -> None:
+    own = ("--matrix", str(ROOT / "matrix.yaml"))
+    done = imgbuild("list", "--with", "verl", "--cuda", "12.6", *own)
+    assert done.status == NothingSelected.exit_code
+    assert "no target matches --with verl --cuda 12.6" in done.stderr
+    assert "nearest: the target cu" in done.stderr
+    for words in (("--gpu", "hopper"), ("--with", "verl>=")):
+        assert imgbuild("list", *words, *own).status == InputError.exit_code
+
+
+@pytest.mark.usefixtures("sample")
+def test_a_misspelt_target_has_three_suggestions_at_most(imgbuild: Command) -> None:
+    done = imgbuild("show", "cu124-vlm", "--matrix", str(ROOT / "matrix.yaml"))
+    assert done.status == NothingSelected.exit_code
+    hint = done.stderr.splitlines()[-1]
+    assert "did you mean cu124-vllm" in hint
+    assert hint.count("cu1") <= 3
+    assert "`imgbuild list`" in hint

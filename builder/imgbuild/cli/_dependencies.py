@@ -1,0 +1,46 @@
+"""What `imgbuild why` and `imgbuild tree` share: the graphs of locked targets."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from imgbuild.cli._selection import Chosen, at_most_one, choose
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.cli._targets import Filter
+    from imgbuild.lock.lock import Lock
+    from imgbuild.show.dependencies import Graph
+
+
+def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
+    """The locks of `names`, or all, each with one architecture: the named one, else this one."""
+    arch = at_most_one(selection.arches, "one architecture is shown at a time")
+    wanted = [*names, *selection.named]
+    chosen = choose(
+        selection.project(), wanted, everything=not wanted, arches=[arch] if arch else []
+    )
+    return [(one.lock, _arch(one)) for one in chosen]
+
+
+def _arch(chosen: Chosen) -> Arch:
+    try:
+        own = Arch.parse(platform.machine())
+    except ValueError:
+        return chosen.arches[0]
+    return own if own in chosen.arches else chosen.arches[0]
+
+
+def graphs(
+    selection: Filter, chosen: Sequence[tuple[Lock, Arch]], *, offline: bool
+) -> Iterator[tuple[Lock, Graph]]:
+    """The graph of each lock; FetchFailed if METADATA of a wheel cannot be read."""
+    from imgbuild.pipeline import locked_packages, targets
+    from imgbuild.show import dependencies
+
+    inputs = selection.session(targets.Options(offline=offline)).inputs()
+    for lock, arch in chosen:
+        with locked_packages.opened(lock, arch, inputs) as package_set:
+            yield lock, dependencies.graph(lock, package_set)

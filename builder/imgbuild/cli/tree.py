@@ -1,0 +1,83 @@
+"""`imgbuild tree`: the dependency tree of a locked target."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from imgbuild.cli import _dependencies
+from imgbuild.cli._options import Offline, complete_target
+from imgbuild.cli._output import answer, fitted
+from imgbuild.cli._targets import Filter
+from imgbuild.cli._verb import option, verb
+from imgbuild.errors import InputError
+from imgbuild.system.console import console
+
+TARGET = Annotated[
+    str,
+    typer.Argument(metavar="TARGET", help="A locked target.", autocompletion=complete_target),
+]
+PACKAGE = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PACKAGE",
+        help="The package at the root. Default: the packages that the target names.",
+        show_default=False,
+    ),
+]
+
+
+@verb
+def tree(
+    selection: Filter,
+    name: TARGET,
+    package: PACKAGE = None,
+    invert: Annotated[
+        bool, option("--invert", "Show what needs PACKAGE, not what it needs.", often=True)
+    ] = False,
+    depth: Annotated[
+        int | None, option("--depth", "At most this many levels.", metavar="N", min=0, often=True)
+    ] = None,
+    offline: Offline = False,
+) -> None:
+    """Show the dependency tree of a target.
+
+    Each line has the requirement in brackets. (*) marks a package whose dependencies are above.
+    Requirements are those of the locked wheels' METADATA, as for `imgbuild why`. --json has the
+    packages and dependencies that the tree shows, flat.
+
+    Examples:
+
+        imgbuild tree cu124-vllm --depth 1
+
+        imgbuild tree cu124-vllm trl
+
+        imgbuild tree cu124-vllm numpy --invert --depth 2
+    """
+    from imgbuild.show import dependencies
+
+    if invert and package is None:
+        message = "--invert needs PACKAGE"
+        raise InputError(message, hint=f"such as: imgbuild tree {name} numpy --invert")
+    chosen = _dependencies.locked(selection, [name])
+    if len(chosen) > 1:
+        message = f"several targets match: {', '.join(lock.target for lock, _ in chosen)}"
+        raise InputError(message, hint="name one of them")
+    lock, arch = chosen[0]
+    if package is not None:
+        package = dependencies.known(package, lock.arch[arch].versions, lock.target)
+    [(_, graph)] = _dependencies.graphs(selection, chosen, offline=offline)
+    drawn = dependencies.DependencyTree(graph, invert=invert, depth=depth)
+    roots = [package] if package is not None else sorted(graph.roots)
+    reached = drawn.reached(roots)
+    shown = msgspec.structs.replace(
+        graph,
+        packages={key: value for key, value in graph.packages.items() if key in reached},
+        dependencies=tuple(
+            one for one in graph.dependencies if {one.package, one.needs} <= reached
+        ),
+    )
+    answer(shown, fitted(list(drawn.lines(roots))))
+    console.info(f"{len(reached)} of {len(graph.packages)} packages of {graph.target} {graph.arch}")

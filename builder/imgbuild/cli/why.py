@@ -1,0 +1,92 @@
+"""`imgbuild why`: who needs a package, and what bounds its version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imgbuild.cli import _dependencies
+from imgbuild.cli._options import Offline, complete_target
+from imgbuild.cli._output import aligned, answer, narrowed
+from imgbuild.cli._targets import Filter
+from imgbuild.cli._verb import verb
+from imgbuild.errors import NothingSelected
+from imgbuild.values import normalize
+
+if TYPE_CHECKING:
+    from imgbuild.show.dependencies import Why
+
+PACKAGE = Annotated[str, typer.Argument(metavar="PACKAGE", help="A package, such as transformers.")]
+TARGET = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TARGET",
+        help="A locked target. Default: all that have the package, a line each.",
+        autocompletion=complete_target,
+        show_default=False,
+    ),
+]
+
+
+@verb
+def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offline = False) -> None:
+    """Show why a package is in a target, and what bounds its version.
+
+    Lists the requirements of the target and of the packages that need it, learned constraints with
+    their evidence, and the cut-off day. Requirements are those of the locked wheels' METADATA: from
+    the cache, else read from the index, without the rest of the wheel.
+
+    Examples:
+
+        imgbuild why transformers cu124-vllm
+
+        imgbuild why numpy
+
+        imgbuild why torch cu130-vllm --arch arm64 --json
+    """
+    from imgbuild.matrix import constraints
+    from imgbuild.show import dependencies
+
+    wanted = normalize(package)
+    chosen = _dependencies.locked(selection, [name] if name else [])
+    several = len(chosen) > 1
+    if several:
+        chosen = [(lock, arch) for lock, arch in chosen if wanted in lock.arch[arch].versions]
+        if not chosen:
+            message = f"no locked target has the package {package}"
+            raise NothingSelected(message, hint="imgbuild show TARGET --packages lists packages")
+    else:
+        lock, arch = chosen[0]
+        dependencies.known(package, lock.arch[arch].versions, lock.target)
+    learned = constraints.read(selection.project().images)
+    found = [
+        dependencies.why(graph, wanted, lock.as_of, learned)
+        for lock, graph in _dependencies.graphs(selection, chosen, offline=offline)
+    ]
+    if several:
+        rows = [(one.target, one.version, dependencies.in_short(one)) for one in found]
+        answer(found, aligned(narrowed([("target", wanted, "bounds"), *rows], 2)))
+    else:
+        answer(found, [line for one in found for line in _lines(one)])
+
+
+def _lines(found: Why) -> Iterator[str]:
+    import textwrap
+
+    from imgbuild.show import dependencies
+
+    yield f"{found.package} {found.version} in {found.target} ({found.arch})"
+    rows = [("", *pair) for pair in dependencies.why_lines(found)]
+    yield from aligned(narrowed(rows, 2))
+    if found.bounds:
+        yield from textwrap.wrap(
+            f"together: {found.bounds}", 80, initial_indent="  ", subsequent_indent="    ",
+            break_on_hyphens=False,
+        )  # fmt: skip
+    for one in found.learned:
+        yield from textwrap.wrap(
+            f"learned: {one}", 80, initial_indent="  ", subsequent_indent="    ",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip

@@ -1,0 +1,109 @@
+"""`imgbuild why` and `imgbuild tree` in a small project whose wheels need each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError, NothingSelected
+from imgbuild.matrix.load import load
+from imgbuild.values import Arch
+from tests.support import dependent_project, inprocess_project, samples
+from tests.support.inprocess_project import TARGET, Command
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    dependent_project.make(folder)
+    return folder
+
+
+@pytest.fixture
+def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.mark.usefixtures("project")
+def test_why_lists_who_needs_a_package(imgbuild: Command) -> None:
+    done = imgbuild("why", "torch", TARGET, "--offline")
+    assert done.status == 0, done.stderr
+    assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
+        f"torch 2.6.0 in {TARGET} (x86_64)",
+        f"target {TARGET} ==2.6.0",
+        "trl 0.18.2 >=2.5",
+        "vllm 0.8.5.post1 ==2.6.0",
+        "as_of uploaded before 2025-06-20",
+        "together: >=2.5,==2.6.0",
+    ]
+    (found,) = json.loads(imgbuild("why", "Torch", TARGET, "--json").stdout)
+    assert [one["package"] for one in found["dependents"]] == ["trl", "vllm"]
+    assert [one["line"] for one in found["dependents"]] == [4, 4]
+
+
+@pytest.mark.usefixtures("project")
+def test_an_extra_that_another_package_asks_for(imgbuild: Command) -> None:
+    done = imgbuild("why", "tqdm", TARGET)
+    assert "trl[bar] 0.18.2" in done.stdout
+
+
+def test_learned_constraints_have_their_evidence(imgbuild: Command, project: Path) -> None:
+    entry = '{package: vllm, versions: "<1", needs: "torch<2.7", file: vllm/a.py, line: 7}'
+    path = project / "images" / "constraints.yaml"
+    path.write_text(f"version: 1\nconstraints:\n  - {entry}\n")
+    done = imgbuild("why", "torch", TARGET)
+    assert "learned: vllm<1 needs torch<2.7 (vllm/a.py:7)" in done.stdout
+    assert "<2.7" in done.stdout.partition("together:")[2]
+
+
+@pytest.mark.usefixtures("project")
+def test_a_tree_and_its_inverse(imgbuild: Command) -> None:
+    done = imgbuild("tree", TARGET, "vllm")
+    assert done.stdout.splitlines() == [
+        "vllm 0.8.5.post1",
+        "├── torch 2.6.0 [torch==2.6.0]",
+        "└── trl 0.18.2 [trl[bar]]",
+        "    ├── torch 2.6.0 [torch>=2.5]",
+        "    └── tqdm 4.67",
+    ]
+    done = imgbuild("tree", TARGET, "torch", "--invert", "--depth", "1", "--json")
+    found = json.loads(done.stdout)
+    assert set(found["packages"]) == {"torch", "trl", "vllm"}
+    whole = imgbuild("tree", TARGET).stdout.splitlines()
+    assert {"pip 25.0", "torch 2.6.0"} <= set(whole)
+
+
+@pytest.mark.usefixtures("project")
+def test_what_cannot_be_answered_is_refused(imgbuild: Command) -> None:
+    done = imgbuild("tree", TARGET, "--invert")
+    assert (done.status, "--invert needs PACKAGE" in done.stderr) == (InputError.exit_code, True)
+    done = imgbuild("why", "toch", TARGET)
+    assert (done.status, "did you mean torch?" in done.stderr) == (InputError.exit_code, True)
+    done = imgbuild("why", "torch", "nothing")
+    assert done.status == NothingSelected.exit_code
+
+
+def test_all_targets_in_short_fit_80_columns(imgbuild: Command, project: Path) -> None:
+    matrix = load(project / "matrix.yaml")
+    names = [TARGET, inprocess_project.UNLOCKED]
+    store = Store.open()
+    wheels = {}
+    for package in ("torch", "pip"):
+        path = samples.write_wheel(project, package, "2.11.0")
+        wheels[package] = samples.add(store, path, package, "2.11.0")
+    inprocess_project.seal_target(project, matrix, names[1], wheels, (Arch.X86_64, Arch.ARM64))
+    store.release()
+    lines = imgbuild("why", "torch").stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["target", "torch"], [names[0], "2.6.0"], [names[1], "2.11.0"]
+    ]  # fmt: skip
+    assert all(len(line) <= 80 for line in lines)
+    assert "==2.6.0 (target, vllm)" in lines[1]
+    done = imgbuild("why", "absent")
+    assert done.status == NothingSelected.exit_code

@@ -1,0 +1,108 @@
+"""Dependency graphs: what bounds a version, and the tree in both directions."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.errors import InputError
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.show import dependencies
+from imgbuild.show.dependencies import Dependency, DependencyTree, Graph
+from imgbuild.values import Arch
+
+VERSIONS = {"trl": "1.0", "torch": "2.6.0", "numpy": "1.26.4", "pandas": "2.2", "tqdm": "4.1"}
+NEEDS = (
+    ("pandas", "numpy", ">=1.20"),
+    ("torch", "numpy", ""),
+    ("trl", "numpy", "<2,>=1.25"),
+    ("trl", "torch", "==2.6.0"),
+    ("trl", "pandas", ""),
+    ("trl", "trl", ""),
+    ("pandas", "tqdm", "!=4.0"),
+)
+GRAPH = Graph(
+    target="small",
+    arch=Arch.X86_64,
+    roots={"trl": "==1.0", "torch": ""},
+    packages=VERSIONS,
+    dependencies=tuple(
+        Dependency(
+            package=package,
+            version=VERSIONS[package],
+            needs=needs,
+            requirement=f"{needs}{spec}",
+            spec=spec,
+        )
+        for package, needs, spec in NEEDS
+    ),
+)
+
+
+def learned(package: str, versions: str, needs: str) -> Constraint:
+    return Constraint(package=package, versions=versions, needs=needs, file="a.py", line=3)
+
+
+def test_the_tightest_bounds_and_who_asks_for_them() -> None:
+    found = dependencies.why(GRAPH, "numpy", "2025-01-01", ())
+    assert [one.package for one in found.dependents] == ["pandas", "torch", "trl"]
+    assert found.bounds == ">=1.25,<2"
+    assert dependencies.in_short(found) == "<2 (trl), >=1.25 (trl)"
+    assert found.target_spec is None
+    lines = dict(dependencies.why_lines(found))
+    assert lines["torch 2.6.0"] == "any version"
+    assert lines["as_of"] == "uploaded before 2025-01-01"
+
+
+def test_what_the_target_asks_is_a_bound() -> None:
+    found = dependencies.why(GRAPH, "trl", "2025-01-01", ())
+    assert (found.target_spec, found.dependents) == ("==1.0", ())
+    assert dependencies.in_short(found) == "==1.0 (target)"
+    assert dependencies.in_short(dependencies.why(GRAPH, "pandas", "", ())) == "any version"
+
+
+def test_learned_constraints_on_a_package_are_listed_with_evidence() -> None:
+    narrows = learned("torch", "<2.7", "numpy<1.30")
+    other_version = learned("torch", ">=2.7", "numpy<1.20")
+    absent = learned("vllm", "<2", "numpy<1.20")
+    rules_out = learned("numpy", ">=2", "pandas>=3")
+    found = dependencies.why(GRAPH, "numpy", "", (narrows, other_version, absent, rules_out))
+    assert found.learned == (narrows, rules_out)
+    assert found.bounds == ">=1.25,<1.30"
+    assert "a.py:3" in str(found.learned[0])
+
+
+def test_a_tree_has_each_package_with_its_dependencies_once() -> None:
+    assert list(DependencyTree(GRAPH).lines(["trl", "torch"])) == [
+        "trl 1.0",
+        "├── numpy 1.26.4 [numpy<2,>=1.25]",
+        "├── pandas 2.2",
+        "│   ├── numpy 1.26.4 [numpy>=1.20]",
+        "│   └── tqdm 4.1 [tqdm!=4.0]",
+        "└── torch 2.6.0 [torch==2.6.0]",
+        "    └── numpy 1.26.4",
+        "torch 2.6.0 (*)",
+    ]
+
+
+def test_a_tree_is_cut_at_its_depth() -> None:
+    drawn = DependencyTree(GRAPH, depth=1)
+    assert len(list(drawn.lines(["trl"]))) == 4
+    assert drawn.reached(["trl"]) == {"trl", "numpy", "pandas", "torch"}
+    assert list(DependencyTree(GRAPH, depth=0).lines(["trl"])) == ["trl 1.0"]
+
+
+def test_an_inverted_tree_shows_dependents() -> None:
+    drawn = DependencyTree(GRAPH, invert=True)
+    assert list(drawn.lines(["tqdm"])) == [
+        "tqdm 4.1",
+        "└── pandas 2.2 [tqdm!=4.0]",
+        "    └── trl 1.0 [pandas]",
+    ]
+    assert drawn.reached(["tqdm"]) == {"tqdm", "pandas", "trl"}
+
+
+def test_a_package_that_is_absent() -> None:
+    assert dependencies.known("Pandas", VERSIONS, "small") == "pandas"
+    with pytest.raises(InputError, match="small has no package nunpy") as caught:
+        dependencies.known("nunpy", VERSIONS, "small")
+    assert "did you mean numpy?" in (caught.value.hint or "")
