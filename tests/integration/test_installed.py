@@ -179,6 +179,7 @@ def test_a_project_that_extends_a_target_is_started_locked_and_built(user: User)
     place = first.removeprefix("# yaml-language-server: $schema=")
     assert json.loads((own.folder / place).read_bytes())["title"] == "imgbuild extension"
     own.run("lock", "ours")
+    own.run("audit", "ours")
     built = json.loads(own.run("build", "ours", "--json").stdout)
     assert built[0]["output"] == str(own.folder / "build/ours")
     assert "gadget==1.0" in (own.folder / "images/ours/requirements-x86_64.txt").read_text()
@@ -191,7 +192,8 @@ def test_a_project_is_started_without_any_word(user: User) -> None:
     own.run("lock", "--all")
     own.run("build", "--all")
     assert sorted(path.name for path in own.folder.iterdir()) == [
-        ".gitignore", "build", "images", "matrix.schema.json", "matrix.yaml", "published",
+        ".gitignore", "README.md", "build", "images", "matrix.schema.json", "matrix.yaml",
+        "published",
     ]  # fmt: skip
     found = layout.read(own.folder / "build/my-image")
     assert len(found.images[Arch.X86_64].layers) >= 2

@@ -34,6 +34,7 @@ REASONS = (
     "needs GitHub",
     "takes hours",
     "downloads gigabytes",
+    "asks the real package index",
     "read by the command line itself in tests/unit/cli/test_verbs.py",
 )
 MARK = re.compile(r"<!-- (?P<kind>run by|run|not run): (?P<said>[^\n]+?) -->\s*")

@@ -42,6 +42,8 @@ class SourceModules:
             return self._facts[name]
         if name.partition(".")[0] in sys.stdlib_module_names:
             return Opaque(name, "stdlib")
+        if any(module.startswith(f"{name}.") for module in self._files):
+            return Opaque(name, "namespace")
         left_out = self.partial and name.partition(".")[0] not in self._files
         return Opaque(name, "unknown") if left_out else None
 
@@ -53,13 +55,23 @@ class SourceModules:
 
     def owner(self, module: str) -> str | None:
         while module:
-            if module in self._files:
-                return self._files[module][0]
+            owners = {
+                owner
+                for name, (owner, _, _) in self._files.items()
+                if f"{name}.".startswith(f"{module}.")
+            }
+            if owners:
+                return owners.pop() if len(owners) == 1 else None
             module = module.rpartition(".")[0]
         return None
 
     def version(self, package: str) -> str | None:
         return self._versions.get(package)
+
+    def files(self, package: str) -> Mapping[str, int]:
+        return {
+            file: len(source) for owner, file, source in self._files.values() if owner == package
+        }
 
     def modules_of(self, package: str) -> Mapping[str, str]:
         return {

@@ -24,8 +24,8 @@ ExtendsOption = Annotated[
     str | None,
     option(
         "--extends",
-        "The published target to extend. Default: of the catalogue that comes with imgbuild, the"
-        " first one that passed the most tests on this machine's architecture.",
+        "The published target to extend. Default: the one of the catalogue that is recommended for"
+        " vLLM.",
         metavar="TARGET",
         panel=SELECT,
         often=True,
@@ -92,8 +92,8 @@ def init(
 ) -> None:
     """Start a project that extends a published target.
 
-    Writes matrix.yaml, its schema for editors, published/TARGET/ and .gitignore into this folder,
-    and replaces nothing. docs/extend.md explains each step.
+    Writes matrix.yaml, its schema for editors, published/TARGET/, .gitignore and README.md into
+    this folder, and replaces nothing. docs/extend.md explains each step.
 
     Examples:
 
@@ -127,7 +127,7 @@ def init(
     console.info(f"{name} extends {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
     paths = [path, below.folder / "lock.json", below.folder / "digests.json"]
-    paths += init.write_beside(path.parent)
+    paths += init.write_beside(path.parent, name, extends)
     answer({"wrote": paths}, [str(each) for each in paths])
 
 
@@ -139,8 +139,9 @@ def _of_catalogue(extends: str | None) -> str:
 
     catalogue = project.catalogue()
     if extends is None:
-        names = load(catalogue.matrix).targets
-        return init.recommended(catalogue, list(names), Arch.parse(platform.machine()))
+        targets = load(catalogue.matrix).targets
+        stacks = {name: target.recommended for name, target in targets.items()}
+        return init.recommended(catalogue, stacks, Arch.parse(platform.machine()))
     init.require_target(catalogue, extends)
     return extends
 

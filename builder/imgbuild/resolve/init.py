@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -40,7 +40,21 @@ BARE = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./+@:-]| (?![ #]))*(?<![: ])")
 
 INSTALLED = "catalogue"  # the `from` of targets that come from the catalogue of this imgbuild
 SCHEMA = "matrix.schema.json"
+DEFAULT_STACK = "vllm"  # as in `recommended:` of a matrix
+README = "README.md"
 IGNORED = "/build/\n"
+
+ABOUT = """\
+# {name}
+
+A container image on top of the published image {extends}, made with imgbuild. matrix.yaml says what
+is added; images/{name}/lock.json has every file by its sha256. Commit all files but build/.
+
+    imgbuild lock {name}     # after each change of matrix.yaml
+    imgbuild build {name}    # in build/{name}
+    imgbuild run {name} -- python -c 'import torch; print(torch.__version__)'
+    imgbuild push {name} registry.example.org/team
+"""
 
 HEAD = """\
 # yaml-language-server: $schema=./matrix.schema.json
@@ -100,22 +114,25 @@ def require_target(project: Project, target: str) -> None:
         raise NothingSelected(message, hint=f"{ask}the locked targets are: {', '.join(known)}")
 
 
-def recommended(project: Project, names: Sequence[str], arch: Arch) -> str:
-    """Of the targets `names` the one that passed most tiers of smoke tests on `arch`.
+def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
+    """The target to extend where a user names none.
 
-    The first of several. NothingSelected if none is locked for `arch`.
+    `stacks` has each target and the stack that it is recommended for, or "". The one for vLLM
+    comes first, then others that are recommended, then those that passed more tiers of smoke tests
+    on `arch`; the first of several. NothingSelected if none is locked for `arch`.
     """
     known = project.sealed()
-    passed = {}
-    for name in (name for name in names if name in known):
+    rank = {}
+    for name, stack in ((name, stack) for name, stack in stacks.items() if name in known):
         sealed = seals.read_seal(project.images, locks.read_lock(project.images, name))
         if arch in sealed.arch:
             runs = recording.counting(project, sealed)[arch]
-            passed[name] = len({run.tier for run in runs if run.good})
-    if not passed:
+            tiers = {run.tier for run in runs if run.good}
+            rank[name] = (stack == DEFAULT_STACK, stack != "", len(tiers))
+    if not rank:
         message = f"no target of {project.matrix} is locked for {arch}"
         raise NothingSelected(message, hint="name a target: imgbuild init --extends TARGET")
-    return max(passed, key=lambda name: passed[name])
+    return max(rank, key=lambda name: rank[name])
 
 
 def copied(place: str, target: str, folder: Path, http: Http) -> PublishedTarget:
@@ -255,9 +272,13 @@ def write(path: Path, matrix: str) -> None:
         raise
 
 
-def write_beside(folder: Path) -> list[Path]:
-    """Write the schema for editors and a .gitignore into `folder`, where they are absent."""
-    contents = {folder / SCHEMA: published_extension(), folder / ".gitignore": IGNORED.encode()}
+def write_beside(folder: Path, name: str, extends: str) -> list[Path]:
+    """Write the schema for editors, a .gitignore and a README where they are absent."""
+    contents = {
+        folder / SCHEMA: published_extension(),
+        folder / ".gitignore": IGNORED.encode(),
+        folder / README: ABOUT.format(name=name, extends=extends).encode(),
+    }
     missing = [path for path in contents if not path.exists()]
     for path in missing:
         codec.write_bytes(path, contents[path])

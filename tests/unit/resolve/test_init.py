@@ -264,23 +264,27 @@ def test_a_target_of_the_catalogue_needs_no_place(tmp_path: Path) -> None:
 
 def test_the_target_that_is_tested_best_is_recommended(tmp_path: Path) -> None:
     sample = inprocess_project.make(tmp_path)
-    names, arch = [UNLOCKED, TARGET], Arch.X86_64
+    names, arch = {UNLOCKED: "", TARGET: ""}, Arch.X86_64
     inprocess_project.seal_target(tmp_path, load(sample.matrix), UNLOCKED, sample.wheels, [arch])
     own = project.find(tmp_path)
     assert init.recommended(own, names, arch) == UNLOCKED  # none is tested: the first one
     found = reports.image_runs(smoke_records.left(sample), own)
     recording.record(own, found, Store.open())
     assert init.recommended(own, names, arch) == TARGET
+    assert init.recommended(own, {UNLOCKED: "verl", TARGET: ""}, arch) == UNLOCKED
+    assert init.recommended(own, {UNLOCKED: "verl", TARGET: "vllm"}, arch) == TARGET
     with pytest.raises(NothingSelected, match="is locked for arm64"):
         init.recommended(own, names, Arch.ARM64)
 
 
-def test_the_schema_and_a_gitignore_are_written_once(tmp_path: Path) -> None:
+def test_what_goes_beside_a_matrix_is_written_once(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("/data/\n")
-    assert init.write_beside(tmp_path) == [tmp_path / "matrix.schema.json"]
+    wrote = [tmp_path / "matrix.schema.json", tmp_path / "README.md"]
+    assert init.write_beside(tmp_path, "ours", "small") == wrote
     assert (tmp_path / "matrix.schema.json").read_bytes() == schema.published_extension()
     assert (tmp_path / ".gitignore").read_text() == "/data/\n"
-    assert init.write_beside(tmp_path) == []
+    assert "imgbuild lock ours " in (tmp_path / "README.md").read_text()
+    assert init.write_beside(tmp_path, "ours", "small") == []
 
 
 # -- published layers

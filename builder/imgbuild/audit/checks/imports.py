@@ -11,7 +11,7 @@ from imgbuild.audit.main_path.guards import IMPORT, MISSING, Course, judge
 from imgbuild.audit.names import search
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Import, ModuleFacts
+from imgbuild.audit.source.facts import Import, ModuleFacts, Opaque
 from imgbuild.report import Finding, Relation
 
 CHECK = "imports"
@@ -99,7 +99,7 @@ def _problem(
     root = line.module.partition(".")[0]
     if package_set.exists(line.module) is False:
         other = package_set.owner(line.module) or ""
-        if not other:
+        if not other or _in_namespace(package_set, line.module):
             if root == "__main__" or _is_vendored(package_set, facts, root):
                 return None
             missing = line.module if package_set.exists(root) else root
@@ -122,8 +122,27 @@ def _problem(
     return Relation.NAME, other, f"{line.module}:{line.name}", text
 
 
+def _in_namespace(package_set: ImportablePackages, module: str) -> bool:
+    """Whether `module` would be part of a namespace that any package can add to: google.cloud.x.
+
+    Then the package that has other parts of the namespace does not lack it.
+    """
+    parent = module.rpartition(".")[0]
+    while parent and package_set.exists(parent) is False:
+        parent = parent.rpartition(".")[0]
+    found = [package_set.module(name) for name in (parent, module.partition(".")[0]) if parent]
+    return bool(found) and all(isinstance(one, Opaque) and one.why == "namespace" for one in found)
+
+
 def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str) -> bool:
-    """Whether the importing package has `root` in a folder that it adds to sys.path."""
+    """Whether the importing package has `root` in a folder that it adds to sys.path.
+
+    Such a folder need not be one that Python can import: wandb/vendor/gql-0.2.0/wandb_gql.
+    """
     package = package_set.owner(facts.module)
-    modules = package_set.modules_of(package) if package is not None else ()
-    return any(f".{root}." in f"{module}." for module in modules)
+    if package is None:
+        return False
+    modules, files = package_set.modules_of(package), package_set.files(package)
+    return any(f".{root}." in f"{module}." for module in modules) or any(
+        f"/{root}/" in file for file in files
+    )

@@ -30,6 +30,7 @@ class View:
         self.exists = package_set.exists
         self.owner = package_set.owner
         self.version = package_set.version
+        self.files = package_set.files
 
     def shows(self, package_set: ImportablePackages) -> bool:
         """Whether it is a view of `package_set`."""

@@ -42,6 +42,9 @@ class InstalledPackages(ModuleSource, Protocol):
     def version(self, package: str) -> str | None:
         """The version of `package`; None if it is not in the package set."""
 
+    def files(self, package: str) -> Mapping[str, int]:
+        """Path in the wheel of a package → size."""
+
 
 class ImportablePackages(InstalledPackages, Protocol):
     """Package sets for guards, the main path and the checks of imports and calls."""
@@ -82,6 +85,3 @@ class LinkedPackages(InstalledPackages, Protocol):
 
     def elves(self) -> Iterable[tuple[str, ElfFacts]]:
         """Every shared object, with its package."""
-
-    def files(self, package: str) -> Mapping[str, int]:
-        """Path in the wheel of a package → size."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 
 BUILTINS = frozenset(dir(builtins))
 
@@ -39,6 +40,7 @@ _NO_TYPES = BUILTINS | frozenset(
     ]
 )
 _LONGEST = 160
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def dotted(node: ast.AST) -> str:
@@ -56,8 +58,8 @@ def dotted(node: ast.AST) -> str:
 
 
 def string(node: ast.AST | None) -> str | None:
-    """The value of a string literal."""
-    if type(node) is ast.Constant and type(node.value) is str:
+    """The value of a string literal; None for one with surrogates, which UTF-8 cannot encode."""
+    if type(node) is ast.Constant and type(node.value) is str and not SURROGATE.search(node.value):
         return node.value
     return None
 

@@ -104,3 +104,25 @@ def test_a_partial_package_set_does_not_miss_what_it_leaves_out():
     package_set = SourceModules({"user 1.0": files, "lib 2.0": LIB}, partial=True)
     found = imports.check(package_set, main_path(package_set, rules("user")))
     assert [one.evidence and one.evidence.subject for one in found] == ["lib:walk"]
+
+
+def test_a_package_in_a_folder_that_python_cannot_import_is_vendored():
+    files = {
+        "user/__init__.py": "import gql_parser\nimport other\n",
+        "user/vendor/gql-0.2.0/gql_parser/__init__.py": "",
+    }
+    package_set = SourceModules({"user 1.0": files})
+    found = imports.check(package_set, main_path(package_set, rules("user"), ("user",)))
+    assert [one.evidence.subject for one in found if one.evidence] == ["other"]
+
+
+def test_a_part_of_a_namespace_is_missing_and_not_another_package_s():
+    files = {"user/__init__.py": "import space.cloud.registry\nimport space.cloud.part.gone\n"}
+    parts = {"space/cloud/part/__init__.py": ""}
+    package_set = SourceModules({"user 1.0": files, "lib 2.0": parts})
+    found = imports.check(package_set, main_path(package_set, rules("user"), ("user",)))
+    evidence = [one.evidence for one in found if one.evidence]
+    assert [(one.relation, one.other) for one in evidence] == [
+        (Relation.PACKAGE, ""),
+        (Relation.MODULE, "lib"),
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
+import msgspec
 import pytest
 
 from imgbuild.audit.source.facts import Guard, ModuleFacts
@@ -178,3 +179,16 @@ def test_names_of_a_star_import_may_be_anything_but_builtins():
     source = "from vllm import *\ndef f():\n    LLM()\n    print()\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
     assert [one.callee for one in facts.calls] == ["LLM"]
+
+
+def test_string_arguments_that_utf8_cannot_encode_are_not_kept():
+    source = rb"""
+import re, vllm
+vllm.one(re.compile("[\ud800-\udfff]"))
+vllm.two("\ud800", "a")
+"""
+    facts = read_module(source, "m", "m.py", package=False)
+    assert {one.callee: one.literals for one in facts.calls} == {
+        "vllm.one": (), "vllm.two": (), "re.compile": (),
+    }  # fmt: skip
+    msgspec.msgpack.encode(facts)
