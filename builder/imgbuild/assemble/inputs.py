@@ -14,6 +14,7 @@ from imgbuild.assemble.mirror import Mirror
 from imgbuild.assemble.sources import LockSources, host_debs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
+from imgbuild.cache.transfer import Transfer
 from imgbuild.errors import FetchFailed
 from imgbuild.lock import extension
 from imgbuild.lock.lock import Lock
@@ -41,6 +42,11 @@ class Inputs:
         self.matrix = matrix
         self.context = context
         self.mirror = None if context.http.offline else mirror
+
+    def counting(self, transfer: Transfer) -> Inputs:
+        """These inputs, whose downloads count as part of `transfer`."""
+        context = msgspec.structs.replace(self.context, transfer=transfer)
+        return Inputs(self.matrix, context, mirror=self.mirror)
 
     @property
     def store(self) -> Store:

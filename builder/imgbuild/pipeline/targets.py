@@ -4,13 +4,14 @@
             only) → audit of whole files → seal → render
     build:  lock and seal → plan → fetch → assemble → OCI layout
 
-`sealing` and `building` hold the steps of one target; here they are put in order for several.
+`lock_target` and `assemble.layout` hold the steps of one target; here they are put in order for
+several.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,12 +24,13 @@ from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError, InputError, NoSolution
 from imgbuild.lock import published
+from imgbuild.lock.lock import Lock
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected, left_out, select
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
-from imgbuild.pipeline import lock_target
+from imgbuild.pipeline import downloads, lock_target
 from imgbuild.pipeline.opened import open_project
 from imgbuild.plan import current
 from imgbuild.plan.seal import Seal
@@ -109,33 +111,53 @@ def lock_all(
     """
     session.project.require_writable("imgbuild lock")
     inputs = session.inputs(locking=True)
-    sealed: list[Seal] = []
+    project, matrix, count = session.project, session.matrix, len(selected)
+    done: dict[str, Seal] = {}
     failed: dict[str, ImgbuildError] = {}
+    settled: dict[str, Lock] = {}
     for number, item in enumerate(selected, start=1):
         if not again and (current := _current(session, item.name)) is not None:
-            console.info(f"{item.name}: locked and current ({number} of {len(selected)})")
-            sealed.append(current)
+            console.info(f"{item.name}: locked and current ({number} of {count})")
+            done[item.name] = current
             continue
-        try:
-            sealed.append(_lock(session, item.name, inputs, drop=drop))
-        except ImgbuildError as error:
-            if len(selected) == 1:
-                raise
-            console.error(f"{item.name}: {error.message}", hint=error.hint)
-            failed[item.name] = error
-        else:
-            console.info(f"{item.name}: locked ({number} of {len(selected)})")
-    write.keep_new(session.project, session.matrix, [one.target for one in sealed], console)
+        with _attempt(session, item.name, inputs, failed, single=count == 1):
+            settled[item.name] = lock_target.settle_target(project, matrix, item.name, inputs)
+    total = downloads.transfer(project, settled.values(), inputs)
+    if settled:
+        total.announce()
+    inputs = inputs.counting(total)
+    for name, lock in settled.items():
+        with _attempt(session, name, inputs, failed, single=count == 1):
+            done[name] = lock_target.lock_target(
+                project, matrix, lock, inputs, processes=session.options.jobs, drop=drop
+            )[1]
+            console.info(f"{name}: locked ({len(done) + len(failed)} of {count})")
+    total.close()
+    sealed = [done[item.name] for item in selected if item.name in done]
+    write.keep_new(project, matrix, [one.target for one in sealed], console)
     prune.trim(inputs.store)
     return LockResult(sealed=tuple(sealed), failed=failed)
 
 
-def _lock(session: Session, name: str, inputs: Inputs, *, drop: bool) -> Seal:
-    jobs = session.options.jobs
+@contextlib.contextmanager
+def _attempt(
+    session: Session, name: str, inputs: Inputs, failed: dict[str, ImgbuildError], *, single: bool
+) -> Iterator[None]:
+    """Report an error of target `name` and keep it in `failed`; raise that of a `single` one."""
     try:
-        return lock_target.lock_target(
-            session.project, session.matrix, name, inputs, processes=jobs, drop=drop
-        )[1]
+        with _explaining(session, name, inputs):
+            yield
+    except ImgbuildError as error:
+        if single:
+            raise
+        console.error(f"{name}: {error.message}", hint=error.hint)
+        failed[name] = error
+
+
+@contextlib.contextmanager
+def _explaining(session: Session, name: str, inputs: Inputs) -> Iterator[None]:
+    try:
+        yield
     except NoSolution as error:
         with console.step(f"looking for the cause, and for suggestions near {name}"):
             raise _explained(error, session, name, inputs) from error
