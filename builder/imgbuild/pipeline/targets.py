@@ -35,9 +35,10 @@ from imgbuild.pipeline.opened import open_project
 from imgbuild.plan import current
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
-from imgbuild.render import contexts, write
+from imgbuild.render import bake, contexts, write
 from imgbuild.show import diff, revisions, status
 from imgbuild.solve.problem import SolveProblem
+from imgbuild.system import files
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -110,6 +111,9 @@ def lock_all(
     A single target's error is raised as it is. InputError if the project is read-only.
     """
     session.project.require_writable("imgbuild lock")
+    images = session.project.images
+    places = [images, *(images / item.name for item in selected), session.project.root / bake.FILE]
+    files.require_writable(places, hint="work on a copy of the project that may be written to")
     inputs = session.inputs(locking=True)
     project, matrix, count = session.project, session.matrix, len(selected)
     done: dict[str, Seal] = {}
@@ -215,6 +219,9 @@ def build_all(
 ) -> list[BuiltImage]:
     """Build each target from its lock; LockStale if one is out of date."""
     refuse_one_file(selected, output, form)
+    files.require_writable(
+        [session.project.work / "build"] if output is None else [output], hint=files.OUTPUT_HINT
+    )
     inputs = session.inputs()
     made = []
     for item in selected:
