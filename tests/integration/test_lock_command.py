@@ -284,6 +284,7 @@ def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base
     before, _, after = done.stderr.partition("6 of 7 files to download")
     assert "auditing: done" in before
     assert "sealing" not in before
+    assert after.count("no Dockerfile is written: a Dockerfile installs with uv, which the") == 2
     assert after.count("sealing small …") == after.count("sealing other …") == 1
     # Another machine, with the same digests of layers in its checkout: all files are read again.
     shutil.rmtree(tmp_path / "cache")
