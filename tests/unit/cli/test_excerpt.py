@@ -55,10 +55,10 @@ def test_no_excerpt_without_a_source() -> None:
 def test_an_error_of_the_matrix_shows_its_line_on_stderr(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     sample = make(tmp_path)
-    sample.edit("    summary: an old image\n", "    sumary: an old image\n")
+    sample.edit("    summary: an old image\n", "    summaryy: an old image\n")
     done = Command(monkeypatch, capsys)("show", TARGET)
     assert (done.status, done.stdout) == (2, "")
     lines = done.stderr.splitlines()
     assert lines[0].endswith("matrix.yaml has 1 problem")
-    assert lines[3].endswith(" |     sumary: an old image")
-    assert lines[4].endswith(" |     ^^^^^^")
+    assert lines[3].endswith(" |     summaryy: an old image")
+    assert lines[4].endswith(" |     ^^^^^^^^")
