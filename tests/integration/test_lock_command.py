@@ -24,6 +24,7 @@ from tests.support.servers import Site, serve
 HELD = "packages/thewheel-2.0-py3-none-any.whl"
 OTHER = "packages/another-0.1-py3-none-any.whl"
 SECONDS = 300  # until a process that hangs is given up; another may keep the machine busy
+HELPERS = ("helper-0.5-py3-none-any.whl", "another-0.1-py3-none-any.whl", HELD.partition("/")[2])
 OWN = ("lock.json", "digests.json", "requirements-x86_64.txt")
 
 
@@ -267,13 +268,14 @@ def downloads(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if "download" in line or "fetching" in line]
 
 
-def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base, tmp_path):
+@pytest.mark.parametrize("keep", ["--keep", "--drop"])
+def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base, tmp_path, keep):
     found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     found.write(base)
     text = (found.folder / "matrix.yaml").read_text()
     row = text.partition("  small:\n")[2].replace('thewheel: "1.0"', 'thewheel: "2.0"')
     (found.folder / "matrix.yaml").write_text(f"{text}  other:\n{row}")
-    done = found.run("lock", "--all", "--keep")
+    done = found.run("lock", "--all", keep)
     # The solver reads accounts and Python of the base, which is one of the seven files; the others
     # are torch, cublas, helper, another and two versions of thewheel.
     assert [line.partition(", 0.00 GB")[0] for line in downloads(done)] == [
@@ -281,6 +283,10 @@ def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base
         "6 of 7 files to download",
         "downloaded 6 of 6 files",
     ]
+    wheels = [whole(site, f"packages/{name}") for name in HELPERS]
+    assert wheels == [1, 1, 1]  # also where both targets read it for a layer of their own
+    left = list((tmp_path / "cache/files").rglob("?" * 64))
+    assert len(left) == (6 if keep == "--keep" else 0)
     before, _, after = done.stderr.partition("6 of 7 files to download")
     assert "auditing: done" in before
     assert "sealing" not in before

@@ -30,7 +30,8 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected, left_out, select
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
-from imgbuild.pipeline import downloads, lock_target
+from imgbuild.pipeline import lock_target
+from imgbuild.pipeline.downloads import downloads
 from imgbuild.pipeline.opened import open_project
 from imgbuild.plan import current
 from imgbuild.plan.seal import Seal
@@ -126,17 +127,19 @@ def lock_all(
             continue
         with _attempt(session, item.name, inputs, failed, single=count == 1):
             settled[item.name] = lock_target.settle_target(project, matrix, item.name, inputs)
-    total = downloads.transfer(project, settled.values(), inputs)
+    total = downloads(project, list(settled.values()), inputs)
     if settled:
-        total.announce()
-    inputs = inputs.counting(total)
+        total.transfer.announce()
     for name, lock in settled.items():
+        inputs = inputs.counting(total.transfer, spared=total.later[name])
         with _attempt(session, name, inputs, failed, single=count == 1):
             done[name] = lock_target.lock_target(
                 project, matrix, lock, inputs, processes=session.options.jobs, drop=drop
             )[1]
             console.info(f"{name}: locked ({len(done) + len(failed)} of {count})")
-    total.close()
+        if drop:
+            inputs.drop(total.missing)
+    total.transfer.close()
     sealed = [done[item.name] for item in selected if item.name in done]
     write.keep_new(project, matrix, [one.target for one in sealed], console)
     prune.trim(inputs.store)
