@@ -85,6 +85,10 @@ Every command has `--json` (the result as data on stdout, nothing else there), `
 and errors alone), `--verbose` and `--help`; they are left out below. Exit statuses are those of
 the [errors](errors.md); `imgbuild run` ends with the command's own.
 
+`--output` says where the result goes, and is checked before the work begins. Without it, images and
+wheels go to a folder that the command names (`build/TARGET`, `wheels`), and texts to stdout. One
+text belongs beside its lock: `render` writes Dockerfiles to `images/TARGET`.
+
 The examples are not run: most need an image, a registry or hours. `tests/unit/cli/test_verbs.py`
 parses each of them.
 """
@@ -264,7 +268,8 @@ def errors_page() -> str:
 
 ERRORS = """\
 An error is printed on stderr: `error:` with file, place and value, a line `because` for each
-reason, and `hint:` with the remedy. With `--json` the same is on stdout, as
+reason, and `hint:` with the remedy. Below a problem in a YAML file is its line, with carets under
+the place. With `--json` the same is on stdout, as
 `{"error", "message", "hint", "exit_code", …}`.
 """
 SEVERAL = """\

@@ -7,6 +7,7 @@ lock shows one line for each changed item. The last byte is a newline.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -108,6 +109,7 @@ def write_bytes(path: Path, data: bytes) -> bool:
     """Write `data` to `path` by an atomic rename; False if the file has this content already.
 
     Several processes may write at once: each uses its own temporary file, and the last one wins.
+    An OSError names `path`, never the temporary file.
     """
     if path.exists() and path.read_bytes() == data:
         return False
@@ -119,6 +121,9 @@ def write_bytes(path: Path, data: bytes) -> bool:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
     return True

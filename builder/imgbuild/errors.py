@@ -14,7 +14,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """One error in an input file: where it is, the value found there, and what was expected.
 
     `line` and `column` count from 1; `path` is a key such as "targets.cu124.python". `nearest` is
-    the valid value that is most similar to `value`.
+    the valid value that is most similar to `value`; `source` is the text of the line.
     """
 
     file: str
@@ -25,6 +25,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     value: str | None = None
     expected: str | None = None
     nearest: str | None = None
+    source: str | None = None
 
     def __str__(self) -> str:
         place = ":".join(

@@ -24,6 +24,7 @@ from tests.support.servers import Site, serve
 HELD = "packages/thewheel-2.0-py3-none-any.whl"
 OTHER = "packages/another-0.1-py3-none-any.whl"
 SECONDS = 300  # until a process that hangs is given up; another may keep the machine busy
+HELPERS = ("helper-0.5-py3-none-any.whl", "another-0.1-py3-none-any.whl", HELD.partition("/")[2])
 OWN = ("lock.json", "digests.json", "requirements-x86_64.txt")
 
 
@@ -255,3 +256,42 @@ def test_a_lock_that_is_stopped_leaves_the_old_one_and_goes_on(
     fresh.write(base, thewheel="2.0")
     fresh.run("lock", TARGET)
     assert fresh.files() == project.files()
+
+
+def downloads(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if "download" in line or "fetching" in line]
+
+
+@pytest.mark.parametrize("keep", ["--keep", "--drop"])
+def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base, tmp_path, keep):
+    found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
+    found.write(base)
+    text = (found.folder / "matrix.yaml").read_text()
+    row = text.partition("  small:\n")[2].replace('thewheel: "1.0"', 'thewheel: "2.0"')
+    (found.folder / "matrix.yaml").write_text(f"{text}  other:\n{row}")
+    done = found.run("lock", "--all", keep)
+    # The solver reads accounts and Python of the base, which is one of the seven files; the others
+    # are torch, cublas, helper, another and two versions of thewheel.
+    assert [line.partition(", 0.00 GB")[0] for line in downloads(done)] == [
+        "layers of base: 1 files",
+        "6 of 7 files to download",
+        "downloaded 6 of 6 files",
+    ]
+    wheels = [whole(site, f"packages/{name}") for name in HELPERS]
+    assert wheels == [1, 1, 1]  # also where both targets read it for a layer of their own
+    left = list((tmp_path / "cache/files").rglob("?" * 64))
+    assert len(left) == (6 if keep == "--keep" else 0)
+    before, _, after = done.stderr.partition("6 of 7 files to download")
+    assert "auditing: done" in before
+    assert "sealing" not in before
+    assert after.count("no Dockerfile is written: a Dockerfile installs with uv, which the") == 2
+    assert after.count("sealing small …") == after.count("sealing other …") == 1
+    # Another machine, with the same digests of layers in its checkout: all files are read again.
+    shutil.rmtree(tmp_path / "cache")
+    found.write(base, thewheel="2.0")
+    assert [line.partition(", 0.00 GB")[0] for line in downloads(found.run("lock", TARGET))] == [
+        "layers of base: 1 files",
+        "5 of 6 files to download",
+        "downloaded 5 of 5 files",
+    ]
+    assert downloads(found.run("lock", TARGET)) == ["0 of 6 files to download"]

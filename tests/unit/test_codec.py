@@ -87,3 +87,10 @@ def test_writing_the_same_again_touches_nothing(tmp_path):
     assert codec.write(path, Thing("b"))
     assert codec.read(path, Thing) == Thing("b")
     assert [item.name for item in path.parent.iterdir()] == ["thing.json"]
+
+
+def test_a_file_that_cannot_be_written_is_named_without_its_temporary_name(tmp_path):
+    place = tmp_path / ("a" * 250)  # the name of the temporary file is longer than a name can be
+    with pytest.raises(OSError, match="File name too long") as caught:
+        codec.write(place, {})
+    assert caught.value.filename == str(place)

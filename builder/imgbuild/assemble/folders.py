@@ -56,10 +56,8 @@ def known(lock: Lock, inputs: Inputs) -> Lock:
 
 def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[str, AddedFolder]:
     layers = base_of(plan(lock, arch)).layers
-    placed = sorted((*extends.files, *extends.links))
-    above = sorted({folder for path in placed for folder in _above(path)})
-    own = {path.strip("/") for path in placed}
-    key = codec.compact([[layer.id for layer in layers], above, sorted(own)]).decode()
+    above, own = _paths(extends)
+    key = _key(layers, above, own)
     kept = inputs.store.fact(FACT, key)
     if kept is None:
         inputs.fetch(lock, layers)
@@ -70,6 +68,27 @@ def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[s
     for seen in found:
         _refuse(lock.target, extends, seen)
     return {f"/{seen.path}": seen.folder for seen in found if seen.folder != PLAIN}
+
+
+def unread(lock: Lock, store: Store) -> list[Layer]:
+    """The layers of the base that `known` has to read."""
+    extends = lock.extends
+    if extends is None or not (extends.files or extends.links):
+        return []
+    bases = [base_of(plan(lock, arch)).layers for arch in extends.arch]
+    due = [layers for layers in bases if store.fact(FACT, _key(layers, *_paths(extends))) is None]
+    return [layer for layers in due for layer in layers]
+
+
+def _paths(extends: Extends) -> tuple[list[str], set[str]]:
+    """The folders above the paths that are added, and these paths themselves."""
+    placed = sorted((*extends.files, *extends.links))
+    above = sorted({folder for path in placed for folder in _above(path)})
+    return above, {path.strip("/") for path in placed}
+
+
+def _key(layers: Sequence[Layer], above: Sequence[str], placed: set[str]) -> str:
+    return codec.compact([[layer.id for layer in layers], above, sorted(placed)]).decode()
 
 
 def _met(every: Iterable[BasePath], above: Sequence[str], placed: set[str]) -> tuple[BasePath, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -14,6 +14,7 @@ from imgbuild.assemble.mirror import Mirror
 from imgbuild.assemble.sources import LockSources, host_debs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
+from imgbuild.cache.transfer import Transfer
 from imgbuild.errors import FetchFailed
 from imgbuild.lock import extension
 from imgbuild.lock.lock import Lock
@@ -37,10 +38,23 @@ class Inputs:
     HTTP client is offline.
     """
 
-    def __init__(self, matrix: Matrix, context: Context, *, mirror: Mirror | None = None) -> None:
+    def __init__(
+        self,
+        matrix: Matrix,
+        context: Context,
+        *,
+        mirror: Mirror | None = None,
+        spared: Collection[Sha256] = (),
+    ) -> None:
         self.matrix = matrix
         self.context = context
         self.mirror = None if context.http.offline else mirror
+        self._spared = spared
+
+    def counting(self, transfer: Transfer, *, spared: Collection[Sha256]) -> Inputs:
+        """These inputs, whose downloads count as part of `transfer`; `spared` are not dropped."""
+        context = msgspec.structs.replace(self.context, transfer=transfer)
+        return Inputs(self.matrix, context, mirror=self.mirror, spared=spared)
 
     @property
     def store(self) -> Store:
@@ -132,9 +146,10 @@ class Inputs:
         raise FetchFailed(message, hint=f"fill it where the indexes answer: {place}")
 
     def drop(self, hashes: Iterable[Sha256]) -> None:
-        """Take files out of the cache again."""
+        """Take files out of the cache again, except those that are spared."""
         for key in hashes:
-            self.store.drop_file(key)
+            if key not in self._spared:
+                self.store.drop_file(key)
 
     def file_tables(
         self, lock: Lock, layers: Sequence[Layer]

@@ -203,6 +203,8 @@ class Mirror:
                 found = [item.digest if _has(item, store) else None for item in largest_first]
         brought = {digest for digest in found if digest is not None}
         size = sum(item.size for item in wanted if item.digest in brought)
+        if context.transfer is not None:
+            context.transfer.arrived({item.sha256 for item in wanted if item.digest in brought})
         reporter.info(
             f"{title}: {len(brought)} of {count(len(wanted), 'file')}, {size_text(size)},"
             f" from the mirror {self.repository}"

@@ -7,16 +7,21 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.cache.store import Store
+from imgbuild.cache.transfer import Transfer
 from imgbuild.http.client import Http
 from imgbuild.system.reporter import SILENT, Reporter
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The cache, the HTTP client and the reporter of one run."""
+    """The cache, the HTTP client and the reporter of one run.
+
+    `transfer` counts the downloads of several steps as one; without it each step reports its own.
+    """
 
     store: Store
     http: Http
     reporter: Reporter = SILENT
+    transfer: Transfer | None = None
 
     @classmethod
     def open(

@@ -7,10 +7,11 @@ the error names the server.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -59,14 +60,24 @@ def fetch_all(wants: Sequence[Want], context: Context, *, title: str) -> dict[st
         else:
             missing.setdefault(want.locked.sha256, want)
     if missing:
-        size = sum(want.locked.size for want in missing.values())
-        context.reporter.info(
-            f"{title}: {count(len(missing), 'file')}, {size_text(size)} to download"
-        )
-        check_space(missing, size, context.store)
-        with context.reporter.progress(title, size) as bar:
+        sizes = {key: want.locked.size for key, want in missing.items()}
+        check_space(missing, sum(sizes.values()), context.store)
+        with _bar(sizes, context, title) as bar:
             have.update(_Pool(list(missing.values()), context, bar).run())
     return have
+
+
+@contextlib.contextmanager
+def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[ProgressBar]:
+    """The bar of these files alone, or of all downloads of the run."""
+    if context.transfer is not None:
+        with context.transfer.bar(sizes) as bar:
+            yield bar
+        return
+    size = sum(sizes.values())
+    context.reporter.info(f"{title}: {count(len(sizes), 'file')}, {size_text(size)} to download")
+    with context.reporter.progress(title, size) as bar:
+        yield bar
 
 
 def _present(locked: LockedFile, context: Context) -> Path | None:

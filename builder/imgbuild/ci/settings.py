@@ -120,8 +120,8 @@ def without_gpu(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
 def _given(data: bytes, file: str) -> CiFile:
     document = parse(data, file)
     if document.root is None:
-        raise refusal(file, document.problems)
+        raise refusal(file, document.problems, document.text)
     walked = walk(document.root, inspect.type_info(CiFile), file)
     if document.problems or walked.problems:
-        raise refusal(file, (*document.problems, *walked.problems))
+        raise refusal(file, (*document.problems, *walked.problems), document.text)
     return msgspec.convert(walked.value, CiFile)

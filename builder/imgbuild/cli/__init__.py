@@ -42,7 +42,11 @@ def report(error: ImgbuildError) -> int:
     problems = error.problems if isinstance(error, InputError) else ()
     reasons = error.reasons if isinstance(error, NoSolution) else ()
     nearest = error.nearest if isinstance(error, NoSolution) else ()
-    details = [str(problem) for problem in problems] or [f"because {reason}" for reason in reasons]
+    details = [f"because {reason}" for reason in reasons]
+    if problems:
+        from imgbuild.cli._excerpt import excerpt
+
+        details = [line for each in problems for line in (str(each), *excerpt(each))]
     details += [f"suggestion: {each}" for each in nearest]
     console.error("\n  ".join((error.message, *details)), hint=error.hint)
     if console.json:

@@ -28,6 +28,7 @@ from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import REGISTRY, Group, option
 from imgbuild.errors import InputError
+from imgbuild.system import files
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -130,10 +131,12 @@ def way(asked: WayOptions, *, no_push: bool, gpu: bool = True) -> RunContext:
     if asked.sign_key is not None and asked.keyless:
         message = "--sign-key and --keyless cannot be combined"
         raise InputError(message, hint="leave one of them out")
+    results = folder(session.project, asked.results)
+    files.require_writable([results], hint="choose another folder with --results")
     return RunContext(
         project=session.project,
         settings=_settings(session, asked.gate or [], gpu=gpu),
-        results=folder(session.project, asked.results),
+        results=results,
         registry="" if no_push else str(parse_repository(named)),
         date=asked.date or datetime.datetime.now(datetime.UTC).date(),
         arches=tuple(asked.arch or ()),

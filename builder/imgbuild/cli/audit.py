@@ -211,8 +211,11 @@ def _audit_pins(
     machine = Tags(python=python, glibc=glibc_of(python, matrix), arch=arch)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"{path}: cannot be read as text: {error}"
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise InputError(message, hint="name a file of pins") from error
+    except UnicodeDecodeError as error:
+        message = f"{path} is not a text file in UTF-8: byte {error.start} does not fit"
         raise InputError(message, hint="name a file of pins") from error
     pins = read_pins(text, str(path), machine)
     index = uv.default_index()

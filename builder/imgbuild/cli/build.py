@@ -24,6 +24,7 @@ from imgbuild.cli._output import answer
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.system import files
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ def build(
         plain_http=tuple(plain_http or ()),
     )
     choice = _builders.choice(dockerfile)
+    if output is not None:
+        files.require_writable([output], hint=files.OUTPUT_HINT)
     if form == "sif" or form == "squashfs":  # noqa: PLR1714 - mypy narrows the type by this
         _refuse_file(part, choice)
         _sif.build(selection, origin, output, form, compress, how)

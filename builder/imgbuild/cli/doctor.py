@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from imgbuild.doctor.image import InspectOptions
     from imgbuild.doctor.targets import Diagnosis
 
+WIDTH = 80  # columns of a list of targets
 PLACES = (Through.DOCKER, Through.PODMAN, Through.APPTAINER, Through.ROOT)
 
 
@@ -154,7 +156,14 @@ def _lines(found: Diagnosis) -> Iterable[str]:
     from imgbuild.doctor.targets import tells
 
     fits = "fits" if tells(found.host) else "unknown"
-    for verdict in found.verdicts:
+    verdicts = found.verdicts
+    plain = [one.target for one in verdicts if one.fits and not one.remarks]
+    if not tells(found.host) and len(plain) > 1:
+        yield from textwrap.wrap(
+            f"unknown: {', '.join(plain)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
+        )
+        verdicts = tuple(one for one in verdicts if one.target not in plain)
+    for verdict in verdicts:
         yield f"{verdict.target}: {fits if verdict.fits else 'does not fit'}"
         yield from (f"  {text}" for text in (*verdict.reasons, *verdict.remarks))
     yield ""

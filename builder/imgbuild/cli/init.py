@@ -115,6 +115,7 @@ def init(
     from imgbuild.resolve import init, request
 
     path = Path.cwd() / MATRIX
+    init.require_name(name)
     wanted = init.WantedExtension(
         name=name,
         packages=request.read(add, [], {})[0] if add else (),

@@ -125,7 +125,8 @@ def _write(path: Path, lines: Sequence[str]) -> bool:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        message = f"cannot read {path}: {error}"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        message = f"cannot read {path}: {reason}"
         raise InputError(message) from error
     found = table.into(text, lines)
     if found is None:

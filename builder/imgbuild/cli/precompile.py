@@ -16,6 +16,7 @@ from imgbuild.cli._selection import at_most_one, one_arch
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.system import files
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -152,7 +153,9 @@ def _target(one: OneTarget, output: Path | None) -> tuple[Session, str, Lock, Pa
     session = one.session()
     target = one.pick(session)
     locked = lock.read_lock(session.project.images, target)
-    return session, target, locked, output or session.project.work / "wheels"
+    out = output or session.project.work / "wheels"
+    files.require_writable([out], hint=files.OUTPUT_HINT)
+    return session, target, locked, out
 
 
 def _finish(made: Packed, session: Session, out: Path) -> None:

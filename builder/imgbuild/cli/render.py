@@ -10,9 +10,11 @@ from imgbuild.cli._output import answer
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.system import files
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
+    from imgbuild.project import Project
     from imgbuild.render.write import Wish
     from imgbuild.values import Arch
 
@@ -74,13 +76,14 @@ def render(
     found = selection.project()
     chosen = selection.locked(found)
     read = load(found.matrix)
+    if not check:
+        _require_places(found, [item.lock.target for item in chosen], wish, output)
     if check:
         write.check(found, read, [item.lock for item in chosen], console)
         current = [item.lock.target for item in chosen]
         answer(current, [f"{name} is up to date" for name in current])
         return
     if form == "dockerfile" and output is None:
-        found.require_writable("imgbuild render", hint="add --output FOLDER")
         made = write.keep(found, read, [item.lock for item in chosen], console)
     else:
         made = write.render(found, read, [(item.lock, item.arches) for item in chosen], wish)
@@ -88,6 +91,18 @@ def render(
         made = write.leave(made, output)
     lines = [str(one.place) if one.place else one.text for one in made]
     answer(made, lines)
+
+
+def _require_places(project: Project, targets: list[str], wish: Wish, output: Path | None) -> None:
+    """InputError if a place that is written to is read-only."""
+    from imgbuild.render import bake
+
+    if output is not None:
+        files.require_writable([output], hint=files.OUTPUT_HINT)
+    elif wish.form == "dockerfile":
+        project.require_writable("imgbuild render", hint="add --output FOLDER")
+        places = [*(project.images / name for name in targets), project.root / bake.FILE]
+        files.require_writable(places, hint="add --output FOLDER")
 
 
 def _refuse(wish: Wish, output: Path | None, *, check: bool, arches: list[Arch]) -> None:

@@ -187,9 +187,6 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
             and _runs_any(floors.gpu_ptx, gpu.capability)
         ):
             yield f"some kernels for {gpu.name} are compiled by the driver at their first use"
-    if not host.gpus:
-        judged = "architecture and the driver were" if host.driver else "architecture was"
-        yield f"no GPU was seen, so that only the {judged} judged: whether it runs cannot be told"
 
 
 def _glibc_remarks(host: Host, floors: Floors) -> Iterable[str]:
@@ -202,8 +199,9 @@ def _glibc_remarks(host: Host, floors: Floors) -> Iterable[str]:
 
 def _remarks(host: Host) -> Iterable[str]:
     if not host.gpus:
-        driver = f"; driver {host.driver} is loaded, but nvidia-smi does not list one"
-        yield f"no GPU was found{driver if host.driver else ''}"
+        driver = f", though driver {host.driver} is loaded" if host.driver else ""
+        checked = "architecture and driver are" if host.driver else "the architecture is"
+        yield f"no GPU was found{driver}: only {checked} checked"
     if not host.engines:
         yield "no docker, podman or apptainer answers; `imgbuild run` uses a root folder"
     for one in host.engines:

@@ -147,10 +147,11 @@ def _read(document: YamlDocument, file: str) -> tuple[Extensions, Notes]:
     """The file alone, without the published locks; InputError with all problems."""
     walked = walk(document.root or yaml.MappingNode("", []), inspect.type_info(Extensions), file)
     notes = Notes(walked, file)
-    check_shared(notes)
-    check_extensions(notes)
+    if not walked.uncertain:
+        check_shared(notes)
+        check_extensions(notes)
     if problems := (*document.problems, *walked.problems, *notes.problems):
-        raise matrices.refusal(file, problems)
+        raise matrices.refusal(file, problems, document.text)
     return msgspec.convert(walked.value, Extensions), notes
 
 
@@ -166,7 +167,7 @@ def _extended(document: YamlDocument, path: Path) -> Extended:
         _check_row(notes, ("targets", name), row, found[row.extends])
         _check_sources(notes, ("targets", name, "files"), row, folder)
     if notes.problems:
-        raise matrices.refusal(file, tuple(notes.problems))
+        raise matrices.refusal(file, tuple(notes.problems), document.text)
     return matrices.located(_matrix(value, found, folder), folder)
 
 

@@ -18,7 +18,7 @@ from imgbuild.errors import InputError, Problem
 from imgbuild.matrix.check import Notes, check_shared
 from imgbuild.matrix.check_targets import check_targets
 from imgbuild.matrix.model import Matrix, PackageIndex
-from imgbuild.matrix.validate import walk
+from imgbuild.matrix.validate import UNKNOWN, walk
 from imgbuild.matrix.yaml_nodes import parse
 
 AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
@@ -53,22 +53,34 @@ def loads(data: bytes, file: str) -> Matrix:
     """Read a matrix from `data`; `file` is its name in problems."""
     document = parse(data, file)
     if document.root is None:
-        raise refusal(file, document.problems)
+        raise refusal(file, document.problems, document.text)
     walked = walk(document.root, inspect.type_info(Matrix), file)
     notes = Notes(walked, file)
-    check_shared(notes)
-    check_targets(notes)
+    if not walked.uncertain:
+        check_shared(notes)
+        check_targets(notes)
     problems = (*document.problems, *walked.problems, *notes.problems)
     if problems:
-        raise refusal(file, problems)
+        raise refusal(file, problems, document.text)
     try:
         return msgspec.convert(walked.value, Matrix)
     except msgspec.ValidationError as error:  # a rule of the model that the walk does not know
-        raise refusal(file, (Problem(file=file, message=str(error)),)) from error
+        raise refusal(file, (Problem(file=file, message=str(error)),), "") from error
 
 
-def refusal(file: str, problems: tuple[Problem, ...]) -> InputError:
-    """The error that holds `problems`, in the order of the file."""
-    ordered = sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
+def refusal(file: str, problems: tuple[Problem, ...], text: str) -> InputError:
+    """The error that holds `problems` of the file with `text`.
+
+    Unknown keys come first, since others may follow from them, then all in the order of the file.
+    """
+    lines = text.splitlines()
+    ordered = [
+        msgspec.structs.replace(one, source=lines[one.line - 1])
+        if one.line is not None and one.line <= len(lines)
+        else one
+        for one in sorted(
+            problems, key=lambda one: (one.message != UNKNOWN, one.line or 0, one.column or 0)
+        )
+    ]
     count = f"{len(ordered)} problem" + "s" * (len(ordered) != 1)
     return InputError(f"{file} has {count}", problems=tuple(ordered))

@@ -26,25 +26,29 @@ from imgbuild.matrix.yaml_nodes import kind, place, shown
 from imgbuild.values import Arch
 
 Path = tuple[str | int, ...]
+UNKNOWN = "unknown key"
 
 
 class Walked(msgspec.Struct, frozen=True):
     """The plain value of a document, None where something did not fit, and the places of its parts.
 
-    `keys` gives the place of a key, `places` that of its value, both as (line, column).
+    `keys` gives the place of a key, `places` that of its value, both as (line, column). The value
+    of an unknown key that looks misspelt is read as that of the right one; `uncertain` if it does
+    not fit there, so that what depends on it cannot be checked.
     """
 
     value: Any
     keys: dict[Path, tuple[int, int]]
     places: dict[Path, tuple[int, int]]
     problems: tuple[Problem, ...]
+    uncertain: bool = False
 
 
 def walk(root: yaml.Node, kind_of_root: inspect.Type, file: str) -> Walked:
     """Read `root` as a value of the given type; problems are returned, never raised."""
     walker = _Walker(file)
     value = walker.read(root, kind_of_root, (), None)
-    return Walked(value, walker.keys, walker.places, tuple(walker.problems))
+    return Walked(value, walker.keys, walker.places, tuple(walker.problems), walker.uncertain)
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
@@ -67,6 +71,7 @@ class _Walker:
         self.keys: dict[Path, tuple[int, int]] = {}
         self.places: dict[Path, tuple[int, int]] = {}
         self.problems: list[Problem] = []
+        self.uncertain = False
 
     def read(self, node: yaml.Node, due: inspect.Type, path: Path, expected: str | None) -> Any:
         """The value of `node` as `due`; `expected` is the description of its field."""
@@ -132,6 +137,7 @@ class _Walker:
             return None
         fields = {field.encode_name: field for field in due.fields}
         value: dict[str, Any] = {}
+        given = {key.value for key, _ in entries}
         for key, child in entries:
             here = (*path, key.value)
             if key.value == tag:
@@ -141,12 +147,27 @@ class _Walker:
             else:
                 near = nearest(key.value, fields)
                 known = "one of " + ", ".join(fields)
-                self.note(key, here, "unknown key", expected=known, near=near)
-        given = {key.value for key, _ in entries}
+                self.note(key, here, UNKNOWN, expected=known, near=near)
+                if near is not None and near not in given:
+                    given.add(near)
+                    value |= self._meant(key, child, fields[near], (*path, near))
         for name, field in fields.items():
             if field.required and name not in given:
                 self._missing(node, path, name, field.type)
         return value
+
+    def _meant(
+        self, key: yaml.ScalarNode, child: yaml.Node, field: inspect.Field, path: Path
+    ) -> dict[str, Any]:
+        """The value of a misspelt key as that of `field`; empty if it does not fit there."""
+        found = len(self.problems)
+        self.keys[path] = place(key)
+        value = self.read(child, field.type, path, None)
+        if len(self.problems) == found:
+            return {field.encode_name: value}
+        del self.problems[found:]
+        self.uncertain = True
+        return {}
 
     def _missing(self, node: yaml.Node, path: Path, name: str, due: inspect.Type) -> None:
         expected, why = _shape(due), ""

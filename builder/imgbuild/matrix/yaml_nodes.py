@@ -28,11 +28,15 @@ KINDS = {
 
 
 class YamlDocument(msgspec.Struct, frozen=True):
-    """A file as nodes. `root` is None where it is empty or cannot be read at all."""
+    """A file as nodes. `root` is None where it is empty or cannot be read at all.
+
+    `text` is empty where the file is not UTF-8.
+    """
 
     file: str
     root: yaml.Node | None
     problems: tuple[Problem, ...]
+    text: str = ""
 
 
 def parse(data: bytes, file: str) -> YamlDocument:
@@ -62,13 +66,13 @@ def parse(data: bytes, file: str) -> YamlDocument:
         found = f"U+{int(error.character):04X}"
         return _unreadable(file, "this character is not allowed in YAML", line, column, found)
     except yaml.MarkedYAMLError as error:
-        return YamlDocument(file, None, (_syntax(error, text, file),))
+        return YamlDocument(file, None, (_syntax(error, text, file),), text)
     if root is None:
         return _unreadable(
             file, "the file is empty", 1, 1, expected="a mapping that starts with version: 1"
         )
     problems = (msgspec.structs.replace(problem, file=file) for problem in loader.problems)
-    return YamlDocument(file, root, tuple(problems))
+    return YamlDocument(file, root, tuple(problems), text)
 
 
 def kind(node: yaml.Node) -> str:

@@ -20,6 +20,7 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.image import BLOBS, CHUNK, INDEX_FILE
 from imgbuild.oci.layout import MARKER, MARKER_TEXT, REF_NAME, Layout, index_file, read
 from imgbuild.oci.tar import END, Member, MemberKind, header, padding
+from imgbuild.system import files
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Digest
 
@@ -97,8 +98,7 @@ def write(
                 bar.advance(len(chunk))
         temporary.replace(out)
     except OSError as error:
-        message = f"cannot write {out}: {error.strerror}"
-        raise InputError(message, hint="choose another file with --output") from error
+        raise files.described(error, out, hint="choose another file with --output") from error
     finally:
         temporary.unlink(missing_ok=True)
 

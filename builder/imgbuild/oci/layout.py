@@ -22,6 +22,7 @@ from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Manifest
 from imgbuild.oci.image import BLOBS, INDEX_FILE, Folder, manifests, platform_image
+from imgbuild.system import files
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest, digest_of
 
@@ -129,7 +130,7 @@ def keep(
     reporter: Reporter = SILENT,
 ) -> None:
     """Write the layout `out` of the image `top`, like `write`, from its existing documents."""
-    with _exclusive(out):
+    with _exclusive(out), files.plain_errors(out, hint=files.OUTPUT_HINT):
         for layer, path in layers:
             _place_file(out, layer, path, reporter)
         for data in texts:
@@ -247,13 +248,16 @@ def _place_file(out: Path, layer: Descriptor, source: Path, reporter: Reporter) 
     temporary = place.with_name(f"{TEMPORARY}{place.name}")
     temporary.unlink(missing_ok=True)
     try:
-        temporary.hardlink_to(source)
-    except OSError as error:  # another file system, no support for links, or too many links
-        if present:
-            return
-        reporter.detail(f"copying {source} to {place}: {error.strerror}")
-        shutil.copyfile(source, temporary)
-    temporary.replace(place)
+        try:
+            temporary.hardlink_to(source)
+        except OSError as error:  # another file system, no support for links, or too many links
+            if present:
+                return
+            reporter.detail(f"copying {source} to {place}: {error.strerror}")
+            shutil.copyfile(source, temporary)
+        temporary.replace(place)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _sweep(out: Path) -> None:

@@ -2,6 +2,8 @@
 
 settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → seal
 
+`settle_target` ends with the lock, so that the downloads of several targets can be added up.
+
 Shared objects and GPU code need whole files: they are audited after the download. If a constraint
 is learned from that, the target starts again; an error that teaches nothing fails it, and nothing
 is written.
@@ -28,6 +30,7 @@ from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.matrix import constraints, flashinfer
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
+from imgbuild.pipeline import downloads
 from imgbuild.pipeline.audit_lock import audit_lock
 from imgbuild.plan import current, records
 from imgbuild.plan import seal as seals
@@ -41,31 +44,44 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 
 
-def lock_target(
-    project: Project, matrix: Matrix, name: str, inputs: Inputs, *, processes: int, drop: bool
-) -> tuple[Lock, Seal]:
-    """Settle, lock and seal target `name`; its files are written only when all of it succeeded.
+def settle_target(project: Project, matrix: Matrix, name: str, inputs: Inputs) -> Lock:
+    """The lock of target `name` as its METADATA and Python code allow it; no file is downloaded.
 
-    `drop` takes each downloaded file out of the cache again once its layer's digests are known.
-    What was learned on the way stays, also if the target fails: it is true of the packages.
+    What is learned on the way stays, also if the target fails: it is true of the packages.
     """
 
     def _keep(learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
         return add_constraints(project.images, learned, inputs.store)
 
+    known = constraints.read(project.images)
     arches = matrix.targets[name].arch
+    settled = settle(matrix, name, arches, inputs.context, known, _keep)
+    lock = extension.make_lock(matrix, name, settled.resolutions)
+    refuse_mode(lock)
+    return lock
+
+
+def lock_target(
+    project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
+) -> tuple[Lock, Seal]:
+    """Seal `lock`, which `settle_target` made; settle it again if something else was learned.
+
+    Its files are written only when all of it succeeded. `drop` takes each downloaded file out of
+    the cache again once its layer's digests are known.
+    """
+    name = lock.target
     while True:
         known = constraints.read(project.images)
-        settled = settle(matrix, name, arches, inputs.context, known, _keep)
-        lock = extension.make_lock(matrix, name, settled.resolutions)
+        if any(constraints.violations(known, one.versions) for one in lock.arch.values()):
+            lock = settle_target(project, matrix, name, inputs)
         lock = folders.known(lock, inputs)
-        refuse_mode(lock)
         with console.step(f"sealing {name}"):
             layers = _seal_layers(project, lock, inputs, processes=processes, drop=drop).layers
             refuse_conflicts(lock, inputs)
         reports = _audited(project, matrix, lock, inputs, drop=drop)
         if reports is not None:
             break
+        lock = settle_target(project, matrix, name, inputs)
     floors = {Arch(report.arch): report.floors for report in reports}
     sealed = seals.seal(lock, layers, floors)
     with console.step(f"reading the metadata of the packages of {name}"):
@@ -144,8 +160,7 @@ def _seal_layers(
     # What is learned is saved batch by batch: an interrupted run goes on where it stopped.
     known = records.read_records(project.images)
     given = published_layers.records(inputs.matrix, lock.target)
-    layers = {layer.id: layer for arch in lock.arch for layer in plan(lock, arch).layers}
-    due = [layer for layer in layers.values() if layer.id not in {*known.layers, *given}]
+    due, unread = downloads.layers_to_read(project, lock, inputs)
     for batch in batches(due, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
         fetched = inputs.fetch(lock, batch)
         jobs = [LayerJob(layer=layer, record=None, keep=False) for layer in batch]
@@ -162,7 +177,6 @@ def _seal_layers(
         if drop:
             read_whole(batch, inputs)
             inputs.drop(fetched)
-    unread = [layer for layer in layers.values() if layer.id in given and not inputs.read(layer)]
     for batch in batches(unread, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
         fetched = inputs.fetch(lock, batch)
         inputs.file_tables(lock, batch)

@@ -4,13 +4,14 @@
             only) → audit of whole files → seal → render
     build:  lock and seal → plan → fetch → assemble → OCI layout
 
-`sealing` and `building` hold the steps of one target; here they are put in order for several.
+`lock_target` and `assemble.layout` hold the steps of one target; here they are put in order for
+several.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,19 +24,22 @@ from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError, InputError, NoSolution
 from imgbuild.lock import published
+from imgbuild.lock.lock import Lock
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected, left_out, select
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline import lock_target
+from imgbuild.pipeline.downloads import downloads
 from imgbuild.pipeline.opened import open_project
 from imgbuild.plan import current
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
-from imgbuild.render import contexts, write
+from imgbuild.render import bake, contexts, write
 from imgbuild.show import diff, revisions, status
 from imgbuild.solve.problem import SolveProblem
+from imgbuild.system import files
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -109,34 +113,59 @@ def lock_all(
     A single target's error is raised as it is. InputError if the project is read-only.
     """
     session.project.require_writable("imgbuild lock")
+    images = session.project.images
+    places = [images, *(images / item.name for item in selected), session.project.root / bake.FILE]
+    files.require_writable(places, hint="work on a copy of the project that may be written to")
     inputs = session.inputs(locking=True)
-    sealed: list[Seal] = []
+    project, matrix, count = session.project, session.matrix, len(selected)
+    done: dict[str, Seal] = {}
     failed: dict[str, ImgbuildError] = {}
+    settled: dict[str, Lock] = {}
     for number, item in enumerate(selected, start=1):
         if not again and (current := _current(session, item.name)) is not None:
-            console.info(f"{item.name}: locked and current ({number} of {len(selected)})")
-            sealed.append(current)
+            console.info(f"{item.name}: locked and current ({number} of {count})")
+            done[item.name] = current
             continue
-        try:
-            sealed.append(_lock(session, item.name, inputs, drop=drop))
-        except ImgbuildError as error:
-            if len(selected) == 1:
-                raise
-            console.error(f"{item.name}: {error.message}", hint=error.hint)
-            failed[item.name] = error
-        else:
-            console.info(f"{item.name}: locked ({number} of {len(selected)})")
-    write.keep_new(session.project, session.matrix, [one.target for one in sealed], console)
+        with _attempt(session, item.name, inputs, failed, single=count == 1):
+            settled[item.name] = lock_target.settle_target(project, matrix, item.name, inputs)
+    total = downloads(project, list(settled.values()), inputs)
+    if settled:
+        total.transfer.announce()
+    for name, lock in settled.items():
+        inputs = inputs.counting(total.transfer, spared=total.later[name])
+        with _attempt(session, name, inputs, failed, single=count == 1):
+            done[name] = lock_target.lock_target(
+                project, matrix, lock, inputs, processes=session.options.jobs, drop=drop
+            )[1]
+            console.info(f"{name}: locked ({len(done) + len(failed)} of {count})")
+        if drop:
+            inputs.drop(total.missing)
+    total.transfer.close()
+    sealed = [done[item.name] for item in selected if item.name in done]
+    write.keep_new(project, matrix, [one.target for one in sealed], console)
     prune.trim(inputs.store)
     return LockResult(sealed=tuple(sealed), failed=failed)
 
 
-def _lock(session: Session, name: str, inputs: Inputs, *, drop: bool) -> Seal:
-    jobs = session.options.jobs
+@contextlib.contextmanager
+def _attempt(
+    session: Session, name: str, inputs: Inputs, failed: dict[str, ImgbuildError], *, single: bool
+) -> Iterator[None]:
+    """Report an error of target `name` and keep it in `failed`; raise that of a `single` one."""
     try:
-        return lock_target.lock_target(
-            session.project, session.matrix, name, inputs, processes=jobs, drop=drop
-        )[1]
+        with _explaining(session, name, inputs):
+            yield
+    except ImgbuildError as error:
+        if single:
+            raise
+        console.error(f"{name}: {error.message}", hint=error.hint)
+        failed[name] = error
+
+
+@contextlib.contextmanager
+def _explaining(session: Session, name: str, inputs: Inputs) -> Iterator[None]:
+    try:
+        yield
     except NoSolution as error:
         with console.step(f"looking for the cause, and for suggestions near {name}"):
             raise _explained(error, session, name, inputs) from error
@@ -194,6 +223,9 @@ def build_all(
 ) -> list[BuiltImage]:
     """Build each target from its lock; LockStale if one is out of date."""
     refuse_one_file(selected, output, form)
+    files.require_writable(
+        [session.project.work / "build"] if output is None else [output], hint=files.OUTPUT_HINT
+    )
     inputs = session.inputs()
     made = []
     for item in selected:

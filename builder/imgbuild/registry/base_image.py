@@ -84,7 +84,7 @@ def fetch_layers(
         wants.append(Want(locked, lambda urls=urls: urls))  # type: ignore[misc]
     paths = fetch_all(
         wants,
-        Context(store, client.http, context.reporter),
+        Context(store, client.http, context.reporter, context.transfer),
         title=f"layers of {repository.name}",
     )
     for key, path in paths.items():

@@ -161,7 +161,8 @@ def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
             os.link(source, temporary)
         except OSError as error:  # another file system, or one that has no links
             reporter.detail(f"copying {source} to {path}: {error.strerror}")
-            shutil.copyfile(source, temporary)
+            with files.plain_errors(path, hint=files.OUTPUT_HINT):
+                shutil.copyfile(source, temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

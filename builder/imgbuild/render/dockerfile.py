@@ -276,7 +276,7 @@ def _stage(lock: Lock, arch: Arch, planned: Plan) -> Stage:
     resolution = lock.arch[arch]
     wheels = {wheel.package: wheel for wheel in installed_wheels(resolution)}
     if INSTALLER not in wheels:
-        message = f"{lock.target}: {INSTALLER}, which installs the packages, is not locked"
+        message = f"{lock.target}: a Dockerfile installs with {INSTALLER}, which the lock lacks"
         hint = f"ask for it in matrix.yaml, under requires: `{INSTALLER}: {{reason: …}}`"
         raise InputError(message, hint=hint)
     installer = wheels[INSTALLER]

@@ -83,7 +83,8 @@ def keep_new(
             committed.write(project, name, _kept(project, matrix, lock))
         except InputError as error:
             committed.write(project, name, {})
-            reporter.info(f"{name} has no Dockerfile: {error.message}")
+            reason = error.message.removeprefix(f"{name}: ")
+            reporter.info(f"{name}: no Dockerfile is written: {reason}; {error.hint}")
     _keep_bake(project, matrix, reporter)
 
 

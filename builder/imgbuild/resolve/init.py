@@ -27,6 +27,7 @@ from imgbuild.lock import published
 from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
 from imgbuild.matrix.extension import leads_out
 from imgbuild.matrix.schema import published_extension
+from imgbuild.matrix.select import choices
 from imgbuild.matrix.validate import nearest
 from imgbuild.plan import seal as seals
 from imgbuild.project import CATALOGUE, Project
@@ -34,6 +35,7 @@ from imgbuild.resolve.request import RequestedPackage
 from imgbuild.smoke import recording
 from imgbuild.values import Arch
 
+TARGET_NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # as matrix.model.Name
 FOLDER = "published"  # of the copies, beside the matrix
 REMOTE = re.compile(r"https?://")
 BARE = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./+@:-]| (?![ #]))*(?<![: ])")
@@ -104,6 +106,14 @@ class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[tuple[Path, str], ...] = ()
 
 
+def require_name(name: str) -> None:
+    """InputError if `name` cannot be the name of a target."""
+    if TARGET_NAME.fullmatch(name) is None:
+        message = f"invalid name for an image: {name} (expected lower-case letters, digits, . _ -)"
+        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "my-image"
+        raise InputError(message, hint=f"imgbuild init {near}")
+
+
 def require_target(project: Project, target: str) -> None:
     """NothingSelected if `project` has no lock of `target`."""
     known = project.sealed()
@@ -111,7 +121,7 @@ def require_target(project: Project, target: str) -> None:
         near = nearest(target, known)
         ask = f"did you mean {near}? " if near else ""
         message = f"no locked target {target} in the catalogue that comes with imgbuild"
-        raise NothingSelected(message, hint=f"{ask}the locked targets are: {', '.join(known)}")
+        raise NothingSelected(message, hint=f"{ask}{choices(known)}")
 
 
 def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
@@ -267,9 +277,12 @@ def write(path: Path, matrix: str) -> None:
     codec.write_bytes(path, matrix.encode())
     try:
         published.load(path)
-    except InputError:
+    except InputError as error:
         path.unlink()
-        raise
+        file = f"{path.name} (not written)"
+        problems = tuple(msgspec.structs.replace(one, file=file) for one in error.problems)
+        message = "these options give no valid matrix" if problems else error.message
+        raise InputError(message, problems=problems, hint=error.hint) from error
 
 
 def write_beside(folder: Path, name: str, extends: str) -> list[Path]:

@@ -174,7 +174,7 @@ def _written(out: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):  # a file system without locks
                 disk.try_lock(file.fileno())
         except OSError as error:
-            message = f"cannot write {error.filename or out}: {error.strerror}"
+            message = f"cannot write {out}: {error.strerror}"
             raise InputError(message, hint="choose another file with --output") from error
         try:
             yield temporary

@@ -125,13 +125,15 @@ class Console:
         return self.verbosity >= 0 and self._terminal.is_terminal
 
     @contextlib.contextmanager
-    def progress(self, title: str, total: int | None, *, unit: str = "bytes") -> Iterator[Bar]:
+    def progress(
+        self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
+    ) -> Iterator[Bar]:
         """A bar on a terminal only. `unit`: "bytes", or the name of what is counted."""
         if not self.on_terminal:
             yield Bar(None, None)
             return
         with _bars(unit, self._terminal) as progress:
-            yield Bar(progress, progress.add_task(escape(title), total=total))
+            yield Bar(progress, progress.add_task(escape(title), total=total, completed=done))
 
 
 def _bars(unit: str, terminal: Rich) -> Progress:

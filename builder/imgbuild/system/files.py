@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -21,8 +21,12 @@ NO_SPACE_HINT = (
     "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
 )
 
+CACHE_HINT = "set IMGBUILD_CACHE to a folder that you may write to"
+OUTPUT_HINT = "choose another folder with --output"
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_FOLDER = (errno.EEXIST, errno.ENOTDIR)
 # Errors of a network file system that is mounted without locks.
 _LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
@@ -41,15 +45,22 @@ def home() -> Path:
         raise InputError(message, hint="set HOME, or IMGBUILD_CACHE and XDG_CONFIG_HOME") from error
 
 
-def described(error: OSError, place: Path) -> ImgbuildError:
-    """`error`, which occurred at `place`, as an error with a hint."""
+def described(error: OSError, place: Path, *, hint: str | None = None) -> ImgbuildError:
+    """`error`, which occurred at `place`, as an error with a hint.
+
+    `hint` says what to do if `place` is full or cannot be written to; by default what to do if it
+    is the cache.
+    """
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         message = f"no space left for {place}: {reason}"
-        return WorkFailed(message, hint=NO_SPACE_HINT)
+        return WorkFailed(message, hint=hint or NO_SPACE_HINT)
     if error.errno in _DENIED:
         message = f"cannot write to {place}: {reason}"
-        return InputError(message, hint="set IMGBUILD_CACHE to a folder that you may write to")
+        return InputError(message, hint=hint or CACHE_HINT)
+    if error.errno in _NO_FOLDER:
+        message = f"cannot write to {place}: it is not a folder, or below a file"
+        return InputError(message, hint=hint or CACHE_HINT)
     if error.errno in _LOCKLESS:
         message = f"the file system of {place} has no file locks: {reason}"
         return InputError(message, hint="set IMGBUILD_CACHE to a folder on a local disk")
@@ -57,14 +68,35 @@ def described(error: OSError, place: Path) -> ImgbuildError:
 
 
 @contextlib.contextmanager
-def plain_errors(place: Path) -> Iterator[None]:
+def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
     """Raise OSErrors as `described` returns them, except FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise described(error, place) from error
+        raise described(error, place, hint=hint) from error
+
+
+def require_writable(paths: Iterable[Path], *, hint: str) -> None:
+    """InputError if one of `paths` cannot be written: called before long work that ends there.
+
+    A path is a folder to write into, or a file or folder that will be made or replaced.
+    """
+    for path in paths:
+        folder = path.absolute()
+        if not folder.is_dir():
+            folder = folder.parent
+        while not os.path.lexists(folder):
+            folder = folder.parent
+        if not folder.is_dir():
+            message = f"cannot write {path}: {folder} is not a folder"
+            raise InputError(message, hint=hint)
+        if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+            read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+            reason = "is on a read-only file system" if read_only else "may not be written to"
+            message = f"cannot write {path}: {folder} {reason}"
+            raise InputError(message, hint=hint)
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:

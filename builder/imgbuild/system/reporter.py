@@ -37,9 +37,9 @@ class Reporter(Protocol):
         """Report the start of a step and, at its end, how long it took."""
 
     def progress(
-        self, title: str, total: int | None, *, unit: str = "bytes"
+        self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
     ) -> AbstractContextManager[ProgressBar]:
-        """A bar up to `total`. `unit` is "bytes" or the name of what is counted."""
+        """A bar from `done` to `total`. `unit` is "bytes" or the name of what is counted."""
 
 
 class Silent:
@@ -70,7 +70,7 @@ class Silent:
 
     @contextlib.contextmanager
     def progress(
-        self, title: str, total: int | None, *, unit: str = "bytes"
+        self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
     ) -> Iterator[ProgressBar]:
         """Ignore all of it."""
         yield self

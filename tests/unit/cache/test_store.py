@@ -185,10 +185,14 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert Store.open(tmp_path / "there").root == tmp_path / "there"
 
 
-def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["cache", "cache/imgbuild"])
+def test_a_root_that_is_or_is_below_a_file_is_refused_with_a_hint(
+    tmp_path: Path, place: str
+) -> None:
     (tmp_path / "cache").write_bytes(b"")
-    with pytest.raises(WorkFailed, match="cannot use"):
-        Store.open(tmp_path / "cache" / "imgbuild")
+    with pytest.raises(InputError, match=f"cannot write to .*/{place}: it is not a fold") as caught:
+        Store.open(tmp_path / place)
+    assert caught.value.hint == "set IMGBUILD_CACHE to a folder that you may write to"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

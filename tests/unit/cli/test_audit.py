@@ -175,7 +175,7 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
         (("--requirements", "pins.txt", "--python", "3.11"), "one architecture"),
         (
             ("--requirements", "pins.txt", "--python", "3.11", "--arch", "arm64"),
-            "pins.txt: cannot be read",
+            "cannot read pins.txt: No such file or directory\nhint: ",
         ),
         (("--requirements", "loose.txt", "--python", "3.11", "--arch", "arm64"), "loose.txt:2"),
         (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
@@ -200,6 +200,13 @@ def test_requirements_are_refused(
     done = imgbuild("audit", *arguments)
     assert done.status == 2
     assert words in done.stderr
+
+
+def test_requirements_that_are_no_text_are_refused(folder: Path, imgbuild: Command) -> None:
+    (folder / "loose.txt").write_bytes(b"torch==2.6.0\xff")
+    done = imgbuild("audit", *LOOSE)
+    assert done.status == 2
+    assert "loose.txt is not a text file in UTF-8: byte 12 does not fit" in done.stderr
 
 
 def test_the_glibc_of_pins_is_that_of_the_matrix_s_base(

@@ -73,3 +73,14 @@ def test_a_project_is_started_without_any_word(imgbuild: Command, tmp_path: Path
     done = imgbuild("init", "--extends", "cu124-vlm")
     assert done.status == 3
     assert f"did you mean {TARGET}?" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(("name", "near"), [("A B", "a-b"), ("__", "my-image"), ("x:1", "x-1")])
+def test_an_image_name_that_is_no_tag_is_refused_by_itself(
+    imgbuild: Command, tmp_path: Path, name: str, near: str
+) -> None:
+    done = imgbuild("init", name, "--extends", TARGET)
+    assert done.status == 2
+    assert f"invalid name for an image: {name}" in done.stderr
+    assert done.stderr.endswith(f"hint: imgbuild init {near}\n")
+    assert list(tmp_path.iterdir()) == []

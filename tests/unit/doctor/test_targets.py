@@ -154,13 +154,18 @@ def test_without_a_gpu_only_the_architecture_is_judged() -> None:
     bare = host(driver="", gpus=(), engines=(), shared_memory=64 << 20)
     found = targets.diagnose(bare, [CU124, CU130])
     assert all(one.fits for one in found.verdicts)
-    assert all("only the architecture" in one.remarks[0] for one in found.verdicts)
     assert found.best == ""
     lines = list(verb._lines(found))
-    assert "cu130-vllm: unknown" in lines
+    assert "unknown: cu130-vllm, cu124-vllm" in lines
+    assert sum("cu1" in line or "checked" in line for line in lines) == 2
+    assert "cu124-vllm: unknown" in verb._lines(targets.only(found, ["cu124-vllm"]))
     assert lines[-1] == "without a GPU and its driver the target to use is unknown"
     text = "; ".join(found.remarks)
-    assert "no GPU was found" in text
+    assert "no GPU was found: only the architecture is checked" in text
+    (loaded,) = targets.diagnose(host(gpus=()), [CU124]).remarks
+    assert loaded.endswith(
+        "though driver 580.159.04 is loaded: only architecture and driver are checked"
+    )
     assert "no docker, podman or apptainer answers" in text
     assert "64 MB of shared memory" in text
 

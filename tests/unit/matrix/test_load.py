@@ -253,15 +253,44 @@ def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
     )
     found = problems(text)
     assert [(problem.path, problem.nearest) for problem in found] == [
+        ("bases.debian-12.suit", "suite"),  # unknown keys are first
         ("default_index", "main"),
-        ("bases.debian-12", None),  # suite is missing
-        ("bases.debian-12.suit", "suite"),
         ("image.user.uid", None),
         ("targets.cu124-vllm.base", "debian-12"),
         ("targets.cu124-vllm.arch[0]", "x86_64"),
     ]
-    places = [(problem.line, problem.column) for problem in found]
+    places = [(problem.line, problem.column) for problem in found[1:]]
     assert places == sorted(places, key=lambda place: (place[0] or 0, place[1] or 0))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    pins:\n      torch:", "    §pinns:\n      torch:"),
+        ("    pins:\n      torch:", "    §pinns: [torch]\n    waived:\n      torch:"),
+        ("  groups: 4", "  §group: four"),
+    ],
+)
+def test_what_follows_from_a_misspelt_key_is_not_reported(old: str, new: str) -> None:
+    text, line, column = broken(old, new)
+    found = [problem for problem in problems(text) if problem.path != "targets.cu124-vllm.waived"]
+    assert [(problem.message, problem.line, problem.column) for problem in found] == [
+        ("unknown key", line, column)
+    ]
+
+
+def test_a_value_below_a_misspelt_key_is_checked_where_it_fits() -> None:
+    text = RIGHT.replace('    pins:\n      torch: "2.6.0"', '    pinns:\n      torch: "2.06.0"')
+    assert [problem.path for problem in problems(text)] == [
+        "targets.cu124-vllm.pinns",
+        "targets.cu124-vllm.pins.torch",
+    ]
+
+
+def test_a_problem_has_the_text_of_its_line() -> None:
+    text, line, _ = broken("base: debian-12", "base: §debain-12")
+    found = only(text)
+    assert found.source == text.splitlines()[line - 1] == "    base: debain-12"
 
 
 def test_a_problem_reads_as_one_line() -> None:

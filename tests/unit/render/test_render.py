@@ -101,7 +101,7 @@ def test_rows_of_dropped_files_are_those_of_record():
 def test_without_uv_there_is_no_dockerfile():
     matrix = render_sample.matrix()
     lock = render_sample.without(render_sample.lock(matrix), "uv")
-    with pytest.raises(InputError, match="small: uv, which installs the packages, is not locked"):
+    with pytest.raises(InputError, match="small: a Dockerfile installs with uv"):
         dockerfile(lock, render_sample.seal(lock), matrix)
 
 

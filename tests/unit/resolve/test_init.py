@@ -136,6 +136,8 @@ def test_a_matrix_that_cannot_be_read_is_not_left_behind(tmp_path: Path) -> None
     with pytest.raises(InputError) as caught:
         init.write(tmp_path / "matrix.yaml", init.text(wanted, below, "../project", ""))
     assert "small has torch 2.6.0" in caught.value.problems[0].message
+    assert caught.value.problems[0].file == "matrix.yaml (not written)"
+    assert caught.value.message == "these options give no valid matrix"
     assert not (tmp_path / "matrix.yaml").exists()
 
 

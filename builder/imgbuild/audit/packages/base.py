@@ -36,7 +36,7 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
     """
 
     def _one(deb: Deb) -> tuple[ElfFacts, ...]:
-        key = f"{deb.sha256} {readers()}"
+        key = _key(deb)
         kept = store.fact(FACT, key)
         known = unpack(kept, tuple[ElfFacts, ...]) if kept is not None else None
         if known is None:
@@ -47,6 +47,15 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
 
     with ThreadPoolExecutor(THREADS) as pool:
         return [facts for found in pool.map(_one, debs) for facts in found]
+
+
+def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:
+    """Those of `debs` whose files `read_base` will ask for."""
+    return [deb for deb in debs if store.fact(FACT, _key(deb)) is None]
+
+
+def _key(deb: Deb) -> str:
+    return f"{deb.sha256} {readers()}"
 
 
 def _read(path: Path, spool: Path) -> Iterator[ElfFacts]:

@@ -1,0 +1,66 @@
+"""The downloads of one run, announced together before the first of them and drawn as one bar."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterator, Mapping
+
+from imgbuild.system.amounts import count, size_text
+from imgbuild.system.reporter import ProgressBar, Reporter
+from imgbuild.values import Bytes, Sha256
+
+
+class Transfer:
+    """Files to download in several steps, by sha256 with their sizes.
+
+    `every` is the number of files that the work is about, whether they are downloaded or not.
+    """
+
+    def __init__(self, files: Mapping[Sha256, Bytes], every: int, reporter: Reporter) -> None:
+        self._left = dict(files)
+        self._every = every
+        self._reporter = reporter
+        self._files = 0
+        self._done = 0
+        self._total = sum(files.values())
+        self._seconds = 0.0
+
+    def announce(self) -> None:
+        """Report how much there is to download."""
+        size = f", {size_text(self._total)}" if self._left else ""
+        files = f"{len(self._left)} of {count(self._every, 'file')}"
+        self._reporter.info(f"{files} to download{size}")
+
+    @contextlib.contextmanager
+    def bar(self, sizes: Mapping[Sha256, Bytes]) -> Iterator[ProgressBar]:
+        """The bar of all downloads, while the files of `sizes` arrive.
+
+        Files that were not announced, such as those that an audit asks for later, are added.
+        """
+        more = {key: size for key, size in sizes.items() if key not in self._left}
+        if more:
+            self._left |= more
+            self._total += sum(more.values())
+            self._reporter.info(
+                f"{count(len(more), 'more file')} to download, {size_text(sum(more.values()))}"
+            )
+        started = time.monotonic()
+        with self._reporter.progress("downloading", self._total, done=self._done) as bar:
+            yield bar
+        self._seconds += time.monotonic() - started
+        self.arrived(sizes)
+
+    def arrived(self, keys: Collection[Sha256]) -> None:
+        """Count files as downloaded."""
+        for key in keys:
+            size = self._left.pop(key, None)
+            if size is not None:
+                self._files += 1
+                self._done += size
+
+    def close(self) -> None:
+        """Report what was downloaded, if anything was."""
+        if self._files:
+            what = f"downloaded {self._files} of {count(self._files + len(self._left), 'file')}"
+            self._reporter.info(f"{what}, {size_text(self._done)}, in {self._seconds:.1f} s")

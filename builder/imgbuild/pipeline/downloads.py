@@ -1,0 +1,98 @@
+"""What locking targets downloads: known before the first file is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from imgbuild.assemble import folders, published_layers
+from imgbuild.assemble import layers as assemble
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.mirror_items import Input, inputs_of_all
+from imgbuild.audit.packages.base import unread_debs
+from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.package_set import wheels_of
+from imgbuild.cache.transfer import Transfer
+from imgbuild.lock.lock import Lock
+from imgbuild.plan import records
+from imgbuild.plan.plan import Layer, RegistryRecipe, plan
+from imgbuild.project import Project
+from imgbuild.values import Digest, Sha256
+
+
+class Downloads(msgspec.Struct, frozen=True, kw_only=True):
+    """The downloads for several locks: all of them, and by target what later ones read again."""
+
+    transfer: Transfer
+    missing: frozenset[Sha256]
+    later: dict[str, frozenset[Sha256]]
+
+
+def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downloads:
+    """All downloads that locking `locks` in this order needs; each file is counted once."""
+    named: dict[Sha256, Input] = {}
+    needed: dict[str, set[Sha256]] = {}
+    seen: set[Digest] = set()  # layers that an earlier one of `locks` reads
+    for lock in locks:
+        own = inputs_of_all(lock)
+        added = lock.extends.files.values() if lock.extends is not None else ()
+        for file in added:  # the user's own, beside the matrix
+            own.pop(file.sha256, None)
+        layers = [layer for layer in _layers(project, lock, inputs) if layer.id not in seen]
+        seen.update(layer.id for layer in layers)
+        # What an earlier lock reads of a whole file is kept, so that only layers read it again.
+        once = _unread(lock, inputs).difference(*needed.values())
+        needed[lock.target] = (_inputs(layers) | once) & own.keys()
+        named |= own
+    store = inputs.store
+    missing = {
+        key: named[key].size
+        for key in sorted(set().union(*needed.values()))
+        if (store.blob(named[key].digest) if named[key].layer else store.file(key)) is None
+    }
+    later = {
+        lock.target: frozenset[Sha256]().union(*(needed[after.target] for after in locks[number:]))
+        for number, lock in enumerate(locks, start=1)
+    }
+    transfer = Transfer(missing, len(named), inputs.context.reporter)
+    return Downloads(transfer=transfer, missing=frozenset(missing), later=later)
+
+
+def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[Layer], list[Layer]]:
+    """The layers of `lock` whose digests are not known, and others whose files are not known."""
+    layers = {layer.id: layer for arch in lock.arch for layer in plan(lock, arch).layers}
+    known = {*records.read_records(project.images).layers, *_published(lock, inputs)}
+    unknown = [layer for layer in layers.values() if layer.id not in known]
+    rest = [layer for layer in layers.values() if layer.id in known and not inputs.read(layer)]
+    return unknown, rest
+
+
+def _published(lock: Lock, inputs: Inputs) -> set[Digest]:
+    return set(published_layers.records(inputs.matrix, lock.target))
+
+
+def _layers(project: Project, lock: Lock, inputs: Inputs) -> list[Layer]:
+    """The layers of `lock` whose inputs are read."""
+    unknown, rest = layers_to_read(project, lock, inputs)
+    return [*unknown, *rest, *folders.unread(lock, inputs.store)]
+
+
+def _inputs(layers: Iterable[Layer]) -> set[Sha256]:
+    found: set[Sha256] = set()
+    for layer in layers:
+        found.update(assemble.input_hashes(layer.recipe))
+        if isinstance(layer.recipe, RegistryRecipe):
+            found.add(layer.recipe.layer.digest.removeprefix("sha256:"))
+    return found
+
+
+def _unread(lock: Lock, inputs: Inputs) -> set[Sha256]:
+    """The wheels and Debian packages of `lock` that the audit has to read as whole files."""
+    found: set[Sha256] = set()
+    with Library(inputs.store) as library:
+        for resolution in lock.arch.values():
+            books = [library.book(wheel, "") for wheel in wheels_of(resolution)]
+            found |= {book.wheel.sha256 for book in books if book.kept_elves() is None}
+            found |= {deb.sha256 for deb in unread_debs(resolution.debs, inputs.store)}
+    return found

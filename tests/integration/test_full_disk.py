@@ -1,0 +1,141 @@
+"""Read-only and full file systems: real ones, mounted for one command."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.oci import layout
+from imgbuild.values import Arch
+from tests.support import images, needs, sample_project
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A locked project with a wheel of 3 MB that cannot be compressed; its cache has all files."""
+    needs.root()
+    folder = tmp_path_factory.mktemp("project")
+    members = [
+        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+        images.text("etc/group", "root:x:0:\n"),
+        images.text("usr/bin/python3.11", "", mode=0o755),
+    ]
+    made = images.layer(folder / "blobs", members)
+    layout.write(folder / "base", {Arch.X86_64: images.picture([made])}, "base")
+    index = sample_project.index()
+    index.wheel("large", "1.0", files={"large.bin": random.Random(0).randbytes(3_000_000)})
+    with serve(Site(files=index.site_files())) as site:
+        found = Project(folder / "project", site.url("simple"), cache=folder / "cache")
+        base = {
+            "kind": "registry",
+            "image": sample_project.serve_image(site, folder / "base", "base"),
+            "python": "3.11",
+            "glibc": "2.36",
+            "interpreter": "/usr/bin/python3.11",
+        }
+        found.write(base)
+        matrix = found.folder / "matrix.yaml"
+        row = "requires: {large: {reason: it is large}}"
+        matrix.write_text(matrix.read_text().replace("requires: {}", row))
+        found.run("lock", TARGET)
+        yield found
+
+
+def mounted(
+    project: Project, disk: Path, setup: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Run imgbuild in `disk` with a tmpfs there that `setup` prepares; then list its files."""
+    mount, unshare = needs.tool("mount"), needs.tool("unshare", "util-linux")
+    disk.mkdir()
+    script = (
+        f"set -e; {mount} -t tmpfs none {disk}; cp matrix.yaml {disk}; {setup}; cd {disk}; set +e;"
+        f' "$@"; status=$?; find {disk} -mindepth 1; exit $status'
+    )
+    return subprocess.run(
+        [unshare, "--mount", "sh", "-c", script, "sh", *project.command(*arguments)],
+        cwd=project.folder,
+        env=project.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def read_only(disk: Path) -> str:
+    return f"mount -o remount,ro {disk}"
+
+
+def full(disk: Path) -> str:
+    """All but 1 MB of the file system is taken."""
+    return f"mount -o remount,size=1m {disk}"
+
+
+def test_a_lock_in_a_read_only_folder_ends_before_it_works(project, tmp_path):
+    disk = tmp_path / "disk"
+    done = mounted(project, disk, read_only(disk), "lock", TARGET)
+    assert done.returncode == 2
+    assert f"error: cannot write {disk}/images: {disk} is on a read-only file system" in done.stderr
+    assert "resolving" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("build", TARGET),
+        ("build", TARGET, "--format", "sif"),
+        ("render", TARGET, "--format", "requirements"),
+        ("precompile", "bytecode", TARGET),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(project, tmp_path, verb):
+    disk = tmp_path / "disk"
+    words = (*verb, "--matrix", str(project.folder), "--output", "some/where")
+    done = mounted(project, disk, read_only(disk), *words)
+    assert done.returncode == 2
+    assert "error: cannot write some/where: " in done.stderr
+    assert "hint: choose another folder with --output" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_job_whose_results_cannot_be_written_is_refused_before_the_work(project, tmp_path):
+    disk = tmp_path / "disk"
+    words = ("ci", "run", f"{TARGET}@x86_64", "--no-push", "--matrix", str(project.folder))
+    done = mounted(project, disk, read_only(disk), *words, "--results", "results")
+    assert done.returncode == 2
+    assert "error: cannot write results: " in done.stderr
+
+
+def test_a_full_disk_at_the_output_is_named_and_left_clean(project, tmp_path):
+    disk = tmp_path / "disk"
+    words = ("build", TARGET, "--matrix", str(project.folder), "--output", "image")
+    done = mounted(project, disk, full(disk), *words)
+    assert done.returncode == 1
+    assert "error: no space left for image: No space left on device" in done.stderr
+    assert "hint: choose another folder with --output" in done.stderr
+    assert "/image/oci-layout" in done.stdout
+    assert ".tmp" not in done.stdout
+
+
+def test_an_archive_on_a_full_disk_is_named_and_removed(project, tmp_path):
+    disk = tmp_path / "disk"
+    form = ("--format", "oci-archive", "--output", "image.tar")
+    words = ("build", TARGET, "--matrix", str(project.folder), *form)
+    done = mounted(project, disk, full(disk), *words)
+    assert done.returncode == 1
+    assert "error: no space left for image.tar: No space left on device" in done.stderr
+    assert "image.tar" not in done.stdout
+
+
+def test_a_lock_on_a_full_disk_names_the_file(project, tmp_path):
+    disk = tmp_path / "disk"
+    fill = f"{full(disk)}; cat /dev/zero > {disk}/zeros 2>&- || true"
+    done = mounted(project, disk, fill, "lock", TARGET)
+    assert done.returncode == 1
+    assert f"error: {disk}/images/layers.json: No space left on device" in done.stderr
+    assert ".tmp" not in done.stdout + done.stderr

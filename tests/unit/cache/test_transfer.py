@@ -1,0 +1,62 @@
+"""The downloads of several steps counted as one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from imgbuild.cache.transfer import Transfer
+from imgbuild.system.reporter import Silent
+
+
+class Recorder(Silent):
+    """Keeps messages, and each bar: what was done when it began, and its total."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self.bars: list[tuple[int, int | None]] = []
+
+    def info(self, text: str) -> None:
+        """Keep `text`."""
+        self.messages.append(text)
+
+    @contextlib.contextmanager
+    def progress(
+        self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
+    ) -> Iterator[Silent]:
+        """Keep what the bar shows."""
+        self.bars.append((done, total))
+        yield self
+
+
+def test_each_step_continues_the_bar_of_the_whole():
+    seen = Recorder()
+    total = Transfer({"a": 3_000_000_000, "b": 1_000_000_000}, 212, seen)
+    total.announce()
+    with total.bar({"b": 1_000_000_000}):
+        pass
+    with total.bar({"a": 3_000_000_000}):
+        pass
+    total.close()
+    assert seen.bars == [(0, 4_000_000_000), (1_000_000_000, 4_000_000_000)]
+    assert seen.messages[0] == "2 of 212 files to download, 4.00 GB"
+    assert seen.messages[1].startswith("downloaded 2 of 2 files, 4.00 GB, in ")
+
+
+def test_files_that_nobody_announced_are_added_to_the_total():
+    seen = Recorder()
+    total = Transfer({"a": 3_000_000_000}, 10, seen)
+    with total.bar({"a": 3_000_000_000}):
+        pass
+    with total.bar({"c": 500_000_000}):
+        pass
+    assert seen.bars == [(0, 3_000_000_000), (3_000_000_000, 3_500_000_000)]
+    assert seen.messages == ["1 more files to download, 0.50 GB"]
+
+
+def test_nothing_to_download_is_said_once():
+    seen = Recorder()
+    total = Transfer({}, 91, seen)
+    total.announce()
+    total.close()
+    assert (seen.messages, seen.bars) == (["0 of 91 files to download"], [])

@@ -1,0 +1,64 @@
+"""The line of a problem with carets below its place."""
+
+from __future__ import annotations
+
+from imgbuild.cli._excerpt import WIDTH, excerpt
+from imgbuild.errors import Problem
+from tests.support.inprocess_project import TARGET, Command, make
+
+
+def problem(source: str, value: str | None, found: str) -> Problem:
+    return Problem(
+        file="m.yaml",
+        message="wrong",
+        line=12,
+        column=source.index(found) + 1,
+        value=value,
+        source=source,
+    )
+
+
+def test_carets_are_below_the_value() -> None:
+    assert excerpt(problem("    pinns:", "pinns", "pinns")) == [
+        "   |",
+        "12 |     pinns:",
+        "   |     ^^^^^",
+    ]
+
+
+def test_one_caret_where_the_value_is_not_written_so() -> None:
+    assert excerpt(problem("a: [1, 2]", "a list", "[")) == [
+        "   |",
+        "12 | a: [1, 2]",
+        "   |    ^",
+    ]
+
+
+def test_tabs_and_control_characters_keep_the_column() -> None:
+    assert excerpt(problem("\ta\x1b: b", "b", "b"))[1:] == [
+        "12 | \ta\\x1b: b",
+        "   | \t       ^",
+    ]
+
+
+def test_a_long_line_is_cut_around_the_place() -> None:
+    source = "row: {" + "x" * 300 + ", wrong: 1, " + "y" * 300 + "}"
+    _, line, carets = excerpt(problem(source, "wrong", "wrong"))
+    assert line[carets.index("^") : carets.rindex("^") + 1] == "wrong"
+    assert len(line) <= WIDTH + 5
+
+
+def test_no_excerpt_without_a_source() -> None:
+    assert excerpt(Problem(file="m.yaml", message="wrong", line=3, column=1)) == []
+
+
+def test_an_error_of_the_matrix_shows_its_line_on_stderr(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    sample = make(tmp_path)
+    sample.edit("    summary: an old image\n", "    summaryy: an old image\n")
+    done = Command(monkeypatch, capsys)("show", TARGET)
+    assert (done.status, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert lines[0].endswith("matrix.yaml has 1 problem")
+    assert lines[3].endswith(" |     summaryy: an old image")
+    assert lines[4].endswith(" |     ^^^^^^^^")
