@@ -51,11 +51,16 @@ class VerbGroup(typer.core.TyperGroup):
         return super().parse_args(ctx, words)
 
 
-def add(app: typer.Typer, name: str, function: Callable[..., None], **more: Any) -> None:
+def add(
+    app: typer.Typer,
+    name: str,
+    function: Callable[..., None],
+    *,
+    cls: type[VerbCommand] = VerbCommand,
+    **more: Any,
+) -> None:
     """Register a verb."""
-    app.command(name, cls=VerbCommand, context_settings={"help_option_names": ["--help"]}, **more)(
-        function
-    )
+    app.command(name, cls=cls, context_settings={"help_option_names": ["--help"]}, **more)(function)
 
 
 def short(command: Any, ctx: Any) -> Iterator[str]:

@@ -86,7 +86,7 @@ class Output(Group, frozen=True, kw_only=True):
 G = TypeVar("G", bound=Group)
 
 
-def verb(function: Callable[..., None]) -> Callable[..., None]:
+def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Callable[..., None]:
     """`function` as typer takes it: each group in its signature replaced by the group's options."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, type[Group]] = {}
@@ -97,11 +97,11 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
             flat += parameters(parameter.annotation)
         else:
             flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    flat += parameters(Output)
+    flat += parameters(output)
 
     @functools.wraps(function)
     def _verb(**given: Any) -> None:
-        configure(taken(Output, given))
+        configure(taken(output, given))
         values = {name: taken(group, given) for name, group in groups.items()}
         function(**values, **given)
 

@@ -53,8 +53,8 @@ class InspectedImage(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a command is run in a container. `options` are further options of `run` or `create`.
 
-    Without `network` the container has a loopback only. `stdin` gives it this process's input,
-    `tty` a terminal besides. `gpus` is a number of GPUs, or True for all.
+    Without `network` the container has a loopback only. `gpus` is a number of GPUs, or True for
+    all.
     """
 
     env: Mapping[str, str] = {}
@@ -62,8 +62,6 @@ class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
     entrypoint: str | None = None
     network: bool = True
     gpus: bool | int = False
-    stdin: bool = False
-    tty: bool = False
     options: tuple[str, ...] = ()
 
 
@@ -108,6 +106,16 @@ def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine
     return found
 
 
+def rootless(engine: Engine) -> bool:
+    """Whether `engine` runs without root, so that its root is the user who started it."""
+    asked = {
+        "docker": ("info", "--format", "{{json .SecurityOptions}}"),
+        "podman": ("info", "--format", "{{.Host.Security.Rootless}}"),
+    }[engine.kind]
+    answer = processes.run(engine.command(*asked), check=False).stdout
+    return "name=rootless" in answer if engine.kind == "docker" else answer.strip() == "true"
+
+
 def inspect(engine: Engine, reference: str) -> InspectedImage | None:
     """The image that `engine` has as `reference`, None if it has none."""
     answer = processes.run(engine.command("image", "inspect", reference), check=False)
@@ -129,17 +137,14 @@ def run(
     reference: str,
     command: Sequence[str],
     settings: ContainerOptions | None = None,
-    *,
-    stream: bool = False,
 ) -> processes.Result:
     """Run `command` (empty: the image's) in a new container, which is removed at the end.
 
-    The status is that of the command; any is returned, not an error. `stream` connects the command
-    to the terminal.
+    The status is that of the command; any is returned, not an error.
     """
     flags = _flags(engine, settings or ContainerOptions())
     full = engine.command("run", "--rm", *flags, reference, *command)
-    return processes.run(full, check=False, stream=stream)
+    return processes.run(full, check=False)
 
 
 def create(
@@ -162,9 +167,9 @@ def copy_out(engine: Engine, container: str, path: str, destination: Path) -> No
     processes.run(engine.command("cp", f"{container}:{path}", str(destination)))
 
 
-def start(engine: Engine, container: str, *, stream: bool = False) -> processes.Result:
+def start(engine: Engine, container: str) -> processes.Result:
     """Start a container and wait for its end. Any status is returned, not an error."""
-    return processes.run(engine.command("start", "--attach", container), check=False, stream=stream)
+    return processes.run(engine.command("start", "--attach", container), check=False)
 
 
 def discard(engine: Engine, container: str) -> None:
@@ -172,10 +177,11 @@ def discard(engine: Engine, container: str) -> None:
     processes.run(engine.command("rm", "--force", "--volumes", container), check=False)
 
 
-def _gpus(engine: Engine, gpus: bool | int) -> tuple[str, ...]:
+def gpu_options(kind: Kind, gpus: bool | int) -> tuple[str, ...]:
+    """The options for `gpus` GPUs; True is all."""
     if gpus is True:
-        return GPUS[engine.kind]
-    if engine.kind == "docker":
+        return GPUS[kind]
+    if kind == "docker":
         return ("--gpus", str(gpus))
     return tuple(
         word for number in range(gpus) for word in ("--device", f"nvidia.com/gpu={number}")
@@ -191,9 +197,5 @@ def _flags(engine: Engine, settings: ContainerOptions) -> list[str]:
     if not settings.network:
         flags.append("--network=none")
     if settings.gpus:
-        flags += _gpus(engine, settings.gpus)
-    if settings.stdin or settings.tty:
-        flags.append("--interactive")
-    if settings.tty:
-        flags.append("--tty")
+        flags += gpu_options(engine.kind, settings.gpus)
     return [*flags, *settings.options]
