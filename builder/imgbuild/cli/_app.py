@@ -37,7 +37,7 @@ from imgbuild.cli import (
     verify,
 )
 from imgbuild.cli import list as listing
-from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._help import RunCommand, VerbGroup, add
 from imgbuild.cli._output import discard, put
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
@@ -106,7 +106,7 @@ def root(
 add(app, "list", listing.list_targets, rich_help_panel=COMMON)
 add(app, "show", show.show, rich_help_panel=COMMON)
 add(app, "build", _array.offered("build", build.build), rich_help_panel=COMMON)
-add(app, "run", run.run, cls=run.RunCommand, rich_help_panel=COMMON)
+add(app, "run", run.run, cls=RunCommand, rich_help_panel=COMMON)
 add(app, "init", init.init, rich_help_panel=COMMON)
 add(app, "lock", lock.lock, rich_help_panel=COMMON)
 add(app, "resolve", resolve.resolve, rich_help_panel=COMMON)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from imgbuild.cli._options import GPUS
-from imgbuild.cli._verb import Definition, Group, Output, option
+from imgbuild.cli._verb import Definition, Group, option
 from imgbuild.container import driver
 from imgbuild.container.request import ContainerRequest, Mount, own_ids
 from imgbuild.errors import InputError
@@ -30,21 +30,7 @@ SIZE = re.compile(r"\d+(\.\d+)?([bkmgBKMG]b?)?")
 USER = re.compile(r"[\w.-]+(:[\w.-]+)?")
 
 
-class RunOutput(Output, frozen=True, kw_only=True):
-    """The options of every verb; -v is --volume here, as in Docker."""
-
-    verbose: Annotated[
-        bool,
-        Definition(
-            "--verbose",
-            "Print each command and each use of the cache.",
-            panel="Output options",
-            reused="-v is --volume",
-        )(),
-    ] = False
-
-
-class ContainerOptions(Group, frozen=True, kw_only=True):
+class RunOptions(Group, frozen=True, kw_only=True):
     """What the container of `imgbuild run` has."""
 
     volume: Annotated[
@@ -77,7 +63,7 @@ class ContainerOptions(Group, frozen=True, kw_only=True):
     publish: Annotated[
         list[str] | None,
         option("--publish -p", "Publish a port, with docker and podman; repeatable.",
-               metavar="[[IP:]PORT:]PORT", panel=PANEL, often=True),
+               metavar="[HOST:]PORT", panel=PANEL, often=True),
     ] = None  # fmt: skip
     gpus: Annotated[str | None, GPUS("Default: all, if this machine has any.")] = None
     shm_size: Annotated[
@@ -127,7 +113,7 @@ class ContainerOptions(Group, frozen=True, kw_only=True):
         if gpus is True:
             env |= dict.fromkeys(driver.chosen())
         env = {name: value for name, value in env.items() if name not in named} | given
-        _require(self.publish or [], PORT, "--publish", "[[IP:]PORT:]PORT")
+        _require(self.publish or [], PORT, "--publish", "PORT, HOSTPORT:PORT or IP:HOSTPORT:PORT")
         _require([self.shm_size or "1g"], SIZE, "--shm-size", "a size such as 16g")
         _require([self.user or "0"], USER, "--user", "UID[:GID]")
         if self.publish and not self.network:
@@ -221,7 +207,7 @@ def _volume(text: str) -> Mount:
     if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
         message = f"--volume {text}: expected SRC:DST or SRC:DST:ro, DST an absolute path"
         raise InputError(message, hint="for example: -v ./data:/data:ro")
-    path = Path(source).expanduser().absolute()
+    path = Path(os.path.expanduser(source)).absolute()  # noqa: PTH111 - works without a home
     if not path.exists():
         message = f"--volume {text}: {path} does not exist"
         raise InputError(message, hint=f"create it first: mkdir -p {path}")

@@ -83,6 +83,20 @@ class Output(Group, frozen=True, kw_only=True):
     ] = False
 
 
+class RunOutput(Output, frozen=True, kw_only=True):
+    """The options of every verb; -v is --volume here, as in Docker."""
+
+    verbose: Annotated[
+        bool,
+        Definition(
+            "--verbose",
+            "Print each command and each use of the cache.",
+            panel=OUTPUT,
+            reused="-v is --volume",
+        )(),
+    ] = False
+
+
 G = TypeVar("G", bound=Group)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 import typer
 
-from imgbuild.cli._container import ContainerOptions, RunOutput
-from imgbuild.cli._help import VerbCommand
+from imgbuild.cli._container import RunOptions
 from imgbuild.cli._options import (
     DRY_RUN,
     THROUGH,
@@ -23,7 +22,7 @@ from imgbuild.cli._options import (
 from imgbuild.cli._output import answer
 from imgbuild.cli._selection import arch_of, single
 from imgbuild.cli._targets import OneTarget
-from imgbuild.cli._verb import verb
+from imgbuild.cli._verb import RunOutput, verb
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -54,40 +53,10 @@ class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
     env_from: Mapping[str, str]
 
 
-class RunCommand(VerbCommand):
-    """The verb, after whose target a command begins, with options of its own."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; options after the command's name are its own, as in `docker run`."""
-        place = command_place(self.params, args)
-        words = args if place is None else [*args[:place], "--", *args[place:]]
-        return super().parse_args(ctx, words)
-
-
-def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
-    """Where the command begins in `words`: the second positional, or the first after --target.
-
-    None if there is none, or `--` marks it.
-    """
-    valued = {flag for each in options if not getattr(each, "is_flag", True) for flag in each.opts}
-    positional, place, named = 0, 0, False
-    while place < len(words) and words[place] != "--":
-        word = words[place]
-        if word.startswith("-") and word != "-":
-            named = named or word.startswith("-t") or word.partition("=")[0] == "--target"
-            place += 2 if word in valued else 1
-            continue
-        positional += 1
-        if positional == (1 if named else 2):
-            return place
-        place += 1
-    return None
-
-
 @functools.partial(verb, output=RunOutput)
 def run(
     one: OneTarget,
-    container: ContainerOptions,
+    container: RunOptions,
     command: Annotated[
         list[str] | None,
         typer.Argument(
