@@ -106,6 +106,12 @@ def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine
     return found
 
 
+def local(engine: Engine) -> bool:
+    """Whether DOCKER_HOST or CONTAINER_HOST names no engine on another machine."""
+    host = os.environ.get("DOCKER_HOST" if engine.kind == "docker" else "CONTAINER_HOST", "")
+    return not host or host.startswith(("unix:", "npipe:"))
+
+
 def rootless(engine: Engine) -> bool:
     """Whether `engine` runs without root, so that its root is the user who started it."""
     asked = {

@@ -142,6 +142,8 @@ def run(
         _report_ignored(request, through)
         return run_in_image.run_sif(image, request, capture=capture)
     chosen = run_in_image.choose(through, reporter=console)
+    if chosen is not None and not engine.local(chosen):
+        console.warn(f"{chosen.kind} is on another machine: mounts are folders of that machine")
     _report_ignored(request, chosen.kind if chosen is not None else "root")
     return run_in_image.run(
         built(session, found, arch),
