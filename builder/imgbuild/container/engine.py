@@ -1,4 +1,4 @@
-"""Docker and podman: finds them, and creates, runs and removes containers.
+"""Docker and podman: finds them, and creates, starts and removes containers.
 
 Everything goes through the engine's command and its streams, not through shared folders, so that an
 engine on another machine (DOCKER_HOST, CONTAINER_HOST) works as well.
@@ -51,7 +51,7 @@ class InspectedImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command is run in a container. `options` are further options of `run` or `create`.
+    """How a container is created for tests. `options` are further options of `create`.
 
     Without `network` the container has a loopback only. `gpus` is a number of GPUs, or True for
     all.
@@ -59,7 +59,6 @@ class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     env: Mapping[str, str] = {}
     user: str | None = None
-    entrypoint: str | None = None
     network: bool = True
     gpus: bool | int = False
     options: tuple[str, ...] = ()
@@ -138,21 +137,6 @@ def remove(engine: Engine, reference: str) -> None:
         processes.run(engine.command("image", "rm", reference))
 
 
-def run(
-    engine: Engine,
-    reference: str,
-    command: Sequence[str],
-    settings: ContainerOptions | None = None,
-) -> processes.Result:
-    """Run `command` (empty: the image's) in a new container, which is removed at the end.
-
-    The status is that of the command; any is returned, not an error.
-    """
-    flags = _flags(engine, settings or ContainerOptions())
-    full = engine.command("run", "--rm", *flags, reference, *command)
-    return processes.run(full, check=False)
-
-
 def create(
     engine: Engine, reference: str, command: Sequence[str], settings: ContainerOptions | None = None
 ) -> str:
@@ -198,8 +182,6 @@ def _flags(engine: Engine, settings: ContainerOptions) -> list[str]:
     flags = [f"--env={name}={value}" for name, value in settings.env.items()]
     if settings.user is not None:
         flags.append(f"--user={settings.user}")
-    if settings.entrypoint is not None:
-        flags.append(f"--entrypoint={settings.entrypoint}")
     if not settings.network:
         flags.append("--network=none")
     if settings.gpus:

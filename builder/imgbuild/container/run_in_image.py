@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from imgbuild.cache.store import Store
 from imgbuild.container import apptainer, arguments, driver, engine, sandbox
 from imgbuild.container.arguments import EngineCommand
+from imgbuild.container.driver import DriverFiles
 from imgbuild.container.engine import Engine
 from imgbuild.container.load import load
 from imgbuild.container.request import ContainerRequest
@@ -71,20 +72,36 @@ def environment(settings: CommandConfig) -> dict[str, str]:
 def run_in_root(
     root: sandbox.Root,
     settings: CommandConfig,
-    command: Sequence[str],
+    request: ContainerRequest,
     *,
-    env: Mapping[str, str] | None = None,
-    binds: Sequence[sandbox.Bind] = (),
-    network: bool = False,
+    driver_files: DriverFiles | None = None,
+    stream: bool = False,
 ) -> Result:
-    """Run `command` (empty: the image's) in `root`, with the image's entry point."""
+    """Run the command of `request` in `root`, the unpacked image with `settings`.
+
+    InputError if its user is a name.
+    """
+    ids = request.ids()
+    if ids is None:
+        message = f"--user {request.user}: names of users are not known in a root folder"
+        raise InputError(message, hint="write --user UID:GID")
+    env = environment(settings) | ({"HOME": request.home} if request.home else {})
+    binds = [
+        sandbox.Bind(source=mount.source, target=mount.target, writable=mount.writable)
+        for mount in request.mounts
+    ]
+    if driver_files is not None:
+        binds += driver_files.binds
+        env |= driver_files.env
     return sandbox.run(
         root,
-        [*settings.entrypoint, *(command or settings.command)],
-        env=environment(settings) | dict(env or {}),
+        [*settings.entrypoint, *(request.command or settings.command)],
+        env=env | request.variables(),
         binds=binds,
-        cwd=settings.workdir,
-        network=network,
+        cwd=request.workdir,
+        user=None if ids == (0, 0) else ids,
+        network=request.network,
+        stream=stream,
     )
 
 
@@ -180,29 +197,8 @@ def _in_root(
     capture: bool,
     reporter: Reporter,
 ) -> Ran:
-    ids = request.ids()
-    if ids is None:
-        message = f"--user {request.user}: names of users are not known in a root folder"
-        raise InputError(message, hint="write --user UID:GID")
-    settings = running(layout, arch)
-    env = environment(settings) | ({"HOME": request.home} if request.home else {})
-    binds = [
-        sandbox.Bind(source=mount.source, target=mount.target, writable=mount.writable)
-        for mount in request.mounts
-    ]
     with root_folder(layout, arch, store, reporter=reporter) as root, store.scratch() as scratch:
-        if request.gpus:
-            brought = driver.driver_files(scratch)
-            binds += brought.binds
-            env |= brought.env
-        done = sandbox.run(
-            root,
-            [*settings.entrypoint, *(request.command or settings.command)],
-            env=env | request.variables(),
-            binds=binds,
-            cwd=request.workdir,
-            user=None if ids == (0, 0) else ids,
-            network=request.network,
-            stream=not capture,
-        )
+        brought = driver.driver_files(scratch) if request.gpus else None
+        settings = running(layout, arch)
+        done = run_in_root(root, settings, request, driver_files=brought, stream=not capture)
     return Ran(through="root", status=done.status, stdout=done.stdout, stderr=done.stderr)
