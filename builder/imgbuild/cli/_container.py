@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from imgbuild.cli._options import GPUS
+from imgbuild.cli._options import ENV, GPUS
 from imgbuild.cli._verb import Definition, Group, option
 from imgbuild.container import driver
 from imgbuild.container.request import ContainerRequest, Mount, own_ids
@@ -41,20 +41,9 @@ class RunOptions(Group, frozen=True, kw_only=True):
             metavar="SRC:DST[:ro]",
             panel=PANEL,
             often=True,
-            reused="-v is --verbose elsewhere",
         )(),
     ] = None
-    env: Annotated[
-        list[str] | None,
-        Definition(
-            "--env -e",
-            "Set a variable; without a value, pass yours. Repeatable.",
-            metavar="NAME[=VALUE]",
-            panel=PANEL,
-            often=True,
-            reused="show --env prints variables",
-        )(),
-    ] = None
+    env: Annotated[list[str] | None, ENV()] = None
     env_file: Annotated[
         list[Path] | None,
         option("--env-file", "Set variables from a file of NAME=VALUE lines; repeatable.",
@@ -78,7 +67,6 @@ class RunOptions(Group, frozen=True, kw_only=True):
             "The user of the command. Default: you, so that outputs are yours.",
             metavar="UID[:GID]",
             panel=PANEL,
-            reused="registry mirror use --user is a flag",
         )(),
     ] = None
     network: Annotated[

@@ -22,6 +22,7 @@ OUTPUT = "Output options"
 WORK = "Options"
 REGISTRY = "Registries"
 
+VARIES = "-v"  # --verbose; in `run`, as in Docker, --volume
 _defined: dict[str, tuple[str, str]] = {}  # a flag → names and meaning
 OFTEN: set[str] = set()  # the options that the short help shows
 
@@ -29,8 +30,9 @@ OFTEN: set[str] = set()  # the options that the short help shows
 class Definition:
     """One option: its names, what it means, and how its value is read.
 
-    A name has one meaning; another definition of it is a ValueError. A verb may add a sentence of
-    its own, such as its default, by calling the definition: `OUTPUT_PATH("Default: stdout.")`.
+    A name has one meaning, but for -v; another definition of it is a ValueError. A verb may add a
+    sentence of its own, such as its default, by calling the definition: `OUTPUT_PATH("Default:
+    stdout.")`.
     """
 
     def __init__(
@@ -48,8 +50,9 @@ class Definition:
         self._help = help
         self._more = {"metavar": metavar, "rich_help_panel": panel, **more}
         flags = {flag for name in self._names for flag in name.split("/")}
-        for flag in flags:
-            if _defined.setdefault(flag, (names, help)) != (names, help):
+        long = " ".join(name for name in self._names if name.startswith("--"))
+        for flag in flags - {VARIES}:
+            if _defined.setdefault(flag, (long, help)) != (long, help):
                 message = f"{flag} is defined twice"
                 raise ValueError(message)
         if often:
@@ -84,16 +87,10 @@ class Output(Group, frozen=True, kw_only=True):
 
 
 class RunOutput(Output, frozen=True, kw_only=True):
-    """The options of every verb; -v is --volume here, as in Docker."""
+    """The options of every verb, for one whose -v is --volume."""
 
     verbose: Annotated[
-        bool,
-        Definition(
-            "--verbose",
-            "Print each command and each use of the cache.",
-            panel=OUTPUT,
-            reused="-v is --volume",
-        )(),
+        bool, option("--verbose", "Print each command and each use of the cache.", panel=OUTPUT)
     ] = False
 
 

@@ -11,11 +11,11 @@ import typer
 
 from imgbuild.cli import _slurm_runtime
 from imgbuild.cli._allocation import AllocationOptions, Nodes, allocation
-from imgbuild.cli._options import GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
+from imgbuild.cli._options import ENV, GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
 from imgbuild.cli._output import answer
 from imgbuild.cli._selection import choose
 from imgbuild.cli._targets import OneTarget
-from imgbuild.cli._verb import Definition, option, verb
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.slurm import jobs
 from imgbuild.slurm.jobs import Allocation, JobScript, ScriptKind
@@ -90,15 +90,7 @@ Scratch = Annotated[
         metavar="FOLDER",
     ),
 ]
-Env = Annotated[
-    list[str] | None,
-    Definition(
-        "--env",
-        "A variable for every process of the job; repeatable. Without a value, that of the shell"
-        " which submits.",
-        metavar="NAME[=VALUE]",
-    )(),
-]
+Env = Annotated[list[str] | None, ENV()]
 Model = Annotated[
     str,
     option("--served-model", "With --job trl-server: the model that vLLM serves.", metavar="NAME"),
