@@ -18,7 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.container import engine, run_in_image
+from imgbuild.container import run_in_image
+from imgbuild.container.request import ContainerRequest
 from imgbuild.pipeline import audit_lock, targets
 from imgbuild.report import Evidence, Finding, Severity
 from imgbuild.system.console import console
@@ -55,14 +56,19 @@ def tried(
     asked = [{**question, "file": file} for question, file in zip(asked, files, strict=True)]
     layout = targets.built_layout(session, target, None)
     code = PROBE.read_text(encoding="utf-8")
+    request = ContainerRequest(
+        command=("python", "-c", code, json.dumps(asked)),
+        workdir=run_in_image.running(layout, arch).workdir,
+        network=False,
+    )
     done = run_in_image.run(
         layout,
         arch,
         target,
-        ["python", "-c", code, json.dumps(asked)],
-        through=through,
+        request,
+        found=run_in_image.choose(through),
         store=session.inputs().store,
-        settings=engine.ContainerOptions(network=False, gpus=False, stdin=False, tty=False),
+        capture=True,
     )
     answers = [line for line in done.stdout.splitlines() if line.startswith("VERDICTS ")]
     if not answers:

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from imgbuild.cache.store import Store
-from imgbuild.container import run_in_image, sandbox
+from imgbuild.container import run_in_image
+from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import InputError
 from imgbuild.oci import layout
@@ -118,8 +119,11 @@ def test_a_source_that_changed_is_not_served_stale(sample, tmp_path):
         done = run_in_image.run_in_root(
             root,
             run_in_image.running(built, Arch.X86_64),
-            ["python", "-v", "-c", LOOK],
-            binds=[sandbox.Bind(source=changed, target=f"/{SITE}/helper.py")],
+            ContainerRequest(
+                command=("python", "-v", "-c", LOOK),
+                mounts=(Mount(source=changed, target=f"/{SITE}/helper.py"),),
+                network=False,
+            ),
         )
     assert done.stdout.splitlines()[0] == f"{WHERE} 0 43", done.stderr
     assert f"{WHERE}/{SITE}/thewheel/__init__.cpython-311.pyc matches" in done.stderr

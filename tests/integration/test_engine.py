@@ -54,14 +54,19 @@ def _loaded(found: Engine, folder: Path, tag: str) -> str:
     return load(found, layout.read(images.tiny(folder)), Arch.X86_64, tag).reference
 
 
+def ran(found: Engine, reference: str, *command: str) -> process.Result:
+    """A command, or the image's own, in a new container."""
+    return process.run(found.command("run", "--rm", reference, *command), check=False)
+
+
 def test_the_engine_has_the_very_image_and_runs_it(found, folder, tag):
     read = layout.read(images.tiny(folder))
     loaded = load(found, read, Arch.X86_64, tag)
     stored = read.image(Arch.X86_64)
     assert loaded.id in (stored.manifest.digest, stored.config.digest)
-    said = engine.run(found, loaded.reference, [])
+    said = ran(found, loaded.reference)
     assert (said.status, said.stdout) == (0, "hello\n"), said
-    said = engine.run(found, tag, ["sh", "-c", "id -u; pwd; echo $WORD; exit 7"])
+    said = ran(found, tag, "sh", "-c", "id -u; pwd; echo $WORD; exit 7")
     assert (said.status, said.stdout) == (7, "1000\n/opt\ntwo words\n"), said
 
 
@@ -107,7 +112,7 @@ def test_layers_that_the_engine_has_are_not_sent(found, folder, tag, near, monke
             load(found, new, Arch.X86_64, tag)
         return
     load(found, new, Arch.X86_64, tag)
-    assert engine.run(found, tag, []).stdout == f"new{near}\n"
+    assert ran(found, tag).stdout == f"new{near}\n"
 
 
 def test_an_engine_elsewhere_is_sent_an_archive(found, folder, tag, monkeypatch):
@@ -133,7 +138,7 @@ def test_a_new_image_takes_the_tag(found, folder, tag):
         load(found, layout.read(images.tiny(folder, word=word)), Arch.X86_64, tag)
         for word in ("old", "new")
     )
-    assert engine.run(found, tag, []).stdout == "new\n"
+    assert ran(found, tag).stdout == "new\n"
     engine.remove(found, old.id)
 
 
@@ -147,13 +152,12 @@ def test_settings_reach_the_command(found, loaded):
     settings = ContainerOptions(
         env={"MORE": "a b"}, user="4321", network=False, options=("--workdir=/bin",)
     )
-    said = engine.run(
-        found, loaded, ["sh", "-c", "id -u; echo $MORE; pwd; ls /sys/class/net"], settings
-    )
+    command = ["sh", "-c", "id -u; echo $MORE; pwd; ls /sys/class/net"]
+    container = engine.create(found, loaded, command, settings)
+    said = engine.start(found, container)
+    engine.discard(found, container)
     assert said.stdout.split("\n")[:3] == ["4321", "a b", "/bin"], said
     assert said.stdout.split()[-1] == "lo"
-    said = engine.run(found, loaded, ["/opt/hello"], ContainerOptions(entrypoint="/bin/ls"))
-    assert said.stdout == "/opt/hello\n"
 
 
 def test_files_go_in_and_out_without_shared_folders(found, loaded, tmp_path):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cache.store import Store
-from imgbuild.container import run_in_image, sandbox
+from imgbuild.container import run_in_image
+from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import WorkFailed
 from imgbuild.matrix.model import Flashinfer
@@ -78,9 +79,12 @@ def test_kernels_of_a_real_image(tmp_path):
         asked = run_in_image.run_in_root(
             root,
             run_in_image.running(built, Arch.X86_64),
-            ["/opt/venv/bin/python", "-c", ASKS],
-            env={"PYTHONPATH": "/site", "FLASHINFER_CUDA_ARCH_LIST": "9.0"},
-            binds=[sandbox.Bind(source=tmp_path / "site", target="/site")],
+            ContainerRequest(
+                command=("/opt/venv/bin/python", "-c", ASKS),
+                env={"PYTHONPATH": "/site", "FLASHINFER_CUDA_ARCH_LIST": "9.0"},
+                mounts=(Mount(source=tmp_path / "site", target="/site"),),
+                network=False,
+            ),
         )
     assert asked.stdout.split() == [
         "True",

@@ -1,43 +1,80 @@
-"""`imgbuild run` as a command: what it says, and with which status it ends."""
+"""`imgbuild run` through each engine: mounts, users, variables, status, interrupts."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from imgbuild.container import engine
 from imgbuild.values import Arch
-from tests.support import images, needs
+from tests.support import images, needs, ordinary
 from tests.support.matrix_text import RIGHT
 
 pytestmark = pytest.mark.engine
-TARGET = "cu124-vllm"
+TARGET = f"run-{uuid.uuid4().hex[:8]}"  # the name of the image in the engines
 SCRIPT = "echo said; echo told >&2; cat hello; exit 7"
+ENGINES = ("docker", "podman", "apptainer", "root")
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose target is a shell that says hello."""
-    needs.user_namespaces()
+    """A project whose target is a shell, with a file."""
     folder = tmp_path_factory.mktemp("run")
-    (folder / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
-    (folder / "build").mkdir()
-    images.tiny(folder, [Arch.X86_64]).rename(folder / "build" / TARGET)
+    folder.chmod(0o755)  # for another user
+    project(folder)
     return folder
 
 
+def project(folder: Path) -> None:
+    """A project in `folder` whose target, a shell, is built, and the file `hello`."""
+    (folder / "matrix.yaml").write_text(RIGHT.replace("cu124-vllm", TARGET), encoding="utf-8")
+    (folder / "hello").write_text("hello\n", encoding="utf-8")
+    (folder / "build").mkdir()
+    images.tiny(folder, [Arch.X86_64]).rename(folder / "build" / TARGET)
+
+
+@pytest.fixture(params=ENGINES, name="through")
+def _through(request: pytest.FixtureRequest) -> Iterator[str]:
+    name = str(request.param)
+    if name == "root":
+        needs.user_namespaces()
+    else:
+        getattr(needs, name)()
+    if name == "apptainer":
+        needs.tool("mksquashfs", "squashfs-tools")
+    yield name
+    if name in ("docker", "podman"):
+        engine.remove(engine.require(name), f"{TARGET}:latest")
+
+
+def words(through: str, *options: str, script: str = SCRIPT) -> list[str]:
+    named = ["run", TARGET, "--arch", "x86_64", "--through", through, *options]
+    return ["-m", "imgbuild", *named, "--", "sh", "-c", script]
+
+
 def run(
-    folder: Path, through: str, *options: str, script: str = SCRIPT
+    folder: Path,
+    command: Sequence[str],
+    *,
+    before: Sequence[str] = (sys.executable,),
+    **env: str,
 ) -> subprocess.CompletedProcess[str]:
-    command = ["run", TARGET, "--arch", "x86_64", "--through", through, *options]
     return subprocess.run(
-        [sys.executable, "-m", "imgbuild", *command, "--", "sh", "-c", script],
+        [*before, *command],
         cwd=folder,
-        env={**os.environ, "IMGBUILD_CACHE": str(folder / "cache")},
+        env={**os.environ, "IMGBUILD_CACHE": str(folder / "cache"), **env},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
@@ -45,25 +82,152 @@ def run(
 
 
 def test_status_and_streams_are_the_commands(folder: Path) -> None:
-    done = run(folder, "root", "-q")
+    needs.user_namespaces()
+    done = run(folder, words("root", "-q"))
     assert (done.returncode, done.stdout, done.stderr) == (7, "said\nhello\n", "told\n")
 
 
-def test_as_data(folder: Path) -> None:
-    done = run(folder, "root", "--json")
-    assert done.returncode == 7
-    assert json.loads(done.stdout) == {
+def test_as_data(folder: Path, through: str) -> None:
+    done = run(folder, words(through, "--json"))
+    assert done.returncode == 7, done.stderr
+    found = json.loads(done.stdout)
+    assert "told\n" in found.pop("stderr")
+    assert found == {
         "target": TARGET,
         "arch": "x86_64",
-        "through": "root",
+        "through": through,
         "status": 7,
         "stdout": "said\nhello\n",
-        "stderr": "told\n",
     }
-    assert "told" not in done.stderr
 
 
 def test_nothing_is_left_in_the_cache(folder: Path) -> None:
-    run(folder, "root", "-q", script="mkdir /tmp/closed; touch /tmp/closed/x; chmod 0 /tmp/closed")
+    needs.user_namespaces()
+    script = "mkdir /tmp/closed; touch /tmp/closed/x; chmod 0 /tmp/closed"
+    run(folder, words("root", "-q", script=script))
     left = [path for path in (folder / "cache").rglob("*") if path.name in ("root", "closed")]
     assert left == []
+
+
+def test_the_container_has_what_is_asked_for(folder: Path, through: str, tmp_path: Path) -> None:
+    data, cache = tmp_path / "data", tmp_path / "hf"
+    for place in (data, cache):
+        place.mkdir()
+        (place / "file").write_text("x")
+    (tmp_path / "env").write_text("# of the file\nFROM_FILE=a 'quoted' $x\nHF_TOKEN\n")
+    options = [
+        *("-v", f"{data}:/data:ro", "-v", f"{data}:/more", "-e", "GIVEN=b,c d", "-e", "NAMED"),
+        *("--env-file", str(tmp_path / "env")),
+    ]
+    script = (
+        'echo "$GIVEN;$NAMED;$FROM_FILE;$HF_TOKEN;$WANDB_PROJECT;$LEFT_OUT;$WANDB_DIR"; pwd; id -u;'
+        'ls "$HF_HOME"; echo made >made-here; echo made >/more/new; touch /data/new; touch $HOME/x;'
+        "exit 3"
+    )
+    env = {"HF_TOKEN": "secret", "WANDB_PROJECT": "p", "LEFT_OUT": "no", "WANDB_DIR": "/host"}
+    done = run(
+        folder, words(through, *options, script=script), NAMED="e=f", HF_HOME=str(cache), **env
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == f"b,c d;e=f;a 'quoted' $x;secret;p;;\n/opt\n{os.geteuid()}\nfile\n"
+    made = folder / "made-here"
+    assert (made.read_text(), made.stat().st_uid) == ("made\n", os.geteuid())
+    assert sorted(path.name for path in data.iterdir()) == ["file", "new"]
+    assert "ead-only file system" in done.stderr
+    made.unlink()
+
+
+def test_a_token_is_on_no_command_line(folder: Path, through: str) -> None:
+    """--verbose prints each command line that imgbuild starts."""
+    done = run(folder, words(through, "--verbose", script="echo $HF_TOKEN"), HF_TOKEN="a-secret")
+    assert (done.returncode, done.stdout) == (0, "a-secret\n"), done.stderr
+    assert "echo" in done.stderr
+    assert "a-secret" not in done.stderr
+
+
+def test_another_user(folder: Path, through: str) -> None:
+    done = run(folder, words(through, "--user", "4321:4322", script="id -u; id -g"))
+    assert (done.returncode, done.stdout) == (0, "4321\n4322\n"), done.stderr
+
+
+def test_no_network_is_a_loopback_alone(folder: Path, through: str) -> None:
+    done = run(folder, words(through, "--no-network", script="cat /proc/net/dev"))
+    assert done.returncode == 0, done.stderr
+    assert " lo:" in done.stdout
+    assert "eth0" not in done.stdout
+
+
+def test_outputs_belong_to_an_ordinary_user() -> None:
+    needs.user_namespaces()
+    with ordinary.home() as folder:
+        project(folder)
+        for path in [folder, *folder.rglob("*")]:
+            shutil.chown(path, "nobody", "nogroup")
+        done = run(
+            folder,
+            words("root", script="echo x >made; id -u; touch $HOME/x && echo home; exit 5"),
+            before=[*ordinary.become(), "env", ordinary.python(folder), "-B"],
+            HOME=str(folder),
+            PYTHONPATH=str(REPOSITORY / "builder"),
+        )
+        assert done.returncode == 5, done.stderr
+        assert done.stdout == f"{folder.stat().st_uid}\nhome\n"
+        assert (folder / "made").stat().st_uid == folder.stat().st_uid
+
+
+TRAP = "trap 'echo caught; exit 3' INT; echo ready; while :; do sleep 0.1; done"
+
+
+@pytest.mark.parametrize(("script", "times"), [(TRAP, 1), ("echo ready; sleep 1000", 2)])
+def test_an_interrupt_ends_the_command(folder: Path, through: str, script: str, times: int) -> None:
+    """Once, if it reacts to that; a command that does not is ended at the second one."""
+    with subprocess.Popen(
+        [sys.executable, *words(through, "-q", script=script)],
+        cwd=folder,
+        env={**os.environ, "IMGBUILD_CACHE": str(folder / "cache")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(times):
+            # Two at once would be one, and podman loses signals until it has set up its output.
+            time.sleep(1)
+            process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=60)
+        status = process.returncode
+    if times == 1 and through != "root":  # which has no process to pass a signal on
+        assert (status, rest) == (3, "caught\n")
+    else:
+        assert status in (130, 137)
+
+
+def test_a_root_folder_has_no_command_to_copy(folder: Path) -> None:
+    done = run(folder, words("root", "--dry-run"))
+    assert (done.returncode, "--through docker" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("through", ENGINES[:3], indirect=True)
+def test_a_command_to_copy_has_no_effect(folder: Path, through: str) -> None:
+    kept = sorted(path for path in folder.rglob("*") if "cache" not in path.parts)
+    done = run(folder, words(through, "--dry-run", "-e", "A=b c"), HF_TOKEN="secret")
+    assert done.returncode == 0, done.stderr
+    assert "secret" not in done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) == 1
+    assert sorted(path for path in folder.rglob("*") if "cache" not in path.parts) == kept
+    if through != "apptainer":
+        assert f"imgbuild load {TARGET}" in done.stderr
+        assert engine.inspect(engine.require(through), f"{TARGET}:latest") is None
+
+
+@pytest.mark.parametrize("through", ENGINES[:3], indirect=True)
+def test_the_copied_command_does_the_same(folder: Path, through: str) -> None:
+    run(folder, words(through, script="true"))  # the image is loaded, or the SIF made
+    asked = words(through, "--dry-run", "-e", "A=b c", script='echo "$A $HF_TOKEN"')
+    told = run(folder, asked, HF_TOKEN="another")
+    done = subprocess.run(
+        ["sh", "-c", told.stdout], cwd=folder, env={**os.environ, "HF_TOKEN": "secret"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "b c secret\n"), done.stderr

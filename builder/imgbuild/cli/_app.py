@@ -39,7 +39,7 @@ from imgbuild.cli import (
     why,
 )
 from imgbuild.cli import list as listing
-from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._help import RunCommand, VerbGroup, add
 from imgbuild.cli._output import discard, put
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
@@ -108,7 +108,7 @@ def root(
 add(app, "list", listing.list_targets, rich_help_panel=COMMON)
 add(app, "show", show.show, rich_help_panel=COMMON)
 add(app, "build", _array.offered("build", build.build), rich_help_panel=COMMON)
-add(app, "run", run.run, rich_help_panel=COMMON)
+add(app, "run", run.run, cls=RunCommand, rich_help_panel=COMMON)
 add(app, "init", init.init, rich_help_panel=COMMON)
 add(app, "lock", lock.lock, rich_help_panel=COMMON)
 add(app, "resolve", resolve.resolve, rich_help_panel=COMMON)
@@ -184,5 +184,5 @@ def run_verb() -> int:
         message = f"{name}: {text.replace('Value error, ', '')}"
         hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":
-            hint = f"put -- before the command and its options: {name} TARGET -- COMMAND"
+            hint = f"write -- before the command: {name} TARGET -- COMMAND"
         raise InputError(message, hint=hint) from error

@@ -38,6 +38,16 @@ class VerbCommand(typer.core.TyperCommand):
         return super().parse_args(ctx, args)
 
 
+class RunCommand(VerbCommand):
+    """A verb after whose target a command begins, which has options of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words; options after the command's name are its own, as in `docker run`."""
+        place = command_place(self.params, args)
+        words = args if place is None else [*args[:place], "--", *args[place:]]
+        return super().parse_args(ctx, words)
+
+
 class VerbGroup(typer.core.TyperGroup):
     """A verb with sub-verbs, or the whole program."""
 
@@ -51,11 +61,36 @@ class VerbGroup(typer.core.TyperGroup):
         return super().parse_args(ctx, words)
 
 
-def add(app: typer.Typer, name: str, function: Callable[..., None], **more: Any) -> None:
+def add(
+    app: typer.Typer,
+    name: str,
+    function: Callable[..., None],
+    *,
+    cls: type[VerbCommand] = VerbCommand,
+    **more: Any,
+) -> None:
     """Register a verb."""
-    app.command(name, cls=VerbCommand, context_settings={"help_option_names": ["--help"]}, **more)(
-        function
-    )
+    app.command(name, cls=cls, context_settings={"help_option_names": ["--help"]}, **more)(function)
+
+
+def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
+    """Where the command begins in `words`: the second positional, or the first after --target.
+
+    None if there is none, or `--` marks it.
+    """
+    valued = {flag for each in options if not getattr(each, "is_flag", True) for flag in each.opts}
+    positional, place, named = 0, 0, False
+    while place < len(words) and words[place] != "--":
+        word = words[place]
+        if word.startswith("-") and word != "-":
+            named = named or word.startswith("-t") or word.partition("=")[0] == "--target"
+            place += 2 if word in valued else 1
+            continue
+        positional += 1
+        if positional == (1 if named else 2):
+            return place
+        place += 1
+    return None
 
 
 def short(command: Any, ctx: Any) -> Iterator[str]:

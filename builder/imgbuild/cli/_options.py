@@ -162,6 +162,10 @@ CHECK = Definition(
 GPUS = Definition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
                   parser=_count)  # fmt: skip
 GPU = Definition("--gpu", "A compute capability, such as 9.0.", metavar="CAPABILITY", often=True)
+ENV = Definition(
+    "--env -e", "Set a variable; without a value, to that of your shell. Repeatable.",
+    metavar="NAME[=VALUE]", often=True,
+)  # fmt: skip
 SIF_FILE = Definition("--sif-file", "The SIF file to use.", metavar="FILE")
 KEY = Definition("--key", "The public key to check signatures with (PEM: P-256 or Ed25519).",
                  metavar="FILE", often=True)  # fmt: skip

@@ -116,8 +116,15 @@ def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
 
 
 def one_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
-    """The one architecture that is meant: the named one, else this machine's, else the only one."""
-    have = tuple(layout.images)
+    """The one architecture of `layout` that is meant, as for `arch_of`."""
+    return arch_of(tuple(layout.images), layout.path, arches)
+
+
+def arch_of(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) -> Arch:
+    """The one architecture that is meant: the named one, else this machine's, else the only one.
+
+    NothingSelected if the image in `place`, which has the architectures `have`, lacks it.
+    """
     wanted = at_most_one(arches, "only one can be used at a time")
     if wanted is None:
         try:
@@ -127,6 +134,6 @@ def one_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
         if wanted not in have and len(have) == 1:
             wanted = have[0]
     if wanted not in have:
-        message = f"{layout.path} has no {wanted}; it has {', '.join(have)}"
+        message = f"{place} has no {wanted}; it has {', '.join(have)}"
         raise NothingSelected(message, hint="build that architecture, or name one with --arch")
     return wanted

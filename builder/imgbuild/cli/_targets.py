@@ -156,11 +156,11 @@ class OneTarget(Group, frozen=True, kw_only=True):
 
         return open_project(self.matrix)
 
-    def session(self) -> Session:
+    def session(self, *, jobs: int = 1) -> Session:
         """The matrix, read and checked."""
         from imgbuild.pipeline import targets
 
-        return targets.open_session(self.matrix, targets.Options())
+        return targets.open_session(self.matrix, targets.Options(jobs=jobs))
 
     def pick(self, session: Session) -> str:
         """The name of the one target that is meant, where no command follows."""

@@ -22,6 +22,7 @@ OUTPUT = "Output options"
 WORK = "Options"
 REGISTRY = "Registries"
 
+VARIES = "-v"  # --verbose; in `run`, as in Docker, --volume
 _defined: dict[str, tuple[str, str]] = {}  # a flag → names and meaning
 OFTEN: set[str] = set()  # the options that the short help shows
 
@@ -29,8 +30,9 @@ OFTEN: set[str] = set()  # the options that the short help shows
 class Definition:
     """One option: its names, what it means, and how its value is read.
 
-    A name has one meaning; another definition of it is a ValueError. A verb may add a sentence of
-    its own, such as its default, by calling the definition: `OUTPUT_PATH("Default: stdout.")`.
+    A name has one meaning, but for -v; another definition of it is a ValueError. A verb may add a
+    sentence of its own, such as its default, by calling the definition: `OUTPUT_PATH("Default:
+    stdout.")`.
     """
 
     def __init__(
@@ -48,8 +50,9 @@ class Definition:
         self._help = help
         self._more = {"metavar": metavar, "rich_help_panel": panel, **more}
         flags = {flag for name in self._names for flag in name.split("/")}
-        for flag in flags:
-            if _defined.setdefault(flag, (names, help)) != (names, help):
+        long = " ".join(name for name in self._names if name.startswith("--"))
+        for flag in flags - {VARIES}:
+            if _defined.setdefault(flag, (long, help)) != (long, help):
                 message = f"{flag} is defined twice"
                 raise ValueError(message)
         if often:
@@ -83,10 +86,18 @@ class Output(Group, frozen=True, kw_only=True):
     ] = False
 
 
+class RunOutput(Output, frozen=True, kw_only=True):
+    """The options of every verb, for one whose -v is --volume."""
+
+    verbose: Annotated[
+        bool, option("--verbose", "Print each command and each use of the cache.", panel=OUTPUT)
+    ] = False
+
+
 G = TypeVar("G", bound=Group)
 
 
-def verb(function: Callable[..., None]) -> Callable[..., None]:
+def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Callable[..., None]:
     """`function` as typer takes it: each group in its signature replaced by the group's options."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, type[Group]] = {}
@@ -97,11 +108,11 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
             flat += parameters(parameter.annotation)
         else:
             flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    flat += parameters(Output)
+    flat += parameters(output)
 
     @functools.wraps(function)
     def _verb(**given: Any) -> None:
-        configure(taken(Output, given))
+        configure(taken(output, given))
         values = {name: taken(group, given) for name, group in groups.items()}
         function(**values, **given)
 

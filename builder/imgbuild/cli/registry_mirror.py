@@ -114,7 +114,7 @@ def use(
     user: Annotated[
         bool,
         option(
-            "--user",
+            "--global",
             "For all projects of this user, in ~/.config/imgbuild. Default: for this project, in"
             " mirror.json beside the matrix.",
             often=True,
@@ -132,7 +132,7 @@ def use(
 
         imgbuild registry mirror use registry.example/rl/inputs
 
-        imgbuild registry mirror use registry.example/rl/inputs --mirror-only --user
+        imgbuild registry mirror use registry.example/rl/inputs --mirror-only --global
 
         imgbuild registry mirror use --off
     """
@@ -164,7 +164,7 @@ def _project_file(matrix: Path | None) -> Path:
     from imgbuild.pipeline.opened import open_project
 
     found = open_project(matrix)
-    found.require_writable("imgbuild registry mirror use", hint="add --user: it is then your own")
+    found.require_writable("imgbuild registry mirror use", hint="add --global: it is then your own")
     return found.root / mirror.FILE
 
 

@@ -1,22 +1,32 @@
-"""`imgbuild run`: run a command in an image that was built."""
+"""`imgbuild run`: run a command in the image of a target."""
 
 from __future__ import annotations
 
-import sys
+import functools
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 import typer
 
-from imgbuild.cli._options import GPUS, THROUGH, LayoutFolder, OneArch, Through, supported
+from imgbuild.cli._container import RunOptions
+from imgbuild.cli._options import (
+    DRY_RUN,
+    THROUGH,
+    LayoutFolder,
+    OneArch,
+    Through,
+    processes,
+    supported,
+)
 from imgbuild.cli._output import answer
-from imgbuild.cli._selection import one_arch, single
+from imgbuild.cli._selection import arch_of, single
 from imgbuild.cli._targets import OneTarget
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import RunOutput, verb
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
-ENGINES = (Through.DOCKER, Through.PODMAN, Through.ROOT)
+ENGINES = (Through.DOCKER, Through.PODMAN, Through.APPTAINER, Through.ROOT)
 
 
 class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,9 +40,23 @@ class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
     stderr: str
 
 
-@verb
+class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line of an engine, and variables that it needs.
+
+    `env_from`: name → the variable of the caller whose value it has.
+    """
+
+    target: str
+    arch: Arch
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    env_from: Mapping[str, str]
+
+
+@functools.partial(verb, output=RunOutput)
 def run(
     one: OneTarget,
+    container: RunOptions,
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -44,54 +68,48 @@ def run(
     through: Annotated[
         Through | None,
         THROUGH(
-            "docker, podman, or root (a root folder in a user namespace, without an engine)."
-            " Default: the engine that is running, else root."
+            "docker, podman, apptainer, or root (a root folder in a user namespace, without an"
+            " engine). Default: docker or podman, whichever is running, else root."
         ),
     ] = None,
-    network: Annotated[
-        bool, option("--network/--no-network", "Give the command a network.", often=True)
-    ] = True,
-    gpus: Annotated[str, GPUS("The GPUs to make available, with docker and podman.")] = "0",
+    dry_run: Annotated[bool, DRY_RUN("Here: print the engine's command, to copy.")] = False,
 ) -> None:
-    """Run a command in the built image of a target.
+    """Run a command in the image of a target.
 
-    Put -- before the command, so that its options are not read as options of imgbuild. The exit
+    The image is built and loaded first if it is missing or not that of the lock. The command
+    starts in the current folder, which is mounted at the image's working folder (/workspace), as
+    your own user, with all GPUs, with the host's shared memory and with your Hugging Face cache.
+    HF_TOKEN and WANDB_* are passed if they are set.
+
+    Options of imgbuild come before the command; a -- marks where the command begins. The exit
     status is that of the command. With --json the command has no terminal, and its output is part
     of the result.
 
     Examples:
 
-        imgbuild run cu124-vllm -- python -c 'import vllm; print(vllm.__version__)'
+        imgbuild run cu124-vllm -- python train.py --lr 1e-5
 
-        imgbuild run cu124-vllm --gpus all -- nvidia-smi
+        imgbuild run cu124-vllm -v /data:/data:ro -e NCCL_DEBUG=INFO -- torchrun train.py
+
+        imgbuild run cu124-vllm --through apptainer -- python train.py
+
+        imgbuild run cu124-vllm --dry-run -- python train.py
     """
-    from imgbuild.cache.store import Store
-    from imgbuild.container import engine as engines
-    from imgbuild.container import run_in_image
-    from imgbuild.pipeline import targets
+    from imgbuild.pipeline import run_target
 
     engine = supported(through, "run", ENGINES)
     pattern, words = one.split(command)
-    session = one.session()
-    name = single(session.select([pattern]))
-    built = targets.built_layout(session, name, layout)
-    chosen = one_arch(built, arch)
+    session = one.session(jobs=processes(0))
+    found = run_target.find(session, single(session.select([pattern])), layout)
+    chosen = arch_of(found.arches, found.place, arch)
     json = console.json
-    ran = run_in_image.run(
-        built,
-        chosen,
-        name,
-        words,
-        through=engine,
-        store=Store.open(),
-        reporter=console,
-        settings=engines.ContainerOptions(
-            network=network,
-            gpus=True if gpus == "all" else int(gpus),
-            stdin=not json,
-            tty=not json and sys.stdin.isatty() and sys.stdout.isatty(),
-        ),
-    )
+    request = container.request(found.config(chosen), words, interactive=not json, dry=dry_run)
+    if dry_run:
+        made = run_target.command(found, request, through=engine)
+        shown = CommandToRun(target=found.name, arch=chosen, **msgspec.structs.asdict(made))
+        answer(shown, [made.text()])
+        return
+    ran = run_target.run(session, found, chosen, request, through=engine, capture=json)
     if json:
-        answer(RunInImage(target=name, arch=chosen, **msgspec.structs.asdict(ran)), [])
+        answer(RunInImage(target=found.name, arch=chosen, **msgspec.structs.asdict(ran)), [])
     raise typer.Exit(ran.status)

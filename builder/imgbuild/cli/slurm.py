@@ -11,7 +11,7 @@ import typer
 
 from imgbuild.cli import _slurm_runtime
 from imgbuild.cli._allocation import AllocationOptions, Nodes, allocation
-from imgbuild.cli._options import GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
+from imgbuild.cli._options import ENV, GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
 from imgbuild.cli._output import answer
 from imgbuild.cli._selection import choose
 from imgbuild.cli._targets import OneTarget
@@ -90,15 +90,7 @@ Scratch = Annotated[
         metavar="FOLDER",
     ),
 ]
-Env = Annotated[
-    list[str] | None,
-    option(
-        "--env",
-        "A variable for every process of the job; repeatable. Without a value, that of the shell"
-        " which submits.",
-        metavar="NAME[=VALUE]",
-    ),
-]
+Env = Annotated[list[str] | None, ENV()]
 Model = Annotated[
     str,
     option("--served-model", "With --job trl-server: the model that vLLM serves.", metavar="NAME"),

@@ -1,4 +1,4 @@
-"""Docker and podman: finds them, and creates, runs and removes containers.
+"""Docker and podman: finds them, and creates, starts and removes containers.
 
 Everything goes through the engine's command and its streams, not through shared folders, so that an
 engine on another machine (DOCKER_HOST, CONTAINER_HOST) works as well.
@@ -51,19 +51,16 @@ class InspectedImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command is run in a container. `options` are further options of `run` or `create`.
+    """How a container is created for tests. `options` are further options of `create`.
 
-    Without `network` the container has a loopback only. `stdin` gives it this process's input,
-    `tty` a terminal besides. `gpus` is a number of GPUs, or True for all.
+    Without `network` the container has a loopback only. `gpus` is a number of GPUs, or True for
+    all.
     """
 
     env: Mapping[str, str] = {}
     user: str | None = None
-    entrypoint: str | None = None
     network: bool = True
     gpus: bool | int = False
-    stdin: bool = False
-    tty: bool = False
     options: tuple[str, ...] = ()
 
 
@@ -108,6 +105,22 @@ def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine
     return found
 
 
+def local(engine: Engine) -> bool:
+    """Whether DOCKER_HOST or CONTAINER_HOST names no engine on another machine."""
+    host = os.environ.get("DOCKER_HOST" if engine.kind == "docker" else "CONTAINER_HOST", "")
+    return not host or host.startswith(("unix:", "npipe:"))
+
+
+def rootless(engine: Engine) -> bool:
+    """Whether `engine` runs without root, so that its root is the user who started it."""
+    asked = {
+        "docker": ("info", "--format", "{{json .SecurityOptions}}"),
+        "podman": ("info", "--format", "{{.Host.Security.Rootless}}"),
+    }[engine.kind]
+    answer = processes.run(engine.command(*asked), check=False).stdout
+    return "name=rootless" in answer if engine.kind == "docker" else answer.strip() == "true"
+
+
 def inspect(engine: Engine, reference: str) -> InspectedImage | None:
     """The image that `engine` has as `reference`, None if it has none."""
     answer = processes.run(engine.command("image", "inspect", reference), check=False)
@@ -122,24 +135,6 @@ def remove(engine: Engine, reference: str) -> None:
     """Remove the name `reference`, and the image with its last name; no error if it is missing."""
     if inspect(engine, reference) is not None:
         processes.run(engine.command("image", "rm", reference))
-
-
-def run(
-    engine: Engine,
-    reference: str,
-    command: Sequence[str],
-    settings: ContainerOptions | None = None,
-    *,
-    stream: bool = False,
-) -> processes.Result:
-    """Run `command` (empty: the image's) in a new container, which is removed at the end.
-
-    The status is that of the command; any is returned, not an error. `stream` connects the command
-    to the terminal.
-    """
-    flags = _flags(engine, settings or ContainerOptions())
-    full = engine.command("run", "--rm", *flags, reference, *command)
-    return processes.run(full, check=False, stream=stream)
 
 
 def create(
@@ -162,9 +157,9 @@ def copy_out(engine: Engine, container: str, path: str, destination: Path) -> No
     processes.run(engine.command("cp", f"{container}:{path}", str(destination)))
 
 
-def start(engine: Engine, container: str, *, stream: bool = False) -> processes.Result:
+def start(engine: Engine, container: str) -> processes.Result:
     """Start a container and wait for its end. Any status is returned, not an error."""
-    return processes.run(engine.command("start", "--attach", container), check=False, stream=stream)
+    return processes.run(engine.command("start", "--attach", container), check=False)
 
 
 def discard(engine: Engine, container: str) -> None:
@@ -172,10 +167,11 @@ def discard(engine: Engine, container: str) -> None:
     processes.run(engine.command("rm", "--force", "--volumes", container), check=False)
 
 
-def _gpus(engine: Engine, gpus: bool | int) -> tuple[str, ...]:
+def gpu_options(kind: Kind, gpus: bool | int) -> tuple[str, ...]:
+    """The options for `gpus` GPUs; True is all."""
     if gpus is True:
-        return GPUS[engine.kind]
-    if engine.kind == "docker":
+        return GPUS[kind]
+    if kind == "docker":
         return ("--gpus", str(gpus))
     return tuple(
         word for number in range(gpus) for word in ("--device", f"nvidia.com/gpu={number}")
@@ -186,14 +182,8 @@ def _flags(engine: Engine, settings: ContainerOptions) -> list[str]:
     flags = [f"--env={name}={value}" for name, value in settings.env.items()]
     if settings.user is not None:
         flags.append(f"--user={settings.user}")
-    if settings.entrypoint is not None:
-        flags.append(f"--entrypoint={settings.entrypoint}")
     if not settings.network:
         flags.append("--network=none")
     if settings.gpus:
-        flags += _gpus(engine, settings.gpus)
-    if settings.stdin or settings.tty:
-        flags.append("--interactive")
-    if settings.tty:
-        flags.append("--tty")
+        flags += gpu_options(engine.kind, settings.gpus)
     return [*flags, *settings.options]

@@ -1,27 +1,40 @@
-"""Runs a command in the image of a layout, with an engine or in a root folder.
+"""Runs a command in an image: with Docker, podman or Apptainer, or in a root folder.
 
 A root folder needs neither an engine nor root (see `root_folder`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from imgbuild.cache.store import Store
-from imgbuild.container import engine, sandbox
+from imgbuild.container import apptainer, arguments, driver, engine, sandbox
+from imgbuild.container.arguments import EngineCommand
+from imgbuild.container.driver import DriverFiles
+from imgbuild.container.engine import Engine
 from imgbuild.container.load import load
+from imgbuild.container.request import ContainerRequest
 from imgbuild.container.root_folder import root_folder
-from imgbuild.errors import IntegrityError
+from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.layout import Layout
+from imgbuild.system import process
 from imgbuild.system.process import Result
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
+# The program of --init, and where engines look for it besides PATH.
+INITS = {"docker": "docker-init", "podman": "catatonit"}
+HELPERS = ("/usr/libexec/", "/usr/local/libexec/", "/usr/lib/", "/usr/local/lib/")
+
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished command. `through` is "docker", "podman" or "root"; text only if captured."""
+    """A finished command. `through` is docker, podman, apptainer or root; text only if captured."""
 
     through: str
     status: int
@@ -36,10 +49,11 @@ class CommandConfig(msgspec.Struct, frozen=True):
     entrypoint: tuple[str, ...] = msgspec.field(default=(), name="Entrypoint")
     command: tuple[str, ...] = msgspec.field(default=(), name="Cmd")
     workdir: str = msgspec.field(default="/", name="WorkingDir")
+    user: str = msgspec.field(default="", name="User")
 
 
 def running(layout: Layout, arch: Arch) -> CommandConfig:
-    """Environment, entry point, command and working folder of the image on `arch`.
+    """Environment, entry point, command, working folder and user of the image on `arch`.
 
     IntegrityError if the configuration is invalid.
     """
@@ -58,54 +72,133 @@ def environment(settings: CommandConfig) -> dict[str, str]:
 def run_in_root(
     root: sandbox.Root,
     settings: CommandConfig,
-    command: Sequence[str],
+    request: ContainerRequest,
     *,
-    env: Mapping[str, str] | None = None,
-    binds: Sequence[sandbox.Bind] = (),
-    network: bool = False,
+    driver_files: DriverFiles | None = None,
     stream: bool = False,
 ) -> Result:
-    """Run `command` (empty: the image's) in `root`, with the image's entry point."""
+    """Run the command of `request` in `root`, the unpacked image with `settings`.
+
+    InputError if its user is a name.
+    """
+    ids = request.ids()
+    if ids is None:
+        message = f"--user {request.user}: names of users are not known in a root folder"
+        raise InputError(message, hint="write --user UID:GID")
+    env = environment(settings) | ({"HOME": request.home} if request.home else {})
+    binds = [
+        sandbox.Bind(source=mount.source, target=mount.target, writable=mount.writable)
+        for mount in request.mounts
+    ]
+    if driver_files is not None:
+        binds += driver_files.binds
+        env |= driver_files.env
     return sandbox.run(
         root,
-        [*settings.entrypoint, *(command or settings.command)],
-        env=environment(settings) | dict(env or {}),
+        [*settings.entrypoint, *(request.command or settings.command)],
+        env=env | request.variables(),
         binds=binds,
-        cwd=settings.workdir,
-        network=network,
+        cwd=request.workdir,
+        user=None if ids == (0, 0) else ids,
+        network=request.network,
         stream=stream,
     )
+
+
+def choose(through: str | None, *, reporter: Reporter = SILENT) -> Engine | None:
+    """The engine for `through`: "docker", "podman" or None for a running one; None: a root folder.
+
+    ToolMissing if the named engine does not answer.
+    """
+    if through == "root":
+        return None
+    if through is not None:
+        return engine.require(through, reporter=reporter)
+    return engine.find(reporter=reporter)
 
 
 def run(
     layout: Layout,
     arch: Arch,
     tag: str,
-    command: Sequence[str],
+    request: ContainerRequest,
     *,
-    through: str | None,
+    found: Engine | None,
     store: Store,
-    settings: engine.ContainerOptions,
+    capture: bool = False,
     reporter: Reporter = SILENT,
 ) -> Ran:
-    """Run `command` on this terminal or, without `settings.stdin`, capture its output.
+    """Run the command of `request` with the engine `found`, or in a root folder if it is None.
 
-    `through` is "docker", "podman" or "root"; None means a running engine, else a root folder.
-    ToolMissing if the named engine is not running.
+    The image is loaded first if the engine lacks it. Any status of the command is returned.
     """
-    found = None if through == "root" else engine.find(through, reporter=reporter)
-    if found is None and through in ("docker", "podman"):
-        engine.require(through)
-    if found is not None:
-        loaded = load(found, layout, arch, tag, reporter=reporter)
-        done = engine.run(found, loaded.reference, command, settings, stream=settings.stdin)
-        return _ran(found.kind, done)
-    with root_folder(layout, arch, store, reporter=reporter) as root:
-        own = running(layout, arch)
-        network, stream = settings.network, settings.stdin
-        done = run_in_root(root, own, command, network=network, stream=stream)
-        return _ran("root", done)
+    if found is None:
+        return _in_root(layout, arch, request, store, capture=capture, reporter=reporter)
+    loaded = load(found, layout, arch, tag, reporter=reporter)
+    name = f"imgbuild-{secrets.token_hex(6)}"
+    made = engine_command(
+        found.kind,
+        found.program,
+        msgspec.structs.replace(request, name=name),
+        loaded.reference,
+        rootless=engine.rootless(found),
+    )
+    ran = _run(found.kind, made, capture=capture, end=found.command("kill", name))
+    if ran.status == sandbox.FAILED and request.gpus:
+        reporter.warn(
+            f"{found.kind} could not start the container with GPUs, which needs the NVIDIA"
+            " Container Toolkit; --gpus 0 leaves them out"
+        )
+    return ran
 
 
-def _ran(through: str, done: Result) -> Ran:
-    return Ran(through=through, status=done.status, stdout=done.stdout, stderr=done.stderr)
+def run_sif(image: Path, request: ContainerRequest, *, capture: bool = False) -> Ran:
+    """Run the command of `request` in the SIF `image`; ToolMissing without Apptainer."""
+    made = arguments.apptainer(request, apptainer.require(), image)
+    return _run("apptainer", made, capture=capture)
+
+
+def engine_command(
+    kind: engine.Kind,
+    program: str,
+    request: ContainerRequest,
+    reference: str,
+    *,
+    rootless: bool = False,
+) -> EngineCommand:
+    """The command line of Docker or podman for `request`."""
+    make = arguments.docker if kind == "docker" else arguments.podman
+    return make(request, program, reference, rootless=rootless, init=_has_init(kind))
+
+
+def _has_init(kind: engine.Kind) -> bool:
+    """Whether this machine has the program for --init; an engine elsewhere may have it too."""
+    places = [f"{folder}{kind}" for folder in HELPERS]
+    return shutil.which(INITS[kind], path=os.pathsep.join([os.defpath, *places])) is not None
+
+
+def _run(
+    through: str, made: EngineCommand, *, capture: bool, end: Sequence[str] | None = None
+) -> Ran:
+    env = {**made.env, **arguments.from_process(made.env_from)}
+    if capture:
+        done = process.run(made.command, env=env, check=False)
+        return Ran(through=through, status=done.status, stdout=done.stdout, stderr=done.stderr)
+    status = process.foreground(made.command, env=env, end=end)
+    return Ran(through=through, status=status, stdout="", stderr="")
+
+
+def _in_root(
+    layout: Layout,
+    arch: Arch,
+    request: ContainerRequest,
+    store: Store,
+    *,
+    capture: bool,
+    reporter: Reporter,
+) -> Ran:
+    with root_folder(layout, arch, store, reporter=reporter) as root, store.scratch() as scratch:
+        brought = driver.driver_files(scratch) if request.gpus else None
+        settings = running(layout, arch)
+        done = run_in_root(root, settings, request, driver_files=brought, stream=not capture)
+    return Ran(through="root", status=done.status, stdout=done.stdout, stderr=done.stderr)

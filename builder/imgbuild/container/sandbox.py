@@ -8,6 +8,7 @@ imgbuild is killed. This is isolation, but not security against malicious code.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ HOSTNAME = "imgbuild"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FAILED = 125  # the status if the set-up fails, as in Docker
 MARK = "imgbuild sandbox: "
+VARIABLES = "IMGBUILD_SANDBOX_ENV"
 RESOLVER = Path("/etc/resolv.conf")
 NAMESPACES = ("--mount", "--propagation", "private", "--uts", "--ipc", "--pid", "--kill-child")
 REMEDY = (
@@ -37,9 +39,9 @@ REMEDY = (
 # Runs in the new namespaces as root and as process 1, which waits for the command, since process 1
 # ignores signals. Arguments: ROOT PROC DEV SYS TMP HOSTS NETWORK PYTHON READONLY, the options of an
 # overlay over ROOT or an empty text, then triples of "rw" or "ro", SOURCE and TARGET, then "--" and
-# the command. If the kernel does not allow a new /proc (that of a container is partly hidden), the
-# existing one is bound. Mount flags of the host must be repeated by a user who is root only in this
-# namespace.
+# the command. Its environment is JSON in a variable, since other users see arguments. If the kernel
+# does not allow a new /proc (that of a container is partly hidden), the existing one is bound.
+# Mount flags of the host must be repeated by a user who is root only in this namespace.
 SETUP = r"""
 root=$1 proc=$2 dev=$3 sys=$4 tmp=$5 hosts=$6 network=$7 python=$8 readonly=$9
 shift 9
@@ -82,7 +84,8 @@ if [ "$readonly" = yes ]; then
   mount -o remount,bind,ro "$root" 2>/dev/null ||
     mount -o remount,bind,ro,nosuid,nodev "$root" || fail "make $root read-only"
 fi
-env -i "$@"
+"$python" -IS -c 'import json, os, sys
+os.execve(sys.argv[1], sys.argv[1:], json.loads(os.environ["@VARIABLES@"]))' "$@"
 exit $?
 """
 
@@ -148,11 +151,13 @@ def run(
         *("sh", "-c", _script(), "sh"),
         *_arguments(root, binds, network=network, readonly=readonly),
         "--",
-        *(f"{name}={value}" for name, value in variables.items()),
         *_enter(root.path.resolve(), cwd, user, network=network),
         *command,
     ]
-    result = processes.run(full, check=False, stream=stream)
+    given = {VARIABLES: json.dumps(variables)}
+    if stream:
+        return processes.Result(processes.foreground(full, env=given, kill=True), "", "")
+    result = processes.run(full, env=given, check=False)
     if result.status == FAILED and MARK in result.stderr:
         message = f"the sandbox in {root.path} failed: {result.stderr.strip()}"
         raise WorkFailed(message, hint=REMEDY)
@@ -208,7 +213,7 @@ def _file_point(tree: RootFolder, path: str) -> Path:
 
 
 def _script() -> str:
-    words = {"MARK": MARK, "FAILED": str(FAILED), "HOSTNAME": HOSTNAME}
+    words = {"MARK": MARK, "FAILED": str(FAILED), "HOSTNAME": HOSTNAME, "VARIABLES": VARIABLES}
     script = SETUP
     for name, value in words.items():
         script = script.replace(f"@{name}@", value)

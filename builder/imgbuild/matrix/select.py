@@ -13,8 +13,6 @@ from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.near import like
 from imgbuild.values import Arch
 
-FEW = 8  # targets that a hint names one by one
-
 
 class Selected(msgspec.Struct, frozen=True, kw_only=True):
     """A target of the matrix and the selected ones of its architectures, in the target's order."""
@@ -73,10 +71,7 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
         raise InputError(message, hint="leave one of them out")
     if not patterns:
         message = "no target was named"
-        some = (
-            f"one of {', '.join(names)}" if len(names) <= FEW else "one that `imgbuild list` shows"
-        )
-        raise NothingSelected(message, hint=f"name {some}, or give --all")
+        raise NothingSelected(message, hint="name one, or give --all; `imgbuild list` shows them")
     chosen: set[str] = set()
     for pattern in patterns:
         matching = {name for name in names if name == pattern or fnmatchcase(name, pattern)}
@@ -84,16 +79,9 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
             near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.6)
             message = f"no target matches {pattern}"
             ask = f"did you mean {' or '.join(near)}? " if near else ""
-            raise NothingSelected(message, hint=f"{ask}{choices(names)}")
+            raise NothingSelected(message, hint=f"{ask}`imgbuild list` shows all targets")
         chosen |= matching
     return chosen
-
-
-def choices(names: Sequence[str]) -> str:
-    """The targets that can be named; of many, the command that lists them."""
-    if len(names) <= FEW:
-        return f"targets are: {', '.join(names)}"
-    return f"`imgbuild list` shows all {len(names)} targets"
 
 
 def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> NoSolution:

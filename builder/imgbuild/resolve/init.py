@@ -27,7 +27,6 @@ from imgbuild.lock import published
 from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
 from imgbuild.matrix.extension import leads_out
 from imgbuild.matrix.schema import published_extension
-from imgbuild.matrix.select import choices
 from imgbuild.matrix.validate import nearest
 from imgbuild.plan import seal as seals
 from imgbuild.project import CATALOGUE, Project
@@ -121,7 +120,7 @@ def require_target(project: Project, target: str) -> None:
         near = nearest(target, known)
         ask = f"did you mean {near}? " if near else ""
         message = f"no locked target {target} in the catalogue that comes with imgbuild"
-        raise NothingSelected(message, hint=f"{ask}{choices(known)}")
+        raise NothingSelected(message, hint=f"{ask}`imgbuild list` shows all targets")
 
 
 def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:

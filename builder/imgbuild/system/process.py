@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 import msgspec
@@ -22,6 +23,7 @@ from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.system.console import console
 
 CLEAN_UP = 20  # seconds that an interrupted command has to clean up
+SIGNALLED = 128  # plus the number of the signal that ended a command: its status in a shell
 TAIL = 20  # lines of a failed command's output that its error repeats
 
 
@@ -61,12 +63,11 @@ def run(
     cwd: Path | None = None,
     stdin: str | None = None,
     check: bool = True,
-    stream: bool = False,
 ) -> Result:
     """Run `command` and wait for its end.
 
-    `env` is added to this process's environment. `stream` connects it to the terminal instead of
-    capturing its output. WorkFailed, with the end of stderr, if `check` and the status is not 0.
+    `env` is added to this process's environment. WorkFailed, with the end of stderr, if `check` and
+    the status is not 0.
     """
     console.detail(f"$ {pasted(command)}")
     started = time.monotonic()
@@ -75,9 +76,8 @@ def run(
         env={**os.environ, **env} if env else None,
         cwd=cwd,
         input=stdin.encode() if stdin is not None else None,
-        stdin=None if stdin is not None or stream else subprocess.DEVNULL,
-        stdout=None if stream else subprocess.PIPE,
-        stderr=None if stream else subprocess.PIPE,
+        stdin=None if stdin is not None else subprocess.DEVNULL,
+        capture_output=True,
         check=False,
     )
     seconds = time.monotonic() - started
@@ -85,6 +85,45 @@ def run(
     if check and result.status != 0:
         raise failure(command, result)
     return result
+
+
+def foreground(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    end: Sequence[str] | None = None,
+    kill: bool = False,
+) -> int:
+    """Run `command` with this process's terminal, input and output; its status, as in a shell.
+
+    `env` is added to this process's environment. The command decides what an interrupt means: this
+    process waits for it, and passes SIGINT and SIGTERM on, unless the terminal has sent SIGINT to
+    both. At the second one the command `end` is run. With `kill` SIGKILL is passed on instead, for
+    a command that ignores the others.
+    """
+    console.detail(f"$ {pasted(command)}")
+    started: list[subprocess.Popen[bytes]] = []
+    ending: list[subprocess.Popen[bytes]] = []
+    signals: list[int] = []
+
+    def _pass_on(number: int, _: object) -> None:
+        signals.append(number)
+        if number != signal.SIGINT or not sys.stdin.isatty():
+            for process in started:
+                process.send_signal(signal.SIGKILL if kill else number)
+        if len(signals) == 2 and end is not None:
+            nowhere = subprocess.DEVNULL
+            ending.append(subprocess.Popen(end, stdin=nowhere, stdout=nowhere, stderr=nowhere))
+
+    with (
+        _handled((signal.SIGINT, signal.SIGTERM), _pass_on),
+        subprocess.Popen(command, env={**os.environ, **env} if env else None) as process,
+    ):
+        started.append(process)
+        status = process.wait()
+    for process in ending:
+        process.wait()
+    return status if status >= 0 else SIGNALLED - status
 
 
 def feed(
@@ -158,7 +197,7 @@ def follow(
     """
     console.detail(f"$ {pasted(command)}")
     with (
-        _interrupted_by(signal.SIGTERM),
+        _handled((signal.SIGTERM,), signal.default_int_handler),
         subprocess.Popen(
             command,
             env={**os.environ, **env} if env else None,
@@ -180,16 +219,19 @@ def follow(
 
 
 @contextlib.contextmanager
-def _interrupted_by(sign: signal.Signals) -> Iterator[None]:
-    """Make `sign` raise KeyboardInterrupt; does nothing outside the main thread."""
+def _handled(
+    signs: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    """Call `handler` for each of `signs`; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(sign, signal.default_int_handler)
+    before = {sign: signal.signal(sign, handler) for sign in signs}
     try:
         yield
     finally:
-        signal.signal(sign, before)
+        for sign, old in before.items():
+            signal.signal(sign, old)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

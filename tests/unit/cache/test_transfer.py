@@ -39,8 +39,8 @@ def test_each_step_continues_the_bar_of_the_whole():
         pass
     total.close()
     assert seen.bars == [(0, 4_000_000_000), (1_000_000_000, 4_000_000_000)]
-    assert seen.messages[0] == "2 of 212 files to download, 4.00 GB"
-    assert seen.messages[1].startswith("downloaded 2 of 2 files, 4.00 GB, in ")
+    assert seen.messages[0] == "2 of 212 files to download, 4.0 GB"
+    assert seen.messages[1].startswith("downloaded 2 of 2 files, 4.0 GB, in ")
 
 
 def test_files_that_nobody_announced_are_added_to_the_total():
@@ -51,7 +51,7 @@ def test_files_that_nobody_announced_are_added_to_the_total():
     with total.bar({"c": 500_000_000}):
         pass
     assert seen.bars == [(0, 3_000_000_000), (3_000_000_000, 3_500_000_000)]
-    assert seen.messages == ["1 more files to download, 0.50 GB"]
+    assert seen.messages == ["1 more file to download, 500.0 MB"]
 
 
 def test_nothing_to_download_is_said_once():

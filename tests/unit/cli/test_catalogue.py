@@ -48,7 +48,7 @@ def test_a_matrix_that_is_named_must_exist(imgbuild: Command) -> None:
         (["ci", "report", "--record"], OWN),
         (["init", "--refresh"], OWN),
         (["render", TARGET], "--output FOLDER"),
-        (["registry", "mirror", "use", "registry.example.org/rl/inputs"], "--user"),
+        (["registry", "mirror", "use", "registry.example.org/rl/inputs"], "--global"),
         (["registry", "gc", "registry.example.org/rl"], "--matrix FILE"),
     ],
 )

@@ -65,7 +65,7 @@ def test_use_writes_the_setting_of_the_project_or_of_the_user(sample, command):
         "--mirror-only",
         "--plain-http",
         "registry.example",
-        "--user",
+        "--global",
     )
     assert json.loads(mirror.user_file().read_text()) == {
         "mirror": PLACE, "only": True, "plain_http": True

@@ -10,7 +10,7 @@ import typer.main
 
 from imgbuild.cli import _help
 from imgbuild.cli._app import app
-from imgbuild.cli._verb import Definition, Group, Output, verb
+from imgbuild.cli._verb import VARIES, Definition, Group, Output, verb
 from tests.support.inprocess_project import TARGET, Command, Sample
 from tests.unit.cli.test_verbs import VERBS
 
@@ -32,11 +32,15 @@ def _options() -> dict[str, list[tuple[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("flag", sorted(_options()))
+@pytest.mark.parametrize("flag", sorted({*_options()} - {VARIES}))
 def test_an_option_has_one_definition(flag: str) -> None:
     """The same names, the same word for its value, and the same first sentence in every verb."""
     meanings = {
-        (tuple(one.opts), tuple(one.secondary_opts), _help.metavar(one), _first(one.help))
+        (
+            *(name for name in (*one.opts, *one.secondary_opts) if name != VARIES),
+            _help.metavar(one),
+            _first(one.help),
+        )
         for _, one in _options()[flag]
     }
     assert len(meanings) == 1, (flag, [name for name, _ in _options()[flag]])
@@ -113,9 +117,9 @@ def test_the_first_screen_has_every_verb_in_its_group(imgbuild: Command) -> None
 
 
 def test_an_option_of_the_command_without_two_dashes(imgbuild: Command, sample: Sample) -> None:
-    done = imgbuild("run", TARGET, "python", "--verson")
+    done = imgbuild("run", TARGET, "--verson")
     assert done.status == 2
-    assert "hint: put -- before the command" in done.stderr
+    assert "hint: write -- before the command: imgbuild run TARGET -- COMMAND" in done.stderr
     assert sample.matrix.is_file()
 
 
@@ -127,7 +131,29 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     return cli_project.make(tmp_path)
 
 
-@pytest.mark.parametrize("words", [("run",), ("slurm",), ("precompile", "bytecode")])
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ([], None),
+        (["rollout"], None),
+        (["rollout", "python", "-c", "print(1)"], 1),
+        (["rollout", "-v", "/a:/b", "-q", "ls", "-v"], 4),
+        (["--env", "A=1", "--gpus=2", "rollout", "ls"], 4),
+        (["--target", "rollout", "-e", "A", "ls", "-l"], 4),
+        (["--target=rollout", "ls", "-l"], 1),
+        (["-trollout", "-", "-l"], 1),
+        (["rollout", "--", "ls", "-l"], None),
+        (["rollout", "--unknown", "ls"], 2),
+    ],
+)
+def test_the_command_of_run_begins_after_the_target(words: list[str], place: int | None) -> None:
+    assert _help.command_place(VERBS["run"].params, words) == place
+
+
+RUN = ("run", "--through", "root", "--dry-run")
+
+
+@pytest.mark.parametrize("words", [RUN, ("slurm",), ("precompile", "bytecode")])
 def test_one_target_is_positional_or_an_option(
     words: tuple[str, ...], imgbuild: Command, sample: Sample
 ) -> None:

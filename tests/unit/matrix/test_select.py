@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from imgbuild.cli._output import aligned
@@ -157,15 +156,3 @@ def test_the_table_as_markdown(matrix: Matrix) -> None:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         "| gh200 | 13.0 | 3.11 | 2.6.0 | 0.31.0 | 0.18.2 | off | arm64 | 2025-06-20 |",
     ]
-
-
-def test_a_hint_does_not_name_many_targets(matrix: Matrix) -> None:
-    target = matrix.targets["cu124-vllm"]
-    many = msgspec.structs.replace(matrix, targets={f"cu124-vllm{n}": target for n in range(26)})
-    for pattern, near in (("cu124-vlm25", "did you mean cu124-vllm25? "), ("zzz", "")):
-        with pytest.raises(NothingSelected) as caught:
-            select(many, [pattern], everything=False, arches=[])
-        assert caught.value.hint == f"{near}`imgbuild list` shows all 26 targets"
-    with pytest.raises(NothingSelected) as caught:
-        select(many, [], everything=False, arches=[])
-    assert caught.value.hint == "name one that `imgbuild list` shows, or give --all"

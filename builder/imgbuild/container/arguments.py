@@ -1,0 +1,176 @@
+"""A request as the command line of an engine: one function for each.
+
+Options: docs.docker.com/reference/cli/docker/container/run, docs.podman.io (podman-run),
+apptainer.org/docs/user (apptainer run). `--ipc=host` is what NVIDIA's documentation of its PyTorch
+image advises: data loaders and NCCL need more shared memory than the 64 MB of a container.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.container.engine import Kind, gpu_options
+from imgbuild.container.request import ContainerRequest, Mount
+from imgbuild.errors import InputError
+
+PREFIX = "APPTAINERENV_"  # Apptainer takes variables of the container from those with this prefix
+
+
+class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command line and what it needs in its environment.
+
+    `env`: name → value; `env_from`: name → the variable of this process whose value it has.
+    """
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = {}
+    env_from: Mapping[str, str] = {}
+
+    def text(self) -> str:
+        """The command to paste into a shell."""
+        given = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        given += [f'{name}="${source}"' for name, source in self.env_from.items()]
+        return " ".join([*given, shlex.join(self.command)])
+
+
+def from_process(env_from: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `EngineCommand.env_from` with their values, as far as they are set."""
+    found = {name: os.environ.get(source) for name, source in env_from.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def docker(
+    request: ContainerRequest,
+    program: str,
+    reference: str,
+    *,
+    rootless: bool = False,
+    init: bool = False,
+) -> EngineCommand:
+    """`docker run`. With `rootless`, root in the container is the user who started Docker.
+
+    `init`: the engine has the program for its --init. Process 1 ignores signals that it does not
+    handle, such as that of Ctrl-C, and has to wait for orphaned processes.
+    """
+    ids = (0, 0) if rootless else request.caller
+    words = [f"--user={request.user or '{}:{}'.format(*ids)}"]
+    return _run("docker", request, program, reference, words, init=init)
+
+
+def podman(
+    request: ContainerRequest,
+    program: str,
+    reference: str,
+    *,
+    rootless: bool = False,
+    init: bool = False,
+) -> EngineCommand:
+    """`podman run`; the rest as for `docker`."""
+    if request.user is None and rootless:
+        words = ["--userns=keep-id"]
+    else:
+        words = [f"--user={request.user or '{}:{}'.format(*request.caller)}"]
+    return _run("podman", request, program, reference, words, init=init)
+
+
+def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCommand:
+    """`apptainer run`: home and /tmp are the caller's, the network and /dev/shm the host's.
+
+    InputError if Apptainer cannot be the user that is asked for.
+    """
+    # Without --no-eval, in a SIF made by Apptainer itself, a shell would expand the arguments.
+    words = [program, "--quiet", "run", "--cleanenv", "--no-eval", f"--pwd={request.workdir}"]
+    words += [_apptainer_mount(mount) for mount in request.mounts]
+    if request.gpus:
+        words.append("--nv")
+    if not request.network:
+        words += ["--net", "--network=none"]
+    ids = request.ids()
+    if ids != request.caller:
+        if request.caller[0] != 0 or ids is None:
+            message = f"--user {request.user}: Apptainer runs commands as you"
+            raise InputError(message, hint="leave --user out")
+        words += ["--security", f"uid:{ids[0]}", "--security", f"gid:{ids[1]}"]
+    passed = [name for name, value in request.env.items() if value is None]
+    given = {name: value for name, value in request.variables().items() if name not in passed}
+    return EngineCommand(
+        command=(*words, str(image), *request.command),
+        env={f"{PREFIX}{name}": value for name, value in given.items()},
+        env_from={f"{PREFIX}{name}": name for name in passed},
+    )
+
+
+def ignored(request: ContainerRequest, through: str) -> list[str]:
+    """What of `request` has no effect `through` an engine, each with what holds instead."""
+    if through in ("docker", "podman"):
+        return []
+    name = {"apptainer": "Apptainer", "root": "a root folder"}[through]
+    lines = []
+    if request.ports:
+        lines.append(f"--publish is ignored: {name} uses the network of this machine")
+    if request.shm_size is not None:
+        lines.append(
+            "--shm-size is ignored: "
+            + ("Apptainer uses the /dev/shm of this machine" if through == "apptainer"
+               else "the /dev/shm of a root folder has half of the memory")
+        )  # fmt: skip
+    return lines
+
+
+def _run(
+    kind: Kind,
+    request: ContainerRequest,
+    program: str,
+    reference: str,
+    own: Sequence[str],
+    *,
+    init: bool,
+) -> EngineCommand:
+    words = [program, "run", "--rm", *(["--init"] if init else []), *own]
+    words += [f"--name={request.name}"] if request.name is not None else []
+    words += ["--interactive"] if request.interactive or request.tty else []
+    words += ["--tty"] if request.tty else []
+    if request.gpus:
+        words += gpu_options(kind, request.gpus)
+    words.append("--ipc=host" if request.shm_size is None else f"--shm-size={request.shm_size}")
+    if not request.network:
+        words.append("--network=none")
+    words += [f"--publish={port}" for port in request.ports]
+    words += ["--security-opt=label=disable"] if request.selinux and request.mounts else []
+    words += [_mount(mount) for mount in request.mounts]
+    words.append(f"--workdir={request.workdir}")
+    if request.home is not None:
+        words.append(f"--env=HOME={request.home}")
+    words += [f"--env-file={path}" for path in request.env_files]
+    words += [
+        f"--env={name}" if value is None else f"--env={name}={value}"
+        for name, value in request.env.items()
+    ]
+    return EngineCommand(command=(*words, reference, *request.command))
+
+
+def _mount(mount: Mount) -> str:
+    if ":" in f"{mount.source}{mount.target}":
+        return f"--mount={_fields(mount)}"
+    return f"--volume={mount.source}:{mount.target}{'' if mount.writable else ':ro'}"
+
+
+def _apptainer_mount(mount: Mount) -> str:
+    if any(mark in f"{mount.source}{mount.target}" for mark in ":,"):
+        return f"--mount={_fields(mount)}"
+    return f"--bind={mount.source}:{mount.target}{'' if mount.writable else ':ro'}"
+
+
+def _fields(mount: Mount) -> str:
+    """`mount` as a line of CSV, which can have any character."""
+    fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
+    fields += [] if mount.writable else ["ro"]
+    return ",".join(
+        '"{}"'.format(field.replace('"', '""')) if {'"', ","} & {*field} else field
+        for field in fields
+    )

@@ -1,0 +1,205 @@
+"""The image of a target for `imgbuild run`: found, or built first, and the command run in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.assemble.layers import input_hashes
+from imgbuild.assemble.mirror_items import inputs
+from imgbuild.cache.store import Store
+from imgbuild.container import arguments, engine, run_in_image
+from imgbuild.container.arguments import EngineCommand
+from imgbuild.container.engine import Kind
+from imgbuild.container.request import ContainerRequest
+from imgbuild.container.run_in_image import CommandConfig, Ran
+from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.lock.lock import Lock
+from imgbuild.matrix.select import Selected
+from imgbuild.oci import archive, layout
+from imgbuild.oci.layout import Layout
+from imgbuild.pipeline import targets
+from imgbuild.pipeline.targets import Session
+from imgbuild.plan import seal as seals
+from imgbuild.plan.current import read_current
+from imgbuild.plan.plan import RegistryRecipe, plan
+from imgbuild.plan.seal import Seal
+from imgbuild.sif import convert, files
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+
+class Locked(msgspec.Struct, frozen=True):
+    """A lock and its digests."""
+
+    lock: Lock
+    sealed: Seal
+
+
+class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """The image of the target `name` in the layout `place`, or what builds it.
+
+    `layout` is None if the image is not built, or is not that of the lock.
+    """
+
+    name: str
+    place: Path
+    layout: Layout | None
+    locked: Locked | None
+
+    @property
+    def arches(self) -> tuple[Arch, ...]:
+        """The architectures that can be run: of the lock, else of the layout."""
+        if self.locked is not None:
+            return tuple(self.locked.sealed.arch)
+        return tuple(self.layout.images) if self.layout is not None else ()
+
+    def built(self, arch: Arch) -> Layout | None:
+        """The layout, if it has the image on `arch`."""
+        return self.layout if self.layout is not None and arch in self.layout.images else None
+
+    def config(self, arch: Arch) -> CommandConfig:
+        """How the image on `arch` runs a command, built or not."""
+        found = self.built(arch)
+        if found is not None or self.locked is None:
+            return run_in_image.running(found or layout.read(self.place), arch)
+        made = plan(self.locked.lock, arch).config
+        return CommandConfig(made.env, made.entrypoint, made.cmd, made.workdir, made.user)
+
+
+def find(session: Session, name: str, folder: Path | None) -> RunTarget:
+    """The image of `name` in the layout `folder`, or in the usual one; builds nothing.
+
+    An image without a current lock is used as it is. LockStale if it is not built either.
+    """
+    if folder is not None:
+        built = targets.built_layout(session, name, folder)
+        return RunTarget(name=name, place=folder, layout=built, locked=None)
+    place = session.project.output(name)
+    try:
+        lock, sealed = read_current(session.project, session.matrix, name)
+    except ImgbuildError as error:
+        if not place.exists():
+            raise
+        console.detail(f"{error.message}; using the image that is built")
+        return RunTarget(name=name, place=place, layout=layout.read(place), locked=None)
+    digests = [sealed.digest, *(image.manifest for image in sealed.arch.values())]
+    current = any(layout.check(place, digest) for digest in digests)
+    return RunTarget(
+        name=name,
+        place=place,
+        layout=layout.read(place) if current else None,
+        locked=Locked(lock, sealed),
+    )
+
+
+def built(session: Session, found: RunTarget, arch: Arch) -> Layout:
+    """The layout with the image on `arch`, which is built if it is missing or out of date."""
+    there = found.built(arch)
+    if there is not None or found.locked is None:
+        return there or targets.built_layout(session, found.name, found.place)
+    lock, sealed = found.locked.lock, found.locked.sealed
+    state = "not built for the current lock" if found.place.exists() else "not built"
+    size = download_size(lock, sealed, arch, Store.open())
+    console.info(
+        f"{found.name} is {state}: building it,"
+        f" {f'{size / 1e6:,.0f} MB to download' if size else 'nothing to download'}"
+    )
+    item = Selected(name=found.name, target=session.matrix.targets[found.name], arches=(arch,))
+    targets.build_all(session, [item], None)
+    return targets.built_layout(session, found.name, None)
+
+
+def download_size(lock: Lock, sealed: Seal, arch: Arch, store: Store) -> int:
+    """The bytes of the inputs that a build on `arch` needs and `store` lacks."""
+    sizes = {item.sha256: item.size for item in inputs(lock, arch)}
+    known = seals.sealed_records(sealed)
+    total = 0
+    for layer in plan(lock, arch).layers:
+        if store.blob(known[layer.id].digest) is not None:
+            continue
+        if isinstance(layer.recipe, RegistryRecipe):
+            total += layer.recipe.layer.size
+        lacking = {key for key in input_hashes(layer.recipe) if store.file(key) is None}
+        total += sum(sizes.get(key, 0) for key in lacking)
+    return total
+
+
+def run(
+    session: Session,
+    found: RunTarget,
+    arch: Arch,
+    request: ContainerRequest,
+    *,
+    through: str | None,
+    capture: bool,
+) -> Ran:
+    """Run the command of `request` in the image, which is built and loaded if it is missing."""
+    if through == "apptainer":
+        image = _sif(session, found, arch)
+        _report_ignored(request, through)
+        return run_in_image.run_sif(image, request, capture=capture)
+    chosen = run_in_image.choose(through, reporter=console)
+    if chosen is not None and not engine.local(chosen):
+        console.warn(f"{chosen.kind} is on another machine: mounts are folders of that machine")
+    _report_ignored(request, chosen.kind if chosen is not None else "root")
+    return run_in_image.run(
+        built(session, found, arch),
+        arch,
+        found.name,
+        request,
+        found=chosen,
+        store=Store.open(),
+        capture=capture,
+        reporter=console,
+    )
+
+
+def command(found: RunTarget, request: ContainerRequest, *, through: str | None) -> EngineCommand:
+    """The command line of the engine: without `through` the one that runs, else Docker.
+
+    InputError for a root folder, which a single command cannot make.
+    """
+    if through == "root":
+        message = "--dry-run: a root folder is made for one run, so there is no command to copy"
+        raise InputError(message, hint="name an engine: --through docker, podman or apptainer")
+    if through == "apptainer":
+        _report_ignored(request, through)
+        if not _sif_path(found).exists():
+            console.info(f"make the image first: imgbuild build {found.name} --format sif")
+        return arguments.apptainer(request, "apptainer", _sif_path(found))
+    chosen = engine.find(through, reporter=console)
+    kind: Kind = (
+        chosen.kind if chosen is not None else "podman" if through == "podman" else "docker"
+    )
+    rootless = chosen is not None and engine.rootless(chosen)
+    reference = archive.reference(found.name)
+    if chosen is None or engine.inspect(chosen, reference) is None:
+        steps = [*(() if found.layout else ("build",)), "load"]
+        first = "; ".join(f"imgbuild {step} {found.name}" for step in steps)
+        console.info(f"{kind} needs the image first: {first}")
+    return run_in_image.engine_command(kind, kind, request, reference, rootless=rootless)
+
+
+def _report_ignored(request: ContainerRequest, through: str) -> None:
+    lines: Sequence[str] = arguments.ignored(request, through)
+    for line in lines:
+        console.warn(line)
+
+
+def _sif_path(found: RunTarget) -> Path:
+    return found.place.with_name(f"{found.place.name}.sif").absolute()
+
+
+def _sif(session: Session, found: RunTarget, arch: Arch) -> Path:
+    """The SIF of the image beside its layout; it is made unless it is there and current."""
+    source, path = built(session, found, arch), _sif_path(found)
+    if path.is_file() and files.config_of(path) == source.image(arch).config.digest:
+        return path
+    lock = convert.lock_of(session.project.images, found.name, source, arch, reporter=console)
+    options = convert.ConvertOptions(processors=session.options.jobs)
+    with console.step(f"making {path.name} for Apptainer"):
+        convert.convert(source, arch, path, options, lock=lock, reporter=console)
+    return path

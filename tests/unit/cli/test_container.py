@@ -1,0 +1,142 @@
+"""The request that the options of `imgbuild run` make."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imgbuild.cli import _container
+from imgbuild.cli._container import RunOptions
+from imgbuild.container import driver
+from imgbuild.container.request import ContainerRequest, Mount
+from imgbuild.container.run_in_image import CommandConfig
+from imgbuild.errors import InputError
+
+IMAGE = CommandConfig(
+    entrypoint=("/opt/imgbuild/entrypoint",), workdir="/workspace", user="1000:1000"
+)
+
+
+@pytest.fixture(autouse=True)
+def _host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without GPUs, a home without a cache, an empty current folder."""
+    for name in list(os.environ):
+        if name.startswith(("HF_", "WANDB_", "XDG_", "CUDA_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(driver, "DEVICES", tmp_path)
+    monkeypatch.setattr(_container, "own_ids", lambda: (1234, 5678))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def asked(config: CommandConfig = IMAGE, **options: Any) -> ContainerRequest:
+    return RunOptions(**options).request(config, ("true",), interactive=True, dry=False)
+
+
+def test_defaults(tmp_path: Path) -> None:
+    found = asked()
+    assert found.mounts == (Mount(source=tmp_path / "here", target="/workspace"),)
+    assert (found.workdir, found.command, found.env) == ("/workspace", ("true",), {})
+    assert (found.user, found.ids(), found.home) == (None, (1234, 5678), "/")
+    assert (found.gpus, found.shm_size, found.network, found.tty) == (False, None, True, False)
+
+
+@pytest.mark.parametrize("workdir", ["", "/"])
+def test_the_root_of_an_image_is_not_hidden(workdir: str) -> None:
+    found = asked(CommandConfig(workdir=workdir))
+    assert (found.workdir, found.mounts[0].target) == ("/workspace", "/workspace")
+
+
+def test_the_whole_file_system_is_not_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    assert asked().mounts == ()
+
+
+def test_home() -> None:
+    assert asked(CommandConfig(entrypoint=("/other",))).home == "/tmp"
+    assert asked(user="0").home is None
+    assert asked(user="1000").home is None
+    assert asked(user="somebody").home is None
+    assert asked(env=["HOME=/mine"]).home is None
+
+
+def test_gpus_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvidia0").touch()
+    assert asked().gpus is True
+    assert asked(gpus="0").gpus == 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert asked().env == {"CUDA_VISIBLE_DEVICES": None}
+    assert asked(gpus="1").env == {}
+
+
+def test_the_hugging_face_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = tmp_path / "home/.cache/huggingface"
+    usual.mkdir(parents=True)
+    found = asked()
+    assert found.mounts[1] == Mount(source=usual, target="/mnt/huggingface")
+    assert found.env == {"HF_HOME": "/mnt/huggingface"}
+    assert len(asked(hf_cache=False).mounts) == 1
+    assert asked(env=["HF_HOME=/elsewhere"]).env == {"HF_HOME": "/elsewhere"}
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "absent"))
+    assert len(asked().mounts) == 1
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert asked().mounts[1].source == tmp_path
+
+
+def test_variables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "WANDB_API_KEY", "WANDB_DIR", "OTHER"):
+        monkeypatch.setenv(name, "secret")
+    assert asked().env == {"HF_TOKEN": None, "WANDB_API_KEY": None}
+    given = asked(env=["OTHER", "HF_TOKEN=mine", "EMPTY="]).env
+    assert given == {"HF_TOKEN": "mine", "WANDB_API_KEY": None, "OTHER": None, "EMPTY": ""}
+
+
+def test_a_file_of_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    path = tmp_path / "env"
+    path.write_text("# comment\n\nA='b' \n  B=c=d\nHF_TOKEN\nNOT_SET_HERE\n")
+    found = asked(env_file=[path])
+    assert found.env_files == {path: {"A": "'b' ", "B": "c=d", "HF_TOKEN": "secret"}}
+    assert found.env == {}  # the file's own has its place
+    path.write_text("A=1\nexport B=2\n")
+    with pytest.raises(InputError, match=r"env:2: invalid name of a variable: 'export B'"):
+        asked(env_file=[path])
+    path.write_bytes(b"\xff")
+    with pytest.raises(InputError, match="not UTF-8 text"):
+        asked(env_file=[path])
+
+
+def test_volumes(tmp_path: Path) -> None:
+    (tmp_path / "here/data").mkdir()
+    (tmp_path / "home").mkdir()
+    found = asked(volume=["data:/data:ro", f"{tmp_path}:/x/", "~/..:/y:rw"]).mounts[1:]
+    assert [(mount.target, mount.writable) for mount in found] == [
+        ("/data", False),
+        ("/x", True),
+        ("/y", True),
+    ]
+    assert [mount.source for mount in found[:2]] == [tmp_path / "here/data", tmp_path]
+    replaced = asked(volume=["data:/workspace"]).mounts
+    assert replaced == (Mount(source=tmp_path / "here/data", target="/workspace"),)
+
+
+@pytest.mark.parametrize("text", ["data", "data:here", ":/x", "/:/x:wo", "absent:/x"])
+def test_volumes_that_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--volume"):
+        asked(volume=[text])
+
+
+@pytest.mark.parametrize(
+    "port", ["80", "8080:80", "127.0.0.1:8080:80/udp", "[::1]:80:80", "1-3:1-3"]
+)
+def test_ports(port: str) -> None:
+    assert asked(publish=[port]).ports == (port,)
+
+
+@pytest.mark.parametrize("size", ["16g", "64M", "1.5gb", "1024"])
+def test_sizes_of_shared_memory(size: str) -> None:
+    assert asked(shm_size=size).shm_size == size

@@ -1,0 +1,159 @@
+"""A request as the command line of each engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.container import arguments
+from imgbuild.container.request import ContainerRequest, Mount
+from imgbuild.errors import InputError
+
+WORK = Mount(source=Path("/home/me/project"), target="/workspace")
+FULL = ContainerRequest(
+    command=("python", "train.py", "--lr", "1e-5"),
+    workdir="/workspace",
+    mounts=(WORK, Mount(source=Path("/data"), target="/data", writable=False)),
+    env={"HF_TOKEN": None, "A": "b c"},
+    env_files={Path("/home/me/env"): {"FROM_FILE": "x", "A": "overridden"}},
+    ports=("8000:8000",),
+    caller=(1234, 5678),
+    home="/",
+    gpus=True,
+    interactive=True,
+    tty=True,
+)
+PLAIN = ContainerRequest(command=("true",), caller=(1234, 5678))
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+
+
+changed = msgspec.structs.replace
+
+
+def test_docker() -> None:
+    made = arguments.docker(FULL, "docker", "rl:latest", init=True)
+    assert made.command == (
+        *("docker", "run", "--rm", "--init", "--user=1234:5678", "--interactive", "--tty"),
+        *("--gpus", "all", "--ipc=host", "--publish=8000:8000"),
+        *("--volume=/home/me/project:/workspace", "--volume=/data:/data:ro"),
+        *("--workdir=/workspace", "--env=HOME=/", "--env-file=/home/me/env"),
+        *("--env=HF_TOKEN", "--env=A=b c"),
+        *("rl:latest", "python", "train.py", "--lr", "1e-5"),
+    )
+    assert (made.env, made.env_from) == ({}, {})
+    assert "secret" not in made.text()
+    assert "'--env=A=b c'" in made.text()
+
+
+def test_podman() -> None:
+    made = arguments.podman(FULL, "podman", "rl:latest", rootless=True)
+    assert made.command == (
+        *("podman", "run", "--rm", "--userns=keep-id", "--interactive", "--tty"),
+        *("--device", "nvidia.com/gpu=all", "--ipc=host", "--publish=8000:8000"),
+        *("--volume=/home/me/project:/workspace", "--volume=/data:/data:ro"),
+        *("--workdir=/workspace", "--env=HOME=/", "--env-file=/home/me/env"),
+        *("--env=HF_TOKEN", "--env=A=b c"),
+        *("rl:latest", "python", "train.py", "--lr", "1e-5"),
+    )
+
+
+def test_apptainer() -> None:
+    made = arguments.apptainer(FULL, "apptainer", Path("/images/rl.sif"))
+    assert made.command == (
+        *("apptainer", "--quiet", "run", "--cleanenv", "--no-eval", "--pwd=/workspace"),
+        *("--bind=/home/me/project:/workspace", "--bind=/data:/data:ro", "--nv"),
+        *("/images/rl.sif", "python", "train.py", "--lr", "1e-5"),
+    )
+    assert made.env == {"APPTAINERENV_FROM_FILE": "x", "APPTAINERENV_A": "b c"}
+    assert made.env_from == {"APPTAINERENV_HF_TOKEN": "HF_TOKEN"}
+    assert arguments.from_process(made.env_from) == {"APPTAINERENV_HF_TOKEN": "secret"}
+    assert made.text().startswith(
+        "APPTAINERENV_FROM_FILE=x APPTAINERENV_A='b c' APPTAINERENV_HF_TOKEN=\"$HF_TOKEN\" apptain"
+    )
+
+
+def test_who_owns_the_outputs() -> None:
+    def users(*words: str) -> list[str]:
+        return [word for word in words if word.startswith("--user")]
+
+    assert users(*arguments.docker(PLAIN, "docker", "x").command) == ["--user=1234:5678"]
+    # Root in the container of a rootless Docker is the user who started it.
+    assert users(*arguments.docker(PLAIN, "docker", "x", rootless=True).command) == ["--user=0:0"]
+    assert users(*arguments.podman(PLAIN, "podman", "x").command) == ["--user=1234:5678"]
+    named = changed(PLAIN, user="7:8")
+    for make in (arguments.docker, arguments.podman):
+        assert users(*make(named, "x", "x", rootless=True).command) == ["--user=7:8"]
+
+
+def test_apptainer_changes_the_user_for_root_alone() -> None:
+    with pytest.raises(InputError, match="--user 7: Apptainer runs commands as you"):
+        arguments.apptainer(changed(PLAIN, user="7"), "apptainer", Path("x.sif"))
+    root = changed(PLAIN, user="7:8", caller=(0, 0))
+    words = arguments.apptainer(root, "apptainer", Path("x.sif")).command
+    assert words[-6:-2] == ("--security", "uid:7", "--security", "gid:8")
+    same = changed(PLAIN, user="1234:5678")
+    assert "--security" not in arguments.apptainer(same, "apptainer", Path("x.sif")).command
+
+
+def test_shared_memory_network_and_gpus() -> None:
+    asked = changed(PLAIN, shm_size="16g", network=False, gpus=2, name="mine")
+    docker = arguments.docker(asked, "docker", "x").command
+    podman = arguments.podman(asked, "podman", "x").command
+    for words in (docker, podman):
+        assert {"--shm-size=16g", "--network=none", "--name=mine"} <= {*words}
+        assert "--ipc=host" not in words
+    assert docker[docker.index("--gpus") + 1] == "2"
+    assert [word for word in podman if "gpu" in word] == ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
+    assert "--network=none" in arguments.apptainer(asked, "apptainer", Path("x.sif")).command
+
+
+@pytest.mark.parametrize(
+    ("source", "docker", "apptainer"),
+    [
+        ("/a b", "--volume=/a b:/x:ro", "--bind=/a b:/x:ro"),
+        ("/a:b", "--mount=type=bind,src=/a:b,dst=/x,ro", "--mount=type=bind,src=/a:b,dst=/x,ro"),
+        ("/a,b", "--volume=/a,b:/x:ro", '--mount=type=bind,"src=/a,b",dst=/x,ro'),
+        (
+            '/a:"b,',
+            '--mount=type=bind,"src=/a:""b,",dst=/x,ro',
+            '--mount=type=bind,"src=/a:""b,",dst=/x,ro',
+        ),
+    ],
+)
+def test_paths_with_marks_of_the_engines(source: str, docker: str, apptainer: str) -> None:
+    asked = changed(PLAIN, mounts=(Mount(source=Path(source), target="/x", writable=False),))
+    assert docker in arguments.docker(asked, "docker", "x").command
+    assert docker in arguments.podman(asked, "podman", "x").command
+    assert apptainer in arguments.apptainer(asked, "apptainer", Path("x.sif")).command
+
+
+def test_selinux_lets_the_container_read_its_mounts() -> None:
+    asked = changed(PLAIN, mounts=(WORK,), selinux=True)
+    assert "--security-opt=label=disable" in arguments.podman(asked, "podman", "x").command
+    unmounted = changed(PLAIN, selinux=True)
+    assert "--security-opt=label=disable" not in arguments.docker(unmounted, "docker", "x").command
+
+
+def test_what_an_engine_cannot_do_is_said() -> None:
+    asked = changed(FULL, shm_size="1g")
+    assert arguments.ignored(asked, "docker") == []
+    for through in ("apptainer", "root"):
+        lines = arguments.ignored(asked, through)
+        assert [line.partition(" is ignored")[0] for line in lines] == ["--publish", "--shm-size"]
+        assert arguments.ignored(PLAIN, through) == []
+
+
+def test_values_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert FULL.variables() == {"FROM_FILE": "x", "HF_TOKEN": "secret", "A": "b c"}
+    monkeypatch.delenv("HF_TOKEN")
+    assert FULL.variables() == {"FROM_FILE": "x", "A": "b c"}
+    assert PLAIN.ids() == (1234, 5678)
+    assert changed(PLAIN, user="7:8").ids() == (7, 8)
+    assert changed(PLAIN, user="7").ids() == (7, 5678)
+    assert changed(PLAIN, user="somebody").ids() is None

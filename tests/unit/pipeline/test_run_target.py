@@ -1,0 +1,99 @@
+"""The image of a target for `imgbuild run`: found, built first, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.container.request import ContainerRequest
+from imgbuild.errors import InputError, LockStale
+from imgbuild.pipeline import run_target, targets
+from imgbuild.pipeline.targets import Session
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, UNLOCKED, Sample
+
+ARCH = Arch.X86_64
+
+
+@pytest.fixture(name="sample")
+def _sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return inprocess_project.make(tmp_path)
+
+
+@pytest.fixture(name="session")
+def _session(sample: Sample) -> Session:
+    return targets.open_session(sample.folder, targets.Options(offline=True))
+
+
+def test_an_image_is_built_if_it_is_missing(
+    session: Session, sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console.configure(verbosity=0, json=False)
+    found = run_target.find(session, TARGET, None)
+    assert (found.layout, found.arches) == (None, (ARCH,))
+    made = run_target.built(session, found, ARCH)
+    assert made.image(ARCH).manifest.digest == sample.seal.arch[ARCH].manifest
+    told = capsys.readouterr().err
+    assert f"{TARGET} is not built: building it, nothing to download" in told
+    again = run_target.find(session, TARGET, None)
+    assert again.layout == made
+    assert run_target.built(session, again, ARCH) == made
+    assert "building it" not in capsys.readouterr().err
+
+
+def test_the_configuration_is_known_before_the_image_is_built(
+    session: Session, sample: Sample
+) -> None:
+    found = run_target.find(session, TARGET, None)
+    before = found.config(ARCH)
+    run_target.built(session, found, ARCH)
+    assert run_target.find(session, TARGET, None).config(ARCH) == before
+    assert before.workdir == sample.lock.settings.workdir
+
+
+def test_another_image_than_that_of_the_lock_is_built_again(session: Session) -> None:
+    place = run_target.built(session, run_target.find(session, TARGET, None), ARCH).path
+    (place / "index.json").unlink()
+    assert run_target.find(session, TARGET, None).layout is None
+
+
+def test_an_image_without_a_current_lock_is_used(session: Session, sample: Sample) -> None:
+    made = run_target.built(session, run_target.find(session, TARGET, None), ARCH)
+    sample.edit("as_of: 2025-06-20", "as_of: 2025-06-21")
+    changed = targets.open_session(sample.folder, targets.Options())
+    found = run_target.find(changed, TARGET, None)
+    assert (found.layout, found.locked) == (made, None)
+    assert run_target.built(changed, found, ARCH) == made
+
+
+def test_without_image_and_lock(session: Session) -> None:
+    with pytest.raises(LockStale):
+        run_target.find(session, UNLOCKED, None)
+    with pytest.raises(InputError, match="elsewhere"):
+        run_target.find(session, TARGET, Path("elsewhere"))
+
+
+def test_the_size_to_download(session: Session, sample: Sample) -> None:
+    inputs = session.inputs()
+    measure = run_target.download_size
+    assert measure(sample.lock, sample.seal, ARCH, inputs.store) == 0
+    wheel = sample.wheels["trl"]
+    inputs.drop([wheel.sha256])
+    assert measure(sample.lock, sample.seal, ARCH, inputs.store) == wheel.size
+
+
+def test_apptainers_command_before_there_is_a_sif(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console.configure(verbosity=0, json=False)
+    found = run_target.find(session, TARGET, None)
+    made = run_target.command(found, ContainerRequest(command=("true",)), through="apptainer")
+    assert made.command[-2:] == (f"{found.place}.sif", "true")
+    assert f"imgbuild build {TARGET} --format sif" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no command to copy"):
+        run_target.command(found, ContainerRequest(), through="root")
