@@ -83,4 +83,5 @@ def test_the_verbs_of_the_readme_exist() -> None:
     named = {name for row in rows for name in re.findall(r"`([a-z]+)`", row)}
     program: Any = typer.main.get_command(app)
     known = {name for name, command in program.commands.items() if not command.hidden}
-    assert named and named <= known
+    assert named
+    assert named <= known
