@@ -263,7 +263,7 @@ def downloads(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if "download" in line or "fetching" in line]
 
 
-@pytest.mark.parametrize("keep", ["--keep", "--drop"])
+@pytest.mark.parametrize("keep", [pytest.param("--keep", marks=pytest.mark.long), "--drop"])
 def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base, tmp_path, keep):
     found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     found.write(base)
