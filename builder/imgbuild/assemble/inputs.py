@@ -140,10 +140,10 @@ class Inputs:
         some = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
         message = (
             f"the mirror {self.mirror.repository} lacks {len(lacking)} inputs of {lock.target},"
-            f" and no other place may be asked: {some}"
+            f" and no other source is allowed: {some}"
         )
         place = f"imgbuild registry mirror push {lock.target} {self.mirror.repository}"
-        raise FetchFailed(message, hint=f"fill it where the indexes answer: {place}")
+        raise FetchFailed(message, hint=f"fill it on a machine that can reach the indexes: {place}")
 
     def drop(self, hashes: Iterable[Sha256]) -> None:
         """Take files out of the cache again, except those that are spared."""

@@ -125,6 +125,6 @@ def made(store: Store, digest: Digest) -> Path:
     """The blob of a layer that was just made; IntegrityError if it was removed."""
     path = store.blob(digest)
     if path is None:
-        message = f"layer {digest} left the cache {store.root} while it was in use"
+        message = f"layer {digest} was removed from the cache {store.root} while it was in use"
         raise IntegrityError(message, hint="run the same command again")
     return path

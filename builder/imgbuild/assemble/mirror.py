@@ -89,7 +89,9 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
     if found is None:
         if only:
             message = "--mirror-only needs a mirror, and none is set"
-            raise InputError(message, hint="name it: --mirror HOST/REPOSITORY, or mirror use")
+            raise InputError(
+                message, hint="set one: --mirror HOST/REPOSITORY, or imgbuild registry mirror use"
+            )
         return None
     repository(found.setting.mirror, str(found.place or found.origin.value))
     if only:
@@ -127,7 +129,7 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
                 path,
                 MirrorSetting,
                 what="setting of a mirror",
-                hint="write it again: imgbuild registry mirror use",
+                hint="set it again: imgbuild registry mirror use",
             )
             return NamedMirror(setting=setting, origin=origin, place=path)
     return None

@@ -35,7 +35,7 @@ def records(matrix: Matrix, name: str) -> dict[Digest, LayerRecord]:
     found = extend.extended_target(matrix, name)
     if found is None:
         return {}
-    hint = "copy both files again, or use the imgbuild that published them"
+    hint = "copy both files again, or use the version of imgbuild that published them"
     return seals.sealed_records(seals.read_seal_at(found.folder / SEAL, found.lock, hint=hint))
 
 

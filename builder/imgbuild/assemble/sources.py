@@ -206,6 +206,6 @@ def addresses(package: str, locked: LockedFile, indexes: Indexes) -> list[str]:
             f" the lock says {locked.sha256}"
         )
         raise IntegrityError(
-            message, hint="the file was replaced on the index; nothing of it was fetched"
+            message, hint="the file was replaced on the index; it was not downloaded"
         )
     return found

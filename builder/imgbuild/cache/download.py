@@ -227,12 +227,12 @@ class _Download:
             else:
                 return
         if not failures:
-            message = f"{self._locked.file}: no index has it any more"
-            raise FetchFailed(message, hint="make the lock again, or name a mirror that keeps it")
+            message = f"{self._locked.file}: no index still has it"
+            raise FetchFailed(message, hint="make the lock again, or name a mirror that has it")
         worst = next((one for one in failures if isinstance(one, IntegrityError)), failures[0])
         if len(failures) == 1 or isinstance(worst, IntegrityError):
             raise worst
-        message = f"{self._locked.file}: no address gives it: " + "; ".join(
+        message = f"{self._locked.file}: it could not be downloaded: " + "; ".join(
             f.message for f in failures
         )
         raise FetchFailed(message, hint=worst.hint)

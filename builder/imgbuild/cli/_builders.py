@@ -58,7 +58,7 @@ class DockerfileBuild(Group, frozen=True, kw_only=True):
         list[str] | None,
         option(
             "--build-secret",
-            "A file for the steps that mount it by its id, in no layer; repeatable.",
+            "A secret file, which build steps mount by its id; it is in no layer; repeatable.",
             panel=PANEL,
             metavar="ID=FILE",
         ),
@@ -67,7 +67,7 @@ class DockerfileBuild(Group, frozen=True, kw_only=True):
         Path | None,
         option(
             "--ca",
-            "The certificates of a proxy, for steps with a network: the secret `ca`.",
+            "Certificates of a proxy, for build steps that use the network (the secret `ca`).",
             panel=PANEL,
             metavar="FILE",
         ),

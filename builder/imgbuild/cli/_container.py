@@ -64,7 +64,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
         str | None,
         Definition(
             "--user",
-            "The user of the command. Default: you, so that outputs are yours.",
+            "The user who runs the command. Default: you, so that you own the files it writes.",
             metavar="UID[:GID]",
             panel=PANEL,
         )(),

@@ -175,7 +175,7 @@ def _judge(project: Project) -> Callable[[TableRow], bool]:
 
     host = read_host()
     if not targets.tells(host):
-        console.warn("no GPU and driver were found: --fits compares what else is known")
+        console.warn("no GPU and driver were found: --fits compares only the other requirements")
 
     def _runs_here(row: TableRow) -> bool:
         offered = _offer(project, row.target)

@@ -216,7 +216,8 @@ def bytecode(
     module: Annotated[
         list[str] | None,
         MODULE(
-            "Compile only what importing it loads. Default: all modules of the environment and of"
+            "Compile only the modules that importing it loads. Default: all"
+            " modules of the environment and of"
             " the standard library."
         ),
     ] = None,

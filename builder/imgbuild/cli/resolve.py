@@ -59,7 +59,7 @@ AsOfOption = Annotated[
         often=True,
     ),
 ]
-PythonOption = Annotated[str | None, PYTHON("A base of the matrix must have it.")]
+PythonOption = Annotated[str | None, PYTHON("A base of the matrix must have this version.")]
 BaseOption = Annotated[
     str | None,
     option(
@@ -85,7 +85,7 @@ NameOption = Annotated[
 SolveOption = Annotated[
     bool,
     option(
-        "--solve", "Solve, even if a locked target has what is asked for.", panel=ASK, often=True
+        "--solve", "Solve, even if a locked target satisfies the request.", panel=ASK, often=True
     ),
 ]
 AllowOldOption = Annotated[
@@ -105,7 +105,7 @@ FullOption = Annotated[
         often=True,
     ),
 ]
-AgainOption = Annotated[bool, AGAIN("What was solved today is solved again.")]
+AgainOption = Annotated[bool, AGAIN("Solve again what was solved earlier today.")]
 
 
 @verb

@@ -66,7 +66,9 @@ Model = Annotated[
 ]
 Share = Annotated[
     int,
-    option("--share", "Of the cases that run at once, how many use the GPUs.", metavar="N", min=1),
+    option(
+        "--share", "How many of the cases that run at once may use the GPUs.", metavar="N", min=1
+    ),
 ]
 Case = Annotated[
     str,
@@ -97,8 +99,9 @@ SifOption = Annotated[Path | None, SIF_FILE("It is tested through apptainer; no 
 ThroughOption = Annotated[
     Through | None,
     THROUGH(
-        "docker, podman, root (a root folder, without an engine), apptainer (a SIF, read-only,"
-        " as an unknown user), or here (the active Python environment, no image). Default: the"
+        "docker, podman, root (a root folder, without an engine), apptainer (a"
+        " SIF, read-only, as a user that the image does not know), or here (the"
+        " active Python environment, no image). Default: the"
         " engine that is running, else root."
     ),
 ]
@@ -248,7 +251,7 @@ def _smoke(
     from imgbuild.cache.store import Store
 
     if options.record and any(image.project is None for image in images):
-        message = "--record needs the project of the image, and --lock names a file alone"
+        message = "--record needs the project of the image, but --lock names only a file"
         hint = "write the results with --json, and add them in the project with --import"
         raise InputError(message, hint=hint)
     for image in images if options.record else ():

@@ -191,7 +191,7 @@ def _layout(place: Path) -> Path:
     for path in (place, Path(os.path.relpath(place))):
         if not set(":@") & set(str(path)):
             return path
-    message = f"{place}: buildx takes no colon and no @ in the path of a layout"
+    message = f"{place}: buildx does not accept : or @ in the path of a layout"
     raise InputError(message, hint="run it in the folder of the matrix, or give that another name")
 
 

@@ -64,7 +64,7 @@ def in_sif(
     words = [program, "exec", "--no-privs", "--bind", f"{run.TESTS.resolve()}:{PLACE}:ro"]
     words += ["--nv"] if asked.gpus else []
     command = [*words, *asked.words, str(image), ENTRYPOINT, *_command(lock, asked)]
-    with reporter.step(f"{lock.target}: looking around, in apptainer"):
+    with reporter.step(f"{lock.target}: checking inside the image, in apptainer"):
         done = processes.run(command, check=False)
     return _report(lock, arch, done, reporter)
 
@@ -92,7 +92,7 @@ def in_image(
     found = engine.require(through, reporter=reporter)
     reference = load(found, layout, arch, lock.target, reporter=reporter).reference
     settings = engine.ContainerOptions(gpus=asked.gpus > 0, options=(f"--volume={PLACE}",))
-    with reporter.step(f"{lock.target}: looking around, in {found.kind}"):
+    with reporter.step(f"{lock.target}: checking inside the image, in {found.kind}"):
         container = engine.create(found, reference, _command(lock, asked), settings)
         try:
             engine.copy_in(found, container, _tar(), PLACE)
@@ -115,7 +115,7 @@ def _in_root(
             brought = driver.driver_files(scratch)
             binds += brought.binds
             env |= brought.env
-        with reporter.step(f"{lock.target}: looking around, in a root folder"):
+        with reporter.step(f"{lock.target}: checking inside the image, in a root folder"):
             done = sandbox.run(
                 root,
                 [*settings.entrypoint, *_command(lock, asked)],
@@ -156,7 +156,7 @@ def _report(lock: Lock, arch: Arch, done: processes.Result, reporter: Reporter) 
     if document.format != FORMAT:
         message = f"{SCRIPT} answered in format {document.format}, not {FORMAT}"
         raise WorkFailed(message, hint="install imgbuild again")
-    reporter.info(f"{lock.target}: looked around in {document.seconds:.1f} s")
+    reporter.info(f"{lock.target}: checked in {document.seconds:.1f} s")
     return Report(
         target=lock.target,
         arch=arch,

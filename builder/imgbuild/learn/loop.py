@@ -209,5 +209,5 @@ def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
     if len(errors) > SHOWN:
         shown.append(f"and {len(errors) - SHOWN} more; imgbuild audit shows all")
     message = f"{name} on {arch}: its packages are incompatible, and no other set is known"
-    hint = "change a pin; or, if you know better, waive the finding in matrix.yaml with a reason"
+    hint = "change a pin; or, if the finding is wrong, waive it in matrix.yaml with a reason"
     return NoSolution(message, reasons=tuple(shown), hint=hint)

@@ -197,7 +197,10 @@ def read_lock(images: Path, target: str) -> Lock:
     found = decode_lock(path.read_bytes(), str(path), hint=damaged(target), remedy=remedy)
     if found.target != target:
         other = Problem(
-            file=str(path), path="target", message="it is another target's", value=found.target,
+            file=str(path),
+            path="target",
+            message="it is the lock of another target",
+            value=found.target,
             expected=target,
         )  # fmt: skip
         message = f"{path} is the lock of another target"

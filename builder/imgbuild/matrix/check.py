@@ -227,7 +227,7 @@ def without_login(notes: Notes, path: Path, url: str) -> bool:
         return True
     # The value is left out on purpose: an error is copied into logs.
     message = "the url holds a user name or password"
-    notes.note(path, message, expected="a url without it; netrc or keyring has it")
+    notes.note(path, message, expected="a url without it: put the login into netrc or keyring")
     return False
 
 
@@ -264,7 +264,7 @@ def _layers(notes: Notes, layers: Mapping[str, Any], known: list[str]) -> None:
         if least > limit:
             message = (
                 f"{groups} groups, {len(texts(named))} named packages and 3 layers for base,"
-                " environment and files are more than layers may be"
+                f" environment and files exceed the limit of {limit} layers"
             )
             path: Path = ("layers", "limit") if "limit" in layers else ("layers", "groups")
             value = limit if "limit" in layers else groups

@@ -272,7 +272,7 @@ def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
             problems += _check(value, walked, file)
     if problems:
         count = f"{len(problems)} problem" + "s" * (len(problems) != 1)
-        hint = "restore it from git, or remove the lines: what is true is learned again"
+        hint = "restore it from git, or remove the lines: correct entries are learned again"
         message = f"{file} has {count}"
         raise InputError(message, problems=tuple(problems), hint=hint)
     return value.constraints

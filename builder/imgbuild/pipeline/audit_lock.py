@@ -233,7 +233,9 @@ class LockFiles:
             path = store.file(item.sha256)
         if path is None:
             message = f"{item.file} is not in {store.root} after it was fetched"
-            raise FetchFailed(message, hint="is something else emptying the cache?")
+            raise FetchFailed(
+                message, hint="check whether another program removes files from the cache"
+            )
         return path
 
     def bring(self, items: Iterable[LockedFile]) -> set[Sha256]:

@@ -158,7 +158,7 @@ def native(item: Selected) -> Selected:
     with contextlib.suppress(ValueError):
         own = Arch.parse(platform.machine())
         if own in item.arches and len(item.arches) > 1:
-            console.info(f"{item.name}: for {own}, this machine's; name others with --arch")
+            console.info(f"{item.name}: building for {own} only, as this machine; see --arch")
             return msgspec.structs.replace(item, arches=(own,))
     return item
 
@@ -269,7 +269,9 @@ def _laid_out(context: BuildContext, scratch: Path, target: str) -> Path:
     if context.committed is not None:
         return context.committed
     for reason in context.reasons[:1]:
-        console.warn(f"{reason}; building from a fresh one, render it: imgbuild render {target}")
+        console.warn(
+            f"{reason}; building from a newly rendered one; to update it: imgbuild render {target}"
+        )
     for name, content in context.files.items():
         (scratch / name).parent.mkdir(parents=True, exist_ok=True)
         (scratch / name).write_bytes(content)

@@ -117,7 +117,7 @@ def refuse_mode(lock: Lock) -> None:
                 f"{lock.target}: the matrix says flashinfer: {lock.flashinfer}, and no"
                 f" {flashinfer.PACKAGE} is among its packages on {arch}"
             )
-            hint = 'write mode: "off"; what else needs a compiler asks for it under requires:'
+            hint = 'write mode: "off"; if something else needs a compiler, add it to requires:'
             raise InputError(message, hint=hint)
 
 

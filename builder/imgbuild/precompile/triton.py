@@ -193,7 +193,7 @@ def compiled(folder: Path) -> dict[str, Compiled]:
             raise InputError(message, hint="name the cache of one run")
         found[key] = kernel
     if not found:
-        message = f"{folder}: no kernel of Triton's lies below it"
+        message = f"{folder}: no Triton kernel was found in it"
         raise InputError(message, hint="name a folder that TRITON_CACHE_DIR named")
     return found
 

@@ -99,6 +99,6 @@ def refuse_broken(client: Client, repository: Repository, top: Document) -> None
         if size is None or size != blob.size
     ]
     if absent:
-        message = f"{repository}@{top.digest} is not whole: {', '.join(absent)}"
+        message = f"{repository}@{top.digest} is incomplete: {', '.join(absent)}"
         hint = "push it again; tags stay as they are"
         raise IntegrityError(message, hint=hint)

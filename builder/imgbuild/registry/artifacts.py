@@ -132,7 +132,7 @@ def find(
         except (InputError, IntegrityError, NotFound) as error:
             if not skip_damaged:
                 raise
-            client.reporter.warn(f"left out of what is attached to {subject}: {error.message}")
+            client.reporter.warn(f"skipped an attachment of {subject}: {error.message}")
             continue
         if one is not None:
             found.append(one)

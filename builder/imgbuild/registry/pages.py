@@ -94,7 +94,9 @@ def _following(response: Response) -> str | None:
                 message = f"{redact(response.url)}: the next page has no address"
                 raise FetchFailed(message, hint="ask the registry's owner") from None
             if not near:
-                message = f"{redact(response.url)}: the next page lies elsewhere, {redact(place)}"
+                message = (
+                    f"{redact(response.url)}: the next page is on another server, {redact(place)}"
+                )
                 raise FetchFailed(message, hint="ask the registry's owner")
             return place
     return None

@@ -93,6 +93,6 @@ def parse_repository(text: str) -> Repository:
     """Read `[host/]name`; InputError for anything else, a tag or a digest too."""
     found = parse(text)
     if found.target:
-        message = f"{text!r} names one thing in a repository, where a repository is wanted"
+        message = f"{text!r} names an image, but a repository is expected"
         raise InputError(message, hint=f"write {found.repository}")
     return found.repository

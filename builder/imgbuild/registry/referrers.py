@@ -77,8 +77,10 @@ def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> 
             return
         shown = {name: value for name, value in entry.items() if value}
         _write(http, repository, said.subject.digest, [*known, shown])
-    message = f"{repository}: the referrers of {said.subject.digest} are written by others too"
-    raise FetchFailed(message, hint="run it again when they are done")
+    message = (
+        f"{repository}: the referrers of {said.subject.digest} are being changed by other clients"
+    )
+    raise FetchFailed(message, hint="run it again when these have finished")
 
 
 def forget(http: RegistryHttp, repository: Repository, subject: Digest, digest: Digest) -> None:

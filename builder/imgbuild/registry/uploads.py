@@ -74,7 +74,9 @@ class UploadBody:
                 while left:
                     piece = reader.read(min(PIECE, left))
                     if not piece:
-                        message = f"{self._source.digest} has not the {self._source.size} bytes"
+                        message = (
+                            f"{self._source.digest} does not have the {self._source.size} bytes"
+                        )
                         raise IntegrityError(message, hint="the file changed: make it again")
                     left -= len(piece)
                     self._advance(len(piece))
@@ -279,7 +281,7 @@ class _Upload:
             self._cancel()
             if not self._resumed:
                 message = f"{self._shown}: the registry received other bytes: {refused.reason}"
-                hint = "the file is not what its digest says: make it again"
+                hint = "the file does not match its digest: make it again"
                 raise IntegrityError(message, hint=hint)
             # else the offset that the registry stated may be wrong: start again
         elif refused.status not in (404, 410, 416) or self._location is None:
@@ -365,5 +367,5 @@ def _held(response: Response) -> int | None:
 
 def _same_size(repository: Repository, source: BlobSource, found: int) -> None:
     if found != source.size:
-        message = f"{repository} has {found} bytes under {source.digest}, which has {source.size}"
+        message = f"{repository} has {found} bytes as {source.digest} (expected {source.size})"
         raise IntegrityError(message, hint="the registry is damaged: ask its owner")

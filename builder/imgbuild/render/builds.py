@@ -23,7 +23,7 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
                 f"{lock.target}: {built.sdist.file} cannot be built on {arch}: its build needs"
                 f" {wheel.package} {wheel.version}, and the lock has {wheel.file} alone"
             )
-            hint = "take a form that has the wheel built already: imgbuild build --only wheels"
+            hint = "use a wheel that is already built: imgbuild build --only wheels"
             raise InputError(message, hint=hint)
         found.append(fitting)
     return tuple(found)

@@ -140,7 +140,7 @@ def _refuse_others(folder: Path) -> None:
     """InputError if anything but wheels lies there: somebody else put it there."""
     for path in sorted(folder.iterdir()):
         if not _is_wheel(path) and path.name != LOCK:
-            message = f"{folder} is not a folder of wheels: {path.name} lies there"
+            message = f"{folder} is not a folder of wheels: it contains {path.name}"
             raise InputError(message, hint="name another folder with --output, or empty this one")
 
 

@@ -250,7 +250,7 @@ def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
         try:
             _ = member.content.decode() if isinstance(member.content, bytes) else ""
         except UnicodeDecodeError as error:
-            message = f"/{member.path} is not UTF-8, so it cannot stand beside a Dockerfile"
+            message = f"/{member.path} is not UTF-8, so it cannot be written beside a Dockerfile"
             raise InputError(message, hint="imgbuild's own builder takes any file") from error
     return tuple(member for member in found if member.kind is not MemberKind.FOLDER)
 

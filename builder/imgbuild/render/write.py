@@ -233,5 +233,5 @@ def _one(chosen: Chosen) -> Arch:
     lock, arches = chosen
     if len(arches) == 1:
         return arches[0]
-    message = f"{lock.target} has {' and '.join(arches)}, and such a text is of one"
+    message = f"{lock.target} has {' and '.join(arches)}, but this format is for one"
     raise InputError(message, hint=f"add --arch {arches[0]}")

@@ -223,7 +223,7 @@ def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     try:
         return uv.ask(facts.catalogue, requirements, [f"{TORCH}{held}"], store, _amend)
     except uv.Unsolvable as error:
-        message = f"no set of packages satisfies what is asked for on {query.arch}"
+        message = f"no set of packages satisfies the request on {query.arch}"
         near = suggest.targets(matrix, demands, cuda, query.arch)
         reasons = refusal.of_resolver(str(error))
         raise NoSolution(message, reasons=reasons, nearest=near) from error

@@ -258,7 +258,7 @@ def begin(
         (folder, "remove it, or begin in another folder"),
     ):
         if each.exists():
-            message = f"{each} is there already"
+            message = f"{each} already exists"
             raise InputError(message, hint=hint)
     try:
         below = copied(place, extends, folder, http)
@@ -280,7 +280,7 @@ def write(path: Path, matrix: str) -> None:
         path.unlink()
         file = f"{path.name} (not written)"
         problems = tuple(msgspec.structs.replace(one, file=file) for one in error.problems)
-        message = "these options give no valid matrix" if problems else error.message
+        message = "these options do not give a valid matrix" if problems else error.message
         raise InputError(message, problems=problems, hint=error.hint) from error
 
 
@@ -338,11 +338,13 @@ def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
     for word in words:
         here, _, there = word.rpartition(":")
         if not here or not there.startswith("/"):
-            message = f"--file {word}: a path here and an absolute one in the image are due"
+            message = (
+                f"--file {word}: expected a local path, a colon and an absolute path in the image"
+            )
             raise InputError(message, hint="--file train.sh:/opt/team/train.sh")
         if not Path(here).is_file():
             message = f"--file {word}: no such file: {here}"
-            raise InputError(message, hint="make it first; it may be empty")
+            raise InputError(message, hint="create it first; it may be empty")
         place = Path(os.path.relpath(here))
         led = Path(here).resolve()
         if leads_out(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):

@@ -106,7 +106,7 @@ def read(
         raise InputError(message, hint="imgbuild resolve vllm==0.9.2 trl --cuda 12.6")
     if len(builds) > 1:
         both = " and ".join(f"{text} for {cuda}" for cuda, text in builds.items())
-        message = f"what you have is built for several CUDA releases: {both}"
+        message = f"--have names builds for several CUDA releases: {both}"
         raise InputError(message, hint="name builds for one CUDA release, or leave one out")
     return tuple(requests.values()), next(iter(builds), None)
 
@@ -129,7 +129,7 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
     if not owned:
         return requested, None
     if requested.pin is None:
-        message = f"--have {text}: what you have is one version"
+        message = f"--have {text}: an exact version is expected"
         raise InputError(message, hint=f"--have {package}==VERSION, as pip list shows it")
     version = Version(requested.pin)
     named = TAG.fullmatch(version.local or "")
@@ -209,7 +209,7 @@ def cuda_of(text: str | None, named: str | None) -> str | None:
         message = f"--cuda {text}: a CUDA release has two numbers"
         raise InputError(message, hint="--cuda 12.6")
     if named is not None and named != plain:
-        message = f"--cuda {plain}, and what you have is built for CUDA {named}"
+        message = f"--cuda {plain}, but --have names a build for CUDA {named}"
         raise InputError(message, hint="leave --cuda out, or name another torch")
     return plain
 

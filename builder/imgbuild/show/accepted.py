@@ -93,12 +93,12 @@ def _accepted(text: str, file: str) -> tuple[Accepted, ...]:
     try:
         found = msgspec.convert(yaml.safe_load(text) or [], tuple[Accepted, ...])
     except (yaml.YAMLError, msgspec.ValidationError) as error:
-        message = f"{file} is no list of accepted differences: {error}"
+        message = f"{file} is not a list of accepted differences: {error}"
         raise InputError(message, hint="each entry has path, field and reason") from error
     for entry in found:
         if not entry.reason.strip():
             message = f"{file}: {entry.path} {entry.field} is accepted without a reason"
-            raise InputError(message, hint="say why users cannot tell the difference")
+            raise InputError(message, hint="explain why the difference does not matter to users")
     return found
 
 

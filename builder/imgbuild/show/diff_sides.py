@@ -76,7 +76,8 @@ def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> Di
     lock = _lock(client, reference, found.top.digest, reporter)
     if lock is None:
         reporter.warn(
-            f"{reference} carries no lock; only the package versions in its labels are compared"
+            f"{reference} has no lock attached; only the package versions in its"
+            " labels are compared"
         )
     content = {arch: _content(one, lock) for arch, one in found.images.items()}
     return DiffSide(name=str(reference), arch=content, complete=lock is not None)

@@ -155,11 +155,11 @@ def _commit(project: Project, revision: str) -> str:
     inside = process.run([git, "rev-parse", "--git-dir"], cwd=project.root, check=False)
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
-        message = f"{project.root} is in no git repository that can be read"
+        message = f"{project.root} is not in a git repository that can be read"
         raise InputError(
             ": ".join((message, *errors[:1])), hint="this needs a checkout with its history"
         )
-    message = f"{revision} is no revision of the repository at {project.root}"
+    message = f"{revision} is not a revision of the repository at {project.root}"
     hint = (
         "name a commit, a branch or a tag; a shallow clone lacks older ones: git fetch --unshallow"
     )

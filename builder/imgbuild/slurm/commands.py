@@ -15,7 +15,9 @@ from imgbuild.errors import Interrupted, ToolMissing, WorkFailed
 from imgbuild.system import process
 from imgbuild.system.reporter import SILENT, Reporter
 
-REMEDY = "run this where Slurm's commands are (a login node), or leave --submit and --on out"
+REMEDY = (
+    "run this where Slurm's commands are installed (a login node), or leave --submit and --on out"
+)
 # States of tasks that have not ended.
 LIVE = frozenset({
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD",

@@ -133,7 +133,8 @@ def _other(
     refuse(
         place,
         f"it is of {target} on {arch} with configuration {config}; {path} has {has} there",
-        hint="record it at the revision that seals that image, or test the image of now",
+        hint="record it at the git revision that has that image's digest, or test the"
+        " current image",
     )
 
 

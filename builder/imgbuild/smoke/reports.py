@@ -127,7 +127,9 @@ def _of_folder(folder: Path, project: Project) -> ImageRun:
     failed = any(case.outcome == "failed" for case in document.cases)
     if machine.status not in (0, 1) and not failed:
         why = f"the tests were ended (status {machine.status}) before any had failed"
-        refuse(place, why, hint="give them more --seconds, or --jobs")
+        refuse(
+            place, why, hint="allow more time with --seconds, or run more cases at once with --jobs"
+        )
     if (machine.status == 0) != passed(document.cases):
         refuse(place, f"status {machine.status}, and its cases are {counts(document.cases)}")
     on_gpu = machine.tier in tests.GPU_TIERS

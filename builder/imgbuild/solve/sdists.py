@@ -74,7 +74,7 @@ class Workshop:
         made = self.built(package, sdist)
         path = self._store.file(made.wheel.sha256)
         if path is None:
-            message = f"{made.wheel.file} left the cache while it was in use"
+            message = f"{made.wheel.file} was removed from the cache while it was in use"
             raise IntegrityError(message, hint="run the same command again")
         return sdist_wheel.metadata(path)
 
@@ -111,7 +111,7 @@ class Workshop:
                     key = f"{fingerprint(recipe, self._python)}-lacking"
                     self._store.put_fact(FACT, key, msgspec.json.encode(more))
             lines += more
-        message = f"the build of {package} keeps asking for more: {', '.join(lines)}"
+        message = f"the build of {package} keeps requesting more packages: {', '.join(lines)}"
         raise NoSolution(message, hint="pin a version that has a wheel")
 
     def _known_more(self, recipe: BuiltWheel) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ def job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdist_whe
     }
     present = {key: path for key, path in paths.items() if path is not None}
     if len(present) < len(paths):
-        message = f"inputs of {recipe.package} left the cache while it was built"
+        message = f"inputs of {recipe.package} were removed from the cache while it was built"
         raise IntegrityError(message, hint="run the same command again")
     return sdist_wheel.SdistJob(
         package=recipe.package,

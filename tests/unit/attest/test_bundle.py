@@ -96,7 +96,7 @@ def test_a_target_whose_name_leads_elsewhere_is_refused(sample: Sample, name: st
     lock = msgspec.structs.replace(sample.lock, target=name)
     sealed = seals.seal(lock, seals.sealed_records(sample.seal))
     data = of(sample).data | {"lock.json": codec.encode(lock), "digests.json": codec.encode(sealed)}
-    with pytest.raises(InputError, match="is no name of a target"):
+    with pytest.raises(InputError, match="is not a valid name of a target"):
         bundle.read(data, "there")
 
 

@@ -273,7 +273,7 @@ def test_push_says_where_it_cannot_go(place, imgbuild):
     for words, told in (
         ((TARGET,), "no repository is named"),
         ((TARGET, f"{where}/a", f"{where}/b"), "one repository is expected"),
-        ((TARGET, f"{where}/a:tag"), "where a repository is wanted"),
+        ((TARGET, f"{where}/a:tag"), "but a repository is expected"),
         ((TARGET, f"{where}/a", "--mount-from", "other.example/b"), "mounts only its own layers"),
         ((TARGET, f"{where}/a", "--date", "yesterday"), "invalid date: yesterday"),
     ):

@@ -330,7 +330,7 @@ def test_another_lock_of_the_same_image_is_refused_by_the_key(sample):
     sample.replace(sample.top, bundle.ARTIFACT_TYPE, _files(other, sealed, sample))
     found = sample.failed()
     assert {"lock", "provenance"} <= set(found)
-    assert "no provenance that the key signed names" in found["lock"]
+    assert "no provenance signed by the key names" in found["lock"]
     assert sha256(codec.encode(other)) in found["provenance"]
 
 

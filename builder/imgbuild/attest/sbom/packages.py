@@ -75,7 +75,9 @@ def read(data: bytes, file: str) -> SbomPackages:
     found = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
     if found.format != PACKAGES_FORMAT:
         message = f"{file}: format {found.format}; this imgbuild reads {PACKAGES_FORMAT}"
-        raise LockStale(message, hint="use the imgbuild that wrote it, or delete it and lock again")
+        raise LockStale(
+            message, hint="use the version of imgbuild that wrote it, or delete it and lock again"
+        )
     return found
 
 
