@@ -25,7 +25,7 @@ from imgbuild.values import Arch, Digest, digest_of
 
 
 class BuiltImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in a layout on disk. `size` is what a pull moves, in bytes; `made` counts layers."""
+    """An image in a layout on disk. `size` is the bytes of a pull; `made` counts layers."""
 
     target: str
     digest: Digest
@@ -86,7 +86,7 @@ def make_missing(
     processes: int,
     verify: bool = False,
 ) -> int:
-    """Bring those of the `wanted` layers that the store lacks into it: how many these were.
+    """Make those of the `wanted` layers that the store lacks; returns how many.
 
     IntegrityError if one does not come out as sealed. With `verify` all are made, and inflated.
     """

@@ -136,7 +136,7 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
 
 
 class Mirror:
-    """A repository to take inputs from. Nothing is asked, nor loaded, before it is used."""
+    """A repository to take inputs from. Nothing is requested or loaded before its first use."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Mirror:
         any_source: bool = False,
         plain_http: Collection[str] = (),
     ) -> Mirror | None:
-        """The mirror that a setting names, None without one; with `any_source` never the only."""
+        """The mirror that a setting names, if any; with `any_source` never as the only source."""
         if named is None:
             return None
         repository, setting = parse_repository(named.setting.mirror), named.setting
@@ -179,7 +179,7 @@ class Mirror:
             return self._client
 
     def bring(self, wanted: Sequence[Input], context: Context, *, title: str) -> set[Digest]:
-        """Fetch those of `wanted` that the mirror has into the store: their digests.
+        """Fetch those of `wanted` that the mirror has into the store; returns their digests.
 
         A mirror that does not answer, or gives other bytes, is skipped with a warning, unless it
         is the only source: then FetchFailed or IntegrityError. It is not asked again.
@@ -260,7 +260,7 @@ class Mirror:
 
 
 def _adopt(item: Input, store: Store) -> None:
-    """Of a layer that another process has only downloaded yet, make a layer of the store."""
+    """Turn a layer file that another process downloaded into a layer of the store."""
     path = store.file(item.sha256) if item.layer else None
     if path is not None:
         with store.scratch() as scratch:

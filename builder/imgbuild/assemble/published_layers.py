@@ -42,7 +42,7 @@ def records(matrix: Matrix, name: str) -> dict[Digest, LayerRecord]:
 def take(
     name: str, due: Sequence[Layer], known: Mapping[Digest, LayerRecord], inputs: Inputs
 ) -> None:
-    """Bring those of `due` that are published into the store, if the matrix says where they are.
+    """Fetch those of `due` that are published into the store, if the matrix says where they are.
 
     A mirror is asked first; if no other place may be asked, they are left to be made of their
     inputs. FetchFailed if that place does not have one, IntegrityError if it has something else.

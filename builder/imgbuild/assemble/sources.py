@@ -81,7 +81,7 @@ class LockSources:
         return addresses(package, locked, self.indexes)
 
     def fetch(self, due: Collection[Sha256]) -> None:
-        """Bring the files with the hashes `due`, of all architectures, into the store.
+        """Fetch the files with the hashes `due`, of all architectures, into the store.
 
         Among them may be sdists and what builds them. FetchFailed if one is not available,
         IntegrityError if one is not what the lock says.

@@ -82,7 +82,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
-    """The bundle of `lock`; LockStale if `project` has another lock by now."""
+    """The bundle of `lock`; LockStale if the lock of `project` has changed."""
     matrix = published.load(project.matrix)
     data = {
         LOCK: locks.lock_path(project.images, lock.target).read_bytes(),

@@ -4,7 +4,7 @@
     blobs/sha256/SHA256      layers
     unpacked/USER/SHA256     folders with the files of layers, owned by the user with this id
     facts/KIND/ab/SHA256     small data derived from inputs, with a checksum of its own
-    partial/SHA256           downloads that were interrupted, locked while somebody goes on
+    partial/SHA256           downloads that were interrupted, locked while it continues
     scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
     locks/NAME               locks between processes
 
@@ -158,7 +158,7 @@ class Store:
             path.unlink(missing_ok=True)
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing is looked up or added by anybody meanwhile: for those who remove things."""
+        """No process looks up or adds anything meanwhile: for removing entries."""
         return files.locked(self._locks("entries"))
 
     def _file(self, sha256: str) -> Path:
@@ -269,10 +269,10 @@ class Store:
 
     @contextlib.contextmanager
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:
-        """The partial download of this file, this process's alone meanwhile; it stays at the end.
+        """The partial download of this file, locked for this process; it is kept at the end.
 
         Waits while another process downloads it. None once that one has added the file, or `stop`
-        says so. `add_file` takes it out of here.
+        says so. `add_file` moves it away.
         """
         path = self.root / "partial" / self._file(sha256).name
         with files.plain_errors(self.root):
@@ -329,7 +329,7 @@ class Store:
                 self._leased.add(name)
 
     def release(self) -> None:
-        """Let `prune` have what this process used so far."""
+        """Allow `prune` to remove what this process has used so far."""
         with self._lock:
             self._leased.clear()
             if self._live is not None:

@@ -22,7 +22,7 @@ PANEL = "With --builder docker, podman or buildah"
 
 
 class DockerfileBuild(Group, frozen=True, kw_only=True):
-    """Who builds, and the options of builders other than imgbuild's own."""
+    """The builder, and the options of builders other than imgbuild's own."""
 
     builder: Annotated[
         Builder,

@@ -156,7 +156,7 @@ def summary(command: Any) -> str:
 
 
 def metavar(parameter: Any) -> str:
-    """What stands for a value: its own word, else its choices, else its name; "" for a flag."""
+    """The placeholder of a value: its own, else its choices, else its name; "" for a flag."""
     if getattr(parameter, "is_flag", False):
         return ""
     if parameter.metavar:
@@ -185,7 +185,7 @@ def flags(option: Any) -> str:
 
 
 def text(option: Any) -> str:
-    """The help of a parameter, and its default if it says something."""
+    """The help of a parameter, and its default if there is one to show."""
     words = " ".join((option.help or "").split())
     default = option.default
     default = default.value if isinstance(default, enum.Enum) else default

@@ -32,7 +32,7 @@ def put(text: str) -> None:
 
 
 def discard() -> None:
-    """Let the rest of stdout, such as the flush at exit, go nowhere."""
+    """Discard the rest of stdout, such as the flush at exit."""
     with Path(os.devnull).open("wb") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 

@@ -163,7 +163,7 @@ class OneTarget(Group, frozen=True, kw_only=True):
         return targets.open_session(self.matrix, targets.Options(jobs=jobs))
 
     def pick(self, session: Session) -> str:
-        """The name of the one target that is meant, where no command follows."""
+        """The name of the one selected target, where no command follows."""
         from imgbuild.cli._selection import single
 
         name, words = self.split(None)

@@ -136,8 +136,8 @@ def resolve(
     the cache is written. It keeps the answer until the next day (UTC); --again solves again.
 
     If there is no solution on an architecture, the reasons and suggestions are printed; the exit
-    status is 8. A set with a package that is over a year older than those beside it is no solution
-    unless --allow-old is given.
+    status is 8. A set with a package that is over a year older than the others is accepted only
+    with --allow-old.
 
     Examples:
 

@@ -217,7 +217,7 @@ def _refuse(
 
 
 def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierName, ...]:
-    """The tiers that are named, else all that this machine's GPUs allow, which it says."""
+    """The tiers that are named, else all that this machine's GPUs allow, which are reported."""
     from imgbuild.container import driver
     from imgbuild.smoke import run as tests
 
@@ -230,7 +230,7 @@ def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierN
 
 
 def _model(folder: Path | None) -> Path | None:
-    """The model's folder, absolute; InputError if it holds none."""
+    """The model's folder, absolute; InputError if it has no model."""
     if folder is not None and not (folder / "config.json").is_file():
         message = f"--model {folder}: it has no config.json"
         raise InputError(message, hint="name a folder that from_pretrained can read")
@@ -243,7 +243,7 @@ def _smoke(
     arch: Sequence[Arch] | None,
     options: SmokeOptions,
 ) -> dict[str, ImgbuildError]:
-    """Add to `reports` that of each target and tier, each printed as soon as it is complete.
+    """Add the report of each target and tier to `reports`, printed as soon as it is complete.
 
     One that could not be tested has a report that says so. By target: what stopped a test, or the
     record of one. If nothing at all was tested and no JUnit is asked for, that is raised.

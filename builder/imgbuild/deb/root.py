@@ -42,10 +42,11 @@ def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> lis
 
 
 def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
-    """What the root of base and added packages has that the base's has not, or has otherwise.
+    """The members that differ between the root of base and added packages and that of the base.
 
-    Folders above a member come with it, since the layer writer would give them the common mode.
-    `paths`, `spool` and errors as for `members`; IntegrityError too if something of the base goes.
+    Folders above a member are included, since the layer writer would give them the common mode.
+    `paths`, `spool` and errors as for `members`; IntegrityError too if something of the base would
+    be lost.
     """
     table = load(recipe.base.suite)
     packages = _unpack((*recipe.base.debs, *recipe.debs), table, paths, spool)

@@ -71,7 +71,7 @@ class Owner(Effect, frozen=True, kw_only=True, tag="owner"):
 
 
 class DebGroup(Effect, frozen=True, kw_only=True, tag="group"):
-    """A system group. Its number is ours: dpkg would give the next free one."""
+    """A system group. Its number is fixed here: dpkg would give the next free one."""
 
     name: str
     gid: int

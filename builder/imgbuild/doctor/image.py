@@ -1,8 +1,8 @@
 """Checks from inside a container whether the host suits an image: `doctor TARGET --through`.
 
 A script that imports nothing of imgbuild (smoke_tests/doctor.py) is shown to the container, not put
-into the image. It runs as a user would run the image there, unmended: with Apptainer the home, the
-environment and the limits of this machine come along, which is what is to be judged.
+into the image. It runs as a user would run the image there, with nothing corrected: with Apptainer
+the home, the environment and the limits of this machine apply, and these are what is checked.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Document(msgspec.Struct, frozen=True):
 def in_sif(
     lock: Lock, arch: Arch, image: Path, asked: InspectOptions, reporter: Reporter = SILENT
 ) -> Report:
-    """Look from within the SIF `image`; ToolMissing without Apptainer."""
+    """Run the checks in the SIF `image`; ToolMissing without Apptainer."""
     program = apptainer.require()
     words = [program, "exec", "--no-privs", "--bind", f"{run.TESTS.resolve()}:{PLACE}:ro"]
     words += ["--nv"] if asked.gpus else []
@@ -79,7 +79,7 @@ def in_image(
     store: Store,
     reporter: Reporter = SILENT,
 ) -> Report:
-    """Look from within the image of `layout`: `through` is docker, podman, apptainer or root."""
+    """Run the checks in the image of `layout`: `through` is docker, podman, apptainer or root."""
     if through == "apptainer":
         apptainer.require()
         with store.scratch() as scratch:
@@ -169,7 +169,7 @@ def _report(lock: Lock, arch: Arch, done: processes.Result, reporter: Reporter) 
 
 
 def lines(report: Report) -> Sequence[str]:
-    """The findings for people, errors last, where they are seen."""
+    """The findings for people, errors last, where they are most visible."""
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     rows = []
     for found in sorted(report.findings, key=lambda one: order.index(one.severity)):

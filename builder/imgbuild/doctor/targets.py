@@ -1,6 +1,7 @@
 """Which targets this machine can run, and why not the others.
 
-Without a GPU or its driver only the rest is judged, that is said, and no target is the best.
+Without a GPU or its driver only the other requirements are checked, with a remark, and `best` is
+empty.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The machine, a verdict on each target, the newest that fits, and remarks.
 
-    `best` is "" if none fits, and where no GPU and driver were seen that could tell.
+    `best` is "" if none fits, or if no GPU and driver were found to compare with.
     """
 
     host: Host
@@ -99,7 +100,7 @@ def diagnose(host: Host, offers: Iterable[Offer]) -> Diagnosis:
 
 
 def tells(host: Host) -> bool:
-    """Whether GPU and driver were seen, so that it can be told which targets run on them."""
+    """Whether GPU and driver were found, so that targets can be compared with them."""
     return bool(host.gpus and host.driver)
 
 

@@ -80,7 +80,7 @@ def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def shared_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """As `trust`, one context for all who only use it: reading a system's bundle takes 0.1 s."""
+    """As `trust`, one context for all: reading a system's bundle takes 0.1 s."""
     return _shared(tuple((name, environ.get(name, "")) for name in BUNDLES))
 
 

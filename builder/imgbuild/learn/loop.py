@@ -204,7 +204,7 @@ def learn_all(
 
 
 def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
-    """The error for a package set whose errors teach nothing new."""
+    """The error for a package set from whose errors nothing new is learned."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
     if len(errors) > SHOWN:
         shown.append(f"and {len(errors) - SHOWN} more; imgbuild audit shows all")

@@ -72,9 +72,10 @@ class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What of a resolution is added to the published image `manifest`: names of packages.
+    """The inputs that are added to the published image `manifest`: names of packages.
 
-    `folders` are those of the base, other than plain ones of root's, that added files are in.
+    `folders` are the folders of the base that contain added files, without those that have the
+    default owner and mode.
     """
 
     manifest: Digest
@@ -237,7 +238,7 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def differences(lock: Lock, due: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
-    """What of `lock` is not as in `due`, which follows from the matrix with `arches`."""
+    """The differences of `lock` from `due`, which follows from the matrix with `arches`."""
     reasons = [
         line
         for field in lock.__struct_fields__

@@ -199,7 +199,7 @@ def _row(notes: Notes, path: Path, row: Mapping[str, Any], matrix: Mapping[str, 
 
 
 def _places(notes: Notes, path: Path, files: Mapping[str, Any], links: Mapping[str, Any]) -> None:
-    """Note paths of the image that cannot be, alone or beside each other, and what files are of."""
+    """Note invalid and conflicting paths of the image, and invalid sources of files."""
     for place in (*files, *links):
         here = (*path, "links" if place in links else "files", place)
         _place(notes, here, place)
@@ -227,7 +227,7 @@ def leads_out(source: str) -> bool:
 
 
 def _place(notes: Notes, path: Path, place: str) -> None:
-    """Note a path of the image where an added layer would spoil what is there."""
+    """Note a path of the image where an added layer would damage what is there."""
     if path[-2] == "files":
         folder(notes, path, place)
     for taken in TAKEN:

@@ -71,7 +71,7 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blobs(self) -> dict[Digest, int]:
-        """What a pull moves: digest → bytes."""
+        """What a pull downloads: digest → bytes."""
         own = {
             self.descriptor.digest: len(self.data),
             self.manifest.config.digest: len(self.config),
@@ -80,7 +80,7 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """What a pull moves, in bytes."""
+        """What a pull downloads, in bytes."""
         return sum(self.blobs.values())
 
 

@@ -352,7 +352,7 @@ def audit_with_past(
     library: Library,
     pins: Mapping[str, str],
 ) -> Report:
-    """The audit of a set of pins whose packages' other releases may be looked into."""
+    """The audit of a set of pins; other releases of the packages may be read."""
     http = library.http
     past = past_of(package_set, lambda: indexes, library, http, pins) if http is not None else None
     return judge.audit(package_set, terms, checks=checks, path=path, past=past)

@@ -46,7 +46,7 @@ FARM = "dev.imgbuild.buildx-builder"  # which builder of buildx, if it is not th
 
 
 class BuilderChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Who builds, and how. `builder` is one of buildx's own; `secrets` are files by their id.
+    """The builder and its options. `builder` is one of buildx; `secrets` are files by their id.
 
     `dated=False` leaves files the time at which they were written, which no comparison looks at:
     for the image's own time, BuildKit compresses each layer once more.
@@ -166,7 +166,7 @@ def native(item: Selected) -> Selected:
 def is_current(session: Session, item: Selected, place: Path, choice: BuilderChoice) -> bool:
     """Whether the layout `place` is what `choice` would build of a target now.
 
-    Which of buildx's builders made it is of no account, but that builder's version is, as long as
+    It does not matter which of buildx's builders made it, but the version of that builder does, if
     it answers.
     """
     try:
@@ -195,7 +195,7 @@ def _notes(context: BuildContext, sealed: Seal, choice: BuilderChoice) -> dict[s
 
 
 def _version(name: Name, builder: str | None) -> dict[str, str]:
-    """The notes of who builds; ToolMissing or InputError if it does not answer."""
+    """The notes about the builder; ToolMissing or InputError if it does not answer."""
     if name != "docker":
         return {VERSION: podman.version(name)}
     named = {} if builder is None else {FARM: builder}
@@ -246,7 +246,7 @@ def _order(
 
 
 def _context(session: Session, lock: Lock, sealed: Seal) -> BuildContext:
-    """What is built: the committed files if they follow from the lock, else what would."""
+    """What is built: the committed files if they follow from the lock, else new ones."""
     due = committed.files(session.project, session.matrix, lock, sealed)
     folder = session.project.images / lock.target
     if stale := committed.stale(session.project, lock.target, due):

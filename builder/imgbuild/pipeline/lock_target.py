@@ -110,7 +110,7 @@ def _audited(
 
 
 def refuse_mode(lock: Lock) -> None:
-    """InputError if an image would be labelled with kernels of a FlashInfer that it has not."""
+    """InputError if an image would be labelled with kernels of a FlashInfer it does not have."""
     for arch, resolution in lock.arch.items():
         if flashinfer.contradicted(lock.flashinfer, resolution.versions):
             message = (

@@ -48,7 +48,7 @@ from imgbuild.values import Arch
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How to work: processes, whether the network may be asked, whether to check it all again.
 
-    `mirror` names one for this run, `mirror_only` asks no other server; both are else as set.
+    `mirror` names one for this run, `mirror_only` asks no other server; otherwise both are as set.
     `plain_http` are registries without TLS.
     """
 

@@ -225,7 +225,7 @@ def _compile(
 def _run(
     inside: Inside, folder: Path, script: str, seed: str, *, answer: str, failed: str, hint: str
 ) -> bytes:
-    """Run `script` as the image's user, who sees `folder` at PLACE; the file that it answers."""
+    """Run `script` as the image's user, who sees `folder` at PLACE; returns the file it writes."""
     folder.chmod(0o1777)
     env = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": seed}
     inside.python(

@@ -175,7 +175,7 @@ def _packed(
 ) -> Kernels:
     """The wheel of the libraries `one`, compared with `other`; its bytes follow from theirs.
 
-    InputError if the two hold not the same libraries.
+    InputError if the two do not have the same libraries.
     """
     if apart := sorted(one.keys() ^ other.keys()):
         message = f"one of the two compilations lacks {', '.join(apart)}"

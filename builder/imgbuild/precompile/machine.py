@@ -37,7 +37,7 @@ def _machine(path: Path) -> Arch | None:
 
 
 def require_arch(path: Path, arch: Arch) -> None:
-    """InputError if a file is no library, or one for another architecture."""
+    """InputError if a file is not a library, or is for another architecture."""
     found = _machine(path)
     if found != arch:
         kind = f"for {found}, not for {arch}" if found else "no library for x86_64 or arm64"

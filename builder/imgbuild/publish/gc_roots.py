@@ -29,7 +29,7 @@ def named(
 ) -> Named:
     """What the working tree and the last `count` revisions of `refs` name.
 
-    InputError where git knows no history; with `strict`, also where it knows a part of it only.
+    InputError if git has no history; with `strict`, also if it has only a part of it.
     """
     past = revisions.past(project, count, refs)
     if past.shallow:

@@ -317,7 +317,7 @@ def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tupl
 
 
 def _upload(work: PushContext, source: BlobSource, bar: ProgressBar, stop: Stop) -> UploadOutcome:
-    """Send one blob; of several processes that have the same to send, one does."""
+    """Send one blob; if several processes have the same blob to send, one of them does."""
     with work.inputs.store.exclusive(f"push-{work.repository}-{source.digest}"):
         stop.check()
         return work.client.upload(work.repository, source, advance=stop.checked(bar.advance))

@@ -1,4 +1,4 @@
-"""Names of repositories and of what lies in them: `[host/]name[:tag][@digest]`.
+"""Names of repositories and of their contents: `[host/]name[:tag][@digest]`.
 
 As docker reads it, a first part with a dot or a colon, or `localhost`, is a host; without one it is
 Docker Hub, whose own images are `library/…`.

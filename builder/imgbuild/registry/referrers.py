@@ -57,8 +57,8 @@ def find(
 def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> None:
     """Add the manifest `data` to the tag of its subject; entries of others stay as they are.
 
-    Nothing of the specification keeps two writers apart: it is read again, and written again if
-    the entry was lost.
+    The specification does not coordinate writers: it is read again, and written again if the entry
+    was lost.
     """
     said = msgspec.json.decode(data, type=ReferrerManifest)
     if said.subject is None:
@@ -128,7 +128,7 @@ def _by_api(
 def _by_tag(
     http: RegistryHttp, repository: Repository, digest: Digest, capability: str | None = None
 ) -> list[dict[str, Any]]:
-    """The entries under the tag, as they stand there."""
+    """The entries under the tag, unchanged."""
     try:
         named = repository.tagged(tag(digest))
         fetched = manifests.fetch(http, named, capability)

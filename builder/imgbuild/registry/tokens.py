@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def challenges(header: str) -> list[Challenge]:
-    """The challenges in WWW-Authenticate; several stand in it one after another."""
+    """The challenges in WWW-Authenticate, which may have several."""
     found = []
     starts = [
         match.start(1)

@@ -313,8 +313,8 @@ class RegistryHttp(Http):
             hint = f"docker login {host(request.url)}, with an account that may do this"
             if request.anonymous:
                 hint = (
-                    f"{host(request.server)} redirected to {host(request.url)}, to"
-                    " which the login is not sent"
+                    f"{host(request.server)} sent it to {host(request.url)}, which is not given"
+                    " the login"
                 )
         message = f"{failure.message}: {words}" if words else failure.message
         made = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)

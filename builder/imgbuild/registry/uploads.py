@@ -96,7 +96,8 @@ def upload(
 ) -> UploadOutcome:
     """Upload `source` unless `repository` has it.
 
-    FetchFailed if the registry does not take it, IntegrityError if what it has then is not it.
+    FetchFailed if the registry does not take it, IntegrityError if the stored blob is a different
+    one.
     """
     there = blobs.has(http, repository, source.digest, push=True)
     if there is not None:
@@ -112,7 +113,7 @@ def mount(
 ) -> bool:
     """Mount a blob of `other` in `repository`; False if the registry does not mount it.
 
-    IntegrityError if what it has then is of another size.
+    IntegrityError if the stored blob has another size.
     """
     if other.host != repository.host or other == repository:
         return False

@@ -30,7 +30,7 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
 
 
 def file_name(package: str, arch: Arch) -> str:
-    """The name of the file that lists what the build of `package` needs on `arch`."""
+    """The name of the file that lists the build requirements of `package` on `arch`."""
     return f"build-{package}-{arch}.txt"
 
 

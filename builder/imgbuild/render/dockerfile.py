@@ -90,7 +90,7 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def without(self) -> tuple[Omission, ...]:
-        """All of them that lose files."""
+        """All packages that lose files."""
         built = (build.omission for build in self.builds)
         return (*self.omissions, *(omission for omission in built if omission is not None))
 
@@ -141,8 +141,8 @@ class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
 class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
     """One image, step by step.
 
-    `kept` says that it lies beside its lock; `narrowed` is the flag of `imgbuild` that gives its
-    architectures where the lock has more, and empty otherwise.
+    `kept` says that it is committed beside its lock; `narrowed` is the flag of `imgbuild` that
+    gives its architectures where the lock has more, and empty otherwise.
     """
 
     target: str
@@ -188,7 +188,7 @@ def dockerfile(
 ) -> Dockerfile:
     """The steps that make the image of `lock` on `arches`, by default on all that it has.
 
-    InputError if they need what the lock has not.
+    InputError if they need something that the lock does not have.
     """
     plans = {arch: plan(lock, arch) for arch in arches or lock.arch}
     one = next(iter(plans.values()))
@@ -239,7 +239,7 @@ def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[Mem
 def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
     """A user's own files and links, in folders that are there; IntegrityError if one has changed.
 
-    InputError for a file that is no text: what is rendered is.
+    InputError for a file that is not text, as rendered files must be.
     """
     found: list[Member] = []
     for layer in planned.layers:

@@ -252,7 +252,7 @@ def outdated(found: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion
 
 
 def warnings(found: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """What of the chosen `versions` fell behind its newest: requests by months, others by years."""
+    """The chosen `versions` far behind their newest: requests by months, others by years."""
     catalogue = found.facts.catalogue
     offers = {
         package: offer

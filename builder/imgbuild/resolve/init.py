@@ -194,7 +194,7 @@ def _read(place: str, http: Http) -> bytes | None:
 
 
 def text(wanted: WantedExtension, below: PublishedTarget, origin: str, image: str) -> str:
-    """The matrix that says `wanted`, with examples of what is not wanted yet."""
+    """The text of a matrix for `wanted`, with examples of what else can be added."""
     extends = below.name
     head = HEAD.format(
         extends=extends,
@@ -234,7 +234,7 @@ def text(wanted: WantedExtension, below: PublishedTarget, origin: str, image: st
 
 
 def _mode(path: Path) -> str:
-    """The permissions of a file that is added: executable if it is so here."""
+    """The permissions of a file that is added: executable if the file is."""
     return "0755" if path.stat().st_mode & 0o100 else "0644"
 
 
@@ -298,7 +298,7 @@ def write_beside(folder: Path, name: str, extends: str) -> list[Path]:
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy of a published target before and after it was renewed; no digest: there was none."""
+    """A copied published target before and after a refresh; `before` is empty if there was none."""
 
     target: str
     before: str

@@ -84,7 +84,8 @@ def read(
     """The requests of the words `wants` and `have`, and the CUDA that a `have` names (`+cu124`).
 
     A local part of what the user has is dropped where no other index is `assigned` to the package:
-    the default index has no such names. Whether its build is the same is then for CUDA to say.
+    the default index has no such names. Whether its build is the same then depends on the CUDA
+    release.
     """
     requests: dict[str, RequestedPackage] = {}
     builds: dict[str, str] = {}  # CUDA → what names it
@@ -223,7 +224,7 @@ def python_of(text: str) -> str:
 
 
 def today() -> datetime.date:
-    """The date in UTC: as a cut-off it lets in everything that was uploaded before this day."""
+    """The date in UTC: as a cut-off it allows everything that was uploaded before this day."""
     return datetime.datetime.now(datetime.UTC).date()
 
 

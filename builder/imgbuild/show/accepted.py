@@ -52,7 +52,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     must be the same:
 
     - record: the same rows in any order, but for files whose own difference is accepted;
-    - launcher: the same interpreter, which calls the same function, and not a line besides;
+    - launcher: the same interpreter, which calls the same function, with no other line;
     - folder: of presence: a folder, in which all that differs is accepted by itself.
     """
 
@@ -179,7 +179,7 @@ class Acceptor:
         return found
 
     def _only(self, found: FileDifference) -> str | None:
-        """The side that alone has what differs; None if both have it."""
+        """The only side that has what differs; None if both have it."""
         if found.left is None:
             return self._names[1]
         return self._names[0] if found.right is None else None
@@ -228,7 +228,7 @@ def pattern(text: str) -> re.Pattern[str]:
 def _launched(script: bytes) -> tuple[str, str, str] | None:
     """Interpreter, module and function of a script that does nothing but call it; None for others.
 
-    No line is skipped: one more, or another one, and the script is an other.
+    No line is skipped: a script with an additional or different line is another one.
     """
     found = LAUNCHER.fullmatch(script.decode("utf-8", "replace"))
     if found is None or found["call"].partition(".")[0] != found["name"]:

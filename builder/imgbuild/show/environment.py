@@ -26,7 +26,7 @@ Setter = Literal[
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable that the image holds. `by` is what sets it: a place of the matrix, a mode.
+    """A variable of the image. `by` is what sets it: a place of the matrix, a mode.
 
     `differs` names the value that the matrix has now, if it is another one.
     """

@@ -27,7 +27,7 @@ FILE = re.compile(r"(?:---|\+\+\+) .*images/([^/]+)/digests\.json")
 class Ever(msgspec.Struct, frozen=True, kw_only=True):
     """Every image that a seal ever named, and its targets.
 
-    With each image the second when the last revision ceased to name it; 0 if it is named still.
+    With each image the second since which no revision names it; 0 if it is named still.
     """
 
     images: dict[Digest, int]

@@ -1,7 +1,8 @@
-"""How far each target is: locked, stale, not locked, or in need of what the default index lacks.
+"""How far each target is: locked, stale, not locked, or needing more than the default index.
 
-Input: a project, its matrix, selected targets. Output: `State` values, and the targets that a
-verb for many may take on. A target in need is never passed over in silence; naming it tries it.
+Input: a project, its matrix, selected targets. Output: `State` values, and the targets that a verb
+for many may take on. A target that needs something is never skipped without a message; if it is
+named, it is tried.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
 
 
 def brought(folder: Path) -> frozenset[str]:
-    """The packages of which a wheel lies in `folder`; none if there is no such folder."""
+    """The packages that have a wheel in `folder`; none if there is no such folder."""
     owners = (pages.owner(path.name) for path in folder.glob("*.whl"))
     return frozenset(owner for owner in owners if owner)
 

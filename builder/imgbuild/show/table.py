@@ -35,7 +35,7 @@ MADE = "<!-- made from locks and test records by: imgbuild list --into README.md
 
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed image: its manifest's digest, what a pull moves in bytes, its test records.
+    """A sealed image: its manifest's digest, what a pull downloads in bytes, its test records.
 
     `runs` are those that count, of each tier on each kind of GPU the latest; `tested` says the same
     in words, or that there is not a test record.
@@ -181,7 +181,7 @@ def _flashinfer(row: TableRow) -> str:
 
 
 def images(table: Sequence[TableRow]) -> list[str]:
-    """A Markdown table of the images: what a pull of each moves, and its test records."""
+    """A Markdown table of the images: what a pull of each downloads, and its test records."""
     head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "tested"]
     body = [
         [

@@ -1,6 +1,6 @@
 """Reads results of the smoke tests that ran here or on another machine.
 
-Read are files that `imgbuild smoke --json` wrote, and folders of an unpacked run: machine.json
+It reads files that `imgbuild smoke --json` wrote, and folders of an unpacked run: machine.json
 (image, host, exit status) and report.json (the tests' own report). `recording` compares each run
 with the target's digests.
 """

@@ -110,7 +110,7 @@ def refuse_other_python(base: RegistryBase, found: Contents) -> None:
 
 
 def contents(blobs: Sequence[Path]) -> Contents:
-    """What the layers `blobs`, bottom first, amount to; IntegrityError if one is damaged."""
+    """The merged paths of the layers `blobs`, bottom first; IntegrityError if one is damaged."""
     tree = Merged()
     texts: dict[tuple[int, int], bytes] = {}  # of accounts, by layer and member
     for number, blob in enumerate(blobs, start=1):

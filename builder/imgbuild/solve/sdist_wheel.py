@@ -79,7 +79,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What is built, of what, where: `root` is the image's root, `folder` takes all files."""
+    """What is built, from what, and where: `root` is the image's root, `folder` takes all files."""
 
     package: str
     version: str

@@ -56,7 +56,7 @@ def sign(
 
 
 def _circumstances(own: ExpectedLock) -> Circumstances:
-    """Those of the checkout that the lock lies in; of a lock alone, little more than its bytes."""
+    """The circumstances of the lock's checkout; for a lock alone, little more than its digest."""
     if own.project is None:
         return provenance.bare(own.sha256)
     return provenance.circumstances(own.project, own.due.target)
