@@ -177,7 +177,7 @@ def packed(
     contents = {path: place.read_bytes() for path, place in sorted(tree.items())}
     variable = Variable(
         value=f"{lock.settings.prefix}/{FOLDER}",
-        reason=f"the bytecode of {PACKAGE} lies there; what it lacks is compiled at each start",
+        reason=f"the bytecode of {PACKAGE}; modules that it lacks are compiled at each start",
         source=(DOCUMENTED,),
     )
     version = f"0+b{pack.digits(pack.listed(contents))}"
