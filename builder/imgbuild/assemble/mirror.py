@@ -181,8 +181,8 @@ class Mirror:
     def bring(self, wanted: Sequence[Input], context: Context, *, title: str) -> set[Digest]:
         """Fetch those of `wanted` that the mirror has into the store; returns their digests.
 
-        A mirror that does not answer, or gives other bytes, is skipped with a warning, unless it
-        is the only source: then FetchFailed or IntegrityError. It is not asked again.
+        A mirror that does not answer, or serves different bytes, is skipped with a warning, unless
+        it is the only source: then FetchFailed or IntegrityError. It is not asked again.
         """
         store, reporter = context.store, context.reporter
         if not wanted or self._given_up:

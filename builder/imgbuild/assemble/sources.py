@@ -103,7 +103,7 @@ class LockSources:
         return self._context.store.file(locked.sha256) is not None
 
     def _rebuild(self, lost: Sequence[BuiltWheel]) -> None:
-        """Build wheels from locked inputs again; IntegrityError if other bytes come out."""
+        """Build wheels from locked inputs again; IntegrityError if the bytes differ."""
         lock, context = self._lock, self._context
         base, user, own = _base(lock, self._matrix), lock.settings.user, sdists.host_arch()
         with host_root(base, user, own, context, host_debs(lock)) as root:
@@ -195,7 +195,8 @@ def ingredients(
 def addresses(package: str, locked: LockedFile, indexes: Indexes) -> list[str]:
     """Where the index of `package` has `locked`: same name, and same sha256 if it says one.
 
-    Empty if the index has no such file any more; IntegrityError if it has other bytes by that name.
+    Empty if the index has no such file any more; IntegrityError if it has different bytes under
+    that name.
     """
     named = [file for file in indexes.files(package) if file.name == locked.file]
     found = [file.url for file in named if file.sha256 in (None, locked.sha256)]

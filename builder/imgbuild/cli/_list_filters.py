@@ -158,7 +158,7 @@ def _offer(project: Project, target: str) -> Offer | None:
 
 
 def _runs_on(project: Project, row: TableRow, capability: str) -> bool:
-    """Whether an image of the row has code for a GPU; without a lock, what the row is meant for."""
+    """Whether an image of the row has code for a GPU; without a lock, whether the row names it."""
     from imgbuild.doctor import targets
 
     offered = _offer(project, row.target)

@@ -217,7 +217,7 @@ def _row(item: MirrorStatus) -> tuple[str, ...]:
 def _place(
     project: Project, places: list[str] | None, plain_http: list[str] | None
 ) -> tuple[Repository, list[str], list[str]]:
-    """The repository that is meant, hosts without TLS, and the targets among `places`."""
+    """The selected repository, hosts without TLS, and the targets among `places`."""
     from imgbuild.assemble import mirror
     from imgbuild.registry.reference import parse_repository
 

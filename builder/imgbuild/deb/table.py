@@ -78,7 +78,7 @@ class DebGroup(Effect, frozen=True, kw_only=True, tag="group"):
 
 
 class Diversion(Effect, frozen=True, kw_only=True, tag="diversion"):
-    """An entry of dpkg's list of diversions; nothing moves."""
+    """An entry of dpkg's list of diversions; no file is moved."""
 
     path: str
     to: str

@@ -63,7 +63,7 @@ class _Seal(msgspec.Struct, frozen=True):
 
 
 def offer(images: Path, lock: Lock) -> Offer:
-    """What the target of `lock` needs: as its seal says, else what follows from its release."""
+    """What the target of `lock` needs: from its seal, else derived from its CUDA release."""
     path = seal_path(images, lock.target)
     known = codec.read(path, _Seal, what="seal").arch if path.exists() else {}
     data = gpus.load()

@@ -103,7 +103,7 @@ def _load(context: ssl.SSLContext, name: str, path: str) -> None:
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
-    """One TLS context for servers and proxies; requests would bring certifi's bundle instead."""
+    """One TLS context for servers and proxies; requests would use certifi's bundle instead."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context

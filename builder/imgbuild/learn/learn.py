@@ -134,7 +134,7 @@ def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
 
 
 def holding(evidence: Evidence, other: str, shelf: Shelf) -> Bounds:
-    """Which versions of `other` bring the module that is missing: all, or those before removal."""
+    """Which versions of `other` have the module that is missing: all, or those before removal."""
     releases = shelf.releases(other)
     module = evidence.subject.partition(".")[0]
 

@@ -21,7 +21,7 @@ LOCK_FORMAT = 1
 
 
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the matrix says about a target's image, all cascades done."""
+    """The settings of a target's image, with defaults and overrides applied."""
 
     prefix: str
     user: User

@@ -152,7 +152,7 @@ def environment(notes: Notes, path: Path, variables: Any) -> None:
             message = "imgbuild sets this variable itself, from the target's mode"
             notes.note(here, message, key=True, expected="flashinfer: {mode: …}")
         if name == "LD_LIBRARY_PATH":
-            message = "LD_LIBRARY_PATH would hide the driver's libraries that the runtime brings"
+            message = "LD_LIBRARY_PATH would hide the driver's libraries that the runtime provides"
             notes.note(here, message, key=True, expected="links, or no variable")
 
 

@@ -150,7 +150,7 @@ def _says(one: Constraint, other: Constraint) -> bool:
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """A specifier as an interval. None is no bound; `closed` says that the bound belongs to it."""
+    """A specifier as an interval. None means no bound; with `closed` the bound belongs to it."""
 
     low: Version | None = None
     low_closed: bool = True

@@ -96,7 +96,7 @@ class Extension(_Strict, frozen=True):
         datetime.date | None,
         msgspec.Meta(
             description="what is added was uploaded before this day, 00:00 UTC;"
-            " without it the published target's day counts"
+            " by default the day of the published target"
         ),
     ] = None
     pins: Annotated[

@@ -151,7 +151,7 @@ class _Listed(msgspec.Struct, frozen=True, rename="pascal"):
 def read(path: Path, arch: Arch | None = None) -> Picture:
     """The image at `path`; `arch` is needed if it has several architectures.
 
-    InputError if it is no image, IntegrityError if a document is not what its digest says.
+    InputError if it is not an image, IntegrityError if a document is not what its digest says.
     """
     holder = Folder(path) if path.is_dir() else Archive(path)
     if not holder.has(INDEX_FILE):

@@ -1,4 +1,4 @@
-"""Images that another builder makes from the rendered Dockerfile: the same files, other bytes.
+"""Images that another builder makes from the rendered Dockerfile: the same files, different bytes.
 
 Their OCI layouts go to `build/BUILDER/TARGET`, so that they are not mistaken for imgbuild's own.
 """

@@ -141,7 +141,7 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
 
 
 def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
-    """IntegrityError if two wheels of one image ship the same path with other bytes."""
+    """IntegrityError if two wheels of one image ship the same path with different contents."""
     from imgbuild.wheel import conflicts
 
     for arch in lock.arch:

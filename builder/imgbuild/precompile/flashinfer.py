@@ -80,7 +80,7 @@ def get_jit_cache_providers():
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A compiled library. `differs` says what the second compilation gave other bytes for.
+    """A compiled library. `differs` lists what the second compilation made differently.
 
     Each is a section of the ELF file and how many bytes in it: ".nv_fatbin: 12" is GPU code.
     """
@@ -211,7 +211,7 @@ def _packed(
 def architectures(libraries: Iterable[Path]) -> tuple[str, ...]:
     """What libraries were compiled for, as FlashInfer names it: ("sm80", "sm90a").
 
-    Each lies in ARCHITECTURES/cached_ops/NAME/NAME.so of a cache, such as 80_90a/cached_ops/….
+    Each is at ARCHITECTURES/cached_ops/NAME/NAME.so of a cache, such as 80_90a/cached_ops/….
     InputError for another folder: FlashInfer raises for a name that it cannot read.
     """
     found: set[str] = set()

@@ -84,7 +84,7 @@ class Cache(FileCacheManager):
 
 
 class TritonKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel; of the files in `differs` the two runs made other bytes.
+    """A kernel; the two runs made different bytes of the files in `differs`.
 
     Triton writes into them where a function was defined, and torch's compiler defines some in files
     whose names are of that run.

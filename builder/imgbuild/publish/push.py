@@ -185,7 +185,7 @@ def survey(
 
 
 def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Repository]:
-    """Repositories of the same registry where a blob may lie, those named first."""
+    """Repositories of the same registry that may have a blob, the named ones first."""
     found = list(work.mounts)
     below = published.extended_target(work.inputs.matrix, plan.target)
     if below is not None and below.image and not below.image.startswith(published_layers.LAYOUT):

@@ -41,7 +41,7 @@ class Repository(msgspec.Struct, frozen=True, order=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """A repository and what is meant in it. With a digest the tag is only for people."""
+    """A repository, and a tag or digest in it. With a digest the tag is only for people."""
 
     host: str
     name: str
@@ -55,7 +55,7 @@ class Reference(msgspec.Struct, frozen=True):
 
     @property
     def repository(self) -> Repository:
-        """Where it lies."""
+        """The repository of the image."""
         return Repository(self.host, self.name)
 
     @property
@@ -65,7 +65,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, *, default_tag: str | None = None) -> Reference:
-    """Read `[host/]name[:tag][@digest]`; `default_tag` is meant where neither is named.
+    """Read `[host/]name[:tag][@digest]`; `default_tag` is used if there is neither.
 
     InputError for anything else.
     """

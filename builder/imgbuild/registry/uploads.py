@@ -281,7 +281,7 @@ class _Upload:
         elif "DIGEST_INVALID" in refused.codes:
             self._cancel()
             if not self._resumed:
-                message = f"{self._shown}: the registry received other bytes: {refused.reason}"
+                message = f"{self._shown}: the registry received different bytes: {refused.reason}"
                 hint = "the file does not match its digest: make it again"
                 raise IntegrityError(message, hint=hint)
             # else the offset that the registry stated may be wrong: start again
@@ -358,8 +358,8 @@ class _Distrusted(RegistryRefused):
 def _held(response: Response) -> int | None:
     """How many bytes an upload has, by the answer's Range; None if it does not say.
 
-    "0-0" stands for none, since that is what most registries write for it; of one byte it is right
-    too, but then the upload only begins anew.
+    "0-0" means none, since most registries write that; for one byte it is correct too, but then the
+    upload only starts again.
     """
     text = response.headers.get("Range", "").strip().removeprefix("bytes=")
     last = number(text.removeprefix("0-")) if text.startswith("0-") else None

@@ -12,7 +12,8 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
     """What the build of `built` needs, as wheels that run on `arch`.
 
     A lock names those of the machine that built it. Where the target has the same version, the
-    target's own wheel stands for it; InputError for another architecture's that has no such.
+    target's own wheel replaces it; InputError if a wheel is for another architecture and has no
+    replacement.
     """
     own = {(wheel.package, wheel.version): wheel for wheel in lock.arch[arch].wheels}
     found = []

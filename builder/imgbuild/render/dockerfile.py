@@ -54,7 +54,7 @@ class Omission(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
     def steps(self, folder: str) -> tuple[str, ...]:
-        """The commands that take them out of `folder`, which holds the package and no other.
+        """The commands that remove them from `folder`, which contains only that package.
 
         A package is installed aside for this: in one folder with others it would replace a file
         that another one is to keep, and lose it with its own.
@@ -96,7 +96,7 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Installer(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheel of what installs the others."""
+    """The wheel of the program that installs the others."""
 
     file: str
     version: str
@@ -104,7 +104,7 @@ class Installer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between architectures: `arch` is the name that engines have for it.
+    """The part that differs between architectures: `arch` is its name in engines.
 
     `wheels` is where the wheels are: a named context or, with `urls` to fill it from, a stage.
     """
@@ -127,7 +127,7 @@ class DockerfileVariable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The image below: what `imgbuild build --only base` makes.
+    """The base image, as `imgbuild build --only base` makes it.
 
     `reference` is how FROM names it: a named context, or the image in a registry.
     """

@@ -91,7 +91,7 @@ def keep_new(
 def check(
     project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
 ) -> None:
-    """LockStale, with every file, if one is not what follows from its lock."""
+    """LockStale, with every file that does not match its lock."""
     reasons = []
     for lock in chosen:
         reasons += committed.stale(project, lock.target, _kept(project, matrix, lock))

@@ -1,7 +1,7 @@
 """The `as_of` of a request that names none: some time after the newest version it asks for.
 
 Packages that work together are released at about the same time, so that a solver that may take
-everything of later years finds sets that nobody has tried.
+everything of later years finds package sets that have not been tried.
 """
 
 from __future__ import annotations

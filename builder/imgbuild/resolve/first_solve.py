@@ -193,7 +193,7 @@ def refuse(query: Query, facts: PackageFacts) -> None:
 
 
 def _provisional(query: Query) -> Target:
-    """A target that fills the addresses of indexes; "0.0" stands for a CUDA not known yet."""
+    """A target that fills the addresses of indexes; "0.0" means that CUDA is not known yet."""
     ask, matrix, cuda = query.ask, query.matrix, query.cuda
     return Target(
         summary="",

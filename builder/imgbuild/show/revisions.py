@@ -133,7 +133,7 @@ def ever(project: Project, refs: Sequence[str]) -> Ever:
 
 
 def _git(project: Project, *words: str, empty: int = 0) -> str:
-    """What git says, in the folder of the project; a status up to `empty` is no failure."""
+    """What git prints, in the folder of the project; a status up to `empty` is not a failure."""
     git = process.find("git", remedy=REMEDY)
     done = process.run([git, *words], cwd=project.root, check=False)
     if done.status > empty:

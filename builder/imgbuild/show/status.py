@@ -53,7 +53,7 @@ def state(project: Project, matrix: Matrix, name: str) -> State:
 
 
 def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
-    """What target `name` needs beside the default index: other indexes, wheels that users bring."""
+    """What target `name` needs besides the default index: other indexes, wheels of users."""
     target = matrix.targets[name]
     found = []
     for index in dict.fromkeys(target.indexes.values()):

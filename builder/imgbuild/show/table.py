@@ -52,7 +52,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """One target. `pins` maps packages to versions; `exclude` maps architectures to reasons.
 
     `indexes` maps packages to indexes other than the default. `state` is how far it is (see
-    `imgbuild.show.status`), `reasons` why it is no further; both are empty unless computed.
+    `imgbuild.show.status`), `reasons` why it is not further; both are empty unless computed.
     `images` are those of its seal.
     """
 
@@ -119,7 +119,7 @@ def narrow(table: Sequence[TableRow]) -> list[list[str]]:
 
 
 def _brief(version: str) -> str:
-    """A version without its post-release and local part, which an ellipsis stands for."""
+    """A version without its post-release and local part, which an ellipsis replaces."""
     kept = version.partition(".post")[0].partition("+")[0]
     return kept if kept == version else f"{kept}…"
 

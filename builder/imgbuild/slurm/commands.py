@@ -1,7 +1,7 @@
 """Slurm's commands: submit a script, query jobs and tasks of arrays, wait for them, cancel them.
 
 All nodes must see the same files at the same paths. A task is a pair: the number of its job, and
-its number there; a job that is no array has the task 0.
+its number there; a job that is not an array has the task 0.
 """
 
 from __future__ import annotations

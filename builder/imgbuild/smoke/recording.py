@@ -91,7 +91,7 @@ def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[RecordedR
 def require_sealed(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
     """InputError unless the image in `place`, by its configuration, is the sealed one.
 
-    Checked before the tests run, so that none runs in vain.
+    Checked before the tests run, so that no test runs for nothing.
     """
     sealed = seals.read_seal(project.images, lock)
     image = sealed.arch.get(arch)

@@ -144,7 +144,7 @@ def document(
     signed = predicates if key is not None else []
     other = [place for place, data in attached if data not in dues and _json(data) not in signed]
     if attached and len(other) == len(attached):
-        message = f"{other[0]} is not what follows from the lock"
+        message = f"{other[0]} does not match the lock"
         raise Failed(message)
     stated = any(_json(due) in predicates for due in dues)
     right = any(data in dues for _, data in attached)
@@ -159,7 +159,7 @@ def document(
     if right:
         message = "follows from the lock, and is not signed by the key"
         raise Failed(message)
-    message = f"{found[0].place} is not what follows from the lock"
+    message = f"{found[0].place} does not match the lock"
     raise Failed(message)
 
 

@@ -134,7 +134,7 @@ class Verification:
         checklist.run("rebuild", again, asked=asked["rebuild"])
 
     def _alone(self) -> None:
-        """The checks that need no lock; the others are noted as not made."""
+        """The checks that need no lock; the others are recorded as not done."""
         asked = self.wanted.asked
         self.checklist.run("image", _no_lock)
         if self.wanted.whole:

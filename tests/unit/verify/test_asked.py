@@ -120,7 +120,7 @@ def test_a_statement_that_nobody_checked_is_read_where_none_is_attached(sample):
     bundle = forms.bundle(statements.seal(said, sample.key), sample.key.public.hint)
     stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, in_toto.CYCLONEDX)
     found = sample.failed(key=None)
-    assert "is not what follows from the lock" in found["SBOM CycloneDX arm64"]
+    assert "does not match the lock" in found["SBOM CycloneDX arm64"]
 
 
 # -- built again

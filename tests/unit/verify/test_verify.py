@@ -191,7 +191,7 @@ def test_an_sbom_that_is_rewritten(sample):
     for key in (sample.key.public, None):
         found = sample.failed(key=key)
         assert set(found) == {"SBOM CycloneDX arm64"}
-        assert "not what follows from the lock" in found["SBOM CycloneDX arm64"]
+        assert "does not match the lock" in found["SBOM CycloneDX arm64"]
 
 
 def test_what_is_known_of_packages_may_change_where_the_image_does_not(sample, monkeypatch):

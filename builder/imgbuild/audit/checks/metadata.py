@@ -25,7 +25,7 @@ CHECK = "metadata"
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A requirement that applies in a package set; `extra` is the extra of `package` with it.
+    """A requirement that applies in a package set; `extra` is the extra of `package` that has it.
 
     `number` is its line in METADATA, 0 if unknown.
     """
