@@ -1,4 +1,4 @@
-"""From a sealed lock to an OCI layout on disk, digest as sealed.
+"""From a sealed lock to an OCI layout on disk, with the sealed digest.
 
 lock and seal → plan → fetch → assemble → OCI layout
 """
@@ -47,7 +47,7 @@ def build(
     verify: bool,
     only_base: bool = False,
 ) -> BuiltImage:
-    """Leave the image of `lock` on `arches` in the OCI layout `output`, digest as sealed.
+    """Write the image of `lock` on `arches` to the OCI layout `output`, with the sealed digest.
 
     With `only_base` the image has the base's layers alone; its digest is not one of digests.json.
     """

@@ -44,8 +44,8 @@ def take(
 ) -> None:
     """Fetch those of `due` that are published into the store, if the matrix says where they are.
 
-    A mirror is asked first; if no other place may be asked, they are left to be made of their
-    inputs. FetchFailed if that place does not have one, IntegrityError if it has something else.
+    A mirror is asked first; if no other source is allowed, they are made from their inputs later.
+    FetchFailed if the source lacks one, IntegrityError if it has something else.
     """
     found = extend.extended_target(inputs.matrix, name)
     published = records(inputs.matrix, name)

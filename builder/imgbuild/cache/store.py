@@ -153,7 +153,7 @@ class Store:
                 path.unlink(missing_ok=True)
 
     def drop_damaged(self, path: Path) -> None:
-        """Remove a file or blob of this cache that is not what its name says, used or not."""
+        """Remove a file or blob of this cache that does not match its name, used or not."""
         with self.undisturbed():
             path.unlink(missing_ok=True)
 
@@ -205,7 +205,7 @@ class Store:
     # -- facts
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """What `put_fact` kept under `kind` and `key`; None if absent or damaged."""
+        """The data stored by `put_fact` under `kind` and `key`; None if absent or damaged."""
         path = self._fact(kind, key)
         try:
             body = _checked(path.read_bytes())
@@ -217,7 +217,7 @@ class Store:
         return body
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
-        """Keep small derived data; the last writer wins."""
+        """Store small derived data; the last writer wins."""
         path = self._fact(kind, key)
         with files.plain_errors(self.root):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -350,7 +350,7 @@ class Store:
         return names
 
     def sweep(self) -> None:
-        """Remove what dead processes left: their files under `live/` can be locked."""
+        """Remove leftovers of dead processes: their files under `live/` can be locked."""
         for path in sorted((self.root / "live").glob("*")):
             if self._live is not None and path.name == self._live[0]:
                 continue

@@ -1,4 +1,4 @@
-"""What `imgbuild build` and `imgbuild diff --builders` share: builders other than imgbuild's."""
+"""The parts of `imgbuild build` and `diff --builders` for builders other than imgbuild's."""
 
 from __future__ import annotations
 

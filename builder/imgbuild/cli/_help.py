@@ -1,4 +1,4 @@
-"""The help of verbs: short with -h, long with --help, the list of verbs as the first screen."""
+"""The help of verbs: short with -h, long with --help, and the list of verbs."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def choices(parameter: Any) -> list[str]:
 
 
 def flags(option: Any) -> str:
-    """How an option is typed: the long name first, its opposite after a slash."""
+    """The forms of an option: the long name first, its opposite after a slash."""
     names = sorted(option.opts, key=lambda name: -len(name))
     value = metavar(option)
     words = [f"{names[0]} {value}".rstrip(), *names[1:]]

@@ -1,4 +1,4 @@
-"""What verbs write to stdout: JSON or lines, tables, and words for sizes and counts."""
+"""The output of verbs on stdout: JSON or lines, tables, and words for sizes and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild registry gc`: what a registry holds that no lock of the last revisions names."""
+"""`imgbuild registry gc`: the images in a registry that no lock of the last revisions names."""
 
 from __future__ import annotations
 

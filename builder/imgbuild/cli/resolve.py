@@ -92,7 +92,7 @@ AllowOldOption = Annotated[
     bool,
     option(
         "--allow-old",
-        "Accept versions that are over a year older than those beside them.",
+        "Accept versions that are over a year older than the others.",
         panel=ASK,
     ),
 ]

@@ -28,7 +28,7 @@ CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"
 
 
 def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
-    """All members of the base layer but plain parent folders, which the layer writer adds.
+    """All members of the base layer except plain parent folders, which the layer writer adds.
 
     `paths` gives each package's file by sha256; the contents of files are written below the folder
     `spool` and must stay there until the layer is written. IntegrityError for a damaged or unsafe

@@ -36,7 +36,7 @@ ENTRYPOINT = "/opt/imgbuild/entrypoint"
 
 
 class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be there: GPUs, MB of shared memory. `words` are options for Apptainer."""
+    """The requirements: GPUs, MB of shared memory. `words` are options for Apptainer."""
 
     gpus: int = 0
     shared: int = 0
@@ -144,7 +144,7 @@ def _tar() -> Iterator[bytes]:
 
 
 def _report(lock: Lock, arch: Arch, done: processes.Result, reporter: Reporter) -> Report:
-    """What the script found; WorkFailed if it did not run."""
+    """The findings of the script; WorkFailed if it did not run."""
     try:
         document = msgspec.json.decode(done.stdout, type=_Document)
     except msgspec.DecodeError as error:

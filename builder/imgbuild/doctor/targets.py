@@ -43,7 +43,7 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, a verdict on each target, the newest that fits, and remarks.
+    """The machine, a result for each target, the newest that fits, and remarks.
 
     `best` is "" if none fits, or if no GPU and driver were found to compare with.
     """
@@ -86,7 +86,7 @@ def offer(images: Path, lock: Lock) -> Offer:
 
 
 def diagnose(host: Host, offers: Iterable[Offer]) -> Diagnosis:
-    """A verdict on each of `offers`, the newest CUDA first."""
+    """A result for each of `offers`, the newest CUDA first."""
     ordered = sorted(
         offers, key=lambda one: (gpus.numbers(one.cuda), one.as_of, one.target), reverse=True
     )
@@ -105,7 +105,7 @@ def tells(host: Host) -> bool:
 
 
 def only(found: Diagnosis, targets: Collection[str]) -> Diagnosis:
-    """`found` with the verdicts on `targets` alone; the best is still that of all."""
+    """`found` with the results for `targets` only; the best is still that of all."""
     kept = tuple(one for one in found.verdicts if one.target in targets)
     return msgspec.structs.replace(found, verdicts=kept)
 

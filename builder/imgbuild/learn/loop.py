@@ -132,7 +132,7 @@ def teach(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint,
 
 
 def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
-    """What an audit of a target takes into account beside its packages."""
+    """The inputs of a target's audit besides its packages."""
     target, kept = prepared.problem.target, prepared.published
     added = resolution.versions.keys() - kept.versions.keys() if kept is not None else ()
     return Terms(

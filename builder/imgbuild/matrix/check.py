@@ -115,7 +115,7 @@ def packages(matrix: Mapping[str, Any]) -> list[str]:
 
 
 def check_shared(notes: Notes) -> None:
-    """Check all but the targets."""
+    """Check everything except the targets."""
     matrix = table(notes.walked.value)
     indexes = table(matrix.get("indexes"))
     if "indexes" in matrix:

@@ -72,7 +72,7 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folder(project: Project, target: str, choice: BuilderChoice) -> Path:
-    """Where the image of `target` goes unless the user says another place."""
+    """The default place of the image of `target`."""
     place = project.work / "build" / choice.name / target
     # Podman gives files their time as it writes them.
     if choice.dated or choice.name != "docker":
@@ -116,7 +116,7 @@ def compared(session: Session, item: Selected, choice: BuilderChoice) -> Path:
 def build(
     session: Session, target: str, arches: Sequence[Arch], place: Path, choice: BuilderChoice
 ) -> BuiltImage:
-    """Leave the image of `target` that the chosen builder makes in the layout `place`."""
+    """Build the image of `target` with the chosen builder into the layout `place`."""
     lock, sealed = current.read_current(session.project, session.matrix, target)
     inputs = session.inputs()
     wheels = contexts.wheels_folder(session.project, target)

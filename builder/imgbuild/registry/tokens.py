@@ -71,7 +71,7 @@ def challenges(header: str) -> list[Challenge]:
 
 
 def merged(scopes: Iterable[str]) -> tuple[str, ...]:
-    """`scopes`, one for each thing, with all actions that were asked of it."""
+    """`scopes` merged: one for each resource, with all requested actions."""
     actions: dict[str, dict[str, None]] = {}
     for scope in scopes:
         thing, _, wanted = scope.rpartition(":")

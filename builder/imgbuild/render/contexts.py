@@ -1,8 +1,7 @@
 """The build contexts of a Dockerfile: the base as a layout, and a folder of wheels.
 
-Files are hard links to the cache, or copies on another disk; what another lock left there is
-removed. A folder of wheels is locked while a process fills it or builds from it, so that others
-wait.
+Files are hard links to the cache, or copies on another disk; files of another lock are removed. A
+folder of wheels is locked while a process fills it or builds from it, so that others wait.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ class Wheels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_folder(project: Project, target: str) -> Path:
-    """Where the base of `target` goes unless the user names another place."""
+    """The default place of the base of `target`."""
     return project.work / bake.BASES / target
 
 
 def wheels_folder(project: Project, target: str) -> Path:
-    """Where the wheels of `target` go unless the user names another place."""
+    """The default place of the wheels of `target`."""
     return project.work / bake.WHEELS / target
 
 
@@ -66,14 +65,14 @@ def base(
     *,
     processes: int,
 ) -> BuiltImage:
-    """Leave the base of `lock` on `arches` in the layout `folder`."""
+    """Write the base of `lock` on `arches` to the layout `folder`."""
     return layout.build(
         lock, sealed, arches, folder, inputs, processes=processes, verify=False, only_base=True
     )
 
 
 def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> Wheels:
-    """Leave every wheel of `lock` on `arches` in `folder`, under the name that the lock has.
+    """Put every wheel of `lock` on `arches` into `folder`, under its name in the lock.
 
     InputError if it has something else, IntegrityError for a name that is not a wheel's or that two
     different wheels have.

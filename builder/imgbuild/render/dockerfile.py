@@ -106,7 +106,7 @@ class Installer(msgspec.Struct, frozen=True, kw_only=True):
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """The part that differs between architectures: `arch` is its name in engines.
 
-    `wheels` is where the wheels are: a named context or, with `urls` to fill it from, a stage.
+    `wheels` is the place of the wheels: a named context or, with their `urls`, a stage.
     """
 
     arch: str
@@ -169,7 +169,7 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def platforms(self) -> str:
-        """The platforms as engines take them on their command line."""
+        """The platforms in the form of the engines' command lines."""
         return ",".join(stage.platform for stage in self.stages)
 
     @property
@@ -186,7 +186,7 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
 def dockerfile(
     lock: Lock, sealed: Seal, matrix: Matrix, arches: Sequence[Arch] | None = None
 ) -> Dockerfile:
-    """The steps that make the image of `lock` on `arches`, by default on all that it has.
+    """The steps that make the image of `lock` on `arches`, by default all of its architectures.
 
     InputError if they need something that the lock does not have.
     """
@@ -313,7 +313,7 @@ def _install(lock: Lock, name: str, recipe: WheelsRecipe) -> Install:
 
 
 def omission(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str) -> Omission:
-    """What is left out of `wheel`: files that match `paths`, and their rows in RECORD."""
+    """The files of `wheel` to leave out, which match `paths`, and their rows in RECORD."""
     site = f"lib/python{python}/site-packages/"
     return Omission(
         requirement=f"{wheel.package}=={wheel.version}",

@@ -192,7 +192,7 @@ class _Search:
         self.fixed: dict[str, tuple[Demand, ...]] = {}
 
     def run(self, requests: Iterable[Demand]) -> RequirementConflict | None:
-        """Follow what is exact or of torch first, since that explains most; then the ranges."""
+        """Follow exact demands and those on torch first, which explain most; then the ranges."""
         due = list(requests)
         ranges: list[Demand] = []
         while due or ranges:
@@ -343,7 +343,7 @@ def _of_cuda(cuda: str, row: str) -> str:
 def _unknown_cuda(
     facts: PackageFacts, requests: Iterable[Demand], cuda: str, found: RequirementConflict | None
 ) -> RequirementConflict:
-    """No torch at all is built for the CUDA release; then what else is against the requests."""
+    """The reasons if no torch is built for the CUDA release, and other contradictions."""
     arch = facts.catalogue.rules.tags.arch.wheel
     has = f"no torch on {arch} is built for CUDA {cuda}: {torches.summary(facts.torches)}"
     pins = pins_of(requests).items()

@@ -66,7 +66,7 @@ class LearnedMemory:
 
 
 class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
-    """What uv chose in the first solve; `torch` is None if it is not among it."""
+    """The result of uv's first solve; `torch` is None if it is not among it."""
 
     chosen: tuple[uv.ChosenPackage, ...]
     facts: PackageFacts
@@ -100,7 +100,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def demands(self) -> tuple[Demand, ...]:
-        """What is asked for, and the torch of the other architecture."""
+        """The requests, and the torch of the other architecture."""
         found = [
             conflict.demand(requested.package, requested.spec, str(requested))
             for requested in self.ask.requests

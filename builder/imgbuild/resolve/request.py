@@ -23,7 +23,7 @@ PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
 
 class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package and the versions that will do. `have`: it is installed already and must stay.
+    """A package and the accepted versions. `have`: it is already installed and must not change.
 
     `row` is the target of the matrix that asks for it; without it, the user does.
     """
@@ -35,7 +35,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pin(self) -> str | None:
-        """The one version that will do, as PEP 440 normalizes it; None for a range."""
+        """The only accepted version, as PEP 440 normalizes it; None for a range."""
         exact = self.spec.startswith("==") and not self.spec.startswith("===")
         if exact and "," not in self.spec and "*" not in self.spec:
             return str(Version(self.spec.removeprefix("==")))
@@ -48,7 +48,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a user asks for. None for what imgbuild is to choose.
+    """The whole request of a user. None for what imgbuild chooses.
 
     `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes. `row` is the target
     of the matrix that asks, "" if it is the user. `allow_old` accepts versions that are more than a
@@ -72,7 +72,7 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(one.package for one in self.requests)
 
     def requested(self, package: str) -> RequestedPackage | None:
-        """What is asked of `package`."""
+        """The request for `package`."""
         return next(
             (requested for requested in self.requests if requested.package == package), None
         )
@@ -156,7 +156,7 @@ def _agree(have: RequestedPackage, want: RequestedPackage) -> bool:
 
 
 def of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
-    """What a target of the matrix asks for on one architecture."""
+    """The requests of a target of the matrix on one architecture."""
     pins = {package: f"=={version}" for package, version in target.pins.items()}
     ranges = {package: wanted.spec for package, wanted in target.requires.items()}
     return ResolveRequest(

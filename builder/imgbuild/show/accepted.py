@@ -74,7 +74,7 @@ class FileDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def builders() -> tuple[Accepted, ...]:
-    """What may differ between the images that two builders make of one plan."""
+    """The accepted differences between the images that two builders make of one plan."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
     return _accepted(text, FILE)
 
@@ -152,7 +152,7 @@ class Acceptor:
         return tuple(judged)
 
     def unused(self) -> tuple[Accepted, ...]:
-        """The entries that accepted nothing, but for those of other builders."""
+        """The entries that accepted nothing, except those of other builders."""
         return tuple(
             entry
             for place, entry in enumerate(self._accepted)

@@ -36,7 +36,7 @@ class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What two images differ in. `unused` are entries of the list that accepted nothing."""
+    """The differences of two images. `unused` are entries of the list that accepted nothing."""
 
     left: CompareSide
     right: CompareSide

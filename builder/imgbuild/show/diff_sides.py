@@ -84,7 +84,7 @@ def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> Di
 
 
 def _lock(client: Client, reference: Reference, digest: Digest, reporter: Reporter) -> Lock | None:
-    """The lock that is attached to the image `digest`, if its seal is of that image."""
+    """The lock that is attached to the image `digest`, if it belongs to that image."""
     place = str(reference)
     for known in artifacts.find(client, reference.repository, digest, bundle.ARTIFACT_TYPE):
         try:

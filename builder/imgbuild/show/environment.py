@@ -42,7 +42,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class Late(msgspec.Struct, frozen=True, kw_only=True):
     """A variable that is set when the image runs; `value` and `when` are in words.
 
-    `when` is empty where it is always so.
+    `when` is empty if it always applies.
     """
 
     name: str
@@ -164,7 +164,7 @@ def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]
 
 
 def _late(cache: str, has: AbstractSet[str] | None) -> list[Late]:
-    """What is set when an image with the packages `has` runs; None: they are not known yet."""
+    """The variables that are set when an image with the packages `has` runs; None: unknown."""
     return [
         Late(
             name=name,

@@ -1,4 +1,4 @@
-"""Locks as they stood at a git revision, and what the seals of many revisions name."""
+"""Locks of a git revision, and what the seals of many revisions name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Digest(msgspec.Struct, frozen=True):
-    """What is read of a seal to know whether it changed."""
+    """The fields of a seal that show whether it changed."""
 
     digest: Digest
 

@@ -1,4 +1,4 @@
-"""How far each target is: locked, stale, not locked, or needing more than the default index.
+"""The state of each target: locked, stale, not locked, or needing more than the default index.
 
 Input: a project, its matrix, selected targets. Output: `State` values, and the targets that a verb
 for many may take on. A target that needs something is never skipped without a message; if it is
@@ -25,7 +25,7 @@ from imgbuild.values import Condition, Digest
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one target is. `reasons`: what it needs, or why its lock is stale."""
+    """The state of one target. `reasons`: what it needs, or why its lock is stale."""
 
     target: str
     condition: Condition

@@ -51,7 +51,7 @@ class TableImage(msgspec.Struct, frozen=True, kw_only=True):
 class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """One target. `pins` maps packages to versions; `exclude` maps architectures to reasons.
 
-    `indexes` maps packages to indexes other than the default. `state` is how far it is (see
+    `indexes` maps packages to indexes other than the default. `state` is its state (see
     `imgbuild.show.status`), `reasons` why it is not further; both are empty unless computed.
     `images` are those of its seal.
     """
@@ -206,7 +206,7 @@ def into(text: str, lines: Sequence[str]) -> str | None:
 
 
 def _records(row: TableRow) -> list[str]:
-    """Of each image, where it was tested: "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
+    """The tests of each image: "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
     several = len(row.images) > 1
     return [
         f"{f'{found.arch} ' if several else ''}{short(found.digest)}: {found.tested}"

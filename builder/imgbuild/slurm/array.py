@@ -69,7 +69,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task writes of itself: running, or done with the exit status of its command."""
+    """The state that a task writes: running, or done with the exit status of its command."""
 
     state: str
     status: int | None = None

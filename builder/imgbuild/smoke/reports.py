@@ -166,7 +166,7 @@ def _require_whole(place: str, only: str, model: str) -> None:
 
 
 def pairs(ones: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
-    """Both side by side, to the end of the longer."""
+    """Joins two iterables to the end of the longer one."""
     longest = max(len(ones), len(others))
     padded = [[*side, *["none"] * (longest - len(side))] for side in (ones, others)]
     return list(zip(*padded, strict=True))

@@ -115,7 +115,7 @@ class Workshop:
         raise NoSolution(message, hint="pin a version that has a wheel")
 
     def _known_more(self, recipe: BuiltWheel) -> tuple[str, ...]:
-        """What the build of this recipe asked for when it was tried before."""
+        """The requirements that an earlier build of this recipe asked for."""
         known = self._store.fact(FACT, f"{fingerprint(recipe, self._python)}-lacking")
         return () if known is None else msgspec.json.decode(known, type=tuple[str, ...])
 
@@ -172,9 +172,9 @@ def _one(url: str) -> list[str]:
 
 
 def fingerprint(recipe: BuiltWheel, python: str) -> str:
-    """What the wheel's bytes follow from: sdist, environment, build requirements and Python.
+    """The inputs of the wheel's bytes: sdist, environment, build requirements and Python.
 
-    Of Python the minor release counts: a request does not know the patch release of its base.
+    For Python this is the minor release: a request does not know the patch release of its base.
     """
     inputs = [
         ".".join(python.split(".")[:2]),

@@ -195,7 +195,7 @@ class _Maker:
             )
 
     def base(self) -> Iterator[Component]:
-        """The image of a registry below; what is in it is not known here."""
+        """The base image from a registry; its contents are not known here."""
         manifest = self._resolution.base_manifest
         if manifest is None:
             return
