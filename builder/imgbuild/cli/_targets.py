@@ -50,7 +50,7 @@ MatrixFile = Annotated[
 
 
 class Targets(Group, frozen=True, kw_only=True):
-    """Which targets, but for positional names, which some verbs mix with other words."""
+    """Options that select targets, without positional names, which some verbs mix with others."""
 
     target: Annotated[list[str] | None, _options.TARGET()] = None
     everything: Annotated[bool, _options.ALL()] = False

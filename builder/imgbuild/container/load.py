@@ -2,8 +2,8 @@
 
 An engine on this machine pulls from a registry on the loopback (see `container.loopback`): it
 requests the layers that it lacks, and unpacks one while it fetches the next. An engine that cannot
-reach that registry, on another machine or in a virtual one, is sent an archive: Docker first one
-without the layers of its other images, and the whole one if it refuses that.
+reach that registry, on another or a virtual machine, is sent an archive. For Docker it leaves out
+the layers of its other images, unless Docker refuses that.
 """
 
 from __future__ import annotations

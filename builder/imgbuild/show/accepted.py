@@ -51,7 +51,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     is there on one side alone, and that is one of these builders. `like` says in which way contents
     must be the same:
 
-    - record: the same rows in any order, but for files whose own difference is accepted;
+    - record: the same rows in any order, except files whose own difference is accepted;
     - launcher: the same interpreter, which calls the same function, with no other line;
     - folder: of presence: a folder, in which all that differs is accepted by itself.
     """

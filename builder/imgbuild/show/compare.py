@@ -40,7 +40,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     left: CompareSide
     right: CompareSide
-    equal: bool  # but for what is accepted
+    equal: bool  # except for what is accepted
     differences: tuple[FileDifference, ...]
     unused: tuple[Accepted, ...]
 
