@@ -88,7 +88,7 @@ def test_spellings_of_a_cuda_release(text, cuda):
 
 def test_cuda_that_contradicts_what_is_there():
     assert request.cuda_of(None, "12.8") == "12.8"
-    with pytest.raises(InputError, match=r"built for CUDA 12\.8"):
+    with pytest.raises(InputError, match=r"a build for CUDA 12\.8"):
         request.cuda_of("12.6", "12.8")
     for text in ("12", "cu1300", "130.0"):
         with pytest.raises(InputError, match="two numbers"):

@@ -385,7 +385,7 @@ def test_a_signature_of_another_image_is_refused(sample):
         NAME, forms.tag(other.digest, forms.SIGNATURES)
     ]
     found = sample.failed()
-    assert f"of another image: {other.digest}" in found["signature"]
+    assert f"about another image: {other.digest}" in found["signature"]
 
 
 def test_a_statement_alone_is_no_signature_of_the_image(sample):
