@@ -166,5 +166,5 @@ def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> NoSolu
     return NoSolution(
         message,
         reasons=tuple(reasons),
-        hint="name a package that provides it in the base's packages",
+        hint="add a package that provides it to the base's packages",
     )
