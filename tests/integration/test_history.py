@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def test_outside_a_repository_this_is_said(project: Project) -> None:
     needs.tool("git")
-    with pytest.raises(InputError, match="is in no git repository") as caught:
+    with pytest.raises(InputError, match="is not in a git repository") as caught:
         revisions.sealed_at(project, TARGET, "main")
     assert str(project.root) in caught.value.message
     assert caught.value.hint == "this needs a checkout with its history"
@@ -46,7 +46,7 @@ def test_a_revision_has_a_lock_none_or_a_damaged_one(project: Project) -> None:
     git(project.root, "init", "--quiet")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing yet")
     assert revisions.sealed_at(project, TARGET, "HEAD") is None
-    with pytest.raises(InputError, match="absent is no revision of the repository"):
+    with pytest.raises(InputError, match="absent is not a revision of the repository"):
         revisions.sealed_at(project, TARGET, "absent")
     made = samples.lock()
     sealed = seal.seal(made, records(made))
@@ -151,7 +151,7 @@ def test_a_branch_behind_its_upstream_is_told(project: Project, tmp_path: Path) 
 def test_an_unknown_revision_is_refused(project: Project) -> None:
     git(project.root, "init", "--quiet")
     locked_as(project, "1.0")
-    with pytest.raises(InputError, match="absent is no revision of the repository"):
+    with pytest.raises(InputError, match="absent is not a revision of the repository"):
         revisions.past(project, 1, ["absent"])
 
 

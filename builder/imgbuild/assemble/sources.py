@@ -81,7 +81,7 @@ class LockSources:
         return addresses(package, locked, self.indexes)
 
     def fetch(self, due: Collection[Sha256]) -> None:
-        """Bring the files with the hashes `due`, of all architectures, into the store.
+        """Fetch the files with the hashes `due`, of all architectures, into the store.
 
         Among them may be sdists and what builds them. FetchFailed if one is not available,
         IntegrityError if one is not what the lock says.
@@ -103,7 +103,7 @@ class LockSources:
         return self._context.store.file(locked.sha256) is not None
 
     def _rebuild(self, lost: Sequence[BuiltWheel]) -> None:
-        """Build wheels from locked inputs again; IntegrityError if other bytes come out."""
+        """Build wheels from locked inputs again; IntegrityError if the bytes differ."""
         lock, context = self._lock, self._context
         base, user, own = _base(lock, self._matrix), lock.settings.user, sdists.host_arch()
         with host_root(base, user, own, context, host_debs(lock)) as root:
@@ -195,7 +195,8 @@ def ingredients(
 def addresses(package: str, locked: LockedFile, indexes: Indexes) -> list[str]:
     """Where the index of `package` has `locked`: same name, and same sha256 if it says one.
 
-    Empty if the index has no such file any more; IntegrityError if it has other bytes by that name.
+    Empty if the index has no such file any more; IntegrityError if it has different bytes under
+    that name.
     """
     named = [file for file in indexes.files(package) if file.name == locked.file]
     found = [file.url for file in named if file.sha256 in (None, locked.sha256)]
@@ -206,6 +207,6 @@ def addresses(package: str, locked: LockedFile, indexes: Indexes) -> list[str]:
             f" the lock says {locked.sha256}"
         )
         raise IntegrityError(
-            message, hint="the file was replaced on the index; nothing of it was fetched"
+            message, hint="the file was replaced on the index; it was not downloaded"
         )
     return found

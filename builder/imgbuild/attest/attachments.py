@@ -47,7 +47,7 @@ def attach_all(
 ) -> tuple[Digest, ...]:
     """Attach everything to the image of `own`, a lock of `project`, on `arches`.
 
-    What is there already stays. Returns the digests of all artifacts.
+    Existing attachments are kept. Returns the digests of all artifacts.
     """
     statement = _statement(client, repository, own, arches, project)
     with client.reporter.step(f"attaching SBOMs, provenance and lock of {own.lock.target}"):

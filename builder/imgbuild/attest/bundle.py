@@ -82,7 +82,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
-    """The bundle of `lock`; LockStale if `project` has another lock by now."""
+    """The bundle of `lock`; LockStale if the lock of `project` has changed."""
     matrix = published.load(project.matrix)
     data = {
         LOCK: locks.lock_path(project.images, lock.target).read_bytes(),
@@ -90,7 +90,7 @@ def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
     }
     there = (codec.decode(data[LOCK], Lock, file=LOCK), codec.decode(data[SEAL], Seal, file=SEAL))
     if there != (lock, sealed):
-        message = f"{project.images / lock.target}: lock or seal were written meanwhile"
+        message = f"{project.images / lock.target}: lock or seal changed while they were read"
         raise LockStale(message, hint="run the same command again")
     known = packages.of_lock(packages.read_packages(project.images), lock)
     sources = _sources(lock, matrix, project.root)
@@ -121,7 +121,7 @@ def read(data: Mapping[str, bytes], place: str) -> Carried:
     lock = codec.decode(data[LOCK], Lock, file=file, what="lock", hint=OTHER)
     if lock.format != locks.LOCK_FORMAT:
         message = f"{file}: lock format {lock.format}; this imgbuild reads {locks.LOCK_FORMAT}"
-        raise LockStale(message, hint="use the imgbuild that made it")
+        raise LockStale(message, hint="use the version of imgbuild that made it")
     _refuse_name(lock, file)
     sealed = seal.decode_seal(data[SEAL], lock, file=f"{place}/{SEAL}", hint=OTHER)
     files = _added(lock, data, place)
@@ -159,7 +159,7 @@ def bring(carried: Carried, store: Store) -> None:
 def matrix(carried: Carried, folder: Path) -> Matrix:
     """A matrix that has the one target; folders of wheels are looked for in `folder`."""
     lock, sources = carried.lock, carried.sources
-    reason = f"the lock of {lock.target} has it so"
+    reason = f"as in the lock of {lock.target}"
     built = [one for found in lock.arch.values() for one in found.built]
     versions = {key: one for found in lock.arch.values() for key, one in found.versions.items()}
     target = Target(
@@ -215,15 +215,17 @@ def _refuse_name(lock: Lock, file: str) -> None:
     try:
         msgspec.convert(lock.target, Name)
     except msgspec.ValidationError as error:
-        message = f"{file}: {lock.target!r} is no name of a target"
-        raise InputError(message, hint="do not trust it: imgbuild locks no such name") from error
+        message = f"{file}: {lock.target!r} is not a valid name of a target"
+        raise InputError(
+            message, hint="do not trust it: imgbuild never locks such a name"
+        ) from error
 
 
 def _refuse_unplaced(lock: Lock, sources: Sources, place: str) -> None:
     lacking = set(lock.indexes.values()) - {sources.default_index, *sources.indexes}
     if lacking:
         message = f"{place} does not say where the index {', '.join(sorted(lacking))} is"
-        raise InputError(message, hint=f"{SOURCES} says it, in the artifact that travels with it")
+        raise InputError(message, hint=f"it is in {SOURCES}, in the artifact attached to the image")
 
 
 def _added(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:

@@ -35,7 +35,7 @@ _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new sta
 
 
 class Want(msgspec.Struct, frozen=True):
-    """A file to have, and where it may be. `urls` is called only if the store lacks it."""
+    """A file to download, and where from. `urls` is called only if the store lacks it."""
 
     locked: LockedFile
     urls: Callable[[], Sequence[str]]
@@ -46,7 +46,7 @@ class _Stopped(Exception):
 
 
 def fetch_all(wants: Sequence[Want], context: Context, *, title: str) -> dict[str, Path]:
-    """Have all `wants` in the store: the path of each by its sha256.
+    """Download all `wants` into the store; returns the path of each by its sha256.
 
     FetchFailed if no address gives a file, IntegrityError if one gives another file, WorkFailed if
     the disk is too small, Interrupted on Ctrl-C; what arrived until then is kept.
@@ -227,12 +227,12 @@ class _Download:
             else:
                 return
         if not failures:
-            message = f"{self._locked.file}: no index has it any more"
-            raise FetchFailed(message, hint="make the lock again, or name a mirror that keeps it")
+            message = f"{self._locked.file}: no index still has it"
+            raise FetchFailed(message, hint="make the lock again, or name a mirror that has it")
         worst = next((one for one in failures if isinstance(one, IntegrityError)), failures[0])
         if len(failures) == 1 or isinstance(worst, IntegrityError):
             raise worst
-        message = f"{self._locked.file}: no address gives it: " + "; ".join(
+        message = f"{self._locked.file}: it could not be downloaded: " + "; ".join(
             f.message for f in failures
         )
         raise FetchFailed(message, hint=worst.hint)
@@ -264,7 +264,7 @@ class _Download:
                 self._check_stop()
 
     def _append(self, url: str, file: IO[bytes]) -> int:
-        """One request for what is missing; the byte from which on its answer was used."""
+        """Request the missing bytes; returns the offset from which the answer was used."""
         # The bytes of the file on the server, without an encoding: these are hashed.
         headers = {"Accept-Encoding": "identity"}
         if self._size:

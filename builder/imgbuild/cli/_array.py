@@ -179,7 +179,7 @@ def _report(
 
 
 def _reports(verb: str, one: TaskEnd) -> list[Report]:
-    """The reports of a task, and one of its own if they do not say why it failed, or are none."""
+    """The reports of a task, and one more if there are none or they do not say why it failed."""
     found: list[Report] = []
     if verb == "smoke" and one.status is not None:
         with suppress(msgspec.DecodeError):

@@ -103,7 +103,7 @@ class WayOptions(Group, frozen=True, kw_only=True):
     sign_key: SignKey = None
     keyless: Keyless = False
     through: Annotated[
-        Through | None, THROUGH("As in `imgbuild smoke`, but not here: jobs test images.")
+        Through | None, THROUGH("As in `imgbuild smoke`, except `here`: jobs test images.")
     ] = None
     timeout_factor: TimeoutFactor = 1.0
     plain_http: PlainHttp = None

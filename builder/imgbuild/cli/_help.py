@@ -1,4 +1,4 @@
-"""The help of verbs: short with -h, long with --help, the list of verbs as the first screen."""
+"""The help of verbs: short with -h, long with --help, and the list of verbs."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def summary(command: Any) -> str:
 
 
 def metavar(parameter: Any) -> str:
-    """What stands for a value: its own word, else its choices, else its name; "" for a flag."""
+    """The placeholder of a value: its own, else its choices, else its name; "" for a flag."""
     if getattr(parameter, "is_flag", False):
         return ""
     if parameter.metavar:
@@ -177,7 +177,7 @@ def choices(parameter: Any) -> list[str]:
 
 
 def flags(option: Any) -> str:
-    """How an option is typed: the long name first, its opposite after a slash."""
+    """The forms of an option: the long name first, its opposite after a slash."""
     names = sorted(option.opts, key=lambda name: -len(name))
     value = metavar(option)
     words = [f"{names[0]} {value}".rstrip(), *names[1:]]
@@ -185,7 +185,7 @@ def flags(option: Any) -> str:
 
 
 def text(option: Any) -> str:
-    """The help of a parameter, and its default if it says something."""
+    """The help of a parameter, and its default if there is one to show."""
     words = " ".join((option.help or "").split())
     default = option.default
     default = default.value if isinstance(default, enum.Enum) else default

@@ -158,7 +158,7 @@ def _offer(project: Project, target: str) -> Offer | None:
 
 
 def _runs_on(project: Project, row: TableRow, capability: str) -> bool:
-    """Whether an image of the row has code for a GPU; without a lock, what the row is meant for."""
+    """Whether an image of the row has code for a GPU; without a lock, whether the row names it."""
     from imgbuild.doctor import targets
 
     offered = _offer(project, row.target)
@@ -175,7 +175,7 @@ def _judge(project: Project) -> Callable[[TableRow], bool]:
 
     host = read_host()
     if not targets.tells(host):
-        console.warn("no GPU and driver were found: --fits compares what else is known")
+        console.warn("no GPU and driver were found: --fits compares only the other requirements")
 
     def _runs_here(row: TableRow) -> bool:
         offered = _offer(project, row.target)

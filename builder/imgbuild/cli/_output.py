@@ -1,4 +1,4 @@
-"""What verbs write to stdout: JSON or lines, tables, and words for sizes and counts."""
+"""The output of verbs on stdout: JSON or lines, tables, and words for sizes and counts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def put(text: str) -> None:
 
 
 def discard() -> None:
-    """Let the rest of stdout, such as the flush at exit, go nowhere."""
+    """Discard the rest of stdout, such as the flush at exit."""
     with Path(os.devnull).open("wb") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 

@@ -90,7 +90,7 @@ def _wrapped(text: str, first: str, others: str) -> list[str]:
 
 
 def say_refusals(answer: ResolveAnswer) -> bool:
-    """Print warnings, and the reasons where there is no solution; whether there is such a one."""
+    """Print warnings, and the reasons where there is no solution; returns whether one has none."""
     refused = False
     for arch, outcome in answer.arch.items():
         for text in outcome.warnings:

@@ -33,7 +33,7 @@ class Form(enum.StrEnum):
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """An SBOM: whose it is, its own digest, and where it went or what it says."""
+    """An SBOM: its image, its own digest, and its path or its content."""
 
     target: str
     arch: Arch

@@ -99,7 +99,9 @@ def _one_image(
     except OSError as error:
         message = f"cannot read the lock {path}: {error.strerror}"
         raise InputError(message, hint=hint) from error
-    found = locks.decode_lock(data, str(path), hint=hint, remedy="use the imgbuild that made it")
+    found = locks.decode_lock(
+        data, str(path), hint=hint, remedy="use the version of imgbuild that made it"
+    )
     return Subject(
         name=found.target,
         lock=lambda: found,

@@ -50,7 +50,7 @@ MatrixFile = Annotated[
 
 
 class Targets(Group, frozen=True, kw_only=True):
-    """Which targets, but for positional names, which some verbs mix with other words."""
+    """Options that select targets, without positional names, which some verbs mix with others."""
 
     target: Annotated[list[str] | None, _options.TARGET()] = None
     everything: Annotated[bool, _options.ALL()] = False
@@ -163,7 +163,7 @@ class OneTarget(Group, frozen=True, kw_only=True):
         return targets.open_session(self.matrix, targets.Options(jobs=jobs))
 
     def pick(self, session: Session) -> str:
-        """The name of the one target that is meant, where no command follows."""
+        """The name of the one selected target, where no command follows."""
         from imgbuild.cli._selection import single
 
         name, words = self.split(None)

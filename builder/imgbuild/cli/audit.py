@@ -57,14 +57,14 @@ def audit(
         bool,
         option(
             "--notes",
-            "Also print notes: what cannot work, but is off the main path.",
+            "Also print notes: problems in code that is not on the main path.",
             panel=OUTPUT,
             often=True,
         ),
     ] = False,
     junit: JUnit = None,
     keep: Annotated[
-        bool | None, KEEP("Wheels are meant. Default: keep for one target, remove for several.")
+        bool | None, KEEP("Applies to wheels. Default: keep for one target, remove for several.")
     ] = None,
     offline: Offline = False,
 ) -> None:

@@ -53,7 +53,7 @@ OutputOption = Annotated[Path | None, OUTPUT_PATH("Default: build/TARGET.")]
 PartOption = Annotated[
     ImagePart | None,
     PART(
-        "A Dockerfile starts from them. base: the base's layers as an image, in"
+        "The inputs of a Dockerfile. base: the base's layers as an image, in"
         " build/base/TARGET. wheels: a folder of wheels, build/wheels/TARGET."
     ),
 ]

@@ -1,4 +1,4 @@
-"""`imgbuild cache`: where the cache is, what is in it, and what can go."""
+"""`imgbuild cache`: show, prune and verify the cache."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CacheKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """The cache in numbers. `limit` is $IMGBUILD_CACHE_SIZE, `free` what its disk has left."""
+    """The cache in numbers. `limit` is $IMGBUILD_CACHE_SIZE, `free` the free space on its disk."""
 
     path: str
     size: int

@@ -36,7 +36,7 @@ def nightly(
     ] = False,
     keep: Annotated[
         bool | None,
-        KEEP("Images in build/ are meant. Default: keep for one target, remove for several."),
+        KEEP("Applies to images in build/. Default: keep for one target, remove for several."),
     ] = None,
     record: Record = False,
     strict: Strict = False,

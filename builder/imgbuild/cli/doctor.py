@@ -94,7 +94,7 @@ def doctor(
     }  # fmt: skip
     for flag, value in inside.items():
         if value:
-            message = f"{flag} needs --through: it is about the inside of an image"
+            message = f"{flag} needs --through: it applies only inside an image"
             raise InputError(message, hint="add --through docker, podman, root or apptainer")
     project = selection.project()
     chosen = choose(project, wanted, everything=not wanted, arches=[])

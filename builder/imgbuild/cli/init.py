@@ -133,7 +133,7 @@ def init(
 
 
 def _of_catalogue(extends: str | None) -> str:
-    """The target of the catalogue that is meant; NothingSelected if it has no such lock."""
+    """The selected target of the catalogue; NothingSelected if it has no such lock."""
     from imgbuild import project
     from imgbuild.lock.published import load
     from imgbuild.resolve import init

@@ -1,4 +1,4 @@
-"""`imgbuild load`: load an image that was built into Docker or podman."""
+"""`imgbuild load`: load a built image into Docker or podman."""
 
 from __future__ import annotations
 

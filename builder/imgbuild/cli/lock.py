@@ -26,7 +26,7 @@ def lock(
         ),
     ] = None,
     keep: Annotated[
-        bool | None, KEEP("Wheels are meant. Default: keep for one target, remove for several.")
+        bool | None, KEEP("Applies to wheels. Default: keep for one target, remove for several.")
     ] = None,
     again: Annotated[bool, AGAIN("Only with --all.")] = False,
     jobs: Jobs = 0,

@@ -216,7 +216,8 @@ def bytecode(
     module: Annotated[
         list[str] | None,
         MODULE(
-            "Compile only what importing it loads. Default: all modules of the environment and of"
+            "Compile only the modules that importing it loads. Default: all"
+            " modules of the environment and of"
             " the standard library."
         ),
     ] = None,
@@ -272,7 +273,7 @@ def _report(made: Bytecode) -> None:
 
 
 def _imports(given: Sequence[str]) -> tuple[str, ...]:
-    """The modules to import, checked; InputError for what is no name of one."""
+    """The modules to import, checked; InputError for an invalid name."""
     for each in given:
         if not all(part.isidentifier() for part in each.split(".")):
             message = f"--module {each}: not a module name"

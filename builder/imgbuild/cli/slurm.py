@@ -113,9 +113,10 @@ def slurm(
     request: AllocationOptions,
     command: Command = None,
     job: Job = ScriptKind.SINGLE,
-    gpus: Annotated[str, GPUS("For each node, where 'all' is refused.")] = "0",
+    gpus: Annotated[str, GPUS("For each node; 'all' is not accepted.")] = "0",
     sif: Annotated[
-        Path | None, SIF_FILE("An unpacked SIF, a folder, is accepted. Default: build/TARGET.sif.")
+        Path | None,
+        SIF_FILE("An unpacked SIF (a folder) is also accepted. Default: build/TARGET.sif."),
     ] = None,
     pyxis: Pyxis = None,
     served_model: Model = "",
@@ -150,7 +151,7 @@ def slurm(
         message = "--shared needs --job check"
         raise InputError(message, hint="add --job check, or leave --shared out")
     if job is ScriptKind.CHECK and words:
-        message = f"--job check runs no command, not {' '.join(words)}"
+        message = f"--job check takes no command: {' '.join(words)}"
         raise InputError(message, hint="leave the command out, or choose another --job")
     if gpus == "all":
         message = "--gpus all: Slurm needs a number"

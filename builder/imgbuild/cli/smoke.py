@@ -66,7 +66,9 @@ Model = Annotated[
 ]
 Share = Annotated[
     int,
-    option("--share", "Of the cases that run at once, how many use the GPUs.", metavar="N", min=1),
+    option(
+        "--share", "How many of the cases that run at once may use the GPUs.", metavar="N", min=1
+    ),
 ]
 Case = Annotated[
     str,
@@ -97,8 +99,9 @@ SifOption = Annotated[Path | None, SIF_FILE("It is tested through apptainer; no 
 ThroughOption = Annotated[
     Through | None,
     THROUGH(
-        "docker, podman, root (a root folder, without an engine), apptainer (a SIF, read-only,"
-        " as an unknown user), or here (the active Python environment, no image). Default: the"
+        "docker, podman, root (a root folder, without an engine), apptainer (a"
+        " SIF, read-only, as a user that the image does not know), or here (the"
+        " active Python environment, no image). Default: the"
         " engine that is running, else root."
     ),
 ]
@@ -214,7 +217,7 @@ def _refuse(
 
 
 def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierName, ...]:
-    """The tiers that are named, else all that this machine's GPUs allow, which it says."""
+    """The tiers that are named, else all that this machine's GPUs allow, which are reported."""
     from imgbuild.container import driver
     from imgbuild.smoke import run as tests
 
@@ -227,7 +230,7 @@ def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierN
 
 
 def _model(folder: Path | None) -> Path | None:
-    """The model's folder, absolute; InputError if it holds none."""
+    """The model's folder, absolute; InputError if it has no model."""
     if folder is not None and not (folder / "config.json").is_file():
         message = f"--model {folder}: it has no config.json"
         raise InputError(message, hint="name a folder that from_pretrained can read")
@@ -240,7 +243,7 @@ def _smoke(
     arch: Sequence[Arch] | None,
     options: SmokeOptions,
 ) -> dict[str, ImgbuildError]:
-    """Add to `reports` that of each target and tier, each printed as soon as it is complete.
+    """Add the report of each target and tier to `reports`, printed as soon as it is complete.
 
     One that could not be tested has a report that says so. By target: what stopped a test, or the
     record of one. If nothing at all was tested and no JUnit is asked for, that is raised.
@@ -248,7 +251,7 @@ def _smoke(
     from imgbuild.cache.store import Store
 
     if options.record and any(image.project is None for image in images):
-        message = "--record needs the project of the image, and --lock names a file alone"
+        message = "--record needs the project of the image, but --lock names only a file"
         hint = "write the results with --json, and add them in the project with --import"
         raise InputError(message, hint=hint)
     for image in images if options.record else ():

@@ -1,4 +1,4 @@
-"""`imgbuild why`: who needs a package, and what bounds its version."""
+"""`imgbuild why`: which packages need a package, and what bounds its version."""
 
 from __future__ import annotations
 

@@ -114,8 +114,9 @@ def find() -> Buildx:
 def version(builder: str | None) -> str:
     """What builds, with versions; ToolMissing or InputError if it does not answer.
 
-    None is the builder that buildx uses now. One that is not started yet has no version, so it is.
-    An engine's own builder has the engine's version: Debian's leaves that of its BuildKit out.
+    None means the current builder of buildx. A builder that is not running has no version, so it is
+    started. An engine's own builder has the engine's version: Debian's does not state that of its
+    BuildKit.
     """
     buildx = find()
     words = [*buildx.command, "inspect", "--bootstrap"]
@@ -187,11 +188,11 @@ def command(order: Order, out: Path, buildx: Buildx) -> list[str]:
 
 
 def _layout(place: Path) -> Path:
-    """`place` as buildx can read it, to whom a colon or an @ ends the path of a layout."""
+    """`place` as buildx can read it: a colon or an @ would end the path of a layout."""
     for path in (place, Path(os.path.relpath(place))):
         if not set(":@") & set(str(path)):
             return path
-    message = f"{place}: buildx takes no colon and no @ in the path of a layout"
+    message = f"{place}: buildx does not accept : or @ in the path of a layout"
     raise InputError(message, hint="run it in the folder of the matrix, or give that another name")
 
 

@@ -1,6 +1,7 @@
 """Which targets this machine can run, and why not the others.
 
-Without a GPU or its driver only the rest is judged, that is said, and no target is the best.
+Without a GPU or its driver only the other requirements are checked, with a remark, and `best` is
+empty.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, a verdict on each target, the newest that fits, and remarks.
+    """The machine, a result for each target, the newest that fits, and remarks.
 
-    `best` is "" if none fits, and where no GPU and driver were seen that could tell.
+    `best` is "" if none fits, or if no GPU and driver were found to compare with.
     """
 
     host: Host
@@ -62,7 +63,7 @@ class _Seal(msgspec.Struct, frozen=True):
 
 
 def offer(images: Path, lock: Lock) -> Offer:
-    """What the target of `lock` needs: as its seal says, else what follows from its release."""
+    """What the target of `lock` needs: from its seal, else derived from its CUDA release."""
     path = seal_path(images, lock.target)
     known = codec.read(path, _Seal, what="seal").arch if path.exists() else {}
     data = gpus.load()
@@ -85,7 +86,7 @@ def offer(images: Path, lock: Lock) -> Offer:
 
 
 def diagnose(host: Host, offers: Iterable[Offer]) -> Diagnosis:
-    """A verdict on each of `offers`, the newest CUDA first."""
+    """A result for each of `offers`, the newest CUDA first."""
     ordered = sorted(
         offers, key=lambda one: (gpus.numbers(one.cuda), one.as_of, one.target), reverse=True
     )
@@ -99,12 +100,12 @@ def diagnose(host: Host, offers: Iterable[Offer]) -> Diagnosis:
 
 
 def tells(host: Host) -> bool:
-    """Whether GPU and driver were seen, so that it can be told which targets run on them."""
+    """Whether GPU and driver were found, so that targets can be compared with them."""
     return bool(host.gpus and host.driver)
 
 
 def only(found: Diagnosis, targets: Collection[str]) -> Diagnosis:
-    """`found` with the verdicts on `targets` alone; the best is still that of all."""
+    """`found` with the results for `targets` only; the best is still that of all."""
     kept = tuple(one for one in found.verdicts if one.target in targets)
     return msgspec.structs.replace(found, verdicts=kept)
 

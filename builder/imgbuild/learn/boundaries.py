@@ -96,8 +96,8 @@ class Shelf:
         if release.file.sha256 is None or release.file.size is None:
             if http is None:
                 message = (
-                    f"{release.file.name}: the index {index} gives no hash of it, and nothing may"
-                    " be fetched"
+                    f"{release.file.name}: the index {index} gives no hash of it,"
+                    " and downloads are not allowed"
                 )
                 raise FetchFailed(message, hint="run once without --offline")
             return lock_wheel(package, str(release.version), index, release.file, http)

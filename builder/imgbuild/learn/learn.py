@@ -66,8 +66,8 @@ def learn(finding: Finding, shelf: Shelf, pinned: Collection[str]) -> Constraint
 def joined(entry: Constraint, known: Iterable[Constraint], shelf: Shelf) -> Constraint:
     """`entry`; as a bound, if with what is known it excludes all releases on one side.
 
-    Of binaries each round excludes one version: when two or more of them are the newest that there
-    are, or the oldest, no other need be tried one after the other.
+    For binaries each round excludes one version: once several of the newest or of the oldest
+    versions are excluded, a bound excludes them all.
     """
     alike = [
         one
@@ -106,8 +106,8 @@ def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
     """Which versions of the other package would do; None if unknown.
 
     What the evidence says itself counts first (a window, a rule). Names are looked up in other
-    versions; where these two packages alone do not clash, a third one has a hand in it, and no
-    version of the other is to blame. Of binaries it is only known that these two do not fit.
+    versions; where these two packages alone do not clash, a third one is involved, and no version
+    of the other is the cause. For binaries it is only known that these two do not fit.
     """
     if evidence.spec:
         return Bounds(spec=evidence.spec)
@@ -134,7 +134,7 @@ def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
 
 
 def holding(evidence: Evidence, other: str, shelf: Shelf) -> Bounds:
-    """Which versions of `other` bring the module that is missing: all, or those before it went."""
+    """Which versions of `other` have the module that is missing: all, or those before removal."""
     releases = shelf.releases(other)
     module = evidence.subject.partition(".")[0]
 
@@ -148,7 +148,7 @@ def holding(evidence: Evidence, other: str, shelf: Shelf) -> Bounds:
 
 
 def _directions(evidence: Evidence, shelf: Shelf, other: PackageRelease) -> tuple[int, int]:
-    """Where to look first: back, if the other package is the younger one, else ahead."""
+    """The direction to search first: older versions if the other package is newer, else newer."""
     own = shelf.release(evidence.package, evidence.version)
     if own is None or own.uploaded is None or other.uploaded is None:
         return (-1, 1)
@@ -168,7 +168,7 @@ def own_range(evidence: Evidence, shelf: Shelf, pinned: Collection[str]) -> str:
         return alone
 
     def _last(step: int) -> PackageRelease:
-        """The last of those in a row that ask; one that does not ends it, whatever comes after."""
+        """The last of consecutive releases that ask for it, up to the first that does not."""
         side = releases[start:] if step > 0 else releases[start::-1]
         return list(takewhile(lambda release: asks(shelf, evidence, release), side))[-1]
 

@@ -132,7 +132,7 @@ def teach(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint,
 
 
 def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
-    """What an audit of a target takes into account beside its packages."""
+    """The inputs of a target's audit besides its packages."""
     target, kept = prepared.problem.target, prepared.published
     added = resolution.versions.keys() - kept.versions.keys() if kept is not None else ()
     return Terms(
@@ -204,10 +204,10 @@ def learn_all(
 
 
 def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
-    """The error for a package set whose errors teach nothing new."""
+    """The error for a package set from whose errors nothing new is learned."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
     if len(errors) > SHOWN:
         shown.append(f"and {len(errors) - SHOWN} more; imgbuild audit shows all")
     message = f"{name} on {arch}: its packages are incompatible, and no other set is known"
-    hint = "change a pin; or, if you know better, waive the finding in matrix.yaml with a reason"
+    hint = "change a pin; or, if the finding is wrong, waive it in matrix.yaml with a reason"
     return NoSolution(message, reasons=tuple(shown), hint=hint)

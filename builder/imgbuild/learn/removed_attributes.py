@@ -1,4 +1,4 @@
-"""Attributes that a class had in an older release and has from nowhere now.
+"""Attributes that a class had in an older release and no longer has from any source.
 
 A class with `__getattr__` may have any attribute, so its names alone prove nothing. But if a
 package reads an attribute that the class defined in the release current when the reader was

@@ -71,7 +71,7 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blobs(self) -> dict[Digest, int]:
-        """What a pull moves: digest → bytes."""
+        """What a pull downloads: digest → bytes."""
         own = {
             self.descriptor.digest: len(self.data),
             self.manifest.config.digest: len(self.config),
@@ -80,7 +80,7 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """What a pull moves, in bytes."""
+        """What a pull downloads, in bytes."""
         return sum(self.blobs.values())
 
 
@@ -151,7 +151,7 @@ class _Listed(msgspec.Struct, frozen=True, rename="pascal"):
 def read(path: Path, arch: Arch | None = None) -> Picture:
     """The image at `path`; `arch` is needed if it has several architectures.
 
-    InputError if it is no image, IntegrityError if a document is not what its digest says.
+    InputError if it is not an image, IntegrityError if a document is not what its digest says.
     """
     holder = Folder(path) if path.is_dir() else Archive(path)
     if not holder.has(INDEX_FILE):
@@ -203,7 +203,7 @@ def _picture(holder: Holder, entry: Descriptor) -> Picture:
 def _listed(holder: Holder, arch: Arch | None) -> Picture:
     """The image in an archive of an older `docker save`, whose files are not named by digests."""
     if not holder.has(LISTING):
-        message = f"{holder.path} is no image: it has neither {INDEX_FILE} nor {LISTING}"
+        message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING}"
         raise InputError(message, hint=HINT)
     listed = _decode(holder, holder.data(LISTING), tuple[_Listed, ...], LISTING)
     pictures = []
@@ -238,7 +238,7 @@ class Holder:
         entries = _decode(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
         if len(entries) != 1:
             message = f"{self.path}: {INDEX_FILE} names {len(entries)} images"
-            raise InputError(message, hint="only layouts of one image are read")
+            raise InputError(message, hint="only layouts with one image are supported")
         return entries[0]
 
     def place(self, name: str) -> Blob:
@@ -335,8 +335,10 @@ class Archive(Holder):
             message = f"cannot read {path}: {error.strerror}"
             raise InputError(message, hint=HINT) from error
         except tarfile.TarError as error:
-            message = f"{path} is no tar archive: {error}"
-            raise InputError(message, hint=f"{HINT}; not compressed as a whole") from error
+            message = f"{path} is not a tar archive: {error}"
+            raise InputError(
+                message, hint=f"{HINT}; decompress it first if it is compressed"
+            ) from error
 
     def place(self, name: str) -> Blob:
         """See `Holder`."""

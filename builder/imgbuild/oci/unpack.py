@@ -86,7 +86,7 @@ def _progress(
 def stack(layers: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) -> None:
     """Make what `unpack` makes of these layers, bottom first, from the folders that `keep` made.
 
-    Regular files are hard links to those in `layers`: nobody may write them in place.
+    Regular files are hard links to those in `layers`, which must not be written in place.
     """
     with _plain_errors(root):
         _make_root(root, (_Kept(layer) for layer in layers), reporter)

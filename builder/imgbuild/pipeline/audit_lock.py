@@ -107,7 +107,7 @@ def audit_lock(
 
 
 def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()) -> Terms:
-    """What counts beside the packages: the lock's CUDA release, the matrix's GPUs and waivers."""
+    """The inputs besides the packages: the lock's CUDA release, the matrix's GPUs and waivers."""
     target = matrix.targets.get(lock.target)
     return Terms(
         target=lock.target,
@@ -133,7 +133,7 @@ class _Audit:
         self._turn = threading.Lock()  # threads read the base
 
     def run(self, terms: Terms, checks: Sequence[str]) -> Report:
-        """Fetch what is lacking, read it, judge it."""
+        """Fetch what is missing, read it and check it."""
         try:
             return self._judged(terms, checks)
         finally:
@@ -179,7 +179,7 @@ class _Audit:
         return _past
 
     def _place(self, wheel: Wheel) -> Path | str:
-        """Where a wheel is: in the cache, else on a server, where Python code is read by ranges."""
+        """Where a wheel is: in the cache, else on a server, from which code is read by ranges."""
         return self._store.file(wheel.sha256) or f"{PREFIX}{wheel.sha256}"
 
     def _read_elves(self, library: Library) -> None:
@@ -202,16 +202,16 @@ class _Audit:
         return read_base(self._resolution.debs, self._file, self._store)
 
     def _file(self, item: Wheel | Deb) -> Path:
-        """The file of `item`; if it is lacking, it is fetched with all others of its kind."""
+        """The file of `item`; if it is missing, it is fetched with all others of its kind."""
         with self._turn:
             rest = self._resolution.debs if isinstance(item, Deb) else (item,)
             return self._supply.path(item, rest)
 
 
 class LockFiles:
-    """The files of a lock, brought into the store as an audit asks for them.
+    """The files of a lock, fetched into the store when an audit needs them.
 
-    `used_up` are files that were brought for builds of sdists: they are not needed after these.
+    `used_up` are files that were fetched for builds of sdists, and are not needed after these.
     """
 
     def __init__(self, lock: Lock, inputs: Inputs) -> None:
@@ -225,7 +225,7 @@ class LockFiles:
         return wheel.sha256 in self._built
 
     def path(self, item: LockedFile, rest: Iterable[LockedFile] = ()) -> Path:
-        """The file of `item`; if it is lacking, it is brought with all of `rest`."""
+        """The file of `item`; if it is missing, it is fetched together with `rest`."""
         store = self._inputs.store
         path = store.file(item.sha256)
         if path is None:
@@ -233,11 +233,13 @@ class LockFiles:
             path = store.file(item.sha256)
         if path is None:
             message = f"{item.file} is not in {store.root} after it was fetched"
-            raise FetchFailed(message, hint="is something else emptying the cache?")
+            raise FetchFailed(
+                message, hint="check whether another program removes files from the cache"
+            )
         return path
 
     def bring(self, items: Iterable[LockedFile]) -> set[Sha256]:
-        """Fetch and build those of `items` that are lacking; the hashes of what was fetched."""
+        """Fetch and build the missing ones of `items`; returns the hashes of what was fetched."""
         due = self._lacking(item.sha256 for item in items)
         located = self._inputs.sources(self._lock).locate(due)
         self.used_up |= self._lacking(located.ingredients)
@@ -249,7 +251,7 @@ class LockFiles:
 
 
 class LockedRanges:
-    """`Ranges` of wheels that a lock names: where each is, is looked up when it is read.
+    """`Ranges` of wheels that a lock names: the address of each is looked up when it is read.
 
     One that no index has, since it is built from its sdist, is built then. An address that names no
     locked wheel is asked as it is.
@@ -350,7 +352,7 @@ def audit_with_past(
     library: Library,
     pins: Mapping[str, str],
 ) -> Report:
-    """The audit of a set of pins whose packages' other releases may be looked into."""
+    """The audit of a set of pins; other releases of the packages may be read."""
     http = library.http
     past = past_of(package_set, lambda: indexes, library, http, pins) if http is not None else None
     return judge.audit(package_set, terms, checks=checks, path=path, past=past)

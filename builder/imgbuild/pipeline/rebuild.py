@@ -57,7 +57,7 @@ def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) 
         raise InputError(message, hint="name a folder with a lock.json, or HOST/REPOSITORY:TAG")
     reference = parse(text)
     if not reference.target:
-        message = f"{text} names no image of the repository"
+        message = f"{text} does not name an image in the repository"
         raise InputError(message, hint=f"add a tag or a digest: {text}:TARGET")
     return _published(reference, Client(plain_http=plain_http, offline=offline, reporter=console))
 
@@ -120,8 +120,8 @@ def _published(reference: Reference, client: Client) -> RebuildOrigin:
         return RebuildOrigin(carried=own, arches=arches, place=str(reference), folder=Path.cwd())
     if refused is not None:
         raise refused
-    message = f"{reference} ({found.digest}) carries no lock"
-    raise NothingSelected(message, hint="only images that imgbuild pushed carry one")
+    message = f"{reference} ({found.digest}) has no lock attached"
+    raise NothingSelected(message, hint="only images that imgbuild pushed have one")
 
 
 def _arches(own: Carried, digest: Digest, place: str) -> tuple[Arch, ...]:

@@ -177,7 +177,7 @@ def packed(
     contents = {path: place.read_bytes() for path, place in sorted(tree.items())}
     variable = Variable(
         value=f"{lock.settings.prefix}/{FOLDER}",
-        reason=f"the bytecode of {PACKAGE} lies there; what it lacks is compiled at each start",
+        reason=f"the bytecode of {PACKAGE}; modules that it lacks are compiled at each start",
         source=(DOCUMENTED,),
     )
     version = f"0+b{pack.digits(pack.listed(contents))}"
@@ -225,7 +225,7 @@ def _compile(
 def _run(
     inside: Inside, folder: Path, script: str, seed: str, *, answer: str, failed: str, hint: str
 ) -> bytes:
-    """Run `script` as the image's user, who sees `folder` at PLACE; the file that it answers."""
+    """Run `script` as the image's user, who sees `folder` at PLACE; returns the file it writes."""
     folder.chmod(0o1777)
     env = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": seed}
     inside.python(

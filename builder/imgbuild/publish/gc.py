@@ -33,10 +33,10 @@ AFTER = (
 class Named(msgspec.Struct, frozen=True, kw_only=True):
     """What locks and seals name: `digests` of images, their parts, and artifacts of inputs.
 
-    `ever` is every image that a seal of all the history named, and the second when the last one
-    ceased to. `targets` are all that the project ever had, `tags` the newest of those that it has.
-    Of what was pushed after the second `until` it is not known whether a seal names it.
-    Of `unread` targets a lock could not be read: it is not known which inputs these name.
+    `ever` is every image that a seal of all the history named, and the second since which none
+    does. `targets` are all that the project ever had, `tags` the newest of those that it has. For
+    what was pushed after `until`, in seconds, it is not known whether a seal names it. A lock of
+    the `unread` targets could not be read, so their inputs are not known.
     """
 
     digests: frozenset[Digest]
@@ -70,7 +70,7 @@ class Reason(enum.StrEnum):
 
 
 class Garbage(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that can go. `size` is what nothing kept holds, in bytes.
+    """One thing that can be deleted. `size` is what nothing kept uses, in bytes.
 
     `manifests` are itself, what it lists and what belongs to these, in the order of deletion;
     `unnamed_since` is a day, or empty if no seal of the history named it.
@@ -242,7 +242,7 @@ def _closed(digests: Iterable[Digest], held: Mapping[Digest, StoredManifest]) ->
 
 
 def _attached(held: Mapping[Digest, StoredManifest]) -> dict[Digest, list[Digest]]:
-    """Image → what belongs to it, lists of such before what they list."""
+    """Image → what belongs to it, indexes before their manifests."""
     found: dict[Digest, list[Digest]] = {}
     for item in sorted(held.values(), key=lambda one: (not one.children, one.digest)):
         for subject in item.subjects:
@@ -275,7 +275,7 @@ def _groups(rest: Collection[Digest], held: Mapping[Digest, StoredManifest]) -> 
 def _taken(
     roots: Iterable[Digest], near: Callable[[Digest], Iterable[Digest]], left: set[Digest]
 ) -> list[Digest]:
-    """What `near` leads to from `roots`, and those of them still in `left`; all leave `left`."""
+    """What `roots` and `near` reach of `left`, from which it is removed."""
     found = [one for one in roots if one in left]
     left.difference_update(found)
     due = collections.deque(roots)

@@ -29,14 +29,18 @@ def named(
 ) -> Named:
     """What the working tree and the last `count` revisions of `refs` name.
 
-    InputError where git knows no history; with `strict`, also where it knows a part of it only.
+    InputError if git has no history; with `strict`, also if it has only a part of it.
     """
     past = revisions.past(project, count, refs)
     if past.shallow:
-        message = f"{project.root} is a shallow clone: what older revisions name is not known"
+        message = (
+            f"{project.root} is a shallow clone: the images named by older revisions are not known"
+        )
         _refuse(message, "git fetch --unshallow", strict=strict, reporter=reporter)
     if past.behind:
-        message = f"{project.root}: {'; '.join(past.behind)}: what these name is not known"
+        message = (
+            f"{project.root}: {'; '.join(past.behind)}: the images that these name are not known"
+        )
         _refuse(
             message,
             "git pull, or name what was fetched: --ref origin/main",

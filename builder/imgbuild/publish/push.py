@@ -185,7 +185,7 @@ def survey(
 
 
 def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Repository]:
-    """Repositories of the same registry where a blob may lie, those named first."""
+    """Repositories of the same registry that may have a blob, the named ones first."""
     found = list(work.mounts)
     below = published.extended_target(work.inputs.matrix, plan.target)
     if below is not None and below.image and not below.image.startswith(published_layers.LAYOUT):
@@ -317,7 +317,7 @@ def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tupl
 
 
 def _upload(work: PushContext, source: BlobSource, bar: ProgressBar, stop: Stop) -> UploadOutcome:
-    """Send one blob; of several processes that have the same to send, one does."""
+    """Send one blob; if several processes have the same blob to send, one of them does."""
     with work.inputs.store.exclusive(f"push-{work.repository}-{source.digest}"):
         stop.check()
         return work.client.upload(work.repository, source, advance=stop.checked(bar.advance))

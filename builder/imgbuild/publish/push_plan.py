@@ -62,8 +62,9 @@ def push_plan(
 ) -> PushPlan:
     """The plan of a push of `lock` on `arches`; with `only_base`, of only its base's layers.
 
-    The tags are the target's name, and the same with the date. An image that is not the whole
-    target says so in its tags, so that it never takes the place of the whole.
+    The tags are the target's name, and the same with the date. An image with only some of the
+    target's architectures has their names in its tags, so that it never replaces the complete
+    image.
     """
     known = seals.sealed_records(sealed)
     plans = {arch: plan(lock, arch) for arch in sorted(arches)}

@@ -150,7 +150,7 @@ def put(
         told = found.digest if found is not None else "nothing"
     if told == "nothing" or (told.startswith("sha256:") and told != digest):
         message = f"{repository.host} stored {told} where {named} was put as {digest}"
-        hint = "do not use this tag: put it again, or ask the registry's owner"
+        hint = "do not use this tag: push it again, or ask the registry's owner"
         raise IntegrityError(message, hint=hint)
     return digest, bool(subject)
 

@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def challenges(header: str) -> list[Challenge]:
-    """The challenges in WWW-Authenticate; several stand in it one after another."""
+    """The challenges in WWW-Authenticate, which may have several."""
     found = []
     starts = [
         match.start(1)
@@ -71,7 +71,7 @@ def challenges(header: str) -> list[Challenge]:
 
 
 def merged(scopes: Iterable[str]) -> tuple[str, ...]:
-    """`scopes`, one for each thing, with all actions that were asked of it."""
+    """`scopes` merged: one for each resource, with all requested actions."""
     actions: dict[str, dict[str, None]] = {}
     for scope in scopes:
         thing, _, wanted = scope.rpartition(":")

@@ -145,7 +145,7 @@ class RegistryHttp(Http):
         """The address in `Location`. FetchFailed if a request may not be sent there."""
         named = response.headers.get("Location", "")
         if not named:
-            message = f"{shown}: the registry does not say where to go on (no Location)"
+            message = f"{shown}: the registry does not say where to continue (no Location)"
             raise FetchFailed(message)
         try:
             here, place = urlsplit(response.url), urlsplit(urljoin(response.url, named))
@@ -155,10 +155,10 @@ class RegistryHttp(Http):
                 # A registry behind a proxy that ends TLS often does not know that there is one.
                 place = place._replace(scheme="https", netloc=here.netloc)
         except ValueError:
-            message = f"{shown}: the registry redirects to what is not an address"
+            message = f"{shown}: the registry redirects to an invalid address"
             raise FetchFailed(message) from None
         if place.scheme not in ("http", "https") or not place.hostname:
-            message = f"{shown}: the registry redirects to what is not a web address"
+            message = f"{shown}: the registry redirects to something other than http or https"
             raise FetchFailed(message)
         if here.scheme == "https" and place.scheme != "https":
             message = f"{shown}: the registry redirects to {place.hostname}, which is not encrypted"
@@ -312,7 +312,10 @@ class RegistryHttp(Http):
         if failure.denied:
             hint = f"docker login {host(request.url)}, with an account that may do this"
             if request.anonymous:
-                hint = f"{host(request.server)} sent it to {host(request.url)}, which gets no login"
+                hint = (
+                    f"{host(request.server)} sent it to {host(request.url)}, which is not given"
+                    " the login"
+                )
         message = f"{failure.message}: {words}" if words else failure.message
         made = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)
         made.reason = message.removeprefix(f"{request.place}: ")

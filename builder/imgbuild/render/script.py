@@ -26,7 +26,7 @@ HOST = ("NVIDIA_", "PATH", "VIRTUAL_ENV")  # variables that only a container or 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """A package as a line of requirements, for the default index or a folder of wheels.
 
-    `there` is the same by its address, for what only another index has.
+    `there` is the same with its address, for a package that only another index has.
     """
 
     plain: str
@@ -49,7 +49,7 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """What the template takes."""
+    """The values of the template."""
 
     target: str
     arch: Arch
@@ -147,7 +147,7 @@ def text(made: Script, name: str, images: Path) -> str:
 
 
 def _environment(lock: Lock) -> dict[str, str]:
-    """The image's variables as a shell has them that knows $venv and $cache."""
+    """The image's variables for a shell in which $venv and $cache are set."""
     return {
         name: _moved(lock, value)
         for name, value in lock.settings.env.items()

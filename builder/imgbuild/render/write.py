@@ -1,4 +1,4 @@
-"""From locks to their texts: those that are kept beside a lock, and those that one asks for.
+"""From locks to their texts: those that are committed beside a lock, and those on request.
 
 lock and seal → render → files beside the lock, a folder, or stdout
 """
@@ -29,7 +29,7 @@ Chosen = tuple[Lock, Sequence[Arch]]
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What to write: the form; of a Dockerfile also whether, and from where, it fetches."""
+    """What to write: the format; for a Dockerfile also whether, and from where, it downloads."""
 
     form: str = "dockerfile"
     online: bool = False
@@ -37,7 +37,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts of one target by file name; `place` is where they were left, if they were."""
+    """Texts of one target by file name; `place` is where they were written, if they were."""
 
     target: str
     form: str
@@ -75,7 +75,7 @@ def keep_new(
 ) -> None:
     """Write the Dockerfiles of targets that were just locked, or say why one has none.
 
-    Then none of an earlier lock is left either.
+    Then those of an earlier lock are removed too.
     """
     for name in names:
         lock = locks.read_lock(project.images, name)
@@ -91,7 +91,7 @@ def keep_new(
 def check(
     project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
 ) -> None:
-    """LockStale, with every file, if one is not what follows from its lock."""
+    """LockStale, with every file that does not match its lock."""
     reasons = []
     for lock in chosen:
         reasons += committed.stale(project, lock.target, _kept(project, matrix, lock))
@@ -106,7 +106,7 @@ def check(
 def render(
     project: Project, matrix: Matrix, chosen: Sequence[Chosen], wish: Wish
 ) -> list[Rendered]:
-    """The requested form of each lock; of a bake file there is one for all of them."""
+    """The requested format of each lock; one bake file is for all of them."""
     if wish.form == "bake":
         made = [_dockerfile(project, matrix, lock, arches) for lock, arches in chosen]
         text = codec.encode(bake.bake(made)).decode()
@@ -223,15 +223,15 @@ def _bake(project: Project, matrix: Matrix, reporter: Reporter) -> bytes | None:
 
 
 def _name(chosen: Chosen) -> str:
-    """What a text of one architecture is called: with it where its target has several."""
+    """The name of a text for one architecture, which is part of it if its target has several."""
     lock = chosen[0]
     return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_one(chosen)}"
 
 
 def _one(chosen: Chosen) -> Arch:
-    """The architecture of a text that is of one; InputError if it could be of several."""
+    """The architecture of a text for one; InputError if there are several."""
     lock, arches = chosen
     if len(arches) == 1:
         return arches[0]
-    message = f"{lock.target} has {' and '.join(arches)}, and such a text is of one"
+    message = f"{lock.target} has {' and '.join(arches)}, but this format is for one"
     raise InputError(message, hint=f"add --arch {arches[0]}")

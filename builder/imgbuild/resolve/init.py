@@ -194,7 +194,7 @@ def _read(place: str, http: Http) -> bytes | None:
 
 
 def text(wanted: WantedExtension, below: PublishedTarget, origin: str, image: str) -> str:
-    """The matrix that says `wanted`, with examples of what is not wanted yet."""
+    """The text of a matrix for `wanted`, with examples of what else can be added."""
     extends = below.name
     head = HEAD.format(
         extends=extends,
@@ -234,7 +234,7 @@ def text(wanted: WantedExtension, below: PublishedTarget, origin: str, image: st
 
 
 def _mode(path: Path) -> str:
-    """The permissions of a file that is added: executable if it is so here."""
+    """The permissions of a file that is added: executable if the file is."""
     return "0755" if path.stat().st_mode & 0o100 else "0644"
 
 
@@ -258,7 +258,7 @@ def begin(
         (folder, "remove it, or begin in another folder"),
     ):
         if each.exists():
-            message = f"{each} is there already"
+            message = f"{each} already exists"
             raise InputError(message, hint=hint)
     try:
         below = copied(place, extends, folder, http)
@@ -280,7 +280,7 @@ def write(path: Path, matrix: str) -> None:
         path.unlink()
         file = f"{path.name} (not written)"
         problems = tuple(msgspec.structs.replace(one, file=file) for one in error.problems)
-        message = "these options give no valid matrix" if problems else error.message
+        message = "these options do not give a valid matrix" if problems else error.message
         raise InputError(message, problems=problems, hint=error.hint) from error
 
 
@@ -298,7 +298,7 @@ def write_beside(folder: Path, name: str, extends: str) -> list[Path]:
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy of a published target before and after it was renewed; no digest: there was none."""
+    """A copied published target before and after a refresh; `before` is empty if there was none."""
 
     target: str
     before: str
@@ -338,11 +338,13 @@ def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
     for word in words:
         here, _, there = word.rpartition(":")
         if not here or not there.startswith("/"):
-            message = f"--file {word}: a path here and an absolute one in the image are due"
+            message = (
+                f"--file {word}: expected a local path, a colon and an absolute path in the image"
+            )
             raise InputError(message, hint="--file train.sh:/opt/team/train.sh")
         if not Path(here).is_file():
             message = f"--file {word}: no such file: {here}"
-            raise InputError(message, hint="make it first; it may be empty")
+            raise InputError(message, hint="create it first; it may be empty")
         place = Path(os.path.relpath(here))
         led = Path(here).resolve()
         if leads_out(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):

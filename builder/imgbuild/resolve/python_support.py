@@ -68,7 +68,7 @@ def refuse(query: Query) -> None:
 
 
 def _of_package(package: str, wanted: Catalogue, shelf: Shelf) -> Iterator[str]:
-    """What the Python leaves of `package`, and which of the names that people use it lacks."""
+    """The versions of `package` for the Python, and which commonly used names these lack."""
     python = wanted.rules.tags.python
     files = [offer.wheel for offer in wanted.offers(package)]
     known = [file.version for file in files if file.version and not file.version.is_prerelease]
@@ -85,7 +85,7 @@ def _of_package(package: str, wanted: Catalogue, shelf: Shelf) -> Iterator[str]:
 
 
 def _lacking(package: str, version: Version, shelf: Shelf) -> Iterator[str]:
-    """The first name that people use of `package` which `version` lacks, and where it came."""
+    """The first commonly used name of `package` that `version` lacks, and what added it."""
     release = shelf.release(package, str(version))
     module = package.replace("-", "_")
     names = [entry.name for entry in policy.load().entries if entry.name.startswith(f"{module}.")]

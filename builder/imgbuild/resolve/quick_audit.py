@@ -33,8 +33,8 @@ OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
 class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
     """The result: constraints from errors, and version windows that packages only warn about.
 
-    `clashes`: there are errors, with or without a constraint. `read` are the packages whose
-    code was held against each other's.
+    `clashes`: there are errors, with or without a constraint. `read` are the packages whose code
+    was compared.
     """
 
     learned: tuple[Constraint, ...] = ()
@@ -51,7 +51,7 @@ def audit_requested(
 ) -> QuickAudit:
     """Audit the packages of `versions` against each other; those of `pinned` cannot change.
 
-    Of fewer than two that can be read nothing is read.
+    If fewer than two can be read, none is read.
     """
     with Library(context.store, Blocks(context.http)) as library:
         shelf = Shelf(catalogue, library, context.store)
@@ -127,8 +127,8 @@ def widened(
 ) -> tuple[Constraint, ...]:
     """`entries`, those of `packages` with all versions that they hold for.
 
-    Of a pinned package an entry is learned for the pinned version alone, so that the neighbours
-    would look as if they fitted.
+    For a pinned package an entry is learned for the pinned version alone, so other versions would
+    seem to fit.
     """
     known = tuple(entries)
     if not any(entry.package in packages for entry in known):
@@ -161,7 +161,7 @@ def evidence_of(entry: Constraint, shelf: Shelf) -> Evidence | None:
 
 
 def _of_call(evidence: Evidence, shelf: Shelf) -> Evidence | None:
-    """Of `f(x)`: whether x is refused, left out or taken, by the two versions that clashed."""
+    """For `f(x)`: whether x is refused, left out or taken, by the two versions that clashed."""
     own = shelf.release(evidence.package, evidence.version)
     if own is None:
         return None

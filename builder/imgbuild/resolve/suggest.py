@@ -124,7 +124,7 @@ class Suggestions:
         return []
 
     def _get_along(self, requests: Sequence[Demand]) -> frozenset[str] | None:
-        """The packages whose code was read; None if it is against what `requests` pin.
+        """The packages whose code was read; None if they contradict what `requests` pin.
 
         Constraints that it gives are applied, and these requests are not tried again.
         """
@@ -162,7 +162,7 @@ class Suggestions:
         return None
 
     def _moved(self) -> list[tuple[Demand, Version]]:
-        """Requests and the versions to change them to, in turn; empty if that leads nowhere."""
+        """Requests and the versions to change them to, in turn; empty if that does not help."""
         changed, moved = list(self.requests), list[tuple[Demand, Version]]()
         while (now := conflict.conflict(self.facts, changed, None)) is not None:
             done = [requested.package for requested, _ in moved]
@@ -176,7 +176,7 @@ class Suggestions:
     def _step(
         self, requests: Sequence[Demand], found: RequirementConflict, kept: Sequence[str]
     ) -> tuple[Demand, Version] | None:
-        """A requested of the conflict and its nearest version that takes no part in it any more."""
+        """A request of the conflict and its nearest version that no longer takes part in it."""
         for requested in requests:
             if (
                 requested.package not in found.requests
@@ -200,7 +200,7 @@ def _sides(
 ) -> list[list[Version]]:
     """The versions that `requested` leaves out, older and newer than it names, each nearest first.
 
-    Where its own files are what is lacking, an older version must be near in time too.
+    If the package's own files are missing, an older version must also be of about the same time.
     """
     versions = facts.versions(requested.package)
     if not versions:

@@ -36,11 +36,11 @@ class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What two images differ in. `unused` are entries of the list that accepted nothing."""
+    """The differences of two images. `unused` are entries of the list that accepted nothing."""
 
     left: CompareSide
     right: CompareSide
-    equal: bool  # but for what is accepted
+    equal: bool  # except for what is accepted
     differences: tuple[FileDifference, ...]
     unused: tuple[Accepted, ...]
 

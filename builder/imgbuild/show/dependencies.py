@@ -160,7 +160,7 @@ def _bounds(one: Constraint, package: str, versions: Mapping[str, str]) -> bool:
 
 
 def why_lines(found: Why) -> Iterator[tuple[str, str]]:
-    """Who bounds the version, and how: pairs for two columns."""
+    """The packages that bound the version, and how: pairs for two columns."""
     if found.target_spec is not None:
         yield f"target {found.target}", found.target_spec or ANY
     for one in found.dependents:
@@ -171,7 +171,7 @@ def why_lines(found: Why) -> Iterator[tuple[str, str]]:
 
 
 def in_short(found: Why) -> str:
-    """Each part of the bounds with who asks for it: "<2.3 (numba), >=1.25 (mistral-common)"."""
+    """Each part of the bounds with its packages: "<2.3 (numba), >=1.25 (mistral-common)"."""
     sources = [("target", SpecifierSet(found.target_spec or ""))]
     sources += [(one.package, SpecifierSet(one.spec)) for one in found.dependents]
     sources += [("learned", one.spec) for one in found.learned if one.other == found.package]

@@ -26,7 +26,7 @@ Setter = Literal[
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable that the image holds. `by` is what sets it: a place of the matrix, a mode.
+    """A variable of the image. `by` is what sets it: a place of the matrix, a mode.
 
     `differs` names the value that the matrix has now, if it is another one.
     """
@@ -42,7 +42,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class Late(msgspec.Struct, frozen=True, kw_only=True):
     """A variable that is set when the image runs; `value` and `when` are in words.
 
-    `when` is empty where it is always so.
+    `when` is empty if it always applies.
     """
 
     name: str
@@ -164,7 +164,7 @@ def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]
 
 
 def _late(cache: str, has: AbstractSet[str] | None) -> list[Late]:
-    """What is set when an image with the packages `has` runs; None: they are not known yet."""
+    """The variables that are set when an image with the packages `has` runs; None: unknown."""
     return [
         Late(
             name=name,

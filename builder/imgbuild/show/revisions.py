@@ -1,4 +1,4 @@
-"""Locks as they stood at a git revision, and what the seals of many revisions name."""
+"""Locks of a git revision, and what the seals of many revisions name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILE = re.compile(r"(?:---|\+\+\+) .*images/([^/]+)/digests\.json")
 class Ever(msgspec.Struct, frozen=True, kw_only=True):
     """Every image that a seal ever named, and its targets.
 
-    With each image the second when the last revision ceased to name it; 0 if it is named still.
+    With each image the second since which no revision names it; 0 if it is named still.
     """
 
     images: dict[Digest, int]
@@ -48,7 +48,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Digest(msgspec.Struct, frozen=True):
-    """What is read of a seal to know whether it changed."""
+    """The fields of a seal that show whether it changed."""
 
     digest: Digest
 
@@ -133,7 +133,7 @@ def ever(project: Project, refs: Sequence[str]) -> Ever:
 
 
 def _git(project: Project, *words: str, empty: int = 0) -> str:
-    """What git says, in the folder of the project; a status up to `empty` is no failure."""
+    """What git prints, in the folder of the project; a status up to `empty` is not a failure."""
     git = process.find("git", remedy=REMEDY)
     done = process.run([git, *words], cwd=project.root, check=False)
     if done.status > empty:
@@ -155,11 +155,11 @@ def _commit(project: Project, revision: str) -> str:
     inside = process.run([git, "rev-parse", "--git-dir"], cwd=project.root, check=False)
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
-        message = f"{project.root} is in no git repository that can be read"
+        message = f"{project.root} is not in a git repository that can be read"
         raise InputError(
             ": ".join((message, *errors[:1])), hint="this needs a checkout with its history"
         )
-    message = f"{revision} is no revision of the repository at {project.root}"
+    message = f"{revision} is not a revision of the repository at {project.root}"
     hint = (
         "name a commit, a branch or a tag; a shallow clone lacks older ones: git fetch --unshallow"
     )

@@ -35,7 +35,7 @@ MADE = "<!-- made from locks and test records by: imgbuild list --into README.md
 
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed image: its manifest's digest, what a pull moves in bytes, its test records.
+    """A sealed image: its manifest's digest, what a pull downloads in bytes, its test records.
 
     `runs` are those that count, of each tier on each kind of GPU the latest; `tested` says the same
     in words, or that there is not a test record.
@@ -51,8 +51,8 @@ class TableImage(msgspec.Struct, frozen=True, kw_only=True):
 class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """One target. `pins` maps packages to versions; `exclude` maps architectures to reasons.
 
-    `indexes` maps packages to indexes other than the default. `state` is how far it is (see
-    `imgbuild.show.status`), `reasons` why it is no further; both are empty unless computed.
+    `indexes` maps packages to indexes other than the default. `state` is its state (see
+    `imgbuild.show.status`), `reasons` why it is not further; both are empty unless computed.
     `images` are those of its seal.
     """
 
@@ -119,7 +119,7 @@ def narrow(table: Sequence[TableRow]) -> list[list[str]]:
 
 
 def _brief(version: str) -> str:
-    """A version without its post-release and local part, which an ellipsis stands for."""
+    """A version without its post-release and local part, which an ellipsis replaces."""
     kept = version.partition(".post")[0].partition("+")[0]
     return kept if kept == version else f"{kept}…"
 
@@ -181,7 +181,7 @@ def _flashinfer(row: TableRow) -> str:
 
 
 def images(table: Sequence[TableRow]) -> list[str]:
-    """A Markdown table of the images: what a pull of each moves, and its test records."""
+    """A Markdown table of the images: what a pull of each downloads, and its test records."""
     head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "tested"]
     body = [
         [
@@ -206,7 +206,7 @@ def into(text: str, lines: Sequence[str]) -> str | None:
 
 
 def _records(row: TableRow) -> list[str]:
-    """Of each image, where it was tested: "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
+    """The tests of each image: "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
     several = len(row.images) > 1
     return [
         f"{f'{found.arch} ' if several else ''}{short(found.digest)}: {found.tested}"

@@ -91,7 +91,7 @@ def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[RecordedR
 def require_sealed(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
     """InputError unless the image in `place`, by its configuration, is the sealed one.
 
-    Checked before the tests run, so that none runs in vain.
+    Checked before the tests run, so that no test runs for nothing.
     """
     sealed = seals.read_seal(project.images, lock)
     image = sealed.arch.get(arch)
@@ -133,7 +133,8 @@ def _other(
     refuse(
         place,
         f"it is of {target} on {arch} with configuration {config}; {path} has {has} there",
-        hint="record it at the revision that seals that image, or test the image of now",
+        hint="record it at the git revision that has that image's digest, or test the"
+        " current image",
     )
 
 

@@ -68,7 +68,7 @@ class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expectation(lock: Lock, arch: Arch) -> Expectation:
-    """What the tests expect in an image of `lock` on `arch`."""
+    """The content that the tests expect in an image of `lock` on `arch`."""
     wheels = installed_wheels(require_arch(lock, arch))
     return Expectation(
         format=FORMAT,

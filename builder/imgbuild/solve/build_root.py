@@ -38,7 +38,7 @@ def host_root(
         def _ask() -> Path:
             if not root.exists():
                 if not isinstance(base, DebianBase):
-                    message = "sdists are built under Debian bases only"
+                    message = "sdists can be built only on Debian bases"
                     raise InputError(message, hint="pin a version that has a wheel")
                 with context.reporter.step(f"unpacking Debian {base.suite} for builds"):
                     chosen = tuple(debs) or apt.resolve_debs(base, arch, context)

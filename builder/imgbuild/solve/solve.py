@@ -292,7 +292,7 @@ def refuse_cpu_build(
             f"torch {version} for {arch} on the index {index} requires no CUDA library: a CPU build"
         )
     elif version.local and version.local.startswith("cu") and not version.local.startswith(tag):
-        reason = f"torch {version} is built for another CUDA than {target.cuda}"
+        reason = f"torch {version} is not built for CUDA {target.cuda}"
     else:
         return
     message = f"{problem.name} cannot be solved for {problem.arch}"

@@ -38,7 +38,7 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
         raise Unchecked(NO_KEY)
     for each in beside.signatures:
         if each.hint == key.hint and not each.by(key):
-            message = f"{each.place} names the key, and its signature is not the key's"
+            message = f"{each.place} names the key, but was not signed with it"
             raise Failed(message)
     own = [each for each in beside.signatures if each.kind == in_toto.SIGNATURE]
     ours = [each for each in own if each.by(key)]
@@ -47,7 +47,10 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
         raise Failed(found)
     right = [each for each in ours if digest in each.digests]
     if not right:
-        message = f"{ours[0].place} is the key's, and of another image: {ours[0].digests[0]}"
+        message = (
+            f"{ours[0].place} is signed by the key, but is about another image:"
+            f" {ours[0].digests[0]}"
+        )
         raise Failed(message)
     return f"the key signed this digest ({len(right)} signatures)"
 
@@ -89,7 +92,7 @@ def told(found: Sequence[Word], key: PublicKey | None) -> Sequence[Word]:
         return found
     signed = [word for word in found if word.signed]
     if not signed:
-        message = f"{found[0].place} is not signed by the key, nor is another"
+        message = f"{found[0].place} is not signed by the key, and no other is"
         raise Failed(message)
     return signed
 
@@ -141,7 +144,7 @@ def document(
     signed = predicates if key is not None else []
     other = [place for place, data in attached if data not in dues and _json(data) not in signed]
     if attached and len(other) == len(attached):
-        message = f"{other[0]} is not what follows from the lock"
+        message = f"{other[0]} does not match the lock"
         raise Failed(message)
     stated = any(_json(due) in predicates for due in dues)
     right = any(data in dues for _, data in attached)
@@ -151,12 +154,12 @@ def document(
     if key is not None and stated:
         return f"follows from the lock; signed by the key{more}"
     if signed and not right:
-        message = f"signed by the key, and made of the lock by another version of imgbuild{more}"
+        message = f"signed by the key, and made from the lock by another version of imgbuild{more}"
         raise Unchecked(message)
     if right:
         message = "follows from the lock, and is not signed by the key"
         raise Failed(message)
-    message = f"{found[0].place} is not what follows from the lock"
+    message = f"{found[0].place} does not match the lock"
     raise Failed(message)
 
 

@@ -57,7 +57,7 @@ def of_folder(path: Path) -> ExpectedLock:
     folder = path if path.is_dir() else path.parent
     if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
         message = f"{path} is neither a {LOCK} nor a folder with one"
-        raise InputError(message, hint=f"name the {LOCK} that lies beside its digests.json")
+        raise InputError(message, hint=f"name the {LOCK} that is next to its digests.json")
     matrix = folder.parent.parent / "matrix.yaml"
     if matrix.is_file() and folder.parent.name == "images":
         return of_project(Project(matrix=matrix), folder.name)

@@ -134,7 +134,7 @@ class Verification:
         checklist.run("rebuild", again, asked=asked["rebuild"])
 
     def _alone(self) -> None:
-        """The checks that need no lock; the others are noted as not made."""
+        """The checks that need no lock; the others are recorded as not done."""
         asked = self.wanted.asked
         self.checklist.run("image", _no_lock)
         if self.wanted.whole:
@@ -206,7 +206,7 @@ class Verification:
         if self.wanted.key is None:
             return f"{text}; whose it is was not checked"
         if not self.vouched(held):
-            message = f"no provenance that the key signed names {held.place}"
+            message = f"no provenance signed by the key names {held.place}"
             raise Failed(message)
         return f"{text}; named by a provenance that the key signed"
 
@@ -245,7 +245,7 @@ class Verification:
             message = "not built: the image is not of this lock"
             raise Lacking(message)
         if not trusted:
-            message = "not built: whose lock it is was refused"
+            message = "not built: the check of the lock's origin failed"
             raise Lacking(message)
         try:
             return self.wanted.rebuild(held, arches)

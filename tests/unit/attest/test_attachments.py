@@ -218,8 +218,8 @@ def test_lock_of_another_image_is_refused(
     ("words", "status", "said"),
     [
         (["--from", "HOST/me/rl:absent"], 7, "no such image"),
-        (["--from", f"HOST/me/rl:{TARGET}"], 3, "carries no lock"),
-        (["--from", "HOST/me/rl"], 2, "names no image of the repository"),
+        (["--from", f"HOST/me/rl:{TARGET}"], 3, "has no lock attached"),
+        (["--from", "HOST/me/rl"], 2, "does not name an image in the repository"),
         (["--from", "./nowhere"], 2, "no such folder"),
         (["--from", "x", TARGET], 2, "--from x cannot be combined"),
         (["--from", "x", "--builder", "docker"], 2, "--from x cannot be combined"),

@@ -35,8 +35,8 @@ def command(
         (["torch", "--as-of", "yesterday"], "invalid date for --as-of"),
         (["torch", "--arch", "sparc"], "is not an architecture"),
         (["torch", "--index", "torch=nowhere"], "no index nowhere"),
-        (["torch", "--have", "torch>=2"], "one version"),
-        (["torch", "--have", "torch==2.8.0+cu128", "--cuda", "12.6"], "built for CUDA 12.8"),
+        (["torch", "--have", "torch>=2"], "an exact version"),
+        (["torch", "--have", "torch==2.8.0+cu128", "--cuda", "12.6"], "a build for CUDA 12.8"),
         (["trl", "--index", "trl=torch"], "one index for each CUDA release"),
     ],
 )

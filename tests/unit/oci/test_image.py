@@ -107,7 +107,7 @@ def test_what_is_not_an_image_is_refused(tmp_path):
     (tmp_path / "text").write_text("no tar")
     for place, error in (
         (tmp_path / "empty", "neither index.json nor manifest.json"),
-        (tmp_path / "text", "is no tar archive"),
+        (tmp_path / "text", "is not a tar archive"),
         (tmp_path / "absent", "No such file"),
         (tar(tmp_path / "other.tar", {"x": b""}), "neither index.json nor manifest.json"),
         (tar(tmp_path / "bad.tar", {"index.json": b"{}"}), "not a valid image"),

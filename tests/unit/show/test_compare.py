@@ -335,7 +335,7 @@ def test_the_builders_list_is_read_and_needed_nowhere_else():
         ("- {path: /a, field: mode, reason: ' '}", "without a reason"),
         ("- {path: /a, field: mode, reason: x, because: y}", "because"),
         ("- {path: /a, field: mode, reason: x, like: that}", "like"),
-        ("a: [", "no list of accepted differences"),
+        ("a: [", "not a list of accepted differences"),
     ],
 )
 def test_a_list_that_is_wrong_is_refused(tmp_path, text, told):

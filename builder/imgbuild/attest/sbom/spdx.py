@@ -116,7 +116,7 @@ def _own_words(words: str) -> str:
 
 
 def _texts(sbom: Sbom) -> list[dict[str, str]]:
-    """What stands behind each licence that SPDX does not list: the words of those who named it."""
+    """The text of each licence that SPDX does not list, in the words of its package."""
     words = {_own_words(part.licence.words): part.licence.words
              for part in sbom.components if part.licence.words}  # fmt: skip
     named: dict[str, list[str]] = {}

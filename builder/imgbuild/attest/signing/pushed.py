@@ -1,7 +1,7 @@
 """What is signed of a pushed image: its digest, its provenance and its SBOMs.
 
 Signatures are attached to the index and to each manifest, so that they are found for one
-architecture alone. Statements are made here, of the lock; what the registry has is never signed.
+architecture alone. Statements are made here, from the lock; those in the registry are never signed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 `read_elf` returns None for a file that is not ELF, is damaged or would be refused by a loader. A
 large file is read once from end to end; section headers are at its end and symbol tables at either
-end, so both ends are kept. Where a table lies in between, the stream is opened a second time and
-read as far as the last table.
+end, so both ends are kept. If a table is in between, the stream is opened a second time and read as
+far as the last table.
+
 Source: System V ABI, chapters 4 and 5; Linux Standard Base, symbol versioning.
 """
 

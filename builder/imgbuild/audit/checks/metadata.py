@@ -25,7 +25,7 @@ CHECK = "metadata"
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A requirement that applies in a package set; `extra` is the extra of `package` with it.
+    """A requirement that applies in a package set; `extra` is the extra of `package` that has it.
 
     `number` is its line in METADATA, 0 if unknown.
     """
@@ -145,7 +145,7 @@ def _of_tags(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Find
             package,
             f"{name} does not fit Python {package_set.python} with glibc {package_set.glibc}"
             f" on {package_set.arch}",
-            remedy="choose a wheel of this platform, or a base with a newer glibc",
+            remedy="choose a wheel for this platform, or a base with a newer glibc",
             subject=name,
         )
 

@@ -59,7 +59,7 @@ class WheelIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_index(content: WheelContent) -> WheelIndex:
-    """The files and METADATA of a wheel; IntegrityError if it has not exactly one METADATA."""
+    """The files and METADATA of a wheel; IntegrityError unless it has exactly one METADATA."""
     members = content.members()
     found = [name for name in members if is_metadata(name)]
     if len(found) != 1:
