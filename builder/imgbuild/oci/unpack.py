@@ -186,15 +186,16 @@ class _Writer:
             if hidden is not None:
                 self._white_out(hidden)
                 continue
-            if entry.type == tarfile.DIRTYPE:
-                self._folder(parts, entry)
-            elif parts:
-                try:
-                    self._make(parts, entry, layer)
-                except FileExistsError:
-                    self._remove(parts)
-                    self._make(parts, entry, layer)
+            # Before anything is removed: a link on the way may be what the entry replaces.
             place = self._tree.place(parts) if parts else ()
+            if entry.type == tarfile.DIRTYPE:
+                self._folder(place, entry)
+            elif place:
+                try:
+                    self._make(place, entry, layer)
+                except FileExistsError:
+                    self._remove(place)
+                    self._make(place, entry, layer)
             while place and place not in self._own:
                 self._own.add(place)
                 place = place[:-1]
@@ -234,7 +235,7 @@ class _Writer:
                 os.mkdir(name, 0o700, dir_fd=parent)
         self._chown(name, parent, entry)
         # Mode and time are set at the end: it may forbid writing, and writing moves its time.
-        self._folders[self._tree.place(parts)] = (entry.mode, entry.mtime)
+        self._folders[parts] = (entry.mode, entry.mtime)
 
     def _make(self, parts: Parts, entry: Entry, layer: Members) -> None:
         parent, name = self._tree.folder(parts[:-1]), parts[-1]
