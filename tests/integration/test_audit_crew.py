@@ -10,7 +10,7 @@ from imgbuild.audit.packages.content import LocalContent
 from imgbuild.audit.packages.reading import (
     RUNNING,
     WORTH,
-    Crew,
+    ReaderProcesses,
     ReadRequest,
     find_modules,
     read_modules,
@@ -33,12 +33,12 @@ def request(folder: Path, name: str, size: int) -> ReadRequest:
 
 @pytest.fixture(name="crew")
 def _crew():
-    crew = Crew(2)
+    crew = ReaderProcesses(2)
     yield crew
     crew.close()
 
 
-def test_processes_read_what_one_reads(tmp_path: Path, crew: Crew):
+def test_processes_read_what_one_reads(tmp_path: Path, crew: ReaderProcesses):
     large = [request(tmp_path, "large", WORTH), request(tmp_path, "other", WORTH // 8)]
     small = request(tmp_path, "small", RUNNING)
     tiny = request(tmp_path, "tiny", RUNNING // 8)

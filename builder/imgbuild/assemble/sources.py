@@ -12,7 +12,7 @@ from functools import cached_property, partial
 import msgspec
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.deb import apt
 from imgbuild.errors import IntegrityError, LockStale
 from imgbuild.index.pages import Indexes, places
@@ -165,23 +165,25 @@ def wanted(
     due: Collection[Sha256],
     indexes: Indexes,
     debs: Callable[[Deb], Sequence[str]],
-) -> Iterable[Want]:
+) -> Iterable[FileRequest]:
     """What to download of `resolutions`; each file once. No address is looked up yet."""
     seen: set[Sha256] = set()
     for resolution in resolutions:
         for wheel in resolution.wheels:
             if wheel.sha256 in due and wheel.sha256 not in seen:
                 seen.add(wheel.sha256)
-                yield Want(locked=wheel, urls=partial(addresses, wheel.package, wheel, indexes))
+                yield FileRequest(
+                    locked=wheel, urls=partial(addresses, wheel.package, wheel, indexes)
+                )
         for deb in resolution.debs:
             if deb.sha256 in due and deb.sha256 not in seen:
                 seen.add(deb.sha256)
-                yield Want(locked=deb, urls=partial(debs, deb))
+                yield FileRequest(locked=deb, urls=partial(debs, deb))
 
 
 def ingredients(
     resolutions: Iterable[Resolution], due: Collection[Sha256], indexes: Indexes
-) -> Iterable[Want]:
+) -> Iterable[FileRequest]:
     """Those of `due` that wheels are built from: sdists, and what their builds require."""
     for resolution in resolutions:
         for built in resolution.built:
@@ -189,7 +191,9 @@ def ingredients(
             parts += [(wheel.package, wheel) for wheel in built.requires]
             for package, locked in parts:
                 if locked.sha256 in due:
-                    yield Want(locked=locked, urls=partial(addresses, package, locked, indexes))
+                    yield FileRequest(
+                        locked=locked, urls=partial(addresses, package, locked, indexes)
+                    )
 
 
 def addresses(package: str, locked: LockedFile, indexes: Indexes) -> list[str]:

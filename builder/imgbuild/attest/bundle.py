@@ -62,7 +62,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     mirrors: tuple[str, ...] = ()
 
 
-class Carried(msgspec.Struct, frozen=True, kw_only=True):
+class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
     """A lock with all that is attached with it; `data` are the bytes of its files by name."""
 
     lock: Lock
@@ -81,7 +81,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
+def of(lock: Lock, sealed: Seal, project: Project) -> LockBundle:
     """The bundle of `lock`; LockStale if the lock of `project` has changed."""
     matrix = published.load(project.matrix)
     data = {
@@ -96,10 +96,10 @@ def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
     sources = _sources(lock, matrix, project.root)
     data |= {PACKAGES: codec.compact(known), SOURCES: codec.compact(sources)}
     data |= {f"{FILES}{sha256(one)}": one for one in extension.contents(lock, matrix).values()}
-    return Carried(lock=lock, sealed=sealed, packages=known, sources=sources, data=data)
+    return LockBundle(lock=lock, sealed=sealed, packages=known, sources=sources, data=data)
 
 
-def parts(carried: Carried) -> dict[str, ArtifactFile]:
+def parts(carried: LockBundle) -> dict[str, ArtifactFile]:
     """The files of the artifact by name."""
     return {
         name: ArtifactFile(data=data, media_type=OCTETS if name.startswith(FILES) else JSON)
@@ -107,7 +107,7 @@ def parts(carried: Carried) -> dict[str, ArtifactFile]:
     }
 
 
-def read(data: Mapping[str, bytes], place: str) -> Carried:
+def read(data: Mapping[str, bytes], place: str) -> LockBundle:
     """The bundle in the files `data`, found at `place`.
 
     InputError if one is missing or cannot be read, LockStale if the seal is not of the lock,
@@ -133,10 +133,10 @@ def read(data: Mapping[str, bytes], place: str) -> Carried:
         sources = codec.decode(data[SOURCES], Sources, file=f"{place}/{SOURCES}", hint=OTHER)
     _refuse_unplaced(lock, sources, place)
     kept = {name: data[name] for name in (LOCK, SEAL, PACKAGES, SOURCES) if name in data}
-    return Carried(lock=lock, sealed=sealed, packages=known, sources=sources, data=kept | files)
+    return LockBundle(lock=lock, sealed=sealed, packages=known, sources=sources, data=kept | files)
 
 
-def read_folder(folder: Path) -> Carried:
+def read_folder(folder: Path) -> LockBundle:
     """The bundle in `folder`: files of the artifact, or a target's folder below `images/`."""
     found = {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -147,7 +147,7 @@ def read_folder(folder: Path) -> Carried:
     return read(found, str(folder))
 
 
-def bring(carried: Carried, store: Store) -> None:
+def bring(carried: LockBundle, store: Store) -> None:
     """Put the added files into the cache, where a build looks for them."""
     for key, data in carried.added.items():
         if store.file(key) is None:
@@ -156,7 +156,7 @@ def bring(carried: Carried, store: Store) -> None:
                 store.add_file(scratch / "file", key)
 
 
-def matrix(carried: Carried, folder: Path) -> Matrix:
+def matrix(carried: LockBundle, folder: Path) -> Matrix:
     """A matrix that has the one target; folders of wheels are looked for in `folder`."""
     lock, sources = carried.lock, carried.sources
     reason = f"as in the lock of {lock.target}"

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from imgbuild.cli._allocation import Cluster, requested
-from imgbuild.cli._options import Where
+from imgbuild.cli._options import ExecutionPlace
 from imgbuild.cli._output import answer
 from imgbuild.cli._verb import Output, configure, parameters, taken
 from imgbuild.errors import InputError
@@ -53,7 +53,7 @@ def offered(name: str, function: Callable[..., None]) -> Callable[..., None]:
 
     def _verb(**given: Any) -> None:
         asked = taken(Cluster, given)
-        if asked.on is Where.LOCAL:
+        if asked.on is ExecutionPlace.LOCAL:
             if asked != Cluster():
                 message = f"imgbuild {name}: options of Slurm need --on slurm"
                 raise InputError(message, hint="add --on slurm, or leave them out")

@@ -92,7 +92,7 @@ Published = Annotated[
 ]
 
 
-class WayOptions(Group, frozen=True, kw_only=True):
+class ExecutionOptions(Group, frozen=True, kw_only=True):
     """How jobs are done."""
 
     registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` of the matrix.")] = None
@@ -112,7 +112,7 @@ class WayOptions(Group, frozen=True, kw_only=True):
     matrix: MatrixFile = None
 
 
-def way(asked: WayOptions, *, no_push: bool, gpu: bool = True) -> RunContext:
+def way(asked: ExecutionOptions, *, no_push: bool, gpu: bool = True) -> RunContext:
     """How jobs are to be run; InputError if options cannot be combined."""
     from imgbuild.ci.context import RunContext
     from imgbuild.registry.reference import parse_repository

@@ -15,7 +15,7 @@ from imgbuild.values import Arch, Condition, normalize
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-    from imgbuild.doctor.targets import Offer
+    from imgbuild.doctor.targets import TargetNeeds
     from imgbuild.matrix.model import Matrix
     from imgbuild.project import Project
     from imgbuild.show.table import TableRow
@@ -148,7 +148,7 @@ def _locked(project: Project, target: str) -> list[dict[str, str]]:
     return [each.versions for each in locks.read_lock(project.images, target).arch.values()]
 
 
-def _offer(project: Project, target: str) -> Offer | None:
+def _offer(project: Project, target: str) -> TargetNeeds | None:
     from imgbuild.doctor import targets
     from imgbuild.lock import lock as locks
 

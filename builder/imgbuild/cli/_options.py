@@ -72,7 +72,7 @@ class Tier(enum.StrEnum):
     MULTI_GPU = "multi-gpu"
 
 
-class Where(enum.StrEnum):
+class ExecutionPlace(enum.StrEnum):
     """Where work is done."""
 
     LOCAL = "local"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from imgbuild.oci.layout import Layout
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class SelectedLock(msgspec.Struct, frozen=True, kw_only=True):
     """A lock and its selected architectures."""
 
     lock: Lock
@@ -34,7 +34,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 def choose(
     project: Project, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
-) -> list[Chosen]:
+) -> list[SelectedLock]:
     """The locks that `patterns` (or `everything`) select; empty `arches` are all that a lock has.
 
     NothingSelected or NoSolution as for targets of the matrix, LockStale if one has no lock.
@@ -56,7 +56,7 @@ def choose(
             _refuse(project, [name], [], everything=False, arches=absent)
         kept = tuple(arch for arch in lock.arch if not arches or arch in arches)
         if kept:
-            found.append(Chosen(lock=lock, arches=kept))
+            found.append(SelectedLock(lock=lock, arches=kept))
     if not found:
         _refuse(project, patterns, [], everything=everything, arches=arches)
     return found

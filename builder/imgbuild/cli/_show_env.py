@@ -13,7 +13,7 @@ from imgbuild.cli._targets import Selection
 from imgbuild.system.console import console, visible
 
 if TYPE_CHECKING:
-    from imgbuild.show.environment import Environment, Late, Setting
+    from imgbuild.show.environment import Environment, RuntimeVariable, Setting
 
 WIDTH = 80
 INDENT = "    "
@@ -84,7 +84,7 @@ def _setting(item: Setting) -> Iterator[str]:
     yield from (f"{INDENT}source: {visible(source)}" for source in item.source)
 
 
-def _late(same: Sequence[Late]) -> Iterator[str]:
+def _late(same: Sequence[RuntimeVariable]) -> Iterator[str]:
     first = same[0]
     yield from textwrap.wrap(", ".join(item.name for item in same), WIDTH)
     yield from _wrapped(f"value: {first.value or '(empty)'}")

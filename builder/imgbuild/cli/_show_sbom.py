@@ -16,7 +16,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest, digest_of
 
 if TYPE_CHECKING:
-    from imgbuild.cli._selection import Chosen
+    from imgbuild.cli._selection import SelectedLock
     from imgbuild.project import Project
 
 
@@ -70,7 +70,7 @@ def show(selection: Selection, form: Form, output: Path | None) -> None:
 
 
 def _sboms(
-    project: Project, chosen: Sequence[Chosen], form: Form
+    project: Project, chosen: Sequence[SelectedLock], form: Form
 ) -> Sequence[tuple[Written, bytes]]:
     from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
     from imgbuild.plan import seal

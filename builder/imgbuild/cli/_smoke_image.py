@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imgbuild.lock.lock import Lock
     from imgbuild.oci.layout import Layout
     from imgbuild.project import Project
-    from imgbuild.smoke.result import How, SmokeRun
+    from imgbuild.smoke.result import RunSettings, SmokeRun
 
 
 class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     tiers: tuple[Tier, ...]
     through: Through | None
-    how: How
+    how: RunSettings
     arbitrary: bool
     sif: Path | None
     record: bool

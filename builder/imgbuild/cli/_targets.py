@@ -14,7 +14,7 @@ from imgbuild.errors import InputError
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild.cli._selection import Chosen
+    from imgbuild.cli._selection import SelectedLock
     from imgbuild.matrix.select import Selected
     from imgbuild.pipeline.targets import Options, Session
     from imgbuild.project import Project
@@ -83,7 +83,7 @@ class Targets(Group, frozen=True, kw_only=True):
         wanted = [*names, *self.named]
         return session.select(wanted, everything=self.everything, arches=self.arches)
 
-    def locked(self, project: Project, names: Sequence[str] = ()) -> list[Chosen]:
+    def locked(self, project: Project, names: Sequence[str] = ()) -> list[SelectedLock]:
         """The locks of the selected targets, `names` among them, read without the matrix."""
         from imgbuild.cli import _selection
 

@@ -15,7 +15,7 @@ from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.project import Project
-    from imgbuild.render.write import Wish
+    from imgbuild.render.write import RenderOptions
     from imgbuild.values import Arch
 
 
@@ -71,7 +71,7 @@ def render(
     from imgbuild.lock.published import load
     from imgbuild.render import write
 
-    wish = write.Wish(form=form, online=online, registry=registry)
+    wish = write.RenderOptions(form=form, online=online, registry=registry)
     _refuse(wish, output, check=check, arches=selection.arches)
     found = selection.project()
     chosen = selection.locked(found)
@@ -93,7 +93,9 @@ def render(
     answer(made, lines)
 
 
-def _require_places(project: Project, targets: list[str], wish: Wish, output: Path | None) -> None:
+def _require_places(
+    project: Project, targets: list[str], wish: RenderOptions, output: Path | None
+) -> None:
     """InputError if a place that is written to is read-only."""
     from imgbuild.render import bake
 
@@ -105,7 +107,7 @@ def _require_places(project: Project, targets: list[str], wish: Wish, output: Pa
         files.require_writable(places, hint="add --output FOLDER")
 
 
-def _refuse(wish: Wish, output: Path | None, *, check: bool, arches: list[Arch]) -> None:
+def _refuse(wish: RenderOptions, output: Path | None, *, check: bool, arches: list[Arch]) -> None:
     """InputError for options that cannot be combined."""
     dockerfile = wish.form == "dockerfile"
     if (wish.online or check) and not dockerfile:

@@ -28,7 +28,7 @@ PASSED = "nothing stands in the way on "  # in the last line of a check that pas
 LATE = 5  # seconds until a log is visible once its job has ended
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenScript(msgspec.Struct, frozen=True, kw_only=True):
     """A job script, its path, and the job's number once it is submitted."""
 
     target: str
@@ -211,7 +211,7 @@ def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) ->
     """Print the script, or submit it and print the result."""
     from imgbuild.slurm import commands
 
-    result = Made(target=made.target, name=made.name, script=text, place=output)
+    result = WrittenScript(target=made.target, name=made.name, script=text, place=output)
     if not submit:
         answer(result, [str(output) if output else text])
         return

@@ -27,7 +27,7 @@ from imgbuild.cli._smoke_image import SmokeOptions, Subject
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
-from imgbuild.smoke.result import How, stopped
+from imgbuild.smoke.result import RunSettings, stopped
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -67,7 +67,10 @@ Model = Annotated[
 Share = Annotated[
     int,
     option(
-        "--share", "How many of the cases that run at once may use the GPUs.", metavar="N", min=1
+        "--share",
+        "How many of the cases that run at once may use the GPUs.",
+        metavar="N",
+        min=1,
     ),
 ]
 Case = Annotated[
@@ -185,9 +188,9 @@ def smoke(
         raise typer.Exit(1)
 
 
-def _how(factor: float, model: Path | None, jobs: int, share: int, case: str) -> How:
+def _how(factor: float, model: Path | None, jobs: int, share: int, case: str) -> RunSettings:
     jobs = processes(jobs)
-    return How(
+    return RunSettings(
         timeout_factor=factor, model=_model(model), jobs=jobs, share=min(share, jobs), only=case
     )
 

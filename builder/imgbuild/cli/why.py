@@ -16,7 +16,7 @@ from imgbuild.errors import NothingSelected
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
-    from imgbuild.show.dependencies import Why
+    from imgbuild.show.dependencies import VersionReason
 
 PACKAGE = Annotated[str, typer.Argument(metavar="PACKAGE", help="A package, such as transformers.")]
 TARGET = Annotated[
@@ -72,7 +72,7 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
         answer(found, [line for one in found for line in _lines(one)])
 
 
-def _lines(found: Why) -> Iterator[str]:
+def _lines(found: VersionReason) -> Iterator[str]:
     import textwrap
 
     from imgbuild.show import dependencies

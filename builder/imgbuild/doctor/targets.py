@@ -24,7 +24,7 @@ LEAST_SHARED = 1 << 30  # bytes of /dev/shm; NCCL and data loaders need more tha
 GPU_LABEL = "dev.imgbuild.gpu"
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """A target, and what its image needs on each architecture that it has."""
 
     target: str
@@ -62,7 +62,7 @@ class _Seal(msgspec.Struct, frozen=True):
     arch: dict[Arch, _SealedImage]
 
 
-def offer(images: Path, lock: Lock) -> Offer:
+def offer(images: Path, lock: Lock) -> TargetNeeds:
     """What the target of `lock` needs: from its seal, else derived from its CUDA release."""
     path = seal_path(images, lock.target)
     known = codec.read(path, _Seal, what="seal").arch if path.exists() else {}
@@ -75,7 +75,7 @@ def offer(images: Path, lock: Lock) -> Offer:
         driver_full=data.own(lock.cuda),
         gpu=tuple(dict.fromkeys((*stated, *beside))),
     )
-    return Offer(
+    return TargetNeeds(
         target=lock.target,
         cuda=lock.cuda,
         as_of=lock.as_of,
@@ -85,7 +85,7 @@ def offer(images: Path, lock: Lock) -> Offer:
     )
 
 
-def diagnose(host: Host, offers: Iterable[Offer]) -> Diagnosis:
+def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     """A result for each of `offers`, the newest CUDA first."""
     ordered = sorted(
         offers, key=lambda one: (gpus.numbers(one.cuda), one.as_of, one.target), reverse=True
@@ -110,7 +110,7 @@ def only(found: Diagnosis, targets: Collection[str]) -> Diagnosis:
     return msgspec.structs.replace(found, verdicts=kept)
 
 
-def judge(host: Host, offered: Offer) -> TargetFit:
+def judge(host: Host, offered: TargetNeeds) -> TargetFit:
     """Whether the target of `offered` runs on `host`."""
     floors = offered.floors.get(host.arch) if host.arch is not None else None
     if floors is None:

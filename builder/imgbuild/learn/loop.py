@@ -21,7 +21,7 @@ from imgbuild.cache.context import Context
 from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.learn import removed_attributes
-from imgbuild.learn.boundaries import Shelf
+from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.learn.learn import joined, learn
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix import constraints
@@ -103,7 +103,7 @@ def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep
             resolution = solve.lock_answer(prepared, chosen)
         # A library for each round: what it has read is on the disk after it, and only there.
         with Library(context.store, Blocks(context.http)) as library:
-            shelf = Shelf(prepared.catalogue, library, context.store)
+            shelf = ReleaseCatalogue(prepared.catalogue, library, context.store)
             with context.reporter.step(f"round {rounds}: auditing"):
                 report = audit_of(resolution, shelf, terms_of(prepared, resolution))
             errors = [one for one in report.findings if one.severity is Severity.ERROR]
@@ -124,7 +124,7 @@ def teach(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint,
     """What is learned from errors of the audit of whole files, which had to be downloaded."""
     store, http = problem.context.store, problem.context.http
     with solve.opened(problem) as prepared, Library(store, http) as library:
-        shelf = Shelf(prepared.catalogue, library, store)
+        shelf = ReleaseCatalogue(prepared.catalogue, library, store)
         learned = learn_all(errors, shelf, problem.target.pins.keys(), problem.known)
     for entry in learned:
         problem.context.reporter.info(f"learned: {entry}")
@@ -144,7 +144,7 @@ def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
     )
 
 
-def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
+def audit_of(resolution: Resolution, shelf: ReleaseCatalogue, terms: Terms) -> Report:
     """Errors on the main path, from code, METADATA and older releases of the packages."""
     package_set = package_set_of(resolution, shelf)
 
@@ -155,7 +155,7 @@ def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
     return audit(package_set, terms, checks=READABLE, path=path, past=_past)
 
 
-def package_set_of(resolution: Resolution, shelf: Shelf) -> PackageSet:
+def package_set_of(resolution: Resolution, shelf: ReleaseCatalogue) -> PackageSet:
     """The package set of a resolution; what is not in the store is read from its index."""
     rules = shelf.catalogue.rules
 
@@ -178,7 +178,7 @@ def package_set_of(resolution: Resolution, shelf: Shelf) -> PackageSet:
 
 def learn_all(
     errors: Iterable[Finding],
-    shelf: Shelf,
+    shelf: ReleaseCatalogue,
     pinned: Collection[str],
     known: Sequence[Constraint] = (),
 ) -> tuple[Constraint, ...]:

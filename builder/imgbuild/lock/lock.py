@@ -34,7 +34,7 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     links: dict[str, str] = {}
 
 
-class Cutting(msgspec.Struct, frozen=True, kw_only=True):
+class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
     """How the wheels are cut into layers (`layers:` of the matrix)."""
 
     own_from: int
@@ -114,7 +114,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     indexes: dict[str, str]
     base: LockedBase
     settings: ImageSettings
-    layers: Cutting
+    layers: LayerRules
     drop: tuple[Drop, ...]
     arch: dict[Arch, Resolution]
     extends: Extends | None = None
@@ -147,7 +147,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
         indexes=dict(sorted(target.indexes.items())),
         base=_locked_base(matrix, target),
         settings=_settings(matrix, name, target),
-        layers=Cutting(
+        layers=LayerRules(
             own_from=matrix.layers.own_from,
             named=matrix.layers.named,
             groups=matrix.layers.groups,

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from imgbuild.errors import Problem
 from imgbuild.matrix import flashinfer
-from imgbuild.matrix.validate import Path, Walked, dotted, nearest
+from imgbuild.matrix.validate import Path, PlainDocument, dotted, nearest
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 LABEL = r"[a-z0-9]+([.-][a-z0-9]+)*"
@@ -33,7 +33,7 @@ OWN_LABELS = (
 class Notes:
     """Collects problems; finds their line and column from the path."""
 
-    def __init__(self, walked: Walked, file: str) -> None:
+    def __init__(self, walked: PlainDocument, file: str) -> None:
         self.walked = walked
         self.file = file
         self.problems: list[Problem] = []

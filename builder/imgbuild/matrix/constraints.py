@@ -23,7 +23,7 @@ from imgbuild.errors import InputError, Problem
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
-    from imgbuild.matrix.validate import Walked
+    from imgbuild.matrix.validate import PlainDocument
 
 HEAD = """\
 # What the audit learned: `package` in `versions` works only with what it `needs`. Written by
@@ -278,7 +278,7 @@ def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
     return value.constraints
 
 
-def _check(value: _File, walked: Walked, file: str) -> list[Problem]:
+def _check(value: _File, walked: PlainDocument, file: str) -> list[Problem]:
     problems = []
     for index, entry in enumerate(value.constraints):
         for field, fault in _faults(entry):

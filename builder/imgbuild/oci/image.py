@@ -134,7 +134,7 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
     part: tuple[int, int] | None = None
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class ImageSummary(msgspec.Struct, frozen=True, kw_only=True):
     """An image on one architecture. `digest` is its manifest's, or the configuration's."""
 
     path: Path
@@ -148,7 +148,7 @@ class _Listed(msgspec.Struct, frozen=True, rename="pascal"):
     layers: tuple[str, ...]
 
 
-def read(path: Path, arch: Arch | None = None) -> Picture:
+def read(path: Path, arch: Arch | None = None) -> ImageSummary:
     """The image at `path`; `arch` is needed if it has several architectures.
 
     InputError if it is not an image, IntegrityError if a document is not what its digest says.
@@ -162,7 +162,7 @@ def read(path: Path, arch: Arch | None = None) -> Picture:
     return _chosen(path, pictures, arch)
 
 
-def _chosen(path: Path, pictures: list[Picture], arch: Arch | None) -> Picture:
+def _chosen(path: Path, pictures: list[ImageSummary], arch: Arch | None) -> ImageSummary:
     if arch is not None:
         fitting = [one for one in pictures if one.configuration.architecture == arch.oci]
         if not fitting:
@@ -175,11 +175,11 @@ def _chosen(path: Path, pictures: list[Picture], arch: Arch | None) -> Picture:
     return pictures[0]
 
 
-def _arches(pictures: list[Picture]) -> str:
+def _arches(pictures: list[ImageSummary]) -> str:
     return ", ".join(sorted(one.configuration.architecture for one in pictures)) or "none"
 
 
-def _manifests(holder: Holder, entry: Descriptor) -> Iterator[Descriptor]:
+def _manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
     """The images that `entry` names, without BuildKit's attestations."""
     if "vnd.docker.reference.type" in entry.annotations:
         return
@@ -190,9 +190,9 @@ def _manifests(holder: Holder, entry: Descriptor) -> Iterator[Descriptor]:
         yield from _manifests(holder, inner)
 
 
-def _picture(holder: Holder, entry: Descriptor) -> Picture:
+def _picture(holder: ImageStorage, entry: Descriptor) -> ImageSummary:
     found = platform_image(holder, entry)
-    return Picture(
+    return ImageSummary(
         path=holder.path,
         digest=entry.digest,
         configuration=found.configuration,
@@ -200,7 +200,7 @@ def _picture(holder: Holder, entry: Descriptor) -> Picture:
     )
 
 
-def _listed(holder: Holder, arch: Arch | None) -> Picture:
+def _listed(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
     """The image in an archive of an older `docker save`, whose files are not named by digests."""
     if not holder.has(LISTING):
         message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING}"
@@ -210,7 +210,7 @@ def _listed(holder: Holder, arch: Arch | None) -> Picture:
     for item in listed:
         config = holder.data(item.config)
         pictures.append(
-            Picture(
+            ImageSummary(
                 path=holder.path,
                 digest=digest_of(config),
                 configuration=_decode(holder, config, Configuration, item.config),
@@ -220,7 +220,7 @@ def _listed(holder: Holder, arch: Arch | None) -> Picture:
     return _chosen(holder.path, pictures, arch)
 
 
-class Holder:
+class ImageStorage:
     """A folder or an archive that holds the files of an image, by their names."""
 
     def __init__(self, path: Path) -> None:
@@ -302,11 +302,11 @@ class Holder:
             raise IntegrityError(message, hint=AGAIN)
 
 
-class Folder(Holder):
+class Folder(ImageStorage):
     """An OCI layout."""
 
     def place(self, name: str) -> Blob:
-        """See `Holder`."""
+        """See `ImageStorage`."""
         path = self.path / name
         try:
             return Blob(path=path, size=path.stat().st_size)
@@ -315,7 +315,7 @@ class Folder(Holder):
             raise IntegrityError(message, hint="build the image again") from error
 
 
-class Archive(Holder):
+class Archive(ImageStorage):
     """An archive of an OCI layout, or what `docker save` writes."""
 
     def __init__(self, path: Path) -> None:
@@ -341,7 +341,7 @@ class Archive(Holder):
             ) from error
 
     def place(self, name: str) -> Blob:
-        """See `Holder`."""
+        """See `ImageStorage`."""
         found = self._members.get(self._links.get(name, name))
         if found is None:
             message = f"{self.path} has no {name}"
@@ -349,7 +349,7 @@ class Archive(Holder):
         return found
 
 
-def _decode(holder: Holder, data: bytes, kind: type[T], name: str) -> T:
+def _decode(holder: ImageStorage, data: bytes, kind: type[T], name: str) -> T:
     return codec.decode(data, kind, file=f"{holder.path}: {name}", what="image", hint=HINT)
 
 

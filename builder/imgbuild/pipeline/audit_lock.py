@@ -31,7 +31,7 @@ from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks, Ranges
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import removed_attributes
-from imgbuild.learn.boundaries import Shelf
+from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
@@ -370,9 +370,11 @@ def past_of(
     The indexes are opened, and `http` is asked, only if something is read that may be gone.
     """
 
-    def _shelf() -> Shelf:
+    def _shelf() -> ReleaseCatalogue:
         machine = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
         rules = Rules(as_of=datetime.date.max, tags=machine, pins=pins)
-        return Shelf(Catalogue(indexes(), rules, http, library.store), library, library.store)
+        return ReleaseCatalogue(
+            Catalogue(indexes(), rules, http, library.store), library, library.store
+        )
 
     return lambda path: removed_attributes.check(package_set, path, _shelf)

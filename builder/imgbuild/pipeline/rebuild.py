@@ -15,7 +15,7 @@ from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.layout import BuiltImage
 from imgbuild.attest import attachments, bundle
-from imgbuild.attest.bundle import Carried
+from imgbuild.attest.bundle import LockBundle
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, NothingSelected
@@ -35,7 +35,7 @@ class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
     `folder` is where folders of wheels are looked for that the lock names as indexes.
     """
 
-    carried: Carried
+    carried: LockBundle
     arches: tuple[Arch, ...]
     place: str
     folder: Path
@@ -124,7 +124,7 @@ def _published(reference: Reference, client: Client) -> RebuildOrigin:
     raise NothingSelected(message, hint="only images that imgbuild pushed have one")
 
 
-def _arches(own: Carried, digest: Digest, place: str) -> tuple[Arch, ...]:
+def _arches(own: LockBundle, digest: Digest, place: str) -> tuple[Arch, ...]:
     """The architectures of `own` that the image `digest` is for; IntegrityError if of none."""
     every = tuple(own.lock.arch)
     for arches in (every, *((arch,) for arch in every)):

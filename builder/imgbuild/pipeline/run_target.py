@@ -14,7 +14,7 @@ from imgbuild.container import arguments, engine, run_in_image
 from imgbuild.container.arguments import EngineCommand
 from imgbuild.container.engine import Kind
 from imgbuild.container.request import ContainerRequest
-from imgbuild.container.run_in_image import CommandConfig, Ran
+from imgbuild.container.run_in_image import CommandConfig, CommandResult
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.select import Selected
@@ -135,7 +135,7 @@ def run(
     *,
     through: str | None,
     capture: bool,
-) -> Ran:
+) -> CommandResult:
     """Run the command of `request` in the image, which is built and loaded if it is missing."""
     if through == "apptainer":
         image = _sif(session, found, arch)

@@ -25,7 +25,7 @@ from imgbuild.lock.lock import Lock, require_arch
 from imgbuild.oci.layout import Layout
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.precompile import machine, pack
-from imgbuild.precompile.inside import Inside
+from imgbuild.precompile.inside import UnpackedImage
 from imgbuild.precompile.pack import Name, Packed, Variant
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Sha256, sha256
@@ -117,7 +117,7 @@ def compile_twice(
     unpacked = root_folder(layout, arch, store, reporter=reporter)
     with unpacked as root, store.scratch() as scratch:
         settings = run_in_image.running(layout, arch)
-        inside = Inside(lock=lock, root=root, settings=settings)
+        inside = UnpackedImage(lock=lock, root=root, settings=settings)
         runs = []
         for number in ("first", "second"):
             folder = scratch / number
@@ -263,7 +263,9 @@ def _flashinfer(lock: Lock, arch: Arch) -> str:
     return found[FLASHINFER]
 
 
-def _compile(inside: Inside, folder: Path, wanted: Sequence[str], gpus: Sequence[str]) -> None:
+def _compile(
+    inside: UnpackedImage, folder: Path, wanted: Sequence[str], gpus: Sequence[str]
+) -> None:
     """Compile `wanted` into `folder`, which the image's user sees at PLACE."""
     inside.python(
         COMPILE,

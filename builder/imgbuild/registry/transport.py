@@ -21,7 +21,7 @@ from imgbuild.http.client import Http, Refused, Request
 from imgbuild.http.credentials import Login, bare, host, origin
 from imgbuild.registry import hosts, logins, tokens
 from imgbuild.registry.hosts import Endpoint
-from imgbuild.registry.tokens import Grant
+from imgbuild.registry.tokens import AcceptedHeader
 from imgbuild.system.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class RegistryHttp(Http):
         self._plain_http = frozenset(plain_http)
         self._origin = origin
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
-        self._grants: dict[_Key, Grant] = {}
+        self._grants: dict[_Key, AcceptedHeader] = {}
         self._told: set[tuple[str, str]] = set()
         self._contexts: dict[hosts.Certificates, ssl.SSLContext] = {}
         self._granting = threading.Lock()
@@ -228,7 +228,7 @@ class RegistryHttp(Http):
             self._grants[key] = known
         return super()._send(_with(request, known), None)
 
-    def _renewed(self, request: Request, key: _Key, login: Login | None) -> Grant | None:
+    def _renewed(self, request: Request, key: _Key, login: Login | None) -> AcceptedHeader | None:
         """The grant for `key`, renewed if it expires soon; None if none was needed."""
         grant = self._grants.get(key)
         if grant is None or not grant.old:
@@ -241,7 +241,7 @@ class RegistryHttp(Http):
 
     def _authorize(
         self, request: Request, asked: list[tokens.Challenge], login: Login | None
-    ) -> Grant | None:
+    ) -> AcceptedHeader | None:
         """What answers the first of the challenges that can be answered; None if there is none."""
         known = logins.RegistryLogin() if request.anonymous else self._known(request.url, login)
         for secret in known.secrets:
@@ -341,7 +341,7 @@ def _scopes(url: str, endpoint: Endpoint) -> tuple[str, ...]:
     return (pulling(found[1]),) if found else ()
 
 
-def _with(request: Request, grant: Grant | None) -> Request:
+def _with(request: Request, grant: AcceptedHeader | None) -> Request:
     if grant is None:
         return request
     headers = {**request.headers, "Authorization": grant.header}

@@ -33,7 +33,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     there: str = ""
 
 
-class Alone(msgspec.Struct, frozen=True, kw_only=True):
+class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
     """A package that is installed by a step of its own.
 
     It loses files, or has no wheel: then `requires` is what its build needs beside the packages
@@ -56,7 +56,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     glibc: str
     requirements: tuple[Line, ...]
-    alone: tuple[Alone, ...]
+    alone: tuple[SeparateInstall, ...]
     versions: dict[str, str]
     wanted: tuple[str, ...]
     env: dict[str, str]
@@ -80,7 +80,7 @@ def script(lock: Lock, sealed: Seal, arch: Arch, addresses: Addresses) -> Script
         ),
         alone=(
             *(
-                Alone(
+                SeparateInstall(
                     package=wheel.package,
                     line=_line(lock, wheel.package, wheel.version, (wheel,), addresses),
                     omission=omissions[wheel.package],
@@ -124,10 +124,10 @@ def _line(
 
 def _built(
     lock: Lock, arch: Arch, built: BuiltWheel, less: Omission | None, addresses: Addresses
-) -> Alone:
+) -> SeparateInstall:
     versions = lock.arch[arch].versions
     files = (built.sdist, built.wheel)
-    return Alone(
+    return SeparateInstall(
         package=built.package,
         line=_line(lock, built.package, built.version, files, addresses),
         omission=less,

@@ -28,7 +28,7 @@ from imgbuild.values import Arch
 Chosen = tuple[Lock, Sequence[Arch]]
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to write: the format; for a Dockerfile also whether, and from where, it downloads."""
 
     form: str = "dockerfile"
@@ -104,7 +104,7 @@ def check(
 
 
 def render(
-    project: Project, matrix: Matrix, chosen: Sequence[Chosen], wish: Wish
+    project: Project, matrix: Matrix, chosen: Sequence[Chosen], wish: RenderOptions
 ) -> list[Rendered]:
     """The requested format of each lock; one bake file is for all of them."""
     if wish.form == "bake":
@@ -145,7 +145,7 @@ def _write(files: Mapping[Path, str]) -> None:
             raise InputError(message, hint="name another place with --output") from error
 
 
-def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict[str, str]:
+def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: RenderOptions) -> dict[str, str]:
     lock, arches = chosen
     name, images = lock.target, project.images
     match wish.form:
@@ -167,7 +167,9 @@ def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict
             return _context(project, matrix, chosen, wish)
 
 
-def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict[str, str]:
+def _context(
+    project: Project, matrix: Matrix, chosen: Chosen, wish: RenderOptions
+) -> dict[str, str]:
     """A folder that `docker build` takes: the Dockerfile and all that it copies."""
     lock, arches = chosen
     made = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)

@@ -18,7 +18,7 @@ from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.index.server import Catalogue
-from imgbuild.learn.boundaries import PackageRelease, Shelf, asks, lacks
+from imgbuild.learn.boundaries import PackageRelease, ReleaseCatalogue, asks, lacks
 from imgbuild.learn.learn import learn, own_range
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -54,7 +54,7 @@ def audit_requested(
     If fewer than two can be read, none is read.
     """
     with Library(context.store, Blocks(context.http)) as library:
-        shelf = Shelf(catalogue, library, context.store)
+        shelf = ReleaseCatalogue(catalogue, library, context.store)
         releases = dict(_releases(shelf, versions))
         if len(releases) < 2:
             return QuickAudit()
@@ -71,7 +71,9 @@ def audit_requested(
         )
 
 
-def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, PackageRelease]]:
+def _releases(
+    shelf: ReleaseCatalogue, versions: Mapping[str, str]
+) -> Iterator[tuple[str, PackageRelease]]:
     """The wheels of `versions`, without those whose index does not answer or has none."""
     for package, version in versions.items():
         with contextlib.suppress(FetchFailed):
@@ -81,7 +83,7 @@ def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, 
 
 
 def lessons(
-    errors: Iterable[Finding], shelf: Shelf, pinned: Collection[str]
+    errors: Iterable[Finding], shelf: ReleaseCatalogue, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
     """A constraint from each error: a refusal shows all, so they are not merged."""
     found: dict[tuple[str, str, str], Constraint] = {}
@@ -134,7 +136,7 @@ def widened(
     if not any(entry.package in packages for entry in known):
         return known
     with Library(context.store, Blocks(context.http)) as library:
-        shelf = Shelf(catalogue, library, context.store)
+        shelf = ReleaseCatalogue(catalogue, library, context.store)
         return tuple(
             msgspec.structs.replace(entry, versions=own_range(evidence, shelf, ()))
             if entry.package in packages and (evidence := evidence_of(entry, shelf)) is not None
@@ -143,7 +145,7 @@ def widened(
         )
 
 
-def evidence_of(entry: Constraint, shelf: Shelf) -> Evidence | None:
+def evidence_of(entry: Constraint, shelf: ReleaseCatalogue) -> Evidence | None:
     """The evidence that an entry was learned from; None if its kind cannot be determined."""
     if entry.missing or not entry.read_in or entry.check not in PLAIN:
         return None
@@ -160,7 +162,7 @@ def evidence_of(entry: Constraint, shelf: Shelf) -> Evidence | None:
     return _of_call(one, shelf) if entry.name.endswith(")") else one
 
 
-def _of_call(evidence: Evidence, shelf: Shelf) -> Evidence | None:
+def _of_call(evidence: Evidence, shelf: ReleaseCatalogue) -> Evidence | None:
     """For `f(x)`: whether x is refused, left out or taken, by the two versions that clashed."""
     own = shelf.release(evidence.package, evidence.version)
     if own is None:

@@ -15,7 +15,7 @@ import msgspec
 
 from imgbuild.codec import compact
 from imgbuild.oci.documents import Configuration
-from imgbuild.oci.image import Picture
+from imgbuild.oci.image import ImageSummary
 from imgbuild.oci.merged import Merged, Node, shown
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.show.accepted import Accepted, Acceptor, FileDifference
@@ -55,8 +55,8 @@ class _Gone(Exception):
 
 
 def compare(
-    left: Picture,
-    right: Picture,
+    left: ImageSummary,
+    right: ImageSummary,
     accepted: Sequence[Accepted] = (),
     *,
     names: tuple[str, str],
@@ -82,7 +82,7 @@ def compare(
     )
 
 
-def _side(name: str, picture: Picture, tree: Merged) -> CompareSide:
+def _side(name: str, picture: ImageSummary, tree: Merged) -> CompareSide:
     paths, size = 0, 0
     seen: set[int] = set()
     for _, node in tree.walk():
@@ -96,7 +96,9 @@ def _side(name: str, picture: Picture, tree: Merged) -> CompareSide:
     )
 
 
-def _merged(pictures: Sequence[Picture], acceptor: Acceptor, reporter: Reporter) -> list[Merged]:
+def _merged(
+    pictures: Sequence[ImageSummary], acceptor: Acceptor, reporter: Reporter
+) -> list[Merged]:
     stop = threading.Event()
 
     def _read(number: int) -> Merged:

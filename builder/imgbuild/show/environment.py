@@ -39,7 +39,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     differs: str = ""
 
 
-class Late(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimeVariable(msgspec.Struct, frozen=True, kw_only=True):
     """A variable that is set when the image runs; `value` and `when` are in words.
 
     `when` is empty if it always applies.
@@ -60,7 +60,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     arch: tuple[Arch, ...]
     locked: bool
     image: tuple[Setting, ...]
-    late: tuple[Late, ...]
+    late: tuple[RuntimeVariable, ...]
 
 
 class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -163,10 +163,10 @@ def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]
     )
 
 
-def _late(cache: str, has: AbstractSet[str] | None) -> list[Late]:
+def _late(cache: str, has: AbstractSet[str] | None) -> list[RuntimeVariable]:
     """The variables that are set when an image with the packages `has` runs; None: unknown."""
     return [
-        Late(
+        RuntimeVariable(
             name=name,
             value=row.value.replace("{cache}", cache),
             by=row.by,

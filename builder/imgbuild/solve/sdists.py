@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from imgbuild import codec
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Want, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.index.candidates import Rules
@@ -46,7 +46,7 @@ def host_rules(rules: Rules) -> Rules:
     return msgspec.structs.replace(rules, tags=tags)
 
 
-class Workshop:
+class SdistWheels:
     """Builds wheels of sdists for one resolution, each once.
 
     `catalogue` is what this machine's architecture may use; `constraints` hold for it too;
@@ -94,7 +94,7 @@ class Workshop:
             requires=(),
             wheel=LockedFile(file="", size=0, sha256="0" * 64),
         )
-        wants = [Want(locked=recipe.sdist, urls=partial(_one, sdist.url))]
+        wants = [FileRequest(locked=recipe.sdist, urls=partial(_one, sdist.url))]
         paths = fetch_all(wants, self._context, title=f"fetching {sdist.name}")
         lines = list(sdist_wheel.system(paths[recipe.sdist.sha256], sdist.name).requires)
         lines += self._of_same_lock(package)
@@ -138,7 +138,9 @@ class Workshop:
     def _with_requires(self, recipe: BuiltWheel, lines: Sequence[str]) -> BuiltWheel:
         requires = self._resolve(recipe.package, lines)
         urls = {file.sha256: file.url for file in self._chosen_files(requires)}
-        wants = [Want(locked=wheel, urls=partial(_one, urls[wheel.sha256])) for wheel in requires]
+        wants = [
+            FileRequest(locked=wheel, urls=partial(_one, urls[wheel.sha256])) for wheel in requires
+        ]
         fetch_all(wants, self._context, title=f"fetching what builds {recipe.package}")
         return msgspec.structs.replace(recipe, requires=requires)
 

@@ -33,7 +33,7 @@ from imgbuild.solve import extension, freshness, refusal, uv
 from imgbuild.solve.base import ResolvedBase
 from imgbuild.solve.build_root import host_root
 from imgbuild.solve.problem import SolveProblem
-from imgbuild.solve.sdists import Workshop, host_arch, host_rules
+from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
@@ -50,7 +50,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     problem: SolveProblem
     base: ResolvedBase = ResolvedBase()
     catalogue: Catalogue
-    workshop: Workshop
+    workshop: SdistWheels
     requirements: tuple[str, ...]
     release: cuda_releases.CudaRelease
     published: Resolution | None = None
@@ -183,7 +183,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     kept: dict[str, server.SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base
-        own = extension.Kept(published, indexes, base.python, root, problem.context)
+        own = extension.PublishedWheels(published, indexes, base.python, root, problem.context)
         kept = dict.fromkeys(own.packages, own.metadata)
     workshop = workshop_of(problem, plain, release.constraints, root)
     wanted = requirements(problem.matrix, problem.name)
@@ -209,17 +209,17 @@ def wheels_only(problem: SolveProblem, python: str) -> Catalogue:
 
 def workshop_of(
     problem: SolveProblem, plain: Catalogue, held: Sequence[str], root: Callable[[], Path]
-) -> Workshop:
+) -> SdistWheels:
     """Builds the wheels of the matrix's sdists on this machine, under the constraints `held`."""
     context = problem.context
     own = Catalogue(plain.indexes, host_rules(plain.rules), context.http, context.store)
-    return Workshop(problem.matrix.sdists, own, held, root, context)
+    return SdistWheels(problem.matrix.sdists, own, held, root, context)
 
 
 def with_sdists(
     problem: SolveProblem,
     plain: Catalogue,
-    workshop: Workshop,
+    workshop: SdistWheels,
     kept: Mapping[str, server.SdistBuilder] | None = None,
     hide: Callable[[str, Version], bool] = lambda package, version: False,
 ) -> Catalogue:

@@ -22,7 +22,7 @@ NO_KEY = (
 NONE = "none is attached"
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True):
+class AttachedStatement(msgspec.Struct, frozen=True, kw_only=True):
     """A statement attached to an image: its place, its bytes, and whether the key signed it."""
 
     place: str
@@ -65,26 +65,31 @@ def name(tag: str, target: str) -> str:
 
 
 def words(
-    plain: Sequence[Word], beside: AttachedSignatures, about: str, key: PublicKey | None
-) -> list[Word]:
+    plain: Sequence[AttachedStatement],
+    beside: AttachedSignatures,
+    about: str,
+    key: PublicKey | None,
+) -> list[AttachedStatement]:
     """The statements of type `about` that are attached to an image, those signed by the key first.
 
     `plain` are those attached without a signature; the others are in signatures' envelopes.
     """
     sealed = [
-        Word(place=each.place, payload=each.payload, signed=key is not None and each.by(key))
+        AttachedStatement(
+            place=each.place, payload=each.payload, signed=key is not None and each.by(key)
+        )
         for each in beside.signatures
         if each.kind == about
     ]
     return sorted([*sealed, *plain], key=lambda word: not word.signed)
 
 
-def kind(word: Word) -> str:
+def kind(word: AttachedStatement) -> str:
     """The predicate type of a statement."""
     return _statement(word).predicate_type
 
 
-def told(found: Sequence[Word], key: PublicKey | None) -> Sequence[Word]:
+def told(found: Sequence[AttachedStatement], key: PublicKey | None) -> Sequence[AttachedStatement]:
     """With a key, the signed ones of `found`, else all. Lacking if there is none."""
     if not found:
         raise Lacking(NONE)
@@ -98,7 +103,11 @@ def told(found: Sequence[Word], key: PublicKey | None) -> Sequence[Word]:
 
 
 def provenances(
-    digest: Digest, lock: Sha256, found: Sequence[Word], key: PublicKey | None, builder: str | None
+    digest: Digest,
+    lock: Sha256,
+    found: Sequence[AttachedStatement],
+    key: PublicKey | None,
+    builder: str | None,
 ) -> str:
     """Whether statements say that the image `digest` was made from the lock with this sha256."""
     counting = told(found, key)
@@ -116,7 +125,7 @@ def provenances(
     return f"made of lock {lock[:12]} by {by}; {whose}"
 
 
-def names(word: Word, digest: Digest, lock: Sha256) -> bool:
+def names(word: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
     """Whether a statement says that the image `digest` was made from the lock with this sha256."""
     return digest in _statement(word).digests and not _fault(word, lock, None)
 
@@ -125,7 +134,7 @@ def document(
     digest: Digest,
     dues: Sequence[bytes],
     attached: Sequence[tuple[str, bytes]],
-    found: Sequence[Word],
+    found: Sequence[AttachedStatement],
     key: PublicKey | None,
 ) -> str:
     """Whether an attached SBOM, and the statement of it, is one of `dues`.
@@ -171,7 +180,7 @@ def _json(data: bytes) -> object:
         return data
 
 
-def _fault(word: Word, lock: Sha256, builder: str | None) -> str:
+def _fault(word: AttachedStatement, lock: Sha256, builder: str | None) -> str:
     basis = provenance.basis(word.payload)
     if basis is None:
         return f"{word.place} is not provenance of the build type {provenance.BUILD_TYPE}"
@@ -182,5 +191,5 @@ def _fault(word: Word, lock: Sha256, builder: str | None) -> str:
     return ""
 
 
-def _statement(word: Word) -> Statement:
+def _statement(word: AttachedStatement) -> Statement:
     return codec.decode(word.payload, Statement, file=word.place, what="in-toto statement")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imgbuild.attest import provenance
-from imgbuild.attest.provenance import Circumstances
+from imgbuild.attest.provenance import BuildDetails
 from imgbuild.attest.signing import keyless, pushed, signer
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.attest.signing.pushed import Sign
@@ -55,7 +55,7 @@ def sign(
     return pushed.sign_all(held, arches, (made,), _how(place, key))
 
 
-def _circumstances(own: ExpectedLock) -> Circumstances:
+def _circumstances(own: ExpectedLock) -> BuildDetails:
     """The circumstances of the lock's checkout; for a lock alone, little more than its digest."""
     if own.project is None:
         return provenance.bare(own.sha256)

@@ -20,7 +20,7 @@ from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 from imgbuild.verify import claims, expected_lock, image
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked, Verified
-from imgbuild.verify.claims import Word
+from imgbuild.verify.claims import AttachedStatement
 from imgbuild.verify.expected_lock import ExpectedLock
 
 LAYOUT = "a layout holds none; verify the image in a registry"
@@ -93,7 +93,7 @@ class Verification:
         self.wanted = wanted
         self.checklist = Checklist(reporter)
         self.held: ExpectedLock | None = None
-        self._words: list[Word] = []
+        self._words: list[AttachedStatement] = []
         self._locks = expected_lock.AttachedLocks()
         self._beside: dict[Digest, AttachedSignatures] = {}
 
@@ -185,10 +185,10 @@ class Verification:
             return [held]
         return [one for one in self._locks.right if one.sha256 == held.sha256]
 
-    def words(self, digest: Digest) -> list[Word]:
+    def words(self, digest: Digest) -> list[AttachedStatement]:
         """Every provenance beside an image."""
         plain = [
-            Word(place=name, payload=data, signed=False)
+            AttachedStatement(place=name, payload=data, signed=False)
             for name, data in self.attached(digest, in_toto.PAYLOAD_TYPE)
         ]
         found = claims.words(plain, self.beside(digest), in_toto.PROVENANCE, self.wanted.key)

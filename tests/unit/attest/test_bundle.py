@@ -11,7 +11,7 @@ import pytest
 from imgbuild import codec, project
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest import bundle
-from imgbuild.attest.bundle import Carried, Sources
+from imgbuild.attest.bundle import LockBundle, Sources
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
@@ -37,7 +37,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     return inprocess_project.make(folder)
 
 
-def of(sample: Sample) -> Carried:
+def of(sample: Sample) -> LockBundle:
     return bundle.of(sample.lock, sample.seal, project.find(sample.folder))
 
 

@@ -25,7 +25,7 @@ def made(folder: Path, *arches: Arch) -> Layout:
     return layout.read(folder / "layout")
 
 
-def paths(found: image.Picture) -> list[str]:
+def paths(found: image.ImageSummary) -> list[str]:
     """What the layers really hold."""
     tree = Merged()
     for blob in found.layers:

@@ -31,7 +31,7 @@ SITE = "opt/venv/lib/python3.11/site-packages"
 
 def made(
     folder: Path, *layers: Iterable[Member], config: RuntimeConfig | None = None
-) -> picture.Picture:
+) -> picture.ImageSummary:
     """The image of these layers, read back."""
     folder.mkdir(parents=True, exist_ok=True)
     stack = [images.layer(folder / "blobs", list(members)) for members in layers]

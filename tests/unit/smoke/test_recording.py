@@ -291,7 +291,7 @@ def test_what_the_gate_of_a_gpu_tier_saw_is_read() -> None:
     log = f"the driver is 580.159.04\nthe driver knows CUDA 13.0\n{two}\n"
     gate = Case(name="devices", outcome="passed", seconds=1, message=two, log=log)
     own = Report(target=TARGET, arch="x86_64", tier="multi-gpu", cases=(gate, SKIPPED))
-    made = result.ran(own, Result(0, "", "", 12.345), "podman", result.How())
+    made = result.ran(own, Result(0, "", "", 12.345), "podman", result.RunSettings())
     assert (made.gpu, made.driver) == (("NVIDIA H200", "Tesla T4"), "580.159.04")
     assert (made.seconds, made.through, made.cases) == (12.3, "podman", own.cases)
     assert made.started.endswith("Z")

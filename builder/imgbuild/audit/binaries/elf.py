@@ -100,7 +100,7 @@ def read_elf(
         return None
 
 
-class Ends:
+class StreamEnds:
     """The first and the last bytes of a stream."""
 
     def __init__(self, kept: int) -> None:
@@ -140,8 +140,10 @@ class Ends:
         return None
 
 
-def _pass(first: bytes, stream: Iterable[bytes], kept: int) -> tuple[Ends, tuple[GpuCode, ...]]:
-    ends, scanner = Ends(kept), FatbinScanner()
+def _pass(
+    first: bytes, stream: Iterable[bytes], kept: int
+) -> tuple[StreamEnds, tuple[GpuCode, ...]]:
+    ends, scanner = StreamEnds(kept), FatbinScanner()
     ends.feed(first)
     scanner.feed(first)
     for piece in stream:
@@ -154,7 +156,7 @@ def _pass(first: bytes, stream: Iterable[bytes], kept: int) -> tuple[Ends, tuple
 class Tables:
     """The sections of a file, and their content on demand."""
 
-    def __init__(self, ends: Ends, opened: Callable[[], Iterator[bytes]]) -> None:
+    def __init__(self, ends: StreamEnds, opened: Callable[[], Iterator[bytes]]) -> None:
         self._ends = ends
         self._opened = opened
         header = HEADER.unpack_from(ends.head)

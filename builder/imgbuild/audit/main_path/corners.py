@@ -11,7 +11,7 @@ import re
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.main_path.policy import MainPathPolicy
-from imgbuild.audit.packages.library import Book
+from imgbuild.audit.packages.library import LibraryWheel
 from imgbuild.audit.packages.package_set import PackageSet
 
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
@@ -38,7 +38,7 @@ def corners(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
     return found
 
 
-def _mentioning(book: Book, others: set[bytes]) -> list[str]:
+def _mentioning(book: LibraryWheel, others: set[bytes]) -> list[str]:
     """The modules of `book` that import one of `others`."""
     files = {file: module for module, file in book.modules.items() if file.endswith(".py")}
     return [

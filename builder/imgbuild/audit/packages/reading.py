@@ -1,6 +1,6 @@
 """Reads a wheel into facts: its index, its modules, its shared objects.
 
-A `Crew` reads the modules of local wheels in several processes where there are enough of them.
+`ReaderProcesses` read the modules of local wheels where there are enough of them.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
     sizes: Mapping[str, int]
 
 
-class Crew:
+class ReaderProcesses:
     """Processes that read, started by the first large task and ended by `close`."""
 
     def __init__(self, processes: int) -> None:
