@@ -33,17 +33,17 @@ def request(folder: Path, name: str, size: int) -> ReadRequest:
 
 @pytest.fixture(name="crew")
 def _crew():
-    crew = ReaderProcesses(2)
-    yield crew
-    crew.close()
+    workers = ReaderProcesses(2)
+    yield workers
+    workers.close()
 
 
-def test_processes_read_what_one_reads(tmp_path: Path, crew: ReaderProcesses):
+def test_processes_read_what_one_reads(tmp_path: Path, workers: ReaderProcesses):
     large = [request(tmp_path, "large", WORTH), request(tmp_path, "other", WORTH // 8)]
     small = request(tmp_path, "small", RUNNING)
     tiny = request(tmp_path, "tiny", RUNNING // 8)
     for batch in ([tiny], large, [small], [tiny]):
-        found = crew.modules(batch)
+        found = workers.modules(batch)
         assert found == [read_modules(one.content, one.files) for one in batch]
         assert [list(modules) for modules in found] == [list(one.files) for one in batch]
         broken = [facts.broken for modules in found for facts in modules.values()]

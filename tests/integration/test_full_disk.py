@@ -27,7 +27,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
     made = images.layer(folder / "blobs", members)
-    layout.write(folder / "base", {Arch.X86_64: images.picture([made])}, "base")
+    layout.write(folder / "base", {Arch.X86_64: images.summary([made])}, "base")
     index = sample_project.index()
     index.wheel("large", "1.0", files={"large.bin": random.Random(0).randbytes(3_000_000)})
     with serve(Site(files=index.site_files())) as site:

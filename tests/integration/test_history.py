@@ -90,10 +90,10 @@ def test_what_the_last_revisions_name_and_what_was_ever_named(project: Project) 
         whole = {sealed.digest, image.manifest, image.config}
         assert (whole <= names) is (number > 0)
         assert {layer.digest for layer in image.layers} <= names or number == 0
-    ever = revisions.ever(project, ["HEAD"])
-    assert ever.targets == {TARGET}
-    assert ever.images.keys() == {sealed.digest for _, sealed in made}
-    moments = [ever.images[sealed.digest] for _, sealed in made]
+    named_since = revisions.named_since(project, ["HEAD"])
+    assert named_since.targets == {TARGET}
+    assert named_since.images.keys() == {sealed.digest for _, sealed in made}
+    moments = [named_since.images[sealed.digest] for _, sealed in made]
     assert moments[2] == 0
     assert all(moment > 1_700_000_000 for moment in moments[:2])
 
@@ -121,9 +121,9 @@ def test_a_removed_target_is_remembered(project: Project) -> None:
     past = revisions.past(project, 1, ["HEAD"])
     assert revisions.named(project, past.commits) == set()
     assert list(revisions.locks_of(project, past.commits)) == []
-    ever = revisions.ever(project, ["HEAD"])
-    assert ever.targets == {TARGET}
-    assert ever.images[sealed.digest] > 1_700_000_000
+    named_since = revisions.named_since(project, ["HEAD"])
+    assert named_since.targets == {TARGET}
+    assert named_since.images[sealed.digest] > 1_700_000_000
 
 
 def test_a_branch_behind_its_upstream_is_told(project: Project, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def published(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Project:
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
     made = images.layer(folder / "blobs", members)
-    layout.write(folder / "base", {Arch.X86_64: images.picture([made])}, "base")
+    layout.write(folder / "base", {Arch.X86_64: images.summary([made])}, "base")
     project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
     project.write(
         sample_project.registry_base(sample_project.serve_image(site, folder / "base", "base"))

@@ -38,7 +38,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
     made = images.layer(tmp_path / "blobs", members)
-    layout.write(tmp_path / "base", {Arch.X86_64: images.picture([made])}, "base")
+    layout.write(tmp_path / "base", {Arch.X86_64: images.summary([made])}, "base")
     with serve(Site(files=sample_project.index().site_files())) as opened:
         yield opened
 

@@ -113,7 +113,7 @@ def _base(folder: Path, site: Site) -> str:
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
     made = [images.layer(folder / "blobs", members)]
-    layout.write(folder / "base", {arch: images.picture(made, arch) for arch in Arch}, "base")
+    layout.write(folder / "base", {arch: images.summary(made, arch) for arch in Arch}, "base")
     return sample_project.serve_image(site, folder / "base", "upstream/base")
 
 

@@ -91,9 +91,9 @@ class Inputs:
         """
         if self.mirror is not None and (due or blobs):
             wanted = due | {recipe.layer.digest.removeprefix("sha256:") for recipe in blobs}
-            brought = self._from_mirror(self.mirror, lock, wanted)
-            due = due - brought
-            blobs = [r for r in blobs if r.layer.digest.removeprefix("sha256:") not in brought]
+            fetched = self._from_mirror(self.mirror, lock, wanted)
+            due = due - fetched
+            blobs = [r for r in blobs if r.layer.digest.removeprefix("sha256:") not in fetched]
         if self.offline or (self.mirror is not None and self.mirror.only):
             self._refuse_far(lock, due, blobs)
         if due:
@@ -113,13 +113,13 @@ class Inputs:
         named = mirror_items.inputs_of_all(lock)
         items = [named[key] for key in sorted(wanted) if key in named]
         found = mirror.bring(items, self.context, title=lock.target)
-        brought = {digest.removeprefix("sha256:") for digest in found}
-        parts = self.sources(lock).locate(wanted - brought).ingredients
+        fetched = {digest.removeprefix("sha256:") for digest in found}
+        parts = self.sources(lock).locate(wanted - fetched).ingredients
         if parts:
             every = parts | {deb.sha256 for deb in host_debs(lock)}
             due = [named[key] for key in sorted(every) if self.store.file(key) is None]
             mirror.bring(due, self.context, title=f"{lock.target}, inputs of sdists")
-        return brought
+        return fetched
 
     def _refuse_far(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe]) -> None:
         """FetchFailed if a server would be needed that must not be used."""

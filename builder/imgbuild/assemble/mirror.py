@@ -203,15 +203,15 @@ class Mirror:
                     raise
                 self._give_up(error, reporter)
                 found = [item.digest if _has(item, store) else None for item in largest_first]
-        brought = {digest for digest in found if digest is not None}
-        size = sum(item.size for item in wanted if item.digest in brought)
+        fetched = {digest for digest in found if digest is not None}
+        size = sum(item.size for item in wanted if item.digest in fetched)
         if context.transfer is not None:
-            context.transfer.arrived({item.sha256 for item in wanted if item.digest in brought})
+            context.transfer.arrived({item.sha256 for item in wanted if item.digest in fetched})
         reporter.info(
-            f"{title}: {len(brought)} of {count(len(wanted), 'file')}, {size_text(size)},"
+            f"{title}: {len(fetched)} of {count(len(wanted), 'file')}, {size_text(size)},"
             f" from the mirror {self.repository}"
         )
-        return brought
+        return fetched
 
     def _give_up(self, error: ImgbuildError, reporter: Reporter) -> None:
         self._given_up = True

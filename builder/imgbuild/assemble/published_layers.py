@@ -63,8 +63,8 @@ def take(
     left = _layers(wanted)
     if inputs.mirror is not None:
         items = [mirror_items.layer(item) for item in left]
-        brought = inputs.mirror.bring(items, inputs.context, title=f"layers of {found.name}")
-        left = [] if inputs.mirror.only else [item for item in left if item.digest not in brought]
+        fetched = inputs.mirror.bring(items, inputs.context, title=f"layers of {found.name}")
+        left = [] if inputs.mirror.only else [item for item in left if item.digest not in fetched]
     if left:
         base_image.fetch_layers(place, left, inputs.context)
 

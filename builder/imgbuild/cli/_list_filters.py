@@ -174,7 +174,7 @@ def _judge(project: Project) -> Callable[[TableRow], bool]:
     from imgbuild.doctor.host import read_host
 
     host = read_host()
-    if not targets.tells(host):
+    if not targets.comparable(host):
         console.warn("no GPU and driver were found: --fits compares only the other requirements")
 
     def _runs_here(row: TableRow) -> bool:

@@ -153,12 +153,12 @@ def _lines(found: Diagnosis) -> Iterable[str]:
     yield from _machine(found.host)
     yield from (f"note: {remark}" for remark in found.remarks)
     yield ""
-    from imgbuild.doctor.targets import tells
+    from imgbuild.doctor.targets import comparable
 
-    fits = "fits" if tells(found.host) else "unknown"
+    fits = "fits" if comparable(found.host) else "unknown"
     verdicts = found.verdicts
     plain = [one.target for one in verdicts if one.fits and not one.remarks]
-    if not tells(found.host) and len(plain) > 1:
+    if not comparable(found.host) and len(plain) > 1:
         yield from textwrap.wrap(
             f"unknown: {', '.join(plain)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
         )
@@ -169,7 +169,7 @@ def _lines(found: Diagnosis) -> Iterable[str]:
     yield ""
     if found.best:
         yield f"use: {found.best}"
-    elif not tells(found.host):
+    elif not comparable(found.host):
         yield "without a GPU and its driver the target to use is unknown"
     else:
         yield "no target fits this machine"

@@ -135,7 +135,7 @@ def gc(
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)
     sweeps = []
     for repository in _repositories(place, client):
-        held = scan.scan(repository, client, known.ever)
+        held = scan.scan(repository, client, known.named_since)
         sweep = gc.judge(repository, held, known, policy)
         if delete:
             sweep = gc.delete(sweep, held, repository, client)

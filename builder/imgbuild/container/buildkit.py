@@ -126,15 +126,15 @@ def version(builder: str | None) -> str:
         named = f"no builder {builder!r} that answers" if builder else "a builder that fails"
         message = f"buildx has {named}: {last}"
         raise InputError(message, hint=BUILDERS)
-    told = set(TOLD.findall(answer.stdout))
+    reported = set(TOLD.findall(answer.stdout))
     driver = DRIVER.search(answer.stdout)
     own = driver is None or driver[1] in ("", "docker")
-    if own and (builder is None or not told - {UNTOLD}):
+    if own and (builder is None or not reported - {UNTOLD}):
         # Where buildx is installed alone there is no command that asks the engine.
-        found = engine.find("docker") if told else engine.require("docker")
+        found = engine.find("docker") if reported else engine.require("docker")
         if found is not None:
             return f"docker {found.version}, buildx {buildx.named}"
-    return f"buildkit {' '.join(sorted(told)) or 'unknown'}, buildx {buildx.named}"
+    return f"buildkit {' '.join(sorted(reported)) or 'unknown'}, buildx {buildx.named}"
 
 
 def build(order: Order, out: Path, *, reporter: Reporter = SILENT, terminal: bool = False) -> None:

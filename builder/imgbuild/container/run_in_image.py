@@ -200,7 +200,7 @@ def _in_root(
     reporter: Reporter,
 ) -> CommandResult:
     with root_folder(layout, arch, store, reporter=reporter) as root, store.scratch() as scratch:
-        brought = driver.driver_files(scratch) if request.gpus else None
+        fetched = driver.driver_files(scratch) if request.gpus else None
         settings = running(layout, arch)
-        done = run_in_root(root, settings, request, driver_files=brought, stream=not capture)
+        done = run_in_root(root, settings, request, driver_files=fetched, stream=not capture)
     return CommandResult(through="root", status=done.status, stdout=done.stdout, stderr=done.stderr)

@@ -112,9 +112,9 @@ def _in_root(
         binds = [sandbox.Bind(source=run.TESTS, target=PLACE)]
         env = run_in_image.environment(settings) | {"HOME": user.home}
         if asked.gpus:
-            brought = driver.driver_files(scratch)
-            binds += brought.binds
-            env |= brought.env
+            fetched = driver.driver_files(scratch)
+            binds += fetched.binds
+            env |= fetched.env
         with reporter.step(f"{lock.target}: checking inside the image, in a root folder"):
             done = sandbox.run(
                 root,

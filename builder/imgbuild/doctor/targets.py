@@ -94,12 +94,12 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     return Diagnosis(
         host=host,
         verdicts=verdicts,
-        best=next((one.target for one in verdicts if one.fits), "") if tells(host) else "",
+        best=next((one.target for one in verdicts if one.fits), "") if comparable(host) else "",
         remarks=tuple(_remarks(host)),
     )
 
 
-def tells(host: Host) -> bool:
+def comparable(host: Host) -> bool:
     """Whether GPU and driver were found, so that targets can be compared with them."""
     return bool(host.gpus and host.driver)
 

@@ -116,11 +116,11 @@ def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep
                     context.reporter.info(f"learned: {entry}")
                 now = keep(learned)
         if now == known:
-            raise stuck(name, arch, errors)
+            raise not_learned(name, arch, errors)
         known = now
 
 
-def teach(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
+def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
     """What is learned from errors of the audit of whole files, which had to be downloaded."""
     store, http = problem.context.store, problem.context.http
     with solve.opened(problem) as prepared, Library(store, http) as library:
@@ -203,7 +203,7 @@ def learn_all(
     return constraints.merge((), learned)
 
 
-def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
+def not_learned(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
     """The error for a package set from whose errors nothing new is learned."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
     if len(errors) > SHOWN:

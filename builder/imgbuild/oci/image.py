@@ -158,25 +158,25 @@ def read(path: Path, arch: Arch | None = None) -> ImageSummary:
         return _listed(holder, arch)
     entries = _decode(holder, holder.data(INDEX_FILE), Index, INDEX_FILE).manifests
     found = {item.digest: item for entry in entries for item in _manifests(holder, entry)}
-    pictures = [_picture(holder, item) for item in found.values()]
-    return _chosen(path, pictures, arch)
+    summaries = [_summary(holder, item) for item in found.values()]
+    return _chosen(path, summaries, arch)
 
 
-def _chosen(path: Path, pictures: list[ImageSummary], arch: Arch | None) -> ImageSummary:
+def _chosen(path: Path, summaries: list[ImageSummary], arch: Arch | None) -> ImageSummary:
     if arch is not None:
-        fitting = [one for one in pictures if one.configuration.architecture == arch.oci]
+        fitting = [one for one in summaries if one.configuration.architecture == arch.oci]
         if not fitting:
             message = f"{path} has no image for {arch}"
-            raise InputError(message, hint=f"it has {_arches(pictures)}")
-        pictures = fitting
-    if len(pictures) != 1:
-        message = f"{path} holds {len(pictures)} images: {_arches(pictures)}"
+            raise InputError(message, hint=f"it has {_arches(summaries)}")
+        summaries = fitting
+    if len(summaries) != 1:
+        message = f"{path} holds {len(summaries)} images: {_arches(summaries)}"
         raise InputError(message, hint="name one with --arch, or give an archive of one image")
-    return pictures[0]
+    return summaries[0]
 
 
-def _arches(pictures: list[ImageSummary]) -> str:
-    return ", ".join(sorted(one.configuration.architecture for one in pictures)) or "none"
+def _arches(summaries: list[ImageSummary]) -> str:
+    return ", ".join(sorted(one.configuration.architecture for one in summaries)) or "none"
 
 
 def _manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
@@ -190,7 +190,7 @@ def _manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
         yield from _manifests(holder, inner)
 
 
-def _picture(holder: ImageStorage, entry: Descriptor) -> ImageSummary:
+def _summary(holder: ImageStorage, entry: Descriptor) -> ImageSummary:
     found = platform_image(holder, entry)
     return ImageSummary(
         path=holder.path,
@@ -206,10 +206,10 @@ def _listed(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
         message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING}"
         raise InputError(message, hint=HINT)
     listed = _decode(holder, holder.data(LISTING), tuple[_Listed, ...], LISTING)
-    pictures = []
+    summaries = []
     for item in listed:
         config = holder.data(item.config)
-        pictures.append(
+        summaries.append(
             ImageSummary(
                 path=holder.path,
                 digest=digest_of(config),
@@ -217,7 +217,7 @@ def _listed(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
                 layers=tuple(holder.place(name) for name in item.layers),
             )
         )
-    return _chosen(holder.path, pictures, arch)
+    return _chosen(holder.path, summaries, arch)
 
 
 class ImageStorage:

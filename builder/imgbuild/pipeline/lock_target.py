@@ -23,7 +23,7 @@ from imgbuild.attest.sbom import packages
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import AuditFailed, InputError, IntegrityError
 from imgbuild.learn.constraints_file import add_constraints
-from imgbuild.learn.loop import settle, teach
+from imgbuild.learn.loop import learn_from_errors, settle
 from imgbuild.lock import extension
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Deb, Wheel
@@ -101,7 +101,7 @@ def _audited(
         if errors := [one for one in report.findings if one.severity is Severity.ERROR]:
             arch = Arch(report.arch)
             problem = SolveProblem(matrix, lock.target, arch, inputs.context, learned)
-            taught = teach(problem, errors)
+            taught = learn_from_errors(problem, errors)
             learned = add_constraints(project.images, taught, inputs.store)
     if learned == known:
         refuse_errors(lock.target, reports)

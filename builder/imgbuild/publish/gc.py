@@ -40,7 +40,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     digests: frozenset[Digest]
-    ever: dict[Digest, int]
+    named_since: dict[Digest, int]
     targets: frozenset[str]
     tags: frozenset[str]
     until: int
@@ -167,13 +167,13 @@ def _reason(
     if any(tag in known.tags for tag in item.tags) or _matches(item.tags, policy.keep_tags):
         return Reason.TAG
     if item.kind is ManifestKind.ATTACHED:
-        lost = any(each in held or each in known.ever for each in item.subjects)
+        lost = any(each in held or each in known.named_since for each in item.subjects)
         return None if lost else Reason.FOREIGN
     if not _is_ours(item, held, known):
         return Reason.FOREIGN
     if item.kind is ManifestKind.INPUTS and item.target in known.unread:
         return Reason.NAMED
-    if item.digest not in known.ever:
+    if item.digest not in known.named_since:
         if _is_part(item, held, known):
             return Reason.PART
         if _dated(item) >= known.until:  # by somebody whose commits are not here
@@ -189,7 +189,7 @@ def _matches(tags: Iterable[str], patterns: Iterable[str]) -> bool:
 
 def _is_ours(item: StoredManifest, held: Mapping[Digest, StoredManifest], known: Named) -> bool:
     """Whether it was made for this project: a seal named it once, or its target is known."""
-    if item.digest in known.ever or item.target in known.targets:
+    if item.digest in known.named_since or item.target in known.targets:
         return True
     children = [held[child] for child in item.children if child in held]
     return bool(children) and all(_is_ours(child, held, known) for child in children)
@@ -208,7 +208,7 @@ def _is_part(item: StoredManifest, held: Mapping[Digest, StoredManifest], known:
 
 def _is_young(item: StoredManifest, known: Named, since: int) -> bool:
     """Whether it was tagged or named since then; what has a tag and no date may have been."""
-    newest = max(_dated(item), known.ever.get(item.digest, 0))
+    newest = max(_dated(item), known.named_since.get(item.digest, 0))
     return newest >= since if newest else bool(item.tags)
 
 
@@ -296,7 +296,7 @@ def _entry(
 ) -> Garbage:
     item = held[group[0]]
     targets = [held[digest].target for digest in group if held[digest].target]
-    moment = max((known.ever.get(digest, 0) for digest in group), default=0)
+    moment = max((known.named_since.get(digest, 0) for digest in group), default=0)
     day = datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).date().isoformat()
     return Garbage(
         digest=item.digest,

@@ -54,11 +54,11 @@ def named(
     artifacts, unread = _artifacts(
         [*revisions.locks_of(project, past.commits), *_own(project, have)], reporter
     )
-    ever = revisions.ever(project, refs)
+    named_since = revisions.named_since(project, refs)
     return Named(
         digests=frozenset(digests | artifacts),
-        ever=ever.images,
-        targets=ever.targets.union(have),
+        named_since=named_since.images,
+        targets=named_since.targets.union(have),
         tags=frozenset(tag for target in have for tag in newest(target)),
         until=past.until,
         unread=frozenset(unread),

@@ -63,9 +63,9 @@ def listing(client: Client, places: Iterable[Repository]) -> Listing:
     found = [item for place in places for item in _images(client, place)]
     blobs = {
         blob: size
-        for _, picture in found
-        if picture
-        for one in picture.images.values()
+        for _, summary in found
+        if summary
+        for one in summary.images.values()
         for blob, size in one.blobs.items()
     }
     entries = tuple(entry for entry, _ in found)

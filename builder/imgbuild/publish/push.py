@@ -233,8 +233,8 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
     with work.client.reporter.step(f"pushing {plan.target} to {work.repository}"):
         rows = _mounted(work, survey(work, plan))
         rows = _sent(work, plan, rows)
-        for paper in plan.papers:
-            _put(work, paper)
+        for document in plan.small_documents:
+            _put(work, document)
         # Where a registry knows no referrers, their list is a tag that two writers would share;
         # manifests of an image belong to its index and, with --arch, to a push of their own.
         with work.inputs.store.exclusive(f"attach-{work.repository}"):
@@ -271,13 +271,13 @@ def _beside(work: PushContext, plan: PushPlan) -> tuple[tuple[Digest, ...], tupl
     return attached, tuple(one.digest for one in signed)
 
 
-def _put(work: PushContext, paper: Document) -> None:
+def _put(work: PushContext, document: Document) -> None:
     """Put a document by its digest, unless it is there; what is there is read and checked."""
-    place = work.repository.with_digest(paper.digest)
+    place = work.repository.with_digest(document.digest)
     try:
         work.client.manifest(place)
     except NotFound:
-        work.client.put_manifest(work.repository, paper.data, paper.media_type)
+        work.client.put_manifest(work.repository, document.data, document.media_type)
         work.client.manifest(place)
 
 
@@ -369,7 +369,10 @@ def _pushed(
         target=plan.target,
         reference=f"{work.repository}@{digest}",
         digest=digest,
-        arch={arch: paper.digest for arch, paper in zip(plan.arches, plan.manifests, strict=True)},
+        arch={
+            arch: document.digest
+            for arch, document in zip(plan.arches, plan.manifests, strict=True)
+        },
         tags=tags,
         blobs=tuple(rows),
         sent=sum(row.size for row in rows if row.state is counted),

@@ -198,10 +198,10 @@ class RegistryHttp(Http):
         for quoted in _WARNING.findall(response.headers.get("Warning", "")):
             text = self.credentials.scrub(re.sub(r"\\(.)", r"\1", quoted))
             shown = "".join(letter if letter.isprintable() else " " for letter in text[:500])
-            told = (origin(response.url), shown)
+            reported = (origin(response.url), shown)
             with self._describing:
-                new = told not in self._told
-                self._told.add(told)
+                new = reported not in self._told
+                self._told.add(reported)
             if new:
                 self.reporter.warn(f"{host(response.url)} says: {shown}")
 

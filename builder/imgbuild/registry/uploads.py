@@ -248,9 +248,9 @@ class _Upload:
         place += f"{'&' if '?' in place else '?'}{urlencode({'digest': self._source.digest})}"
         request = self._with_part("PUT", place, OCTETS, start, length)
         with self._http.send(request) as response:
-            told = response.headers.get("Docker-Content-Digest", "").strip()
-        if told.startswith("sha256:") and told != self._source.digest:
-            message = f"{self._shown}: the registry says that it stored {told}"
+            reported = response.headers.get("Docker-Content-Digest", "").strip()
+        if reported.startswith("sha256:") and reported != self._source.digest:
+            message = f"{self._shown}: the registry says that it stored {reported}"
             raise IntegrityError(message, hint="ask the registry's owner: nothing was tagged")
 
     def _with_part(

@@ -104,15 +104,19 @@ def check(
 
 
 def render(
-    project: Project, matrix: Matrix, chosen: Sequence[Chosen], wish: RenderOptions
+    project: Project, matrix: Matrix, chosen: Sequence[Chosen], options: RenderOptions
 ) -> list[Rendered]:
     """The requested format of each lock; one bake file is for all of them."""
-    if wish.form == "bake":
+    if options.form == "bake":
         made = [_dockerfile(project, matrix, lock, arches) for lock, arches in chosen]
         text = codec.encode(bake.bake(made)).decode()
-        return [Rendered(target="", form=wish.form, files={bake.FILE: text})]
+        return [Rendered(target="", form=options.form, files={bake.FILE: text})]
     return [
-        Rendered(target=lock.target, form=wish.form, files=_texts(project, matrix, one, wish))
+        Rendered(
+            target=lock.target,
+            form=options.form,
+            files=_texts(project, matrix, one, options),
+        )
         for one in chosen
         for lock in (one[0],)
     ]
@@ -145,10 +149,12 @@ def _write(files: Mapping[Path, str]) -> None:
             raise InputError(message, hint="name another place with --output") from error
 
 
-def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: RenderOptions) -> dict[str, str]:
+def _texts(
+    project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
+) -> dict[str, str]:
     lock, arches = chosen
     name, images = lock.target, project.images
-    match wish.form:
+    match options.form:
         case "requirements":
             return {f"{_name(chosen)}.txt": requirements.text(lock, _one(chosen))}
         case "apptainer":
@@ -164,11 +170,11 @@ def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: RenderOptions
             stem = _name(chosen)
             return {f"{stem}.sh": script.text(built, stem, images)}
         case _:
-            return _context(project, matrix, chosen, wish)
+            return _context(project, matrix, chosen, options)
 
 
 def _context(
-    project: Project, matrix: Matrix, chosen: Chosen, wish: RenderOptions
+    project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
 ) -> dict[str, str]:
     """A folder that `docker build` takes: the Dockerfile and all that it copies."""
     lock, arches = chosen
@@ -177,8 +183,8 @@ def _context(
         **committed.copied(lock, arches, matrix),
         **{requirements.file_name(arch): requirements.text(lock, arch).encode() for arch in arches},
     }
-    if wish.online:
-        reference = online.reference(made, lock, wish.registry or matrix.registry)
+    if options.online:
+        reference = online.reference(made, lock, options.registry or matrix.registry)
         made = online.online(made, lock, reference, _addresses(matrix, chosen))
         files |= online.build_files(lock, arches)
     text = templates.render("dockerfile.j2", made, images=project.images)

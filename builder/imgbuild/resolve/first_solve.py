@@ -148,8 +148,8 @@ def opened(query: Query) -> Iterator[PackageFacts]:
     gaps = Gaps(plain.indexes, plain.rules.tags, matrix.sdists)
     hide = _unless_pinned(gaps, plain.rules.pins)
     with host_root(problem.base, matrix.image.user, host_arch(), context) as root:
-        workshop = solve.workshop_of(problem, plain, (), root)
-        catalogue = solve.with_sdists(problem, plain, workshop, hide=hide)
+        sdist_wheels = solve.workshop_of(problem, plain, (), root)
+        catalogue = solve.with_sdists(problem, plain, sdist_wheels, hide=hide)
         yield facts_of(catalogue, (*memory.seen, *memory.known), context)
 
 

@@ -60,7 +60,7 @@ def audit_requested(
             return QuickAudit()
         report = audit(shelf.package_set(releases), Terms(), checks=CHECKS)
         errors = [one for one in report.findings if one.severity is Severity.ERROR]
-        learned = lessons(errors, shelf, pinned)
+        learned = learned_from(errors, shelf, pinned)
         for entry in learned:
             context.reporter.info(f"learned: {entry}")
         return QuickAudit(
@@ -82,7 +82,7 @@ def _releases(
                 yield package, release
 
 
-def lessons(
+def learned_from(
     errors: Iterable[Finding], shelf: ReleaseCatalogue, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
     """A constraint from each error: a refusal shows all, so they are not merged."""

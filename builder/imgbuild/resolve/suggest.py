@@ -92,7 +92,7 @@ class Suggestions:
                 changed = _changed(self.requests, requested, fits)
                 read = self._get_along(changed)
                 if read is not None:
-                    yield self._told(f"{requested.package} {fits}", changed, cuda, read)
+                    yield self._text_of(f"{requested.package} {fits}", changed, cuda, read)
                     break
 
     def _other_cuda(self, cuda: str) -> list[str]:
@@ -103,7 +103,9 @@ class Suggestions:
                 read = self._get_along(self.requests)
                 if read is None:
                     return []  # on no release, since their code is the same on each
-                return [self._told(f"CUDA {other} in place of {cuda}", self.requests, other, read)]
+                return [
+                    self._text_of(f"CUDA {other} in place of {cuda}", self.requests, other, read)
+                ]
         return []
 
     def _several(self) -> list[str]:
@@ -120,7 +122,7 @@ class Suggestions:
                 text = " and ".join(
                     f"{requested.package} {version}" for requested, version in moved
                 )
-                return [self._told(text, changed, None, read)]
+                return [self._text_of(text, changed, None, read)]
         return []
 
     def _get_along(self, requests: Sequence[Demand]) -> frozenset[str] | None:
@@ -136,7 +138,7 @@ class Suggestions:
             self.facts = self.facts.knowing((*self.facts.learned, *look.taught))
         return None
 
-    def _told(
+    def _text_of(
         self, summary: str, requests: Sequence[Demand], cuda: str | None, read: frozenset[str]
     ) -> str:
         """A suggestion in words: with its torch, and what was not read of its packages."""

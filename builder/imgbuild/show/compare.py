@@ -82,7 +82,7 @@ def compare(
     )
 
 
-def _side(name: str, picture: ImageSummary, tree: Merged) -> CompareSide:
+def _side(name: str, summary: ImageSummary, tree: Merged) -> CompareSide:
     paths, size = 0, 0
     seen: set[int] = set()
     for _, node in tree.walk():
@@ -92,12 +92,12 @@ def _side(name: str, picture: ImageSummary, tree: Merged) -> CompareSide:
         if node.names > 1:
             seen.add(id(node))
     return CompareSide(
-        name=name, path=str(picture.path), digest=picture.digest, paths=paths, bytes=size
+        name=name, path=str(summary.path), digest=summary.digest, paths=paths, bytes=size
     )
 
 
 def _merged(
-    pictures: Sequence[ImageSummary], acceptor: Acceptor, reporter: Reporter
+    summaries: Sequence[ImageSummary], acceptor: Acceptor, reporter: Reporter
 ) -> list[Merged]:
     stop = threading.Event()
 
@@ -107,15 +107,15 @@ def _merged(
                 raise _Gone
             bar.advance(amount)
 
-        picture, tree = pictures[number], Merged()
-        for layer in picture.layers:
+        summary, tree = summaries[number], Merged()
+        for layer in summary.layers:
             with inflated(layer.path, layer.part) as stream:
                 reader = Reader(stream, str(layer.path))
                 tree.add(reader, advance=_advance, also=acceptor.watch(number))
         return tree
 
     with reporter.progress("reading both images", None) as bar, ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(_read, number) for number in range(len(pictures))]
+        jobs = [pool.submit(_read, number) for number in range(len(summaries))]
         try:
             wait(jobs, return_when=FIRST_EXCEPTION)
         finally:

@@ -67,13 +67,13 @@ def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
             found.append(f"the index {index} for {', '.join(packages)}")
             continue
         folder = Path(unquote(urlsplit(address).path))
-        absent = [package for package in packages if package not in brought(folder)]
+        absent = [package for package in packages if package not in fetched(folder)]
         if absent:
             found.append(f"a wheel of {' and of '.join(absent)} in {folder.name}/")
     return tuple(found)
 
 
-def brought(folder: Path) -> frozenset[str]:
+def fetched(folder: Path) -> frozenset[str]:
     """The packages that have a wheel in `folder`; none if there is no such folder."""
     owners = (pages.owner(path.name) for path in folder.glob("*.whl"))
     return frozenset(owner for owner in owners if owner)

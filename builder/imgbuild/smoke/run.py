@@ -173,9 +173,9 @@ def smoke_root(
         if how.model is not None:
             binds.append(sandbox.Bind(source=how.model, target=MODEL))
         if tier in GPU_TIERS:
-            brought = driver.driver_files(scratch)
-            binds += brought.binds
-            env |= {**brought.env, **driver.chosen()}
+            fetched = driver.driver_files(scratch)
+            binds += fetched.binds
+            env |= {**fetched.env, **driver.chosen()}
         with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
             result = sandbox.run(
                 root,

@@ -50,7 +50,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     problem: SolveProblem
     base: ResolvedBase = ResolvedBase()
     catalogue: Catalogue
-    workshop: SdistWheels
+    sdist_wheels: SdistWheels
     requirements: tuple[str, ...]
     release: cuda_releases.CudaRelease
     published: Resolution | None = None
@@ -160,7 +160,7 @@ def lock_chosen(
         if offer.sdist is None
     )
     built = tuple(
-        prepared.workshop.built(package, offer.sdist)
+        prepared.sdist_wheels.built(package, offer.sdist)
         for package, offer in offers.items()
         if offer.sdist is not None
     )
@@ -185,12 +185,12 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
         indexes, base = plain.indexes, problem.base
         own = extension.PublishedWheels(published, indexes, base.python, root, problem.context)
         kept = dict.fromkeys(own.packages, own.metadata)
-    workshop = workshop_of(problem, plain, release.constraints, root)
+    sdist_wheels = workshop_of(problem, plain, release.constraints, root)
     wanted = requirements(problem.matrix, problem.name)
     return PreparedTarget(
         problem=problem,
-        catalogue=with_sdists(problem, plain, workshop, kept),
-        workshop=workshop,
+        catalogue=with_sdists(problem, plain, sdist_wheels, kept),
+        sdist_wheels=sdist_wheels,
         requirements=tuple(f"{item}{spec}" for item, spec in wanted.items()),
         release=release,
         published=published,
@@ -219,13 +219,13 @@ def workshop_of(
 def with_sdists(
     problem: SolveProblem,
     plain: Catalogue,
-    workshop: SdistWheels,
+    sdist_wheels: SdistWheels,
     kept: Mapping[str, server.SdistBuilder] | None = None,
     hide: Callable[[str, Version], bool] = lambda package, version: False,
 ) -> Catalogue:
     """`plain` with the sdists of the matrix; without the versions that `hide` is true for."""
     context = problem.context
-    builders = dict.fromkeys(problem.matrix.sdists, workshop.metadata) | dict(kept or {})
+    builders = dict.fromkeys(problem.matrix.sdists, sdist_wheels.metadata) | dict(kept or {})
     return Catalogue(
         plain.indexes, plain.rules, context.http, context.store, sdists=builders, hide=hide
     )

@@ -64,7 +64,7 @@ def name(tag: str, target: str) -> str:
     return f"{tag} is a tag of {target}"
 
 
-def words(
+def statements(
     plain: Sequence[AttachedStatement],
     beside: AttachedSignatures,
     about: str,
@@ -81,21 +81,23 @@ def words(
         for each in beside.signatures
         if each.kind == about
     ]
-    return sorted([*sealed, *plain], key=lambda word: not word.signed)
+    return sorted([*sealed, *plain], key=lambda statement: not statement.signed)
 
 
-def kind(word: AttachedStatement) -> str:
+def kind(statement: AttachedStatement) -> str:
     """The predicate type of a statement."""
-    return _statement(word).predicate_type
+    return _statement(statement).predicate_type
 
 
-def told(found: Sequence[AttachedStatement], key: PublicKey | None) -> Sequence[AttachedStatement]:
+def signed_statements(
+    found: Sequence[AttachedStatement], key: PublicKey | None
+) -> Sequence[AttachedStatement]:
     """With a key, the signed ones of `found`, else all. Lacking if there is none."""
     if not found:
         raise Lacking(NONE)
     if key is None:
         return found
-    signed = [word for word in found if word.signed]
+    signed = [statement for statement in found if statement.signed]
     if not signed:
         message = f"{found[0].place} is not signed by the key, and no other is"
         raise Failed(message)
@@ -110,12 +112,13 @@ def provenances(
     builder: str | None,
 ) -> str:
     """Whether statements say that the image `digest` was made from the lock with this sha256."""
-    counting = told(found, key)
-    for word in found:
-        if digest not in _statement(word).digests:
-            message = f"{word.place} is about another image: {', '.join(_statement(word).digests)}"
+    counting = signed_statements(found, key)
+    for statement in found:
+        if digest not in _statement(statement).digests:
+            digests = ", ".join(_statement(statement).digests)
+            message = f"{statement.place} is about another image: {digests}"
             raise Failed(message)
-    faults = [_fault(word, lock, builder) for word in counting]
+    faults = [_fault(statement, lock, builder) for statement in counting]
     if all(faults):
         raise Failed(faults[0])
     best = counting[faults.index("")]
@@ -125,9 +128,9 @@ def provenances(
     return f"made of lock {lock[:12]} by {by}; {whose}"
 
 
-def names(word: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
+def names(statement: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
     """Whether a statement says that the image `digest` was made from the lock with this sha256."""
-    return digest in _statement(word).digests and not _fault(word, lock, None)
+    return digest in _statement(statement).digests and not _fault(statement, lock, None)
 
 
 def document(
@@ -145,7 +148,7 @@ def document(
     """
     if not attached and not found:
         raise Lacking(NONE)
-    counting = [_statement(word) for word in found if word.signed or key is None]
+    counting = [_statement(statement) for statement in found if statement.signed or key is None]
     predicates = [each.predicate for each in counting if digest in each.digests]
     if key is not None and len(predicates) < len(counting):
         message = "a statement that the key signed is about another image"
@@ -180,16 +183,18 @@ def _json(data: bytes) -> object:
         return data
 
 
-def _fault(word: AttachedStatement, lock: Sha256, builder: str | None) -> str:
-    basis = provenance.basis(word.payload)
+def _fault(statement: AttachedStatement, lock: Sha256, builder: str | None) -> str:
+    basis = provenance.basis(statement.payload)
     if basis is None:
-        return f"{word.place} is not provenance of the build type {provenance.BUILD_TYPE}"
+        return f"{statement.place} is not provenance of the build type {provenance.BUILD_TYPE}"
     if basis.lock != lock:
-        return f"{word.place} names the lock {basis.lock}; this one is {lock}"
+        return f"{statement.place} names the lock {basis.lock}; this one is {lock}"
     if builder is not None and basis.builder != builder:
-        return f"{word.place} names the builder {basis.builder}; {builder} is asked for"
+        return f"{statement.place} names the builder {basis.builder}; {builder} is asked for"
     return ""
 
 
-def _statement(word: AttachedStatement) -> Statement:
-    return codec.decode(word.payload, Statement, file=word.place, what="in-toto statement")
+def _statement(statement: AttachedStatement) -> Statement:
+    return codec.decode(
+        statement.payload, Statement, file=statement.place, what="in-toto statement"
+    )

@@ -20,8 +20,8 @@ from tests.support import images
 def made(folder: Path, *arches: Arch) -> Layout:
     blobs = folder / "blobs"
     stack = [images.layer(blobs, [images.text(name, name * 3000)]) for name in ("one", "two")]
-    pictures = {arch: images.picture(stack, arch) for arch in arches or (Arch.X86_64,)}
-    layout.write(folder / "layout", pictures, "tiny")
+    summaries = {arch: images.summary(stack, arch) for arch in arches or (Arch.X86_64,)}
+    layout.write(folder / "layout", summaries, "tiny")
     return layout.read(folder / "layout")
 
 

@@ -236,7 +236,7 @@ class Library:
     ) -> None:
         self.store = store
         self.http = http
-        self.crew = ReaderProcesses(processes or len(os.sched_getaffinity(0)))
+        self.workers = ReaderProcesses(processes or len(os.sched_getaffinity(0)))
         self._books: dict[tuple[str, bool], LibraryWheel] = {}
 
     def __enter__(self) -> Self:
@@ -248,7 +248,7 @@ class Library:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.crew.close()
+        self.workers.close()
         self.save()
 
     def book(self, wheel: Wheel, where: Path | str) -> LibraryWheel:
@@ -263,7 +263,7 @@ class Library:
         """Read modules of several books at once: in processes, and with few requests."""
         requests = {book: book.lacking(names) for book, names in wanted.items()}
         requests = {book: files for book, files in requests.items() if files}
-        answers = self.crew.modules(
+        answers = self.workers.modules(
             [ReadRequest(book.content, files, book.files) for book, files in requests.items()]
         )
         for book, found in zip(requests, answers, strict=True):
@@ -273,7 +273,7 @@ class Library:
         """Read the shared objects of all local `books` that have not been read."""
         unread = [book for book in books if book.local and book.kept_elves() is None]
         for book, elves in zip(
-            unread, self.crew.elves([book.content for book in unread]), strict=True
+            unread, self.workers.elves([book.content for book in unread]), strict=True
         ):
             book.keep_elves(elves)
 
