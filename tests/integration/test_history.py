@@ -90,7 +90,7 @@ def test_what_the_last_revisions_name_and_what_was_ever_named(project: Project) 
         whole = {sealed.digest, image.manifest, image.config}
         assert (whole <= names) is (number > 0)
         assert {layer.digest for layer in image.layers} <= names or number == 0
-    named_since = revisions.named_since(project, ["HEAD"])
+    named_since = revisions.image_history(project, ["HEAD"])
     assert named_since.targets == {TARGET}
     assert named_since.images.keys() == {sealed.digest for _, sealed in made}
     moments = [named_since.images[sealed.digest] for _, sealed in made]
@@ -121,7 +121,7 @@ def test_a_removed_target_is_remembered(project: Project) -> None:
     past = revisions.past(project, 1, ["HEAD"])
     assert revisions.named(project, past.commits) == set()
     assert list(revisions.locks_of(project, past.commits)) == []
-    named_since = revisions.named_since(project, ["HEAD"])
+    named_since = revisions.image_history(project, ["HEAD"])
     assert named_since.targets == {TARGET}
     assert named_since.images[sealed.digest] > 1_700_000_000
 

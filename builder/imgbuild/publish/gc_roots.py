@@ -54,7 +54,7 @@ def named(
     artifacts, unread = _artifacts(
         [*revisions.locks_of(project, past.commits), *_own(project, have)], reporter
     )
-    named_since = revisions.named_since(project, refs)
+    named_since = revisions.image_history(project, refs)
     return Named(
         digests=frozenset(digests | artifacts),
         named_since=named_since.images,

@@ -117,7 +117,7 @@ def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]
             yield target, about.split()[2]
 
 
-def named_since(project: Project, refs: Sequence[str]) -> ImageHistory:
+def image_history(project: Project, refs: Sequence[str]) -> ImageHistory:
     """What the seals of all the history of `refs` named at some time."""
     words = ["log", "-m", "--first-parent", "--format=%ct", "--patch", "--unified=0"]
     text = _git(project, *words, "--no-color", "--no-renames", *refs, "--", SEALS)
