@@ -29,9 +29,9 @@ OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 DIGITS = 12  # of a digest that a table shows
 NONE = "-"
 
-# What `imgbuild list --into` writes between these lines; the first one names the command.
-BEGIN, END = "<!-- images -->", "<!-- /images -->"
-MADE = "<!-- made from locks and test records by: imgbuild list --into README.md -->"
+# `imgbuild list --into` writes between these lines: all images, or those that are recommended.
+BEGIN, RECOMMENDED, END = "<!-- images -->", "<!-- images: recommended -->", "<!-- /images -->"
+MADE = "<!-- made from locks and test records by: imgbuild list --into FILE -->"
 
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,14 +195,18 @@ def images(table: Sequence[TableRow]) -> list[str]:
         for row in table
         if row.images
     ]
-    return [BEGIN, MADE, "", *_markdown([head, *body]), "", END]
+    return _markdown([head, *body])
 
 
-def into(text: str, lines: Sequence[str]) -> str | None:
-    """`text` with `lines` from BEGIN to END; None if it does not have them."""
-    before, begin, rest = text.partition(BEGIN)
+def into(text: str, table: Sequence[TableRow]) -> str | None:
+    """`text` with the images between BEGIN or RECOMMENDED and END; None if it lacks these."""
+    begin = RECOMMENDED if RECOMMENDED in text else BEGIN
+    rows = [row for row in table if row.recommended or begin == BEGIN]
+    before, found, rest = text.partition(begin)
     _, end, after = rest.partition(END)
-    return before + "\n".join(lines) + after if begin and end else None
+    if not found or not end:
+        return None
+    return before + "\n".join([begin, MADE, "", *images(rows), "", END]) + after
 
 
 def _records(row: TableRow) -> list[str]:

@@ -49,7 +49,9 @@ def past(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(revisions, "past", lambda *_: RevisionRange(commits=(), shallow=False))
     monkeypatch.setattr(revisions, "named", lambda *_: set())
     monkeypatch.setattr(revisions, "locks_of", lambda *_: iter(()))
-    monkeypatch.setattr(revisions, "image_history", lambda *_: ImageHistory(images={}, targets=frozenset()))
+    monkeypatch.setattr(
+        revisions, "image_history", lambda *_: ImageHistory(images={}, targets=frozenset())
+    )
 
 
 def test_use_writes_the_setting_of_the_project_or_of_the_user(sample, command):

@@ -108,9 +108,7 @@ def test_an_old_image_goes_whole_and_only_its_own_bytes_count():
         attached("list", "old-a", tags=(f"sha256-{sha256(b'old-a')}",)),
         attached("bill", "old-a"),
     ]
-    sweep = judged(
-        *held, by=known("new", named_since={"old": OLD, "old-a": OLD, "new": 0, "new-a": 0})
-    )
+    sweep = judged(*held, by=known("new", named_since={"old": OLD, "old-a": OLD, "new-a": 0}))
     (entry,) = sweep.garbage
     assert entry.manifests[:2] == (name("old"), name("old-a"))
     assert set(entry.manifests) == {name(word) for word in ("old", "old-a", "list", "bill")}
@@ -182,9 +180,8 @@ def test_an_image_that_a_seal_named_once_is_no_part_of_what_is_named():
 
 
 def test_what_belonged_to_an_image_that_is_gone_goes_too():
-    assert gone(judged(attached("bill", "old"), by=known(named_since={"old": OLD}))) == [
-        [name("bill")]
-    ]
+    sweep = judged(attached("bill", "old"), by=known(named_since={"old": OLD}))
+    assert gone(sweep) == [[name("bill")]]
 
 
 @pytest.mark.parametrize(
