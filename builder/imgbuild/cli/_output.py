@@ -40,9 +40,14 @@ def discard() -> None:
 def aligned(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
     """Lines of columns as wide as their widest cell; the columns `right` are right-aligned.
 
-    Line breaks and control characters in a cell are escaped.
+    Line breaks and control characters in a cell are escaped. On a terminal, the cells of the widest
+    column are cut so that a line fits.
     """
     rows = [[visible(cell).replace("\n", "\\n") for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        widest = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        columns = shutil.get_terminal_size().columns
+        rows = [list(row) for row in narrowed(rows, widest.index(max(widest)), columns)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
