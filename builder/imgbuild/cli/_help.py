@@ -231,17 +231,28 @@ def _row(head: str, words: str) -> Iterator[str]:
 
 
 def _prose(words: str) -> Iterator[str]:
-    """Help as text: paragraphs wrapped, examples as they are, without empty lines between them."""
+    """Help as text: paragraphs wrapped, examples folded, without empty lines between them."""
     paragraphs = inspect.cleandoc(words).split("\n\n")
     for number, paragraph in enumerate(paragraphs):
         example = paragraph.startswith("    ")
         if number and not (example and paragraphs[number - 1].startswith(("    ", *EXAMPLES))):
             yield ""
         if example:
-            yield paragraph[2:]
+            yield from _folded(paragraph[2:])
         else:
             plain = " ".join(paragraph.replace("**", "").split())
             yield from textwrap.wrap(plain, _width(), break_on_hyphens=False)
+
+
+def _folded(example: str) -> Iterator[str]:
+    """A command to copy; one that is too long continues on a line of its own."""
+    while len(example) > _width():
+        cut = example.rfind(" ", 4, _width() - 1)
+        if cut < 0:
+            break
+        yield f"{example[:cut]} \\"
+        example = f"      {example[cut + 1 :]}"
+    yield example
 
 
 def _width() -> int:

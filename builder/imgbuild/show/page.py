@@ -95,6 +95,7 @@ def _commands(row: TableRow, sealed: Seal | None, registry: str | None) -> Itera
         return
     yield f"imgbuild build {name}"
     yield f"imgbuild run {name} -- python -c 'import torch'"
+    yield f"imgbuild load {name}"
     yield f"imgbuild build {name} --format sif"
     if registry:
         yield f"docker pull {registry}@{sealed.digest}"
