@@ -6,7 +6,7 @@ holds, by its lock, and what is set when it runs, by data/variables.yaml.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from importlib import resources
 from typing import Literal
@@ -98,9 +98,17 @@ def environment(
         )
         late = _late(matrix.image.cache, None)
     else:
-        found = _locked(lock, expected)
-        have = [lock.arch[arch].versions for arch in arches if arch in lock.arch]
-        late = _late(lock.settings.cache, {key for versions in have for key in versions})
+        have = dict(
+            pair
+            for arch in arches
+            if arch in lock.arch
+            for pair in lock.arch[arch].versions.items()
+        )
+        found = tuple(
+            msgspec.structs.replace(one, source=_sources(one.source, have))
+            for one in _locked(lock, expected)
+        )
+        late = _late(lock.settings.cache, have.keys())
     return Environment(
         target=name,
         arch=tuple(arches),
@@ -108,6 +116,20 @@ def environment(
         image=found,
         late=tuple(late),
     )
+
+
+def _sources(given: Iterable[str], have: Mapping[str, str]) -> tuple[str, ...]:
+    """Sources, with what the image of packages `have` has in place of another version."""
+    found = []
+    for source in given:
+        package, equal, rest = source.partition("==")
+        version = rest.partition(" ")[0]
+        if not equal or have.get(package) == version:
+            found.append(source)
+        else:
+            other = f"{package} {have[package]}" if package in have else f"no {package}"
+            found.append(f"{source} (the image has {other})")
+    return tuple(found)
 
 
 def _of_matrix(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:

@@ -102,6 +102,15 @@ def test_what_is_shown_is_what_the_lock_says(committed: dict[str, Environment]) 
     assert of(committed["cu124-vllm"], "PATH").by == "image.env"
 
 
+def test_sources_are_of_the_packages_that_the_image_has(committed: dict[str, Environment]) -> None:
+    found = of(committed[TARGET], "DO_NOT_TRACK").source
+    assert found[0].endswith(" (the image has vllm 0.8.5.post1)")
+    absent = of(committed[TARGET], "FLASHINFER_WORKSPACE_BASE").source
+    assert absent[0].endswith(" (the image has no flashinfer-python)")
+    assert of(committed["cu130-vllm"], "DO_NOT_TRACK").source[0].startswith("vllm==0.24.0 vllm/")
+    assert "(" not in of(committed["cu130-vllm"], "DO_NOT_TRACK").source[0]
+
+
 def test_variables_of_ray_are_told_where_ray_is(committed: dict[str, Environment]) -> None:
     with_ray = {made.target for made in committed.values() if "RAY_ADDRESS" in late(made)}
     assert {"cu124-vllm", "cu130-vllm", "cu130-ray"} <= with_ray
