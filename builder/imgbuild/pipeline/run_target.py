@@ -163,8 +163,14 @@ def command(found: RunTarget, request: ContainerRequest, *, through: str | None)
     InputError for a root folder, which a single command cannot make.
     """
     if through == "root":
-        message = "--dry-run: a root folder is made for one run, so there is no command to copy"
-        raise InputError(message, hint="name an engine: --through docker, podman or apptainer")
+        message = (
+            "--dry-run --through root: no single command does this. imgbuild unpacks the layers,"
+            " runs the command in its own namespaces, and removes the root folder at the end"
+        )
+        hint = (
+            "in a script, use the command without --dry-run; or --through docker, podman, apptainer"
+        )
+        raise InputError(message, hint=hint)
     if through == "apptainer":
         _report_ignored(request, through)
         if not _sif_path(found).exists():
@@ -174,6 +180,10 @@ def command(found: RunTarget, request: ContainerRequest, *, through: str | None)
     kind: Kind = (
         chosen.kind if chosen is not None else "podman" if through == "podman" else "docker"
     )
+    if chosen is None and through is None:
+        console.info(
+            "no engine is running, so without --dry-run a root folder is used (--through root)"
+        )
     rootless = chosen is not None and engine.rootless(chosen)
     reference = archive.reference(found.name)
     if chosen is None or engine.inspect(chosen, reference) is None:
