@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.audit.judge import Terms, audit
-from imgbuild.audit.main_path.additions import widened
+from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
@@ -134,13 +134,16 @@ def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple
 def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
     """The inputs of a target's audit besides its packages."""
     target, kept = prepared.problem.target, prepared.published
-    added = resolution.versions.keys() - kept.versions.keys() if kept is not None else ()
+    if kept is not None:
+        named = resolution.versions.keys() - kept.versions.keys()
+    else:
+        named = target.pins.keys()
     return Terms(
         target=prepared.problem.name,
         cuda=target.cuda,
         gpu=target.gpu,
         waivers=target.waive,
-        added=tuple(sorted(added)),
+        named=tuple(sorted(named)),
     )
 
 
@@ -151,7 +154,7 @@ def audit_of(resolution: Resolution, shelf: ReleaseCatalogue, terms: Terms) -> R
     def _past(path: MainPath) -> list[Finding]:
         return removed_attributes.check(package_set, path, lambda: shelf)
 
-    path = main_path(package_set, widened(package_set, terms.added))
+    path = main_path(package_set, with_named(package_set, terms.named))
     return audit(package_set, terms, checks=READABLE, path=path, past=_past)
 
 

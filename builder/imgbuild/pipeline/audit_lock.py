@@ -93,7 +93,7 @@ def audit_lock(
         raise LockStale(message, hint=f"imgbuild lock --target {lock.target}")
     terms = judge.narrowed(terms_of(lock, inputs.matrix, learned), resolution.versions)
     if lock.extends is not None:
-        terms = msgspec.structs.replace(terms, added=lock.extends.arch[arch].wheels)
+        terms = msgspec.structs.replace(terms, named=lock.extends.arch[arch].wheels)
     code = code_digest(*JUDGING, alone=__name__)
     known = [code, arch, lock.base, resolution, terms, tuple(checks)]
     key = sha256(codec.compact(known))
@@ -115,6 +115,7 @@ def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constrain
         gpu=target.gpu if target is not None else (),
         waivers=target.waive if target is not None else (),
         constraints=tuple(learned),
+        named=tuple(sorted(target.pins)) if target is not None else (),
     )
 
 
@@ -339,7 +340,7 @@ def audit_pins(
             partial=bool(picked.lacking),
         )
         return audit_with_past(
-            package_set, survey(package_set), terms, checks, indexes, library, pins
+            package_set, survey(package_set, pins), terms, checks, indexes, library, pins
         )
 
 

@@ -81,14 +81,17 @@ class _ModuleCalls:
                     yield one
 
     def _other(self, what: Meaning) -> str | None:
-        """The walked package that is used; None if it is this module's own, or not walked."""
+        """The other package that is used; None if there is none.
+
+        Packages that are not walked are read for the names of their modules only.
+        """
         home = what.found.home or (what.holder.home if what.holder is not None else None)
         if home is None:
             return None
         owner = self.package_set.owner(home.module)
-        if owner is None or owner == self.package or normalize(owner) not in self.rules.walk:
+        if owner is None or owner == self.package:
             return None
-        return owner
+        return owner if normalize(owner) in self.rules.walk or _of_module(what) else None
 
     def _problems(
         self, fact: Call | Attribute, what: Meaning, other: str, course: Course
@@ -134,6 +137,12 @@ class _ModuleCalls:
             text=text,
             error=error,
         )
+
+
+def _of_module(what: Meaning) -> bool:
+    """Whether a module lacks the name."""
+    holder = what.holder.definition if what.holder is not None else None
+    return what.found.state == "absent" and isinstance(holder, ModuleFacts)
 
 
 def _asked(fact: Call | Attribute, course: Course) -> bool:

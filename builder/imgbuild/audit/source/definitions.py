@@ -57,6 +57,7 @@ class Definitions:
         elif scope.kind == "function":
             scope.locals.bind(node.name, "")
         inner = Scope(name, "function", scope)
+        inner.guarded = len(expressions.guards)
         if scope.members is not None and "staticmethod" not in decorators:
             first = next(iter([*given.posonlyargs, *given.args]), None)
             inner.instance = first.arg if first is not None else ""
