@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.audit.judge import Terms, audit
-from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.main_path.closure import MainPath, main_path
+from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.cache.context import Context

@@ -2,12 +2,15 @@
 
 Findings are requirements that are absent or of a wrong version (with markers and the extras that
 other packages ask for), and a Python or platform that a wheel does not allow. uv has checked most
-of this; overrides, wheels from other sources and wheels built from sdists can still be wrong.
+of this; overrides, wheels from other sources and wheels built from sdists can still be wrong. A
+version that no extra of another package allows is a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -22,6 +25,12 @@ from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
 CHECK = "metadata"
+_EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
+# Extras whose ranges are for building and testing the package itself.
+_DEVELOPMENT = frozenset(
+    ("all", "benchmark", "build", "ci", "dev", "develop", "development", "doc", "docs", "examples",
+     "lint", "quality", "style", "test", "testing", "tests", "typing")
+)  # fmt: skip
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -40,8 +49,10 @@ class Need(msgspec.Struct, frozen=True):
 def check(package_set: PackageSet, constraints: Sequence[Constraint] = ()) -> list[Finding]:
     """Violations of METADATA, file names and learned constraints."""
     tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
-    found = [finding for need in needs(package_set) for finding in _of_need(package_set, need)]
+    applied = needs(package_set)
+    found = [finding for need in applied for finding in _of_need(package_set, need)]
     for package in package_set.packages:
+        found += _of_extras(package_set, package, {need.line for need in applied})
         found += _of_python(package_set, package, tags)
         found += _of_tags(package_set, package, tags)
     versions = {package: package_set.version(package) or "" for package in package_set.packages}
@@ -115,6 +126,54 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
             spec=str(need.requirement.specifier),
             line=need.number,
         )
+
+
+def _of_extras(
+    package_set: PackageSet, package: str, applied: Collection[str]
+) -> Iterator[Finding]:
+    """Warnings for packages that are installed, in versions that no extra naming them allows.
+
+    Nothing asked for the extra, but its range says which versions the package's code supports.
+    """
+    ranges: dict[str, list[Need]] = {}
+    for need in _optional(package_set, package):
+        if need.line not in applied and package_set.version(need.requirement.name) is not None:
+            ranges.setdefault(normalize(need.requirement.name), []).append(need)
+    for other, found in ranges.items():
+        version = package_set.version(other) or ""
+        if not any(_contains(need.requirement.specifier, version) for need in found):
+            need = found[0]
+            finding = _finding(
+                package_set,
+                package,
+                f"supports {other}{need.requirement.specifier} by its extra {need.extra},"
+                f" and {other} is {version}",
+                remedy=f"choose a {other} of {need.requirement.specifier}, or another {package}",
+                subject=need.line,
+                other=other,
+                spec=str(need.requirement.specifier),
+                line=need.number,
+            )
+            yield msgspec.structs.replace(finding, severity=Severity.WARNING)
+
+
+def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
+    """The requirements with a range that only an extra of `package` brings.
+
+    Extras for developers of the package are left out.
+    """
+    metadata = package_set.metadata(package)
+    if metadata is None:
+        return
+    numbers = metadata.lines or (0,) * len(metadata.requires)
+    for line, number in zip(metadata.requires, numbers, strict=True):
+        extra = _EXTRA.search(line)
+        if extra is None or normalize(extra[1]) in _DEVELOPMENT:
+            continue
+        with contextlib.suppress(InvalidRequirement):
+            requirement = Requirement(line)
+            if requirement.specifier and not requirement.url:
+                yield Need(package, requirement, line, extra[1], number)
 
 
 def _of_python(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:

@@ -109,7 +109,7 @@ class Scope:
         self.imported: set[str] = set()
         # In a method: the name of its first parameter.
         self.instance = ""
-        # Of a function: the number of guards around its definition, which its own statements follow.
+        # The number of guards around the definition of the function that is being read.
         self.guarded = parent.guarded if parent is not None else 0
         # A class's members; for a function, `owner` are those of the class around it.
         self.members = members
