@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -18,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.names import search
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import FIELDS, Guard, ModuleFacts
+from imgbuild.audit.source.facts import FIELDS, Function, Guard, ModuleFacts
 
 
 class GuardState(enum.Enum):
@@ -106,6 +107,8 @@ def evaluate(package_set: ImportablePackages, guard: Guard) -> GuardState:
             return _held(_python(package_set.python, guard.subject, guard.spec))
         case "takes":
             return _held(_takes(package_set, guard))
+        case "result":
+            return _result(package_set, guard)
         case "platform":
             return _platform(package_set, guard)
         case "version":
@@ -183,6 +186,38 @@ def _takes(package_set: ImportablePackages, guard: Guard) -> bool | None:
         shown = search.parameters(package_set, found)
         has = None if shown is None else name in shown
     return None if has is None else has != guard.spec.startswith("!")
+
+
+# Package set → states of the results of its functions; None while one is being found.
+_results: WeakKeyDictionary[ImportablePackages, dict[Guard, GuardState | None]] = (
+    WeakKeyDictionary()
+)
+
+
+def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
+    """Whether a function returns a true value, by the guards of what it returns."""
+    memory = _results.setdefault(package_set, {})
+    if guard not in memory:
+        memory[guard] = None  # a function that calls itself is not understood
+        memory[guard] = _returned(package_set, guard)
+    return memory[guard] or GuardState.UNKNOWN
+
+
+def _returned(package_set: ImportablePackages, guard: Guard) -> GuardState:
+    module, scope, callee = guard.subject.split(":")
+    facts = package_set.module(module)
+    if not isinstance(facts, ModuleFacts):
+        return GuardState.UNKNOWN
+    found = search.resolve(package_set, facts, callee, scope=scope)
+    if not isinstance(found.definition, Function) or found.ambiguous:
+        return GuardState.UNKNOWN
+    guards = found.definition.falsy if guard.spec else found.definition.truthy
+    states = {evaluate(package_set, one) for one in guards}
+    if GuardState.SKIPPED in states:
+        return GuardState.SKIPPED
+    if not states or not states <= {GuardState.RUNS, GuardState.DATA}:
+        return GuardState.UNKNOWN
+    return GuardState.DATA if GuardState.DATA in states else GuardState.RUNS
 
 
 def _version(package_set: ImportablePackages, subject: str) -> str | None:

@@ -123,6 +123,12 @@ def test_what_it_knows_or_may_know_is_not_mentioned(source):
     assert subjects(source) == []
 
 
+def test_packages_that_are_not_followed_are_read_for_names_of_their_modules():
+    source = "import lib\nclass Mine(lib.core.Gone):\n    pass\nlib.core.Args('m', gone=1)\n"
+    (one,) = check(source, rules("user", walk=("user",)))
+    assert (one.severity, one.evidence.subject) == (Severity.ERROR, "lib.core:Gone")
+
+
 def test_a_caught_error_is_a_note():
     source = "import lib\ntry:\n    X = lib.envs.SLOW\nexcept AttributeError:\n    X = 0\n"
     (one,) = check(source)
