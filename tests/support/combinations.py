@@ -201,8 +201,9 @@ class Laboratory:
             entry = MainPathEntry(name=SCRIPT, why="the program that is looked at")
             rules = msgspec.structs.replace(rules, walk=rules.walk | {SCRIPT}, entries=(entry,))
         # Corners hold notes alone: they are looked into where a note is what is expected.
-        look = corners.survey if record.level is Severity.NOTE else closure.main_path
-        path = look(package_set, rules)
+        noted = record.level is Severity.NOTE
+        marginal = corners.corners(package_set, rules) if noted else ()
+        path = closure.main_path(package_set, rules, marginal)
         report = audit_lock.audit_with_past(
             package_set,
             path,

@@ -134,10 +134,7 @@ def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple
 def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
     """The inputs of a target's audit besides its packages."""
     target, kept = prepared.problem.target, prepared.published
-    if kept is not None:
-        named = resolution.versions.keys() - kept.versions.keys()
-    else:
-        named = target.pins.keys()
+    named = set(target.pins) if kept is None else set(resolution.versions) - set(kept.versions)
     return Terms(
         target=prepared.problem.name,
         cuda=target.cuda,

@@ -110,7 +110,7 @@ class Scope:
         # In a method: the name of its first parameter.
         self.instance = ""
         # The number of guards around the definition of the function that is being read.
-        self.guarded = parent.guarded if parent is not None else 0
+        self.guarded: int = parent.guarded if parent is not None else 0
         # A class's members; for a function, `owner` are those of the class around it.
         self.members = members
         self.owner: ClassMembers | None = parent.owner if parent and kind == "function" else members
