@@ -65,8 +65,12 @@ class _ModuleCalls:
     def findings(self) -> Iterator[Finding]:
         """The findings in this module."""
         here = scopes(self.facts)
+        noted = normalize(self.package or "") in self.rules.walk
         facts: tuple[Call | Attribute, ...] = (*self.facts.calls, *self.facts.attributes)
         for fact in facts:
+            how = self.path.reached(self.facts.module, here.runner(fact.scope))
+            if how is None and not noted:
+                continue
             course = judge(self.package_set, fact.guards)
             if not course.runs:
                 continue
@@ -74,7 +78,6 @@ class _ModuleCalls:
             other = self._other(what)
             if other is None:
                 continue
-            how = self.path.reached(self.facts.module, here.runner(fact.scope))
             for problem in self._problems(fact, what, other, course):
                 one = self._finding(fact, other, problem, how, course)
                 if one is not None:

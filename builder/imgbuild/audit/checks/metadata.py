@@ -26,11 +26,6 @@ from imgbuild.wheel.tags import Tags
 
 CHECK = "metadata"
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
-# Extras whose ranges are for building and testing the package itself.
-_DEVELOPMENT = frozenset(
-    ("all", "benchmark", "build", "ci", "dev", "develop", "development", "doc", "docs", "examples",
-     "lint", "quality", "style", "test", "testing", "tests", "typing")
-)  # fmt: skip
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -158,9 +153,9 @@ def _of_extras(
 
 
 def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
-    """The requirements with a range that only an extra of `package` brings.
+    """The requirements with a range that only an extra named after them brings: `trl[vllm]`.
 
-    Extras for developers of the package are left out.
+    Other extras are tools: their ranges are no statement about the package's own code.
     """
     metadata = package_set.metadata(package)
     if metadata is None:
@@ -168,11 +163,11 @@ def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
     numbers = metadata.lines or (0,) * len(metadata.requires)
     for line, number in zip(metadata.requires, numbers, strict=True):
         extra = _EXTRA.search(line)
-        if extra is None or normalize(extra[1]) in _DEVELOPMENT:
+        if extra is None:
             continue
         with contextlib.suppress(InvalidRequirement):
             requirement = Requirement(line)
-            if requirement.specifier and not requirement.url:
+            if requirement.specifier and normalize(requirement.name) == normalize(extra[1]):
                 yield Need(package, requirement, line, extra[1], number)
 
 

@@ -20,7 +20,7 @@ WHY = "named by the user, to be imported"
 
 
 def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolicy:
-    """The default policy with the top-level modules of `named` packages as entry points."""
+    """The default policy, in which `named` packages are imported by their top-level modules."""
     rules = policy.load()
     roots = {
         module.partition(".")[0] for package in named for module in package_set.modules_of(package)
@@ -31,5 +31,5 @@ def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolic
         if not root.startswith("_") and package_set.owner(root) in named
     )
     return msgspec.structs.replace(
-        rules, walk=rules.walk | frozenset(named), entries=(*rules.entries, *entries)
+        rules, imported=frozenset(named) - rules.walk, entries=(*rules.entries, *entries)
     )

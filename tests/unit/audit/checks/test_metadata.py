@@ -96,16 +96,15 @@ def test_what_was_learned_counts_too(tmp_path):
     assert found(tmp_path / "new", ["a==1", "b==2.0"], constraints=[learned]) == []
 
 
-def test_a_version_that_no_extra_allows_is_a_warning(tmp_path):
+def test_a_version_that_no_extra_named_after_the_package_allows_is_a_warning(tmp_path):
     requires = {
         "a==1": [
-            'Requires-Dist: b<2,>=1; extra == "fast"',
-            'Requires-Dist: c<2; extra == "one"',
-            'Requires-Dist: c>=2; extra == "other"',
-            'Requires-Dist: d<2; extra == "dev"',
+            'Requires-Dist: b<2,>=1; extra == "b"',
+            'Requires-Dist: c<2; extra == "test"',
+            'Requires-Dist: d; extra == "d"',
         ]
     }
     (finding,) = found(tmp_path, ["a==1", "b==3", "c==3", "d==3"], requires)
     assert finding.severity is Severity.WARNING
-    assert finding.message == "a 1 supports b<2,>=1 by its extra fast, and b is 3"
+    assert finding.message == "a 1 supports b<2,>=1 by its extra b, and b is 3"
     assert found(tmp_path / "fits", ["a==1", "b==1.5"], requires) == []

@@ -27,7 +27,7 @@ def test_named_packages_are_entry_points_and_followed(tmp_path: Path) -> None:
     assert {entry.name for entry in rules.entries} - {e.name for e in policy.load().entries} == {
         "gadget"
     }
-    assert rules.walk - policy.load().walk == {"gadget"}
+    assert (rules.walk, rules.imported) == (policy.load().walk, {"gadget"})
     assert with_named(package_set, []) == policy.load()
 
 
@@ -39,3 +39,14 @@ def test_a_named_package_that_cannot_be_imported_is_an_error(tmp_path: Path) -> 
     (error,) = [one for one in report.findings if one.severity is Severity.ERROR]
     assert "GONE" in error.message
     assert error.where.endswith("gadget/core.py:1")
+
+
+def test_only_what_runs_on_import_is_followed_in_a_named_package(tmp_path: Path) -> None:
+    source = (
+        "import helper\ndef start():\n    helper.GONE\ndef later():\n    helper.LATER\nstart()\n"
+    )
+    packages = {"helper==1.0": {"helper.py": ""}, "gadget==1.0": {"gadget.py": source}}
+    report = audit(
+        audited.package_set(tmp_path, packages), Terms(named=("gadget",)), checks=["calls"]
+    )
+    assert [one.evidence.subject for one in report.findings if one.evidence] == ["helper:GONE"]
