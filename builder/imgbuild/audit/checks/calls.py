@@ -127,7 +127,7 @@ class _ModuleCalls:
         error = (
             how is not None
             and how.level < Level.REMOTE
-            and course.clear
+            and course.understood(scopes(self.facts).runner(fact.scope))
             and not course.catches(*_CATCHERS[relation])
         )
         return finding(

@@ -287,8 +287,8 @@ class _Walk:
 
     def _beyond(self, course: Course, how: Reached, *errors: str) -> Reached:
         """The level of what a guarded step leads to."""
-        level = how.level
-        if course.catches(*errors) or not course.clear:
+        level, runner = how.level, how.via[1] if how.via is not None else ""
+        if course.catches(*errors) or not course.understood(runner):
             level = Level.DOUBTFUL
         elif not course.certain:
             level = max(level, Level.POSSIBLE)

@@ -46,6 +46,14 @@ class Course(msgspec.Struct, frozen=True):
     caught: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
 
+    def understood(self, runner: str) -> bool:
+        """Whether no condition on the package set is left open for what `runner` runs.
+
+        While a module is imported (""), no condition depends on data of a user: one that seems to
+        is not understood.
+        """
+        return self.clear if runner else self.certain
+
     def catches(self, *errors: str) -> bool:
         """Whether an exception of the kind `errors[0]`, or of its listed parents, is caught."""
         return bool(self.caught & {*errors, "Exception", "BaseException", ""})

@@ -115,6 +115,9 @@ def _search(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> 
     step = f"{module}:{name}"
     facts = modules.module(module)
     if facts is None:
+        target = _alias(modules, module)
+        if target and step not in path:
+            return _search(modules, target, name, (*path, step))
         return _missing(modules, module, (*path, step))
     if isinstance(facts, Opaque) or facts.broken or len(path) > _DEPTH:
         return LookupResult(state="unknown", trace=(*path, step))
@@ -162,6 +165,13 @@ def _missing(modules: Modules, module: str, path: tuple[str, ...]) -> LookupResu
             return LookupResult(state="unknown", trace=path)
         parent = parent.rpartition(".")[0]
     return LookupResult(state="absent", trace=path)
+
+
+def _alias(modules: Modules, module: str) -> str:
+    """The module that a parent of `module` puts into sys.modules by this name; "" if none does."""
+    parent = module.rpartition(".")[0]
+    facts = modules.module(parent) if parent else None
+    return facts.aliases.get(module, "") if isinstance(facts, ModuleFacts) else ""
 
 
 def matches(module: str, pattern: str) -> bool:

@@ -219,10 +219,11 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     is unknown. `lazy_stars` are modules all of whose exports are imported on first use
     (transformers derives its table from the `__all__` of the files in the folder); "a.b.*" means
     every module below a.b. `registers` are names that the module assigns in `sys.modules` (with
-    "*" for computed parts). `deleted` are module-level names that `del` removes. `dynamic` says
-    that names are bound in ways that were not understood (`__getattr__` without a readable table,
-    `globals().update`, `sys.modules[__name__] = …`). `broken` is the message of a syntax error;
-    everything else is empty then. `windows` are read by `windows`, the rest by `module`.
+    "*" for computed parts), `aliases` those of other modules by their names. `deleted` are
+    module-level names that `del` removes. `dynamic` says that names are bound in ways that were not
+    understood (`__getattr__` without a readable table, `globals().update`,
+    `sys.modules[__name__] = …`). `broken` is the message of a syntax error; everything else is
+    empty then. `windows` are read by `windows`, the rest by `module`.
     """
 
     module: str
@@ -238,6 +239,7 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     lazy: dict[str, str] = {}
     lazy_stars: tuple[str, ...] = ()
     registers: tuple[str, ...] = ()
+    aliases: dict[str, str] = {}
     deleted: tuple[str, ...] = ()
     dynamic: bool = False
     broken: str = ""

@@ -165,3 +165,25 @@ def never_continues(block: Sequence[ast.stmt]) -> bool:
         bodies = [last.orelse or last.body, *(handler.body for handler in last.handlers)]
         return never_continues(last.finalbody) or all(map(never_continues, bodies))
     return isinstance(last, ast.If) and never_continues(last.body) and never_continues(last.orelse)
+
+
+def pattern(node: ast.expr, module: str) -> str | None:
+    """A string expression with "*" for computed parts; None if it is not a string."""
+    text = string(node)
+    if text is not None:
+        return text
+    if isinstance(node, ast.JoinedStr):
+        parts = [
+            string(part) if isinstance(part, ast.Constant) else _formatted(part, module)
+            for part in node.values
+        ]
+        return "".join(part or "*" for part in parts)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = pattern(node.left, module), pattern(node.right, module)
+        return None if left is None and right is None else (left or "*") + (right or "*")
+    return module if dotted(node) == "__name__" else None
+
+
+def _formatted(part: ast.expr, module: str) -> str:
+    name = dotted(part.value) if isinstance(part, ast.FormattedValue) else ""
+    return module if name in ("__name__", "__package__") else "*"
