@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
-from imgbuild.audit.main_path.guards import ATTRIBUTE, TYPE, VALUE, Course, judge
+from imgbuild.audit.main_path.guards import ATTRIBUTE, OTHER_DEVICES, TYPE, VALUE, Course, judge
 from imgbuild.audit.main_path.policy import MainPathPolicy, load
 from imgbuild.audit.names import search
 from imgbuild.audit.names.scopes import Meaning, meaning, scopes
@@ -69,7 +69,7 @@ class _ModuleCalls:
         facts: tuple[Call | Attribute, ...] = (*self.facts.calls, *self.facts.attributes)
         for fact in facts:
             how = self.path.reached(self.facts.module, here.runner(fact.scope))
-            if how is None and not noted:
+            if (how is None and not noted) or _of_other_device(fact):
                 continue
             course = judge(self.package_set, fact.guards)
             if not course.runs:
@@ -140,6 +140,12 @@ class _ModuleCalls:
             text=text,
             error=error,
         )
+
+
+def _of_other_device(fact: Call | Attribute) -> bool:
+    """Whether code for other devices than NVIDIA GPUs is used: `torch.xpu.empty_cache`."""
+    expression = fact.callee if isinstance(fact, Call) else fact.expression
+    return not OTHER_DEVICES.isdisjoint(expression.split("."))
 
 
 def _of_module(what: Meaning) -> bool:

@@ -78,6 +78,9 @@ _COMPARES: dict[str, Callable[[Any, Any], bool]] = {
 _COMPARISON = re.compile(r"(<=|>=|==|!=|<|>)(\w+(?:\.\w+)*)")
 _PART = re.compile(r"\[(:?)(\d+)\]")
 
+# Devices that images are not for, as torch names their modules.
+OTHER_DEVICES = frozenset(("hip", "hpu", "mps", "mtia", "musa", "npu", "tpu", "xpu"))
+
 # Kinds of guards that do not depend on the package set.
 _STATES = {
     "handled": GuardState.HANDLED,
@@ -144,7 +147,7 @@ def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
         {"arm64": "aarch64"}.get(package_set.arch, package_set.arch),
     }
     others = {"win32", "windows", "nt", "darwin", "cygwin", "x86_64", "amd64", "aarch64", "arm64"}
-    others |= {"hip", "hpu", "mps", "musa", "npu", "tpu", "xpu"}
+    others |= OTHER_DEVICES
     if wanted not in here | others:
         return GuardState.UNKNOWN
     matches = wanted in here or (wanted == "amd64" and "x86_64" in here)

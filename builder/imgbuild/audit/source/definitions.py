@@ -131,12 +131,21 @@ def result_guards(node: FunctionNode, results: Sequence[Result]) -> Branches:
         ]
         for side in ("truthy", "falsy")
     )
-    yes = true[0] if len(true) == 1 else ()
-    no = false[0] if len(false) == 1 else ()
+    yes, no = (_in_each(ways, unknown) for ways in (true, false))
     if any(guard.kind == "data" for guards, _ in results for guard in guards):
-        data = (Guard("data"),)
-        return (*yes, *data), (*no, *data)
-    return yes or opposite(no, text), no or opposite(yes, text)
+        return (*yes, Guard("data")), (*no, Guard("data"))
+    if not yes and len(false) == 1:
+        yes = opposite(no, text)
+    if not no and len(true) == 1:
+        no = opposite(yes, text)
+    return yes, no
+
+
+def _in_each(ways: Sequence[Guards], unknown: Guards) -> Guards:
+    """The guards that hold on every way, and an unknown one if there is more than one way."""
+    if len(ways) <= 1:
+        return ways[0] if ways else unknown
+    return (*(one for one in ways[0] if all(one in other for other in ways)), *unknown)
 
 
 def _is_complete(held: NameValue) -> bool:

@@ -39,11 +39,11 @@ class LazyNames:
         self.stars: list[str] = []
         self.registers: list[str] = []
         self.aliases: dict[str, str] = {}
-        self.dynamic = False
+        self.dynamic = _sets_own(source, assignments.module)
         self._aliasing: set[str] = set()  # functions that put an alias into sys.modules
         self.tables: dict[str, ast.expr] = {}
         if any(sign in source for sign in _SIGNS):
-            self.dynamic = _INTO_GLOBALS.search(source) is not None
+            self.dynamic |= _INTO_GLOBALS.search(source) is not None
             statements = list(_top(tree.body))
             self.tables = _tables(statements)
             self._read(statements)
@@ -370,6 +370,12 @@ def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
         ):
             found.setdefault(target.id, value)
     return found
+
+
+def _sets_own(source: bytes, module: str) -> bool:
+    """Whether a function imports its own module and sets computed names in it: numpy.dtypes."""
+    own = module.rpartition(".")[2].encode()
+    return re.search(rb"\bsetattr\(\s*" + own + rb"\s*,\s*[^\"'\s]", source) is not None
 
 
 def _puts_alias(node: FunctionNode) -> bool:

@@ -117,6 +117,7 @@ def test_what_the_other_does_not_know(source, relation, subject):
         "import lib\nif hasattr(lib.envs, 'SLOW'):\n    print(lib.envs.SLOW)\n",
         "import lib\nprint(getattr(lib.envs, 'SLOW', None))\n",
         "import json\njson.dumps(1, nonsense=2)\n",
+        "import lib\nlib.xpu.empty_cache()\n",
     ],
 )
 def test_what_it_knows_or_may_know_is_not_mentioned(source):
