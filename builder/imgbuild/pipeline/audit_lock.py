@@ -209,6 +209,13 @@ class _Audit:
             return self._supply.path(item, rest)
 
 
+class PinsAudit(msgspec.Struct, frozen=True, kw_only=True):
+    """The audit of pins, and those of which no file could be read."""
+
+    report: Report
+    unread: tuple[str, ...]
+
+
 class LockFiles:
     """The files of a lock, fetched into the store when an audit needs them.
 
@@ -318,10 +325,13 @@ def audit_pins(
     context: Context,
     terms: Terms,
     checks: Sequence[str] = CHECKS,
-) -> Report:
+    *,
+    partial: bool = False,
+) -> PinsAudit:
     """The audit of a set of pins that the index at `index` has; its wheels stay there.
 
-    What is compiled is not read. Packages without a wheel are left out, with a warning.
+    What is compiled is not read. Packages without a wheel are left out, with a warning. `partial`:
+    packages that the pins require and that are not among them are no errors.
     """
     http = context.http
     place = IndexAddress(name="default", address=index)
@@ -329,6 +339,9 @@ def audit_pins(
     picked = pick(pins, machine, indexes, http)
     for package in picked.lacking:
         context.reporter.warn(f"{package} has no wheel for this machine; the audit leaves it out")
+    for package in picked.public:
+        public = package.partition("+")[0]
+        context.reporter.warn(f"{package} is not on the index; the audit reads {public}")
     with Library(context.store, Blocks(http)) as library:
         package_set = open_package_set(
             picked.wheels,
@@ -337,11 +350,11 @@ def audit_pins(
             arch=machine.arch,
             glibc=machine.glibc,
             locate=lambda wheel: picked.urls[wheel.sha256],
-            partial=bool(picked.lacking),
+            partial=partial or bool(picked.lacking),
         )
-        return audit_with_past(
-            package_set, survey(package_set, pins), terms, checks, indexes, library, pins
-        )
+        path = survey(package_set, pins)
+        report = audit_with_past(package_set, path, terms, checks, indexes, library, pins)
+        return PinsAudit(report=report, unread=picked.lacking)
 
 
 def audit_with_past(

@@ -105,7 +105,7 @@ def test_an_audit_finds_what_settling_and_an_audit_of_pins_find(tmp_path: Path) 
             Terms(),
             CALLS,
         )
-        assert pinned.findings == (found,)
+        assert (pinned.report.findings, pinned.unread) == ((found,), ())
 
 
 def test_a_waiver_of_it_is_used_and_not_called_unused(tmp_path: Path) -> None:
