@@ -225,13 +225,14 @@ class _Walk:
         """Follow a definition that is called, constructed or named."""
         if found.ambiguous:
             how = msgspec.structs.replace(how, level=Level.DOUBTFUL)
+        through = msgspec.structs.replace(how, level=Level.DOUBTFUL) if found.tried else how
         for step in found.trace:
-            self._module(step.partition(":")[0].lstrip("*"), how)
+            self._module(step.partition(":")[0].lstrip("*"), through)
         found = search.follow(self.package_set, found)
         home, definition = found.home, found.definition
         if home is None or not self._is_walked(home.module):
             return
-        self._module(home.module, how)
+        self._module(home.module, through)
         if isinstance(definition, Class):
             self._make(found, how)
         elif isinstance(definition, Function):

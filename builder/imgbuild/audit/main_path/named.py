@@ -17,6 +17,8 @@ from imgbuild.audit.packages.package_set import PackageSet
 # Top-level modules in wheels that are not imported by that name.
 ASIDE = frozenset(("test", "tests", "testing", "docs", "examples", "benchmarks", "scripts"))
 WHY = "named by the user, to be imported"
+# Not followed: it is large, and has optional parts behind values that other modules compute.
+LEFT_OUT = frozenset(("torch",))
 
 
 def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolicy:
@@ -31,5 +33,5 @@ def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolic
         if not root.startswith("_") and package_set.owner(root) in named
     )
     return msgspec.structs.replace(
-        rules, imported=frozenset(named) - rules.walk, entries=(*rules.entries, *entries)
+        rules, imported=frozenset(named) - rules.walk - LEFT_OUT, entries=(*rules.entries, *entries)
     )

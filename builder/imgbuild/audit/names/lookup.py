@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+import msgspec
+
 from imgbuild.audit.names.model import LookupResult, Modules, Opaque, Searchable
 from imgbuild.audit.source.facts import Assigned, Class, Function, Guard, Import, ModuleFacts
 
@@ -209,7 +211,9 @@ def _choose(
         and not any(guard.kind == "absent" for guard in entry.guards)
     ]
     if not rivals:
-        return first
+        entry = next(entry for entry, one in there if one is first)
+        tried = isinstance(entry, Import) and any(one.kind == "handled" for one in entry.guards)
+        return msgspec.structs.replace(first, tried=True) if tried else first
     return LookupResult(
         state=first.state,
         definition=first.definition,

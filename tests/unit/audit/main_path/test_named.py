@@ -27,7 +27,8 @@ def test_named_packages_are_entry_points_and_followed(tmp_path: Path) -> None:
     assert {entry.name for entry in rules.entries} - {e.name for e in policy.load().entries} == {
         "gadget"
     }
-    assert (rules.walk, rules.imported) == (policy.load().walk, {"gadget"})
+    assert rules.walk == policy.load().walk
+    assert rules.imported == {"gadget"}
     assert with_named(package_set, []) == policy.load()
 
 
