@@ -86,7 +86,7 @@ def audit(
 
         imgbuild audit transformers==5.0.0 lm-format-enforcer==0.11.3
 
-        uv pip freeze | imgbuild audit -r - --python 3.12
+        imgbuild audit --requirements pins.txt --python 3.12
     """
     from imgbuild.codec import write_bytes
     from imgbuild.smoke import junit as junits
@@ -98,11 +98,8 @@ def audit(
         checks = _readable(select)
         _refuse(requirements, pinned, selection)
         _refuse_kept(keep=keep)
-        text, name = _pins(requirements, pinned)
-        found = _audit_pins(
-            text, name, _machine(selection, python), checks,
-            offline=offline, partial=requirements is None,
-        )  # fmt: skip
+        machine = _machine(selection, python)
+        found = _audit_pins(requirements, pinned, machine, checks, offline=offline)
         reports, unread = [found.report], found.unread
     else:
         if python is not None:
@@ -113,6 +110,11 @@ def audit(
         cases = [with_cases(report, checks) for report in reports]
         write_bytes(junit, junits.document(cases))
     answer(reports, [line for one in reports for line in lines(one, notes=notes)])
+    _end(reports, unread)
+
+
+def _end(reports: Sequence[Report], unread: Sequence[str]) -> None:
+    """AuditFailed if there is an error, or if a pinned package was not read."""
     failed = [f"{report.target} {report.arch}" for report in reports if not report.ok]
     if (failed or unread) and console.json:  # the answer is on stdout already
         raise typer.Exit(AuditFailed.exit_code)
@@ -236,7 +238,12 @@ def _locked(
 
 
 def _audit_pins(
-    text: str, name: str, machine: Tags, checks: Sequence[str], *, offline: bool, partial: bool
+    requirements: Path | None,
+    pinned: Sequence[str],
+    machine: Tags,
+    checks: Sequence[str],
+    *,
+    offline: bool,
 ) -> PinsAudit:
     from imgbuild.audit.judge import Terms
     from imgbuild.audit.packages.pinned import read_pins
@@ -244,12 +251,15 @@ def _audit_pins(
     from imgbuild.pipeline import audit_lock
     from imgbuild.solve import uv
 
+    text, name = _pins(requirements, pinned)
     pins = read_pins(text, name, machine)
     index = uv.default_index()
     with console.step(f"auditing {count(len(pins), 'pin')} of {name} for {machine.arch}"):
         context = Context.open(console, offline=offline)
         terms = Terms(target=name)
-        return audit_lock.audit_pins(pins, machine, index, context, terms, checks, partial=partial)
+        return audit_lock.audit_pins(
+            pins, machine, index, context, terms, checks, partial=requirements is None
+        )
 
 
 def glibc_of(python: str, matrix: Path | None) -> str:
