@@ -72,7 +72,7 @@ def audit(
     ] = None,
     offline: Offline = False,
 ) -> None:
-    """Check that the files of locked targets, or pinned packages, work together.
+    """Check that the packages of targets, or pins, work together.
 
     Reads each wheel once, runs nothing of it, and needs no GPU. Exit status 4 if there is an error,
     or if a pinned package could not be read. Accepted findings are listed in the matrix under

@@ -76,16 +76,6 @@ def test_help_shows_options_and_an_example(
         assert VERBS[verb].make_context(verb, given[1 + len(verb.split()) :]), example
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_help_fits_a_terminal_of_80_columns(
-    verb: str, flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    done = Command(monkeypatch, capsys)(*verb.split(), flag)
-    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
-
-
 def test_the_verbs_of_the_readme_exist() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = text.partition("## Verbs")[2].partition("\n## ")[0]
