@@ -31,8 +31,8 @@ def request(folder: Path, name: str, size: int) -> ReadRequest:
     return ReadRequest(content, find_modules(files), sizes)
 
 
-@pytest.fixture(name="crew")
-def _crew():
+@pytest.fixture(name="workers")
+def _workers():
     workers = ReaderProcesses(2)
     yield workers
     workers.close()
