@@ -108,7 +108,10 @@ def environment(
             msgspec.structs.replace(one, source=_sources(one.source, have))
             for one in _locked(lock, expected)
         )
-        late = _late(lock.settings.cache, have.keys())
+        late = [
+            msgspec.structs.replace(one, source=_sources(one.source, have))
+            for one in _late(lock.settings.cache, have.keys())
+        ]
     return Environment(
         target=name,
         arch=tuple(arches),
