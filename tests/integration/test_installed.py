@@ -170,10 +170,15 @@ def wheel(published: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheels(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and those that it needs on Debian's Python 3.11.2."""
     folder = tmp_path_factory.mktemp("wheels")
+    pins = folder.with_name("requirements.txt")
     call(
-        sys.executable, "-m", "pip", "download", "--quiet", "--dest", folder,
-        "--python-version", "3.11", "--only-binary", ":all:",
-        "--constraint", ROOT / "tools/constraints.txt", wheel, "backports.tarfile",
+        UV, "pip", "compile", "--system-certs", "--quiet", "--python-version", "3.11.2",
+        "--constraint", ROOT / "tools/constraints.txt", "--output-file", pins,
+        ROOT / "pyproject.toml",
+    )  # fmt: skip
+    call(
+        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder,
+        "--python-version", "3.11", "--only-binary", ":all:", "--requirement", pins, wheel,
     )  # fmt: skip
     return folder
 
