@@ -185,7 +185,8 @@ def _machine(host: Host) -> Iterable[str]:
         for gpu in host.gpus
     ]
     rows += [
-        (one.name, one.version + (", GPUs" if one.gpus else ", no GPUs")) for one in host.engines
+        (one.name, one.version + (", with GPU support" if one.gpus else ", without GPU support"))
+        for one in host.engines
     ]
     rows.append(("shared memory", f"{host.shared_memory >> 20} MB"))
     yield from aligned(rows)

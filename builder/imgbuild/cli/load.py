@@ -52,8 +52,8 @@ def load(
     done = []
     for item in selected:
         built = targets.built_layout(session, item.name, layout)
-        with console.step(f"loading {item.name} into {found.kind}"):
-            loaded = load_image(found, built, one_arch(built, selection.arch), item.name)
+        arch = one_arch(built, selection.arch)
+        loaded = load_image(found, built, arch, item.name, reporter=console)
         done.append(
             LoadedImage(
                 target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id

@@ -47,7 +47,8 @@ def load(
         reporter.detail(f"{found.kind} has {tag} already")
         return EngineImage(reference=reference, id=present.id)
     total = sum(layer.size for layer in stored.layers)
-    with reporter.progress(f"loading {tag} into {found.kind}", total) as bar:
+    title = f"loading {tag} into {found.kind}"
+    with reporter.step(title), reporter.progress(title, total) as bar:
         if not _pulled(found, layout, arch, reference, bar, reporter):
             _send(found, layout, arch, reference, bar, reporter)
     present = engine.inspect(found, reference)

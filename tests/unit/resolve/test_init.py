@@ -37,8 +37,8 @@ from tests.support.inprocess_project import TARGET, UNLOCKED
 GOLDEN = """\
 # yaml-language-server: $schema=./matrix.schema.json
 #
-# An image of our own on a published one. `imgbuild lock` resolves what is added and locks the sum,
-# `imgbuild build` makes the added layers; all else is the published target's, unchanged.
+# An image of our own that extends a published one. `imgbuild lock` resolves the additions and locks
+# the whole image, `imgbuild build` makes the added layers. All other layers stay as published.
 version: 1
 
 published:
