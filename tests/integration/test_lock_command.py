@@ -155,7 +155,7 @@ def test_diff_says_what_changed_in_words_and_bytes(project, base):
     assert ", ".join(told["layers"]) in head
     assert [row.strip() for row in rows] == ["another (new) → 0.1", "thewheel 1.0 → 2.0"]
     done = project.run("lock", TARGET, "--diff", "no-such-branch", status=2)
-    assert "no-such-branch is no revision" in " ".join(done.stderr.split())
+    assert "no-such-branch is not a revision" in " ".join(done.stderr.split())
 
 
 def test_a_target_that_is_new_since_the_revision(project):
