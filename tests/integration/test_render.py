@@ -178,7 +178,7 @@ def test_a_script_never_touches_what_is_there(project, wheels, with_uv, tmp_path
     (tmp_path / "venv/mine").write_text("mine")
     done = run_script(project, with_uv, tmp_path / "venv", wheels)
     assert done.returncode == 1
-    assert "already exists" in done.stderr
+    assert "is there already" in done.stderr
     assert [path.name for path in (tmp_path / "venv").iterdir()] == ["mine"]
 
 
