@@ -58,8 +58,15 @@ class WheelContent(Protocol):
 
 
 def open_content(where: Path | str, label: str, http: Ranges | None = None) -> WheelContent:
-    """The wheel at `where`, a file (Path) or a URL (str); `label` names it in errors."""
+    """The wheel at `where`, a file (Path) or a URL (str); `label` names it in errors.
+
+    A Path may also be the folder `.dist-info` of an installed package.
+    """
     if isinstance(where, Path):
+        if where.is_dir():
+            from imgbuild.audit.packages.installed import InstalledContent
+
+            return InstalledContent(where, label)
         return LocalContent(where, label)
     if http is None:
         message = f"{label} is not on this machine and may not be fetched"

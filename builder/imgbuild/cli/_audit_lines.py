@@ -1,0 +1,88 @@
+"""Reports of an audit as text for people, and as test cases for JUnit."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from imgbuild.cli._output import count
+from imgbuild.report import Case, Finding, Report, Severity, Unread
+
+INDENT = "    "
+READ = "packages"  # the test case that fails if a package was not read
+
+
+def lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
+    """Reports as text: errors and warnings first, with `notes` the notes, then what was not read.
+
+    The counts come last; of several reports, each has them as its heading. On a terminal, lines are
+    folded to its width.
+    """
+    for report in reports:
+        if len(reports) > 1:
+            yield from _folded(_counts(report))
+        for finding in report.findings:
+            if notes or finding.severity is not Severity.NOTE:
+                yield from _words(finding)
+        for one in report.unread:
+            yield from _folded(_unread(one))
+        if len(reports) == 1:
+            yield from _folded(_counts(report))
+
+
+def _counts(report: Report) -> str:
+    counts = ", ".join(
+        count(sum(one.severity is severity for one in report.findings), severity)
+        for severity in Severity
+    )
+    return f"{report.target} {report.arch}: {counts}"
+
+
+def _words(finding: Finding) -> Iterator[str]:
+    yield from _folded(f"{finding.severity}: {finding.message} [{finding.check}]")
+    if finding.where:
+        yield from _folded(f"{INDENT}at {finding.where}")
+    if finding.remedy:
+        yield from _folded(f"{INDENT}{finding.remedy}")
+
+
+def _unread(one: Unread) -> str:
+    return f"{'not read' if one.required else 'not looked at'}: {one.what}: {one.why}"
+
+
+def _folded(line: str) -> list[str]:
+    """`line` folded between words to the width of the terminal; whole if stdout is not one."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    if len(line) <= width:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())] + INDENT
+    return textwrap.wrap(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def with_cases(report: Report, checks: Sequence[str]) -> Report:
+    """The report with a case for each check: failed, with the errors' words, if it found one.
+
+    One more fails if a package that had to be read was not.
+    """
+    cases = []
+    for check in checks:
+        errors = [
+            f"{one.message} ({one.where})"
+            for one in report.findings
+            if one.check == check and one.severity is Severity.ERROR
+        ]
+        cases.append(_case(check, errors))
+    missing = [f"{one.what}: {one.why}" for one in report.unread if one.required]
+    cases += [_case(READ, missing)] if missing else []
+    return msgspec.structs.replace(report, tier="audit", cases=tuple(cases))
+
+
+def _case(name: str, errors: Sequence[str]) -> Case:
+    outcome = "failed" if errors else "passed"
+    return Case(name=name, outcome=outcome, seconds=0.0, message="\n".join(errors))
