@@ -19,15 +19,20 @@ READ = "packages"  # the test case that fails if a package was not read
 def lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
     """Reports as text: errors and warnings first, with `notes` the notes, then what was not read.
 
+    Findings with one subject are shown once, at the first of their places.
+
     The counts come last; of several reports, each has them as its heading. On a terminal, lines are
     folded to its width.
     """
     for report in reports:
         if len(reports) > 1:
             yield from _folded(_counts(report))
+        groups: dict[tuple[str, ...], list[Finding]] = {}
         for finding in report.findings:
             if notes or finding.severity is not Severity.NOTE:
-                yield from _words(finding)
+                groups.setdefault(_subject(finding), []).append(finding)
+        for group in groups.values():
+            yield from _words(group)
         for one in report.unread:
             yield from _folded(_unread(one))
         if len(reports) == 1:
@@ -42,10 +47,21 @@ def _counts(report: Report) -> str:
     return f"{report.target} {report.arch}: {counts}"
 
 
-def _words(finding: Finding) -> Iterator[str]:
+def _subject(finding: Finding) -> tuple[str, ...]:
+    """What a finding is about; several places may have the same."""
+    own = finding.evidence
+    if own is None or not own.subject:
+        return (finding.severity, finding.check, finding.message, finding.where)
+    return (finding.severity, finding.check, own.relation, own.package, own.other, own.subject)
+
+
+def _words(group: Sequence[Finding]) -> Iterator[str]:
+    """The first finding of a group, and how many more places have the same."""
+    finding, *more = group
     yield from _folded(f"{finding.severity}: {finding.message} [{finding.check}]")
     if finding.where:
-        yield from _folded(f"{INDENT}at {finding.where}")
+        also = f" and {count(len(more), 'more place')}; --json lists them" if more else ""
+        yield from _folded(f"{INDENT}at {finding.where}{also}")
     if finding.remedy:
         yield from _folded(f"{INDENT}{finding.remedy}")
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from imgbuild.pipeline.targets import Session
 
 
+WAIVE = "change versions, or accept the finding under `waive:` in matrix.yaml"
+RESOLVE = "change versions; `imgbuild resolve` finds compatible ones"
+
+
 class Check(enum.StrEnum):
     """The checks of the audit, in the order in which they run."""
 
@@ -71,7 +75,7 @@ def audit(
     ] = None,
     offline: Offline = False,
 ) -> None:
-    """Check that packages work together: locked targets, versions, or an environment.
+    """Check that targets, versions or installed packages work together.
 
     Reads files, runs nothing of them, and needs no GPU. Packages may be targets, versions
     (NAME==VERSION or 'NAME @ file:///PATH.whl'), a file of versions, or what is installed. Versions
@@ -98,7 +102,8 @@ def audit(
 
     checks = tuple(each.value for each in select or Check)
     pinned = [name for name in selection.named if "==" in name or "@" in name]
-    if pinned or packages.requirements is not None or packages.environment is not None:
+    free = bool(pinned) or packages.requirements is not None or packages.environment is not None
+    if free:
         _refuse(packages, pinned, selection, keep=keep)
         found = packages.audit(pinned, selection.arches, selection.matrix, checks, offline=offline)
         reports = [found]
@@ -111,10 +116,10 @@ def audit(
         cases = [with_cases(report, checks) for report in reports]
         write_bytes(junit, junits.document(cases))
     answer(reports, list(lines(reports, notes=notes)))
-    _end(reports)
+    _end(reports, RESOLVE if free else WAIVE)
 
 
-def _end(reports: Sequence[Report]) -> None:
+def _end(reports: Sequence[Report], hint: str) -> None:
     """AuditFailed if there is an error, or if a package was not read."""
     failed = [report for report in reports if not report.ok]
     if not failed:
@@ -128,11 +133,10 @@ def _end(reports: Sequence[Report]) -> None:
     ]
     if errors:
         message = f"the audit found errors in {', '.join(errors)}"
-        hint = "change versions, or accept the finding under `waive:` in matrix.yaml"
         raise AuditFailed(message, hint=hint)
     unread = [one.what for report in failed for one in report.unread if one.required]
     message = f"not all packages were read: {', '.join(unread)}"
-    raise AuditFailed(message, hint="choose versions with wheels for this machine")
+    raise AuditFailed(message, hint="the lines `not read` above say why")
 
 
 def _refuse(
