@@ -53,7 +53,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     python: Annotated[
         str | None, PYTHON("For pins; default: that of --base, else this Python.")
     ] = None
-    base: Annotated[str | None, BASE("For pins and environments: its Python and glibc.")] = None
+    base: Annotated[str | None, BASE("Audit for its glibc, and pins for its Python.")] = None
     glibc: Annotated[
         str | None,
         option(
