@@ -93,6 +93,10 @@ def audit_pins(
     has the indexes of builds for one CUDA release (`torch==2.10.0+cu130`).
     """
     context = request.context
+    if not request.terms.cuda and "torch" in listed.pins:
+        # The index may lack this build, so that another one is read.
+        terms = msgspec.structs.replace(request.terms, cuda=_cuda_tag(listed.pins["torch"].version))
+        request = msgspec.structs.replace(request, terms=terms)
     local = {
         package: _local_wheel(path, package, pin.version, context.store)
         for package, pin in listed.pins.items()
@@ -285,31 +289,39 @@ def cuda_of(package_set: PackageSet) -> str:
     version = package_set.version("torch")
     if version is None:
         return ""
-    tag = TAG.fullmatch(Version(version).local or "")
-    if tag is not None:
-        return f"{tag[1]}.{tag[2]}"
+    if tagged := _cuda_tag(version):
+        return tagged
     found = _CUDA.search(package_set.read("torch", "torch/version.py") or b"")
     return found[1].decode() if found is not None else ""
+
+
+def _cuda_tag(version: str) -> str:
+    """The CUDA release in a local version: "13.0" of "2.10.0+cu130"; "" without one."""
+    tag = TAG.fullmatch(Version(version).local or "")
+    return f"{tag[1]}.{tag[2]}" if tag is not None else ""
 
 
 def _unread_binaries(
     package_set: PackageSet, files: PackageFiles, checks: Sequence[str]
 ) -> list[Unread]:
-    """The shared objects that were not read, of wheels on an index."""
+    """What was not read of compiled packages: on an index all of it, else what no lock names."""
     if not {"elf", "cuda"} & set(checks):
         return []
-    remote = [
-        wheel.package for wheel in files.wheels if not isinstance(files.places[wheel.sha256], Path)
-    ]
     compiled = [
-        package
-        for package in remote
-        if any(file.endswith(".so") or ".so." in file for file in package_set.files(package))
+        wheel
+        for wheel in files.wheels
+        if any(".so" in file for file in package_set.files(wheel.package))
     ]
-    if not compiled:
-        return []
-    shown = ", ".join(compiled[:3]) + (f" and {len(compiled) - 3} more" if compiled[3:] else "")
-    return [Unread(what=f"shared objects of {shown}", why="their wheels were not downloaded")]
+    remote = [one.package for one in compiled if not isinstance(files.places[one.sha256], Path)]
+    found = []
+    if remote:
+        shown = ", ".join(remote[:3]) + (f" and {len(remote) - 3} more" if remote[3:] else "")
+        why = "their wheels were not downloaded"
+        found.append(Unread(what=f"shared objects of {shown}", why=why))
+    if len(remote) < len(compiled):
+        what = "GPU code, and libraries outside of the packages"
+        found.append(Unread(what=what, why="only a locked target names GPUs and a base"))
+    return found
 
 
 def require_local(listed: PinList, select: Sequence[str]) -> None:
