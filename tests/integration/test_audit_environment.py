@@ -107,6 +107,10 @@ def test_a_second_audit_is_stored_until_a_file_changes(machine: Machine) -> None
     second = machine.audit("--environment", str(root), status=4)
     assert "audited before; --again audits it again" in second.stderr
     assert second.stdout == first.stdout
+    program = str(root / "bin" / "python")
+    other = machine.audit("--environment", program, status=4)
+    assert "audited before" in other.stderr
+    assert other.stdout == first.stdout.replace(f"{root} ", f"{program} ")
     again = machine.audit("--environment", str(root), "--again", status=4)
     assert (again.stdout, "audited before" in again.stderr) == (first.stdout, False)
     (source,) = root.glob("lib/python3*/site-packages/vllm/__init__.py")

@@ -160,6 +160,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             context=Context.open(console, offline=offline),
             terms=Terms(target=name, cuda=cuda_of(self.cuda, None) or ""),
             checks=checks,
+            offline=offline,
             again=self.again,
         )
 

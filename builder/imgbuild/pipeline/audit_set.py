@@ -81,6 +81,7 @@ class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
     context: Context
     terms: Terms
     checks: Sequence[str] = CHECKS
+    offline: bool = False
     again: bool = False
 
 
@@ -106,7 +107,7 @@ def audit_pins(
     key = [
         *("pins", today(), machine.python, machine.arch, machine.glibc, request.index()),
         *(listed, {package: wheel.sha256 for package, (wheel, _) in local.items()}),
-        *(request.terms, tuple(request.checks), partial, matrix.indexes if matrix else None),
+        *(partial, matrix.indexes if matrix else None),
     ]
 
     def _made() -> tuple[Report, bool]:
@@ -128,7 +129,6 @@ def audit_environment(environment: Environment, request: SetRequest) -> Report:
     machine = request.machine
     key = [
         *("environment", machine.python, machine.arch, machine.glibc, wheels, files.unread),
-        *(request.terms, tuple(request.checks)),
     ]
     return _kept(key, request, lambda: _audit(files, request, past_may_fail=True))
 
@@ -136,17 +136,23 @@ def audit_environment(environment: Environment, request: SetRequest) -> Report:
 def _kept(
     key: Sequence[object], request: SetRequest, make: Callable[[], tuple[Report, bool]]
 ) -> Report:
-    """The report from the cache, else a new one, which is kept if it is complete."""
+    """The report from the cache, else a new one, which is kept.
+
+    One that an index would complete is found again only with `offline`.
+    """
     store = request.context.store
-    name = sha256(codec.compact([code_digest(*JUDGING, alone=__name__), *key]))
-    data = None if request.again else store.fact(KEPT, name)
-    kept = unpack(data, Report) if data is not None else None
-    if kept is not None:
-        request.context.reporter.info("audited before; --again audits it again")
-        return kept
-    report, complete = make()
-    if complete:
-        store.put_fact(KEPT, name, pack(report))
+    terms = msgspec.structs.replace(request.terms, target="")
+    parts = [code_digest(*JUDGING, alone=__name__), terms, tuple(request.checks), *key]
+    complete, offline = (sha256(codec.compact([own, *parts])) for own in ("complete", "offline"))
+    for name in () if request.again else (complete, *([offline] if request.offline else [])):
+        data = store.fact(KEPT, name)
+        report = unpack(data, Report) if data is not None else None
+        if report is not None:
+            request.context.reporter.info("audited before; --again audits it again")
+            return msgspec.structs.replace(report, target=request.terms.target)
+    report, whole = make()
+    if whole or request.offline:
+        store.put_fact(KEPT, complete if whole else offline, pack(report))
     return report
 
 
