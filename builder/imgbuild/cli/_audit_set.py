@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from imgbuild.cli._help import ACTIVE
 from imgbuild.cli._options import AGAIN, BASE, CUDA, PYTHON
 from imgbuild.cli._output import count
 from imgbuild.cli._verb import SELECT, Group, option
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from imgbuild.matrix.model import Matrix
     from imgbuild.pipeline.audit_set import SetRequest
 
-ACTIVE = "active"  # the value of --environment without one
 OLDEST = 5  # of the minor versions of glibc that a wheel's name can have
 
 

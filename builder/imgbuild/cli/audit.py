@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from imgbuild.cli._audit_lines import lines, with_cases
-from imgbuild.cli._audit_set import ACTIVE, PackageSetOptions
-from imgbuild.cli._help import VerbCommand
+from imgbuild.cli._audit_set import PackageSetOptions
 from imgbuild.cli._options import KEEP, JUnit, Offline
 from imgbuild.cli._output import answer
 from imgbuild.cli._targets import Selection
@@ -38,19 +37,6 @@ class Check(enum.StrEnum):
     CALLS = "calls"
     SUPPORT = "support"
     RULES = "rules"
-
-
-class AuditCommand(VerbCommand):
-    """The verb whose option --environment may have no value."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; --environment without a value is the active environment."""
-        words = []
-        for word, after in zip(args, [*args[1:], "-"], strict=True):
-            words.append(word)
-            if word == "--environment" and after.startswith("-"):
-                words.append(ACTIVE)
-        return super().parse_args(ctx, words)
 
 
 @verb

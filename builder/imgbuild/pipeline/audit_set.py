@@ -19,7 +19,7 @@ from imgbuild import codec
 from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS, Terms
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.packages.environment import Environment
+from imgbuild.audit.packages.environment import InstalledEnvironment
 from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.packages.pinned import Pin, PinList, pick
@@ -117,7 +117,7 @@ def audit_pins(
     return _kept(key, request, _made)
 
 
-def audit_environment(environment: Environment, request: SetRequest) -> Report:
+def audit_environment(environment: InstalledEnvironment, request: SetRequest) -> Report:
     """The audit of the files that are installed in an environment."""
     wheels = tuple(one.wheel for one in environment.packages)
     files = PackageFiles(

@@ -271,7 +271,7 @@ def test_an_interrupt_is_said(
         (["cache", "prune", "--max-size", "big"], "--max-size: invalid size 'big'"),
         (["cache", "nope"], "'nope'"),
         (["lock", TARGET, "--check", "--again"], "--again and --check cannot be combined"),
-        (["audit", TARGET, "--python", "3.11"], "--python 3.11: a locked target has its own"),
+        (["audit", TARGET, "--python", "3.11"], "--python 3.11 does not apply to locked targets"),
         (["slurm", TARGET, "--job", "check", "train.py"], "--job check takes no command"),
         (["digest", TARGET, "--all"], "cannot be combined"),
         (["list", TARGET, "--into", "README.md"], "cannot be combined with a selection"),

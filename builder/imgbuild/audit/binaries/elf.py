@@ -107,7 +107,7 @@ def read_elf_file(path: Path, file: str) -> ElfFacts | None:
         if head is None or head.gpu:
             return head
         try:
-            return _facts(Tables(FileRanges(opened), _never), file, head.machine, ())
+            return _facts(Tables(FileRanges(opened), lambda: iter(())), file, head.machine, ())
         except (Malformed, struct.error):
             return None
 
@@ -121,10 +121,6 @@ def _head(first: bytes, file: str) -> ElfFacts | None:
     if machine == CUDA:
         return ElfFacts(file=file, machine=name, gpu=(GpuCode(cubin_arch(flags, first[8])),))
     return ElfFacts(file=file, machine=name) if kind in (EXECUTABLE, SHARED) else None
-
-
-def _never() -> Iterator[bytes]:
-    return iter(())
 
 
 class FileRanges:

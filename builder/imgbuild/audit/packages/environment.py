@@ -45,7 +45,7 @@ class InstalledPackage(msgspec.Struct, frozen=True, kw_only=True):
     tops: frozenset[str]
 
 
-class Environment(msgspec.Struct, frozen=True, kw_only=True):
+class InstalledEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """What one Python imports: `python` is "3.12.4", or "3.12" if it was not asked.
 
     `folders` are its site-packages in the order of `sys.path`; of a package in several, the first
@@ -63,7 +63,7 @@ class _Place(msgspec.Struct, frozen=True):
     folders: tuple[Path, ...]
 
 
-def open_environment(where: str | None, *, python: str | None = None) -> Environment:
+def open_environment(where: str | None, *, python: str | None = None) -> InstalledEnvironment:
     """The environment at `where`: its folder, its Python, a site-packages; None for the active one.
 
     `python` is its version where `where` is a folder that does not say. InputError if there is no
@@ -77,7 +77,9 @@ def open_environment(where: str | None, *, python: str | None = None) -> Environ
         message = f"no package is installed in {folders}"
         raise InputError(message, hint="name an environment, its Python or its site-packages")
     unread += _loose(place.folders, packages)
-    return Environment(python=place.python, folders=place.folders, packages=packages, unread=unread)
+    return InstalledEnvironment(
+        python=place.python, folders=place.folders, packages=packages, unread=unread
+    )
 
 
 def active() -> Path:

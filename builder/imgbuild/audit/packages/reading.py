@@ -16,10 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.audit.packages.content import WheelContent, open_content
+from imgbuild.audit.packages.content import LocalContent, RemoteContent, WheelContent
 from imgbuild.audit.packages.installed import InstalledContent
 from imgbuild.audit.source.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
-from imgbuild.errors import IntegrityError
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.index.remote_wheel import Ranges
 from imgbuild.system.code_digest import code_digest
 
 WORTH = 4 << 20  # bytes of source for which starting processes pays
@@ -57,6 +58,21 @@ class WheelIndex(msgspec.Struct, frozen=True, kw_only=True):
 
     files: dict[str, int]
     metadata: WheelMetadata
+
+
+def open_content(where: Path | str, label: str, http: Ranges | None = None) -> WheelContent:
+    """The wheel at `where`, a file (Path) or a URL (str); `label` names it in errors.
+
+    A Path may also be the folder `.dist-info` of an installed package.
+    """
+    if isinstance(where, Path):
+        if where.is_dir():
+            return InstalledContent(where, label)
+        return LocalContent(where, label)
+    if http is None:
+        message = f"{label} is not on this machine and may not be fetched"
+        raise FetchFailed(message, hint="run without --offline, or fetch it first")
+    return RemoteContent(where, label, http)
 
 
 def read_index(content: WheelContent) -> WheelIndex:

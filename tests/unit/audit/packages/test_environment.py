@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.audit.packages.environment import Environment, open_environment
+from imgbuild.audit.packages.environment import InstalledEnvironment, open_environment
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.cache.store import Store
@@ -54,11 +54,11 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "env")
 
 
-def versions(found: Environment) -> dict[str, str]:
+def versions(found: InstalledEnvironment) -> dict[str, str]:
     return {one.wheel.package: one.wheel.version for one in found.packages}
 
 
-def package_set(found: Environment, folder: Path) -> PackageSet:
+def package_set(found: InstalledEnvironment, folder: Path) -> PackageSet:
     places = {one.wheel.sha256: one.info for one in found.packages}
     return open_package_set(
         [one.wheel for one in found.packages],
