@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from imgbuild.cli._options import KEEP, PYTHON, JUnit, Offline
-from imgbuild.cli._output import answer, count
+from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, option, verb
 from imgbuild.errors import AuditFailed, InputError, LockStale
@@ -109,7 +109,7 @@ def audit(
     if junit is not None:
         cases = [with_cases(report, checks) for report in reports]
         write_bytes(junit, junits.document(cases))
-    answer(reports, [line for one in reports for line in lines(one, notes=notes)])
+    answer(reports, folded(line for one in reports for line in lines(one, notes=notes)))
     _end(reports, unread)
 
 
