@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -17,6 +18,8 @@ from imgbuild.system.amounts import size_text as size_text  # noqa: PLC0414
 from imgbuild.system.console import console, visible
 
 GAP = "  "  # between the columns of a table, and before what is below them
+WORD = re.compile(r"\S+")
+PIECE = re.compile(r"[^\s,/@-]*[,/@-]|[^\s,/@-]+")  # of a word that is too long
 BELOW = "    "  # before what continues a line
 
 
@@ -48,8 +51,8 @@ def aligned(
     """Lines of columns as wide as their widest cell; the columns `right` are right-aligned.
 
     Line breaks and control characters in a cell are escaped. Lines wider than `width`, by default
-    the terminal's, are folded: cells between words; and where words leave no room, the column with
-    the longest one is on lines of its own. In a pipe each row is one line.
+    the terminal's, are folded: cells between words, or else within them; and where that does not
+    suffice, the column with the longest word is on lines of its own. In a pipe each row is a line.
     """
     if not rows:
         return []
@@ -70,16 +73,18 @@ def _folded(
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     room = width - len(GAP) * (len(columns) - 1)
-    words = [max(len(word) for cell in column for word in (cell.split() or ("",)))
-             for column in columns]  # fmt: skip
-    if len(columns) > 1 and sum(words) > room:
+    words = _needs(columns, WORD)
+    pieces = words if sum(words) <= room else _needs(columns, PIECE)
+    if len(columns) > 1 and sum(pieces) > room:
         yield from _without(words.index(max(words)), rows, right, width)
         return
     while (over := sum(widths) - room) > 0 and len(columns) > 1:
         # The widest of those that can be folded becomes as wide as the next, if so much is needed.
-        place = max((i for i, need in enumerate(words) if widths[i] > need), key=widths.__getitem__)
+        place = max(
+            (i for i, need in enumerate(pieces) if widths[i] > need), key=widths.__getitem__
+        )
         others = [each for each in widths if each < widths[place]]
-        widths[place] -= max(1, min(over, widths[place] - max([words[place], *others])))
+        widths[place] -= max(1, min(over, widths[place] - max([pieces[place], *others])))
     widths = widths if len(columns) > 1 else [min(widths[0], room)]
     for row in rows:
         cells = [_wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
@@ -90,6 +95,12 @@ def _folded(
             )
             for line in itertools.zip_longest(*cells, fillvalue="")
         ]
+
+
+def _needs(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]:
+    """The length of the longest `part` in each of `columns`."""
+    return [max(len(found) for cell in column for found in (*part.findall(cell), ""))
+            for column in columns]  # fmt: skip
 
 
 def _without(
@@ -115,14 +126,15 @@ def _without(
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """`text` folded between words, and words that are too long after a comma, a slash or an @."""
+    """`text` folded between words, and too long words after a comma, slash, @ or hyphen."""
     if len(text) <= width:
         return [text]
     found = []
     for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
         left = line
         while len(left) > width:
-            end = max(left.rfind(mark, 0, width) for mark in ",/@") + 1 or width
+            end = max(left.rfind(mark, 0, width) for mark in ",/@") + 1
+            end = end or left.rfind("-", 0, width) + 1 or width
             found.append(left[:end])
             left = left[end:]
         found.append(left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ import msgspec
 
 from imgbuild.cli import _show_env, _show_layers, _show_sbom
 from imgbuild.cli._options import OUTPUT_PATH
-from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._output import aligned, answer, count, fitted
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
@@ -157,7 +158,7 @@ def _packages(selection: Selection) -> None:
             rows: list[Sequence[str]] = [HEAD]
             rows += [(one.package, one.version, Path(one.file).name) for one in locked.wheels]
             rows += [(one.package, one.version, Path(one.file).name) for one in locked.debs]
-            lines += aligned(rows)
+            lines += fitted(aligned(rows, width=sys.maxsize))
             found.append(made)
             console.info(
                 f"{made.target} {arch}: {count(len(locked.wheels), 'wheel')},"
