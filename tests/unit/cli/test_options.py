@@ -100,13 +100,13 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def test_help_fits_80_columns(words: tuple[str, ...], imgbuild: Command) -> None:
     long = imgbuild("help", *words).stdout
     assert long == imgbuild(*words, "--help").stdout
-    short = imgbuild(*words, "-h").stdout
-    assert [line for line in (long + short).splitlines() if len(line) > 80] == []
+    assert [line for line in long.splitlines() if len(line) > 80] == []
     assert "<" not in long
     assert "[[" not in long
     short = imgbuild(*words, "-h").stdout
     assert short.splitlines()[0] == long.splitlines()[0]
-    if words:
+    assert [line for line in short.splitlines() if len(line) > 80] == []
+    if words in NAMES:  # a group has one help
         assert len(short.splitlines()) < len(long.splitlines())
         assert f"imgbuild help {' '.join(words)}" in short
         assert len(short.splitlines()) <= 45
