@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -21,12 +18,11 @@ def lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
 
     Findings with one subject are shown once, at the first of their places.
 
-    The counts come last; of several reports, each has them as its heading. On a terminal, lines are
-    folded to its width.
+    The counts come last; of several reports, each has them as its heading.
     """
     for report in reports:
         if len(reports) > 1:
-            yield from _folded(_counts(report))
+            yield _counts(report)
         groups: dict[tuple[str, ...], list[Finding]] = {}
         for finding in report.findings:
             if notes or finding.severity is not Severity.NOTE:
@@ -34,9 +30,9 @@ def lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
         for group in groups.values():
             yield from _words(group)
         for one in report.unread:
-            yield from _folded(_unread(one))
+            yield _unread(one)
         if len(reports) == 1:
-            yield from _folded(_counts(report))
+            yield _counts(report)
 
 
 def _counts(report: Report) -> str:
@@ -58,27 +54,16 @@ def _subject(finding: Finding) -> tuple[str, ...]:
 def _words(group: Sequence[Finding]) -> Iterator[str]:
     """The first finding of a group, and how many more places have the same."""
     finding, *more = group
-    yield from _folded(f"{finding.severity}: {finding.message} [{finding.check}]")
+    yield f"{finding.severity}: {finding.message} [{finding.check}]"
     if finding.where:
         also = f" and {count(len(more), 'more place')}; --json lists them" if more else ""
-        yield from _folded(f"{INDENT}at {finding.where}{also}")
+        yield f"{INDENT}at {finding.where}{also}"
     if finding.remedy:
-        yield from _folded(f"{INDENT}{finding.remedy}")
+        yield f"{INDENT}{finding.remedy}"
 
 
 def _unread(one: Unread) -> str:
     return f"{'not read' if one.required else 'not looked at'}: {one.what}: {one.why}"
-
-
-def _folded(line: str) -> list[str]:
-    """`line` folded between words to the width of the terminal; whole if stdout is not one."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    if len(line) <= width:
-        return [line]
-    indent = line[: len(line) - len(line.lstrip())] + INDENT
-    return textwrap.wrap(
-        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def with_cases(report: Report, checks: Sequence[str]) -> Report:

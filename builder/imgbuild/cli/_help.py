@@ -154,7 +154,11 @@ def listing(group: Any, ctx: Any) -> Iterator[str]:
     for panel, rows in panels.items():
         yield ""
         yield f"{panel}:"
-        yield from (f"{INDENT}{name.ljust(widest)}  {text}" for name, text in rows)
+        for name, text in rows:
+            head = f"{INDENT}{name.ljust(widest)}  "
+            yield from textwrap.wrap(
+                head + text, _width(), subsequent_indent=" " * len(head), break_on_hyphens=False
+            )
     own = [each for each in group.params if not each.hidden]
     names = [flag for each in own for flag in each.opts if "completion" not in flag]
     yield ""

@@ -71,7 +71,7 @@ def _table(packages: Sequence[ChosenVersion]) -> list[str]:
     if not packages:
         return []
     rows = [(item.package, item.version, "; ".join(item.why[:WHY])) for item in packages]
-    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in aligned(rows)]
+    return aligned(rows, width=WIDTH)
 
 
 def _comment(text: str) -> list[str]:

@@ -11,7 +11,7 @@ import typer
 from imgbuild.cli._audit_lines import lines, with_cases
 from imgbuild.cli._audit_set import PackageSetOptions
 from imgbuild.cli._options import KEEP, JUnit, Offline
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import AuditFailed, InputError, LockStale
@@ -101,7 +101,7 @@ def audit(
     if junit is not None:
         cases = [with_cases(report, checks) for report in reports]
         write_bytes(junit, junits.document(cases))
-    answer(reports, list(lines(reports, notes=notes)))
+    answer(reports, folded(lines(reports, notes=notes)))
     _end(reports, RESOLVE if free else WAIVE)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from imgbuild.cli._options import THROUGH, LayoutFolder, Through, supported
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import one_arch, same_image
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
@@ -59,4 +59,4 @@ def load(
                 target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id
             )
         )
-    answer(done, [f"{item.reference} {item.id}" for item in done])
+    answer(done, folded(f"{item.reference} {item.id}" for item in done))

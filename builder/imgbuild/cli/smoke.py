@@ -22,7 +22,7 @@ from imgbuild.cli._options import (
     TimeoutFactor,
     processes,
 )
-from imgbuild.cli._output import answer, count
+from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._smoke_image import SmokeOptions, Subject
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
@@ -181,7 +181,7 @@ def smoke(
         if junit is not None and reports:
             write_bytes(junit, junits.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
-    answer(reports, words)
+    answer(reports, folded(words))
     if failures:
         raise typer.Exit(SomeFailed(failures).exit_code)
     if not all(report.result == "pass" for report in reports):
