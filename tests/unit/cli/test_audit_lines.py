@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-import pytest
-
 from imgbuild.cli._audit_lines import lines
 from imgbuild.report import Evidence, Finding, Relation, Report, Severity, Unread
 
@@ -60,12 +56,3 @@ def test_notes_are_shown_where_asked_for() -> None:
 def test_of_several_reports_each_has_a_heading() -> None:
     found = list(lines([REPORT, REPORT], notes=False))
     assert found[0] == found[len(found) // 2] == "pins x86_64: 3 errors, 0 warnings, 1 note"
-
-
-def test_lines_fit_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
-    found = list(lines([REPORT], notes=True))
-    assert max(map(len, found)) <= 80
-    assert found[0].startswith("error: trl 1.0 imports vllm:Gone")
-    assert found[1].startswith("    ")
