@@ -106,4 +106,5 @@ def _say(arch: Arch, outcome: ArchOutcome) -> None:
     if error is not None:
         details = [f"because {reason}" for reason in error.reasons]
         details += [f"suggestion: {each}" for each in error.nearest]
-        console.error("\n  ".join((f"{arch}: {error.message}", *details)), hint=error.hint)
+        named = error.message if arch in error.message else f"{arch}: {error.message}"
+        console.error("\n  ".join((named, *details)), hint=error.hint)
