@@ -70,7 +70,8 @@ def show(
 
     --variables lists the variables of the image, as its lock has them, then those that are set when
     it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source
-    is a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository.
+    is a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository. The version in
+    parentheses is that of the image, where a source was read in another one.
 
     --sbom writes the same bytes on every machine, those that `imgbuild push` attaches.
 

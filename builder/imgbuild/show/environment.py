@@ -28,7 +28,8 @@ Setter = Literal[
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A variable that the image holds. `by` is what sets it: a place of the matrix, a mode.
 
-    `differs` names the value that the matrix has now, if it is another one.
+    `differs` names the value that the matrix has now, if it is another one. A `source` in a wheel
+    of another version than the image's ends with the version that the image has, in parentheses.
     """
 
     name: str
@@ -98,9 +99,18 @@ def environment(
         )
         late = _late(matrix.image.cache, None)
     else:
-        found = _locked(lock, expected)
-        have = [lock.arch[arch].versions for arch in arches if arch in lock.arch]
-        late = _late(lock.settings.cache, {key for versions in have for key in versions})
+        have: dict[str, set[str]] = {}
+        for arch in arches:
+            for package, version in lock.arch[arch].versions.items() if arch in lock.arch else ():
+                have.setdefault(package, set()).add(version)
+        found = tuple(
+            msgspec.structs.replace(item, source=_sources(item.source, have))
+            for item in _locked(lock, expected)
+        )
+        late = [
+            msgspec.structs.replace(item, source=_sources(item.source, have))
+            for item in _late(lock.settings.cache, have.keys())
+        ]
     return Environment(
         target=name,
         arch=tuple(arches),
@@ -108,6 +118,26 @@ def environment(
         image=found,
         late=tuple(late),
     )
+
+
+def _sources(given: Sequence[str], have: Mapping[str, AbstractSet[str]]) -> tuple[str, ...]:
+    """`given` for an image with the packages `have`: each name → its versions.
+
+    Of the sources in a package, those of the image's version are kept if there are any; the others
+    say which version the image has.
+    """
+    wheels = {text: text.partition(" ")[0].split("==") for text in given if "==" in text}
+    exact = {package for package, version in wheels.values() if version in have.get(package, ())}
+    found = []
+    for text in given:
+        package, version = wheels.get(text, ("", ""))
+        versions = have.get(package, frozenset())
+        if not package or version in versions:
+            found.append(text)
+        elif package not in exact:
+            note = f"has {', '.join(sorted(versions))}" if versions else f"has no {package}"
+            found.append(f"{text} (the image {note})")
+    return tuple(found)
 
 
 def _of_matrix(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
