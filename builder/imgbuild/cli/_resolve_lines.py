@@ -23,7 +23,7 @@ def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str
     left = [target.target for target in answer.locked[len(shown) :]]
     if left:
         found += [*_comment(f"also: {', '.join(left)}; --full shows their versions"), ""]
-    return [*found, "# for other versions: --solve"]
+    return [*found, "# to solve for other versions, add --solve"]
 
 
 def _locked(target: LockedTarget) -> list[str]:
