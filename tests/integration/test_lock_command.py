@@ -272,8 +272,8 @@ def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base
     done = found.run("lock", "--all", keep)
     # The solver reads accounts and Python of the base, which is one of the seven files; the others
     # are torch, cublas, helper, another and two versions of thewheel.
-    assert [line.partition(", 0.00 GB")[0] for line in downloads(done)] == [
-        "layers of base: 1 files",
+    assert [line.partition(", ")[0] for line in downloads(done)] == [
+        "layers of base: 1 file",
         "6 of 7 files to download",
         "downloaded 6 of 6 files",
     ]
@@ -289,8 +289,8 @@ def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base
     # Another machine, with the same digests of layers in its checkout: all files are read again.
     shutil.rmtree(tmp_path / "cache")
     found.write(base, thewheel="2.0")
-    assert [line.partition(", 0.00 GB")[0] for line in downloads(found.run("lock", TARGET))] == [
-        "layers of base: 1 files",
+    assert [line.partition(", ")[0] for line in downloads(found.run("lock", TARGET))] == [
+        "layers of base: 1 file",
         "5 of 6 files to download",
         "downloaded 5 of 5 files",
     ]
