@@ -37,8 +37,10 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "socket": ("http.*", "cache.download", "index.server"),
 }
 
-# Folders that may print. Other stages report through `system.reporter`, or in their result.
-PRINTERS = ("cli", "pipeline", "system")
+# Folders and modules that may print. Other stages report through `system.reporter`, or in their
+# result. `system.process` is an exception: it shows each command with -v, wherever it is run from,
+# and passing a reporter through every caller would only repeat the one console.
+PRINTERS = ("cli", "pipeline", "system.process")
 
 # Which modules may call these.
 CALLERS: dict[str, tuple[str, ...]] = {

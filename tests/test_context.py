@@ -11,14 +11,16 @@ BOTH = 10  # functions that may take `store` and `http` side by side
 KNOWN = modules()
 
 
-def test_only_cli_and_pipeline_print():
+def test_only_cli_pipeline_and_process_print():
     printing = {
-        name.partition(".")[0]
+        name
         for name, tree in KNOWN.items()
         for dotted, _ in imports(tree)
         if dotted.startswith("imgbuild.system.console")
     }
-    assert printing <= set(PRINTERS), "report through system.reporter"
+    others = {name for name in printing if not {name, name.partition(".")[0]} & set(PRINTERS)}
+    assert not others, "report through system.reporter"
+    assert "system.process" in printing, "remove the exception for system.process"
 
 
 def test_cache_and_client_travel_in_one_context():

@@ -41,6 +41,7 @@ RUN --network=none --mount=type=bind,source=.,target=/context \\
     /context/uv venv --clear --python {python} {prefix} && \\
     VIRTUAL_ENV={prefix} /context/uv pip install --no-cache --offline --no-index \\
         --find-links /context/wheels --require-hashes --requirement /context/requirements.txt
+ENV PATH={prefix}/bin:/usr/bin:/bin
 """
 
 

@@ -32,7 +32,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
     made = images.layer(tmp_path / "blobs", members)
-    layout.write(tmp_path / "base", {Arch.X86_64: images.picture([made])}, "base")
+    layout.write(tmp_path / "base", {Arch.X86_64: images.summary([made])}, "base")
     with serve(Site(files=index.site_files())) as opened:
         yield opened
 
@@ -96,10 +96,22 @@ def test_pins_of_an_index_are_audited_where_they_lie(project: Project, site: Sit
     assert project.run("audit", *PINS).stdout.startswith("pins.txt x86_64: 0 errors")
 
 
-def test_a_pin_without_a_wheel_is_left_out_aloud(project: Project) -> None:
+def test_pins_are_named_or_read_from_stdin_and_a_local_version_is_read_as_its_public_one(
+    project: Project,
+) -> None:
+    machine = ("--python", "3.11", "--arch", "x86_64")
+    named = project.run("audit", "trl==9.0", "vllm==9.0+cu130", *machine, status=4)
+    assert "trl 9.0 imports Gone from vllm, which vllm 9.0 does not have there" in named.stdout
+    assert "vllm==9.0+cu130 is not on the index; the audit reads vllm==9.0" in named.stderr
+    piped = project.run("audit", "-r", "-", *machine, status=4, stdin="trl==9.0\nvllm==9.0\n")
+    assert "imports Gone from vllm" in piped.stdout
+
+
+def test_a_pin_without_a_wheel_is_left_out_and_no_success(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.0\n", encoding="utf-8")
-    done = project.run("audit", *PINS)
+    done = project.run("audit", *PINS, status=4)
     assert "vllm==7.0 has no wheel for this machine" in done.stderr
+    assert "not all packages were read: vllm==7.0" in done.stderr
 
 
 def test_pins_offline_are_refused_since_an_index_must_be_asked(

@@ -133,6 +133,7 @@ def test_compare_tells_a_difference_and_its_status(project, tmp_path):
     assert " equal " in project.run("diff", "--files", *pair, "--accept", str(accept)).stdout
 
 
+@pytest.mark.long
 def test_a_second_build_without_what_was_kept_gives_the_same_digest(project):
     docker = needs.buildx()
     digests = set()

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.container.sandbox import Root, run
 from imgbuild.deb import apt, root, table
@@ -95,8 +95,8 @@ def locked(arch: Arch) -> Locked:
     store, http, places = Store.open(), Http(), apt.mirrors(base())
     debs = apt.resolve_debs(base(), arch, Context(store, http))
 
-    def want(deb: Deb) -> Want:
-        return Want(deb, lambda: apt.urls(deb, places))
+    def want(deb: Deb) -> FileRequest:
+        return FileRequest(deb, lambda: apt.urls(deb, places))
 
     paths = fetch_all(
         [want(deb) for deb in debs], Context(store, http), title=f"Debian packages, {arch}"

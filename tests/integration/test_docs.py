@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import docs_shell
-from tests.support.doc_blocks import ROOT, Block, blocks, commands, papers
+from tests.support.doc_blocks import ROOT, Block, blocks, commands, small_documents
 from tests.support.docs_shell import Environments, Shell
 
 pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.network]
@@ -33,7 +33,7 @@ SLOW = (
 )  # fmt: skip
 FILES = [
     pytest.param(path, id=name, marks=[pytest.mark.long] if name in SLOW else [])
-    for path in papers()
+    for path in small_documents()
     if runs(path) and (name := path.relative_to(ROOT).as_posix())
 ]
 

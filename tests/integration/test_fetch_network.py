@@ -11,7 +11,7 @@ from urllib.parse import urldefrag, urljoin
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http, Refused, Want, fetch_all
+from imgbuild.cache.download import FileRequest, Http, Refused, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.lock.resolution import LockedFile
 from tests.support import downloads
@@ -35,7 +35,7 @@ def test_a_wheel_of_the_index(tmp_path: Path) -> None:
     assert http.part(url, size - 1000, 1000) == end
     locked = LockedFile(file="six.whl", size=size, sha256=fragment.removeprefix("sha256="))
     store = Store.open(tmp_path / "cache")
-    path = fetch_all([Want(locked, lambda: [url])], Context(store, http), title="six")[
+    path = fetch_all([FileRequest(locked, lambda: [url])], Context(store, http), title="six")[
         locked.sha256
     ]
     assert "six.py" in zipfile.ZipFile(BytesIO(path.read_bytes())).namelist()

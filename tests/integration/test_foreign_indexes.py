@@ -176,7 +176,7 @@ def project(net: Net, tmp_path: Path) -> Project:
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
     made = images.layer(tmp_path / "blobs", members)
-    layout.write(tmp_path / "base", {arch: images.picture([made], arch) for arch in Arch}, "base")
+    layout.write(tmp_path / "base", {arch: images.summary([made], arch) for arch in Arch}, "base")
     base = {
         "kind": "registry",
         "image": sample_project.serve_image(net.default, tmp_path / "base", "base"),

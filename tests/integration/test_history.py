@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def test_outside_a_repository_this_is_said(project: Project) -> None:
     needs.tool("git")
-    with pytest.raises(InputError, match="is in no git repository") as caught:
+    with pytest.raises(InputError, match="is not in a git repository") as caught:
         revisions.sealed_at(project, TARGET, "main")
     assert str(project.root) in caught.value.message
     assert caught.value.hint == "this needs a checkout with its history"
@@ -46,7 +46,7 @@ def test_a_revision_has_a_lock_none_or_a_damaged_one(project: Project) -> None:
     git(project.root, "init", "--quiet")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing yet")
     assert revisions.sealed_at(project, TARGET, "HEAD") is None
-    with pytest.raises(InputError, match="absent is no revision of the repository"):
+    with pytest.raises(InputError, match="absent is not a revision of the repository"):
         revisions.sealed_at(project, TARGET, "absent")
     made = samples.lock()
     sealed = seal.seal(made, records(made))
@@ -90,10 +90,10 @@ def test_what_the_last_revisions_name_and_what_was_ever_named(project: Project) 
         whole = {sealed.digest, image.manifest, image.config}
         assert (whole <= names) is (number > 0)
         assert {layer.digest for layer in image.layers} <= names or number == 0
-    ever = revisions.ever(project, ["HEAD"])
-    assert ever.targets == {TARGET}
-    assert ever.images.keys() == {sealed.digest for _, sealed in made}
-    moments = [ever.images[sealed.digest] for _, sealed in made]
+    named_since = revisions.image_history(project, ["HEAD"])
+    assert named_since.targets == {TARGET}
+    assert named_since.images.keys() == {sealed.digest for _, sealed in made}
+    moments = [named_since.images[sealed.digest] for _, sealed in made]
     assert moments[2] == 0
     assert all(moment > 1_700_000_000 for moment in moments[:2])
 
@@ -121,9 +121,9 @@ def test_a_removed_target_is_remembered(project: Project) -> None:
     past = revisions.past(project, 1, ["HEAD"])
     assert revisions.named(project, past.commits) == set()
     assert list(revisions.locks_of(project, past.commits)) == []
-    ever = revisions.ever(project, ["HEAD"])
-    assert ever.targets == {TARGET}
-    assert ever.images[sealed.digest] > 1_700_000_000
+    named_since = revisions.image_history(project, ["HEAD"])
+    assert named_since.targets == {TARGET}
+    assert named_since.images[sealed.digest] > 1_700_000_000
 
 
 def test_a_branch_behind_its_upstream_is_told(project: Project, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_branch_behind_its_upstream_is_told(project: Project, tmp_path: Path) 
 def test_an_unknown_revision_is_refused(project: Project) -> None:
     git(project.root, "init", "--quiet")
     locked_as(project, "1.0")
-    with pytest.raises(InputError, match="absent is no revision of the repository"):
+    with pytest.raises(InputError, match="absent is not a revision of the repository"):
         revisions.past(project, 1, ["absent"])
 
 

@@ -102,10 +102,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         images.text("etc/group", "root:x:0:\n"),
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
-    picture = {
-        arch: images.picture([images.layer(folder / "blobs", members)], arch) for arch in Arch
+    summary = {
+        arch: images.summary([images.layer(folder / "blobs", members)], arch) for arch in Arch
     }
-    layout.write(folder / "base", picture, "base")
+    layout.write(folder / "base", summary, "base")
     with (
         serve(Site(files=sample_project.index().site_files())) as site,
         docker_registry.serve(folder / "registry") as registry,

@@ -1,14 +1,16 @@
 """imgbuild as a new user has it: a wheel, installed by uv, with a catalogue and no checkout.
 
 The wheel is built from this checkout's files with a small catalogue in place of the real one. The
-package index and the registry of its base are servers on this machine; the packages that imgbuild
-itself needs come from the default index.
+user's commands run in a Debian root folder without an engine and without a network: its loopback
+has a server with the package index and the registry of the base. uv installs imgbuild from a folder
+of wheels, which are downloaded before.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -19,9 +21,13 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.container import sandbox
+from imgbuild.container.sandbox import Bind
 from imgbuild.oci import layout
+from imgbuild.oci.unpack import unpack
+from imgbuild.system.process import Result
 from imgbuild.values import Arch
-from tests.support import ci_repository, images, sample_project
+from tests.support import ci_repository, needs, sample_project, servers
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
@@ -30,8 +36,22 @@ UV = Path(sys.prefix) / "bin/uv"
 SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "builder", "pyproject.toml", "smoke_tests")
 CATALOGUE = "imgbuild/data/catalogue/"
 EPOCH = {"SOURCE_DATE_EPOCH": "1750000000"}
+DEBIAN = {
+    "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
+    "packages": ["mount", "python3", "usr-is-merged"],
+}  # fmt: skip
+# Runs a command beside a server of `files` on `port`: FOLDER PORT COMMAND...
+SERVED = """\
+import pickle, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from servers import Site, serve
+with open(f"{sys.argv[1]}/files", "rb") as stream:
+    site = Site(files=pickle.load(stream), port=int(sys.argv[2]))
+with serve(site):
+    sys.exit(subprocess.run(sys.argv[3:]).returncode)
+"""
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.engine, pytest.mark.network]
 
 
 def call(*words: object, env: Mapping[str, str] = EPOCH) -> None:
@@ -41,28 +61,58 @@ def call(*words: object, env: Mapping[str, str] = EPOCH) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@dataclass(frozen=True)
-class User:
-    """A user with an empty home, and imgbuild on the PATH."""
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A root folder of Debian with uv, a home, wheels, and a server, but without a network.
 
+    `served` has the server's module and its files.
+    """
+
+    root: Path
     home: Path
-    wheel: Path
-    digest: str
-    env: dict[str, str]
+    wheels: Path
+    served: Path
+    port: int
 
-    def run(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run `imgbuild WORDS` in the user's folder."""
-        done = subprocess.run(
-            ["imgbuild", *words], cwd=self.folder, env=self.env, capture_output=True, text=True,
-            check=False,
+    def run(self, folder: Path, *command: object, status: int = 0) -> Result:
+        """Run `command` in `folder`, which is below the home."""
+        binds = [
+            Bind(source=self.home, target=str(self.home), writable=True),
+            Bind(source=self.wheels, target="/mnt/wheels"),
+            Bind(source=self.served, target="/mnt/served"),
+            Bind(source=UV, target="/usr/local/bin/uv"),
+        ]
+        env = {
+            "HOME": str(self.home), "PATH": f"{self.home}/.local/bin:{sandbox.PATH}",
+            "NO_COLOR": "1", "UV_DEFAULT_INDEX": f"http://localhost:{self.port}/simple",
+        }  # fmt: skip
+        served = ["python3", "-c", SERVED, "/mnt/served", str(self.port)]
+        done = sandbox.run(
+            sandbox.Root(path=self.root), [*served, *map(str, command)], env=env, binds=binds,
+            cwd=str(folder),
         )  # fmt: skip
-        assert done.returncode == status, done.stdout + done.stderr
+        assert done.status == status, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
         return done
 
-    @property
-    def folder(self) -> Path:
-        """The folder where the user works."""
-        return self.home / "work"
+
+@dataclass(frozen=True)
+class User:
+    """A user of `machine` who works in `folder`, with imgbuild on the PATH."""
+
+    machine: Machine
+    folder: Path
+    digest: str
+
+    def run(self, *words: str, status: int = 0) -> Result:
+        """Run `imgbuild WORDS` in the user's folder."""
+        return self.machine.run(self.folder, "imgbuild", *words, status=status)
+
+    def elsewhere(self, name: str) -> User:
+        """The same user in a new folder."""
+        folder = self.machine.home / name
+        folder.mkdir()
+        return User(self.machine, folder, self.digest)
 
 
 @pytest.fixture(scope="module")
@@ -74,20 +124,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def published(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def debian(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A layout of Debian's Python. Its packages come to the user's own cache."""
+    folder = tmp_path_factory.mktemp("debian")
+    project = Project(folder, site.url("simple"), cache=None)
+    project.write(DEBIAN)
+    project.run("lock", TARGET, "--keep")
+    project.run("build", TARGET, "--only", "base", "--output", str(folder / "base"))
+    return folder / "base"
+
+
+@pytest.fixture(scope="module")
+def published(site: Site, debian: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A locked project, which becomes the catalogue."""
     folder = tmp_path_factory.mktemp("published")
-    members = [
-        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
-        images.text("etc/group", "root:x:0:\n"),
-        images.text("usr/bin/python3.11", "", mode=0o755),
-    ]
-    made = images.layer(folder / "blobs", members)
-    layout.write(folder / "base", {Arch.X86_64: images.picture([made])}, "base")
     project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
-    project.write(
-        sample_project.registry_base(sample_project.serve_image(site, folder / "base", "base"))
-    )
+    image = sample_project.serve_image(site, debian, "base")
+    project.write(sample_project.registry_base(image))
     project.run("lock", TARGET)
     return project
 
@@ -114,22 +167,45 @@ def wheel(published: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def user(
-    wheel: Path, site: Site, published: Project, tmp_path_factory: pytest.TempPathFactory
-) -> User:
-    home = tmp_path_factory.mktemp("home")
-    (home / "work").mkdir()
+def wheels(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and those that it needs on Debian's Python 3.11.2."""
+    folder = tmp_path_factory.mktemp("wheels")
+    pins = folder.with_name("requirements.txt")
     call(
-        UV, "tool", "install", "--system-certs", "--python", sys.executable,
-        "--constraints", ROOT / "tools/constraints.txt", wheel,
-        env={"UV_TOOL_DIR": str(home / "tools"), "UV_TOOL_BIN_DIR": str(home / "bin")},
+        UV, "pip", "compile", "--system-certs", "--quiet", "--python-version", "3.11.2",
+        "--constraint", ROOT / "tools/constraints.txt", "--output-file", pins,
+        ROOT / "pyproject.toml",
     )  # fmt: skip
-    env = {
-        "HOME": str(home), "PATH": f"{home}/bin:/usr/bin:/bin", "NO_COLOR": "1",
-        "UV_DEFAULT_INDEX": site.url("simple"), "NO_PROXY": "localhost,127.0.0.1",
-    }  # fmt: skip
+    call(
+        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder,
+        "--python-version", "3.11", "--only-binary", ":all:", "--requirement", pins, wheel,
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def user(
+    wheels: Path, site: Site, debian: Path, published: Project,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> User:  # fmt: skip
+    """A user with an empty home, who installs imgbuild."""
+    needs.user_namespaces()
+    folder = tmp_path_factory.mktemp("machine")
+    for name in ("home", "served"):
+        (folder / name).mkdir()
+    base = layout.read(debian)
+    layers = base.image(Arch.X86_64).layers
+    unpack([base.blob(layer.digest) for layer in layers], folder / "root")
+    shutil.copy2(servers.__file__, folder / "served")
+    (folder / "served/files").write_bytes(pickle.dumps(site.files))
+    machine = Machine(
+        root=folder / "root", home=folder / "home", wheels=wheels, served=folder / "served",
+        port=site.port,
+    )  # fmt: skip
+    install = ["uv", "tool", "install", "--offline", "--no-index", "--find-links", "/mnt/wheels"]
+    machine.run(machine.home, *install, "imgbuild")
     digest = published.read(f"{TARGET}/digests.json")["digest"]
-    return User(home=home, wheel=wheel, digest=digest, env=env)
+    return User(machine, machine.home, digest).elsewhere("work")
 
 
 def test_the_wheel_has_what_verbs_read_and_nothing_that_follows_from_it(wheel: Path) -> None:
@@ -157,12 +233,15 @@ def test_targets_are_shown_and_built_anywhere(user: User) -> None:
     assert "thewheel" in user.run("show", TARGET, "--sbom", "cyclonedx").stdout
     assert "0 errors" in user.run("audit", TARGET).stdout
     user.run("build", TARGET)
+    ran = user.run("run", TARGET, "--", "python", "-c", "import thewheel; print(thewheel.VALUE)")
+    assert ran.stdout == "42\n"
     assert layout.read(user.folder / "build" / TARGET).digest == user.digest
     assert [path.name for path in user.folder.iterdir()] == ["build"]
 
 
 def test_the_catalogue_is_not_written_to(user: User) -> None:
-    (folder,) = user.home.glob("tools/imgbuild/lib/*/site-packages/imgbuild/data/catalogue")
+    tools = user.machine.home / ".local/share/uv/tools"
+    (folder,) = tools.glob("imgbuild/lib/*/site-packages/imgbuild/data/catalogue")
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     refused = user.run("lock", TARGET, status=2)
     assert "read-only" in refused.stderr
@@ -172,8 +251,7 @@ def test_the_catalogue_is_not_written_to(user: User) -> None:
 
 
 def test_a_project_that_extends_a_target_is_started_locked_and_built(user: User) -> None:
-    own = User(home=user.home / "own", wheel=user.wheel, digest=user.digest, env=user.env)
-    own.folder.mkdir(parents=True)
+    own = user.elsewhere("own")
     own.run("init", "ours", "--extends", TARGET, "--add", "gadget")
     first, *_ = (own.folder / "matrix.yaml").read_text().splitlines()
     place = first.removeprefix("# yaml-language-server: $schema=")
@@ -183,11 +261,12 @@ def test_a_project_that_extends_a_target_is_started_locked_and_built(user: User)
     built = json.loads(own.run("build", "ours", "--json").stdout)
     assert built[0]["output"] == str(own.folder / "build/ours")
     assert "gadget==1.0" in (own.folder / "images/ours/requirements-x86_64.txt").read_text()
+    ran = own.run("run", "ours", "--", "python", "-c", "import gadget; print(gadget.VALUE)")
+    assert ran.stdout == "42\n"
 
 
 def test_a_project_is_started_without_any_word(user: User) -> None:
-    own = User(home=user.home / "plain", wheel=user.wheel, digest=user.digest, env=user.env)
-    own.folder.mkdir(parents=True)
+    own = user.elsewhere("plain")
     own.run("init")
     own.run("lock", "--all")
     own.run("build", "--all")

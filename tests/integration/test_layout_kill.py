@@ -36,7 +36,7 @@ def source(folder: Path, word: str) -> Path:
     blobs = folder / "blobs"
     texts = ["shared", *(f"{word} {number}" for number in range(8))]
     made = [images.layer(blobs, [images.text("word", text)]) for text in texts]
-    layout.write(folder / word, {Arch.X86_64: images.picture(made)}, "tiny")
+    layout.write(folder / word, {Arch.X86_64: images.summary(made)}, "tiny")
     return folder / word
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -37,7 +38,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
     made = images.layer(tmp_path / "blobs", members)
-    layout.write(tmp_path / "base", {Arch.X86_64: images.picture([made])}, "base")
+    layout.write(tmp_path / "base", {Arch.X86_64: images.summary([made])}, "base")
     with serve(Site(files=sample_project.index().site_files())) as opened:
         yield opened
 
@@ -154,7 +155,7 @@ def test_diff_says_what_changed_in_words_and_bytes(project, base):
     assert ", ".join(told["layers"]) in head
     assert [row.strip() for row in rows] == ["another (new) → 0.1", "thewheel 1.0 → 2.0"]
     done = project.run("lock", TARGET, "--diff", "no-such-branch", status=2)
-    assert "no-such-branch is no revision" in " ".join(done.stderr.split())
+    assert "no-such-branch is not a revision" in " ".join(done.stderr.split())
 
 
 def test_a_target_that_is_new_since_the_revision(project):
@@ -262,7 +263,7 @@ def downloads(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if "download" in line or "fetching" in line]
 
 
-@pytest.mark.parametrize("keep", ["--keep", "--drop"])
+@pytest.mark.parametrize("keep", [pytest.param("--keep", marks=pytest.mark.long), "--drop"])
 def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base, tmp_path, keep):
     found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     found.write(base)
@@ -272,7 +273,7 @@ def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base
     done = found.run("lock", "--all", keep)
     # The solver reads accounts and Python of the base, which is one of the seven files; the others
     # are torch, cublas, helper, another and two versions of thewheel.
-    assert [line.partition(", ")[0] for line in downloads(done)] == [
+    assert [re.sub(r", \d.*", "", line) for line in downloads(done)] == [
         "layers of base: 1 file",
         "6 of 7 files to download",
         "downloaded 6 of 6 files",
@@ -289,7 +290,7 @@ def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base
     # Another machine, with the same digests of layers in its checkout: all files are read again.
     shutil.rmtree(tmp_path / "cache")
     found.write(base, thewheel="2.0")
-    assert [line.partition(", ")[0] for line in downloads(found.run("lock", TARGET))] == [
+    assert [re.sub(r", \d.*", "", line) for line in downloads(found.run("lock", TARGET))] == [
         "layers of base: 1 file",
         "5 of 6 files to download",
         "downloaded 5 of 5 files",

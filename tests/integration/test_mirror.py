@@ -67,8 +67,8 @@ def base(folder: Path, site: Site) -> str:
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
     made = [images.layer(folder / "blobs", members)]
-    pictures = {arch: images.picture(made, arch) for arch in Arch}
-    layout.write(folder / "base", pictures, "base")
+    summaries = {arch: images.summary(made, arch) for arch in Arch}
+    layout.write(folder / "base", summaries, "base")
     return sample_project.serve_image(site, folder / "base", "upstream/base")
 
 

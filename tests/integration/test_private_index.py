@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http, Refused, Want, fetch_all
+from imgbuild.cache.download import FileRequest, Http, Refused, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.http.session import BUNDLES
@@ -68,7 +68,7 @@ def impatient() -> Http:
 def download(root: Path, http: Http, url: str) -> bytes:
     locked = LockedFile(file="trl.whl", size=len(WHEEL), sha256=sha256(WHEEL))
     store = Store.open(root / "cache")
-    found = fetch_all([Want(locked, lambda: [url])], Context(store, http), title="private")
+    found = fetch_all([FileRequest(locked, lambda: [url])], Context(store, http), title="private")
     return found[sha256(WHEEL)].read_bytes()
 
 

@@ -245,12 +245,12 @@ def test_layers_without_compression_and_one_layer_twice(tmp_path):
     records = [record, twice[0], twice[0]]
     config = image.config(images.plan(names="abc"), [each.diff_id for each in records])
     types = {record.digest: documents.LAYER}
-    picture = layout.ImageFiles(
+    summary = layout.ImageFiles(
         config=config,
         manifest=oci_documents.manifest(config, records, media_types=types),
         layers={record.digest: plain, twice[0].digest: twice[1]},
     )
-    layout.write(tmp_path / "base", {Arch.X86_64: picture}, "odd")
+    layout.write(tmp_path / "base", {Arch.X86_64: summary}, "odd")
     with serve(Site(files=sample_project.index().site_files())) as site:
         project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
         project.write(
@@ -340,5 +340,5 @@ class TestRefusals:
     def write_layers(self, project, members):
         made = images.layer(project.folder.parent / "b", members)
         folder = project.folder.parent / "layout"
-        layout.write(folder, {Arch.X86_64: images.picture([made])}, TARGET)
+        layout.write(folder, {Arch.X86_64: images.summary([made])}, TARGET)
         return folder

@@ -170,7 +170,7 @@ def test_a_blob_is_mounted(client, repository):
 def test_an_image_that_skopeo_reads(client, repository, tmp_path):
     made = [images.layer(tmp_path / "b", [images.text("word", word)]) for word in ("a", "b")]
     arches = (Arch.X86_64, Arch.ARM64)
-    layout.write(tmp_path / "l", {arch: images.picture(made, arch) for arch in arches}, "base")
+    layout.write(tmp_path / "l", {arch: images.summary(made, arch) for arch in arches}, "base")
     stored = layout.read(tmp_path / "l")
     for arch in arches:
         one = stored.image(arch)

@@ -52,7 +52,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
     made = images.layer(tmp_path / "blobs", members)
-    both = {arch: images.picture([made], arch) for arch in (Arch.X86_64, Arch.ARM64)}
+    both = {arch: images.summary([made], arch) for arch in (Arch.X86_64, Arch.ARM64)}
     layout.write(tmp_path / "base", both, "base")
     with serve(Site(files=index().site_files())) as opened:
         yield opened

@@ -105,12 +105,12 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
             ],
         }
     )  # fmt: skip
-    picture = layout.ImageFiles(
+    summary = layout.ImageFiles(
         config=config,
         manifest=manifest,
         layers={digest: path for digest, (path, _, _) in stored.items()},
     )
-    layout.write(folder / "layout", {ARCH: picture}, "odd")
+    layout.write(folder / "layout", {ARCH: summary}, "odd")
     return layout.read(folder / "layout")
 
 

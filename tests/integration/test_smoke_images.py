@@ -173,7 +173,12 @@ def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     [report, none] = sif.smoke_sif(
-        lock, built, Arch.X86_64, ["static", "gpu"], store=store, how=result.How(timeout_factor=10)
+        lock,
+        built,
+        Arch.X86_64,
+        ["static", "gpu"],
+        store=store,
+        how=result.RunSettings(timeout_factor=10),
     )
     failed = {case.name for case in report.cases if case.outcome == "failed"}
     assert not failed, report.cases

@@ -26,7 +26,7 @@ import json, sys
 from pathlib import Path
 from imgbuild.errors import ImgbuildError
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.download import Http, FileRequest, fetch_all
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.cache.store import Store
 
@@ -44,7 +44,7 @@ def want(name, size, sha256, url):
                 except OSError:
                     pass
         return [url]
-    return Want(LockedFile(file=name, size=size, sha256=sha256), urls)
+    return FileRequest(LockedFile(file=name, size=size, sha256=sha256), urls)
 
 try:
     with store.scratch() as folder:

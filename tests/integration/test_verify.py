@@ -113,7 +113,7 @@ def _base(folder: Path, site: Site) -> str:
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
     made = [images.layer(folder / "blobs", members)]
-    layout.write(folder / "base", {arch: images.picture(made, arch) for arch in Arch}, "base")
+    layout.write(folder / "base", {arch: images.summary(made, arch) for arch in Arch}, "base")
     return sample_project.serve_image(site, folder / "base", "upstream/base")
 
 
@@ -244,8 +244,8 @@ def test_a_lock_that_lies_is_found_out_by_building_it(sample):
     )
 
 
-def _claimed(honest: bundle.Carried, sealed: Seal) -> bytes:
-    circumstances = provenance.Circumstances(lock=sha256(honest.data["lock.json"]), matrix="0" * 64)
+def _claimed(honest: bundle.LockBundle, sealed: Seal) -> bytes:
+    circumstances = provenance.BuildDetails(lock=sha256(honest.data["lock.json"]), matrix="0" * 64)
     return provenance.statement(honest.lock, sealed, tuple(Arch), circumstances)
 
 

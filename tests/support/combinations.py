@@ -26,7 +26,7 @@ from imgbuild.audit.judge import Terms
 from imgbuild.audit.main_path import closure, corners, policy
 from imgbuild.audit.main_path.policy import MainPathEntry
 from imgbuild.audit.packages.content import RemoteContent, WheelMember, open_content
-from imgbuild.audit.packages.library import Book, Library
+from imgbuild.audit.packages.library import Library, LibraryWheel
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.pinned import pick
 from imgbuild.audit.source.facts import ElfFacts
@@ -166,7 +166,7 @@ class Laboratory:
                 )
                 return self._judged(package_set, record, library)
 
-    def _read_members(self, book: Book, members: tuple[str, ...]) -> None:
+    def _read_members(self, book: LibraryWheel, members: tuple[str, ...]) -> None:
         """Read those of the named shared objects that it has, and no others."""
         known = {facts.file: facts for facts in book.kept_elves() or ()}
         missing = [member for member in members if member in book.files and member not in known]
@@ -175,7 +175,7 @@ class Laboratory:
         if missing or book.kept_elves() is None:
             book.keep_elves(tuple(known.values()))
 
-    def _read_elf(self, book: Book, file: str) -> ElfFacts:
+    def _read_elf(self, book: LibraryWheel, file: str) -> ElfFacts:
         local = self.store_of_the_machine.file(book.wheel.sha256)
         if local is not None:
             opened: Callable[[], Iterator[bytes]] = partial(
@@ -201,8 +201,9 @@ class Laboratory:
             entry = MainPathEntry(name=SCRIPT, why="the program that is looked at")
             rules = msgspec.structs.replace(rules, walk=rules.walk | {SCRIPT}, entries=(entry,))
         # Corners hold notes alone: they are looked into where a note is what is expected.
-        look = corners.survey if record.level is Severity.NOTE else closure.main_path
-        path = look(package_set, rules)
+        noted = record.level is Severity.NOTE
+        marginal = corners.corners(package_set, rules) if noted else ()
+        path = closure.main_path(package_set, rules, marginal)
         report = audit_lock.audit_with_past(
             package_set,
             path,

@@ -13,7 +13,7 @@ import msgspec
 from imgbuild.lock.lock import Lock
 from imgbuild.report import Tier
 from imgbuild.smoke import run
-from imgbuild.smoke.result import How
+from imgbuild.smoke.result import RunSettings
 from imgbuild.values import Arch
 from tests.support import downloads
 
@@ -50,7 +50,7 @@ class Container:
         self.put(SCRIPTS, run.PLACE)
         self.put(expect, f"{run.PLACE}/{run.EXPECT}")
         self.damage(f"chmod -R a+rX {run.PLACE}")
-        how = How(timeout_factor=4, only=only)
+        how = RunSettings(timeout_factor=4, only=only)
         command = run.command_line(lock.settings.prefix, tier, how)
         done = subprocess.run(
             [self.docker, "exec", self.name, *command],

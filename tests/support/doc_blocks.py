@@ -83,7 +83,7 @@ class Command:
         return any(line.startswith("error:") for line in self.expected)
 
 
-def papers() -> list[Path]:
+def small_documents() -> list[Path]:
     """Every file whose blocks are tested."""
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

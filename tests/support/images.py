@@ -84,7 +84,7 @@ def plan(arch: Arch = Arch.X86_64, names: Sequence[str] = ("os", "hello")) -> Pl
     return Plan(target="tiny", arch=arch, layers=layers, config=config)
 
 
-def picture(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.ImageFiles:
+def summary(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.ImageFiles:
     """The image of `layers`, bottom first."""
     records = [record for record, _ in layers]
     names = [f"layer-{number}" for number in range(len(layers))]
@@ -104,7 +104,7 @@ def tiny(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,), word: str = "hel
         layer(blobs, [text("opt/hello", f"{word}\n"), text("opt/mine", "x", mode=0o4755)]),
     ]
     out = folder / f"layout-{word}"
-    layout.write(out, {arch: picture(made, arch) for arch in arches}, "tiny")
+    layout.write(out, {arch: summary(made, arch) for arch in arches}, "tiny")
     return out
 
 

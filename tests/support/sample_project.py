@@ -110,12 +110,15 @@ class Project:
         """The command that runs imgbuild with `arguments`."""
         return [sys.executable, "-m", "imgbuild", *arguments]
 
-    def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, status: int = 0, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run imgbuild; its exit status must be `status`, without a traceback."""
         done = subprocess.run(
             self.command(*arguments),
             cwd=self.folder,
             env=self.environment(),
+            input=stdin,
             capture_output=True,
             text=True,
             check=False,

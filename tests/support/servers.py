@@ -143,9 +143,9 @@ class _Server(http.server.ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def serve(site: Site, context: ssl.SSLContext | None = None) -> Iterator[Site]:
-    """Serve `site` on a free port, with TLS if there is a `context`."""
+    """Serve `site` on its port, or on a free one if it is 0; with TLS if there is a `context`."""
     handler = type("Handler", (_Handler,), {"site": site})
-    with _Server(("127.0.0.1", 0), handler) as server:
+    with _Server(("127.0.0.1", site.port), handler) as server:
         if context is not None:
             site.scheme = "https"
             server.socket = context.wrap_socket(

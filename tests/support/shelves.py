@@ -13,7 +13,7 @@ from imgbuild.cache.store import Store
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue
-from imgbuild.learn.boundaries import Shelf
+from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from tests.support.local_index import LocalIndex
@@ -35,7 +35,7 @@ def publish(
 @contextlib.contextmanager
 def shelf(
     folder: Path, index: LocalIndex, *, pins: Mapping[str, str] | None = None
-) -> Iterator[tuple[Shelf, Site]]:
+) -> Iterator[tuple[ReleaseCatalogue, Site]]:
     """The library of `index`, with a cut-off before all its releases; the index's server."""
     site = Site(files=index.site_files())
     with serve(site):
@@ -46,4 +46,4 @@ def shelf(
         place = IndexAddress(name="pypi", address=site.url("simple"))
         catalogue = Catalogue(Indexes({"pypi": place}, {}, "pypi", http), rules, http, store)
         with Library(store, http) as library:
-            yield Shelf(catalogue, library, store), site
+            yield ReleaseCatalogue(catalogue, library, store), site

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from imgbuild.attest import attachments, bundle
-from imgbuild.attest.bundle import Carried
+from imgbuild.attest.bundle import LockBundle
 from imgbuild.attest.signing import forms, pushed
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.lock.lock import Lock
@@ -65,7 +65,7 @@ class Sample:
         return self.plan.sealed
 
     @property
-    def own(self) -> Carried:
+    def own(self) -> LockBundle:
         return bundle.of(self.lock, self.sealed, self.place.work().project)
 
     @property

@@ -128,12 +128,12 @@ def make_layout(folder: Path, files: Iterable[Path]) -> layout.Layout:
     ]
     records = [record for record, _ in made]
     config = documents.config(_plan(len(made)), [record.diff_id for record in records])
-    picture = layout.ImageFiles(
+    summary = layout.ImageFiles(
         config=config,
         manifest=oci_documents.manifest(config, records),
         layers={record.digest: path for record, path in made},
     )
-    layout.write(folder / "layout", {Arch.X86_64: picture}, "small")
+    layout.write(folder / "layout", {Arch.X86_64: summary}, "small")
     return layout.read(folder / "layout")
 
 

@@ -22,10 +22,10 @@ from tests.support.doc_blocks import (
     Command,
     blocks,
     commands,
-    papers,
+    small_documents,
 )
 
-BLOCKS = [block for path in papers() for block in blocks(path)]
+BLOCKS = [block for path in small_documents() for block in blocks(path)]
 MARKED = [block for block in BLOCKS if block.language != PICTURE]
 # Options that the test named by a block does not use, and the file that does: CI's Slurm has no
 # partitions and no GPUs.
@@ -63,8 +63,8 @@ def test_every_block_is_run_or_has_a_reason() -> None:
 
 
 def test_text_blocks_contain_no_commands() -> None:
-    pictures = [block for block in BLOCKS if block.language == PICTURE]
-    assert names([block for block in pictures if re.search(r"(?m)^\s*\$ ", block.text)]) == []
+    summaries = [block for block in BLOCKS if block.language == PICTURE]
+    assert names([block for block in summaries if re.search(r"(?m)^\s*\$ ", block.text)]) == []
 
 
 @pytest.mark.parametrize("block", MARKED, ids=[block.place for block in MARKED])

@@ -119,8 +119,10 @@ def _refuse(target: str, extends: Extends, seen: BasePath) -> None:
         message = f"{message} is not a folder there: {seen.kind}"
         raise InputError(message, hint="write the path of a folder, not of a link to one")
     if int(seen.folder.mode, 8) & SETGID:
-        message = f"{message} hands its group on to what is in it (its mode is {seen.folder.mode})"
-        raise InputError(message, hint="choose another folder: a layer says each file's group")
+        message = (
+            f"{message} is a setgid folder, whose files inherit its group (mode {seen.folder.mode})"
+        )
+        raise InputError(message, hint="choose another folder: a layer sets the group of each file")
 
 
 def _above(path: str) -> Iterator[str]:

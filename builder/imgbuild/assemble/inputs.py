@@ -67,7 +67,7 @@ class Inputs:
         return self.context.http.offline
 
     def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
-        """Bring every input of `layers` into the store; the hashes of those that were not there."""
+        """Fetch every input of `layers` into the store; returns the hashes of those it lacked."""
         due = {
             key
             for layer in layers
@@ -85,15 +85,15 @@ class Inputs:
         return sorted(due)
 
     def download(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe] = ()) -> None:
-        """Bring the files of `lock` with the hashes `due`, and layers of registries.
+        """Fetch the files of `lock` with the hashes `due`, and layers of registries.
 
-        Offline, only what needs no server; FetchFailed, before any is asked, for all else.
+        Offline, FetchFailed before any request if a file needs a server.
         """
         if self.mirror is not None and (due or blobs):
             wanted = due | {recipe.layer.digest.removeprefix("sha256:") for recipe in blobs}
-            brought = self._from_mirror(self.mirror, lock, wanted)
-            due = due - brought
-            blobs = [r for r in blobs if r.layer.digest.removeprefix("sha256:") not in brought]
+            fetched = self._from_mirror(self.mirror, lock, wanted)
+            due = due - fetched
+            blobs = [r for r in blobs if r.layer.digest.removeprefix("sha256:") not in fetched]
         if self.offline or (self.mirror is not None and self.mirror.only):
             self._refuse_far(lock, due, blobs)
         if due:
@@ -106,23 +106,23 @@ class Inputs:
         return LockSources(lock, self.matrix, self.context)
 
     def _from_mirror(self, mirror: Mirror, lock: Lock, wanted: set[Sha256]) -> set[Sha256]:
-        """Bring what the mirror has of `wanted`: its hashes; and what builds a wheel that it lacks.
+        """Fetch what the mirror has of `wanted`, or the inputs to build it; returns the hashes.
 
         It is asked for files of the user's own folders too: another machine may not have these.
         """
         named = mirror_items.inputs_of_all(lock)
         items = [named[key] for key in sorted(wanted) if key in named]
         found = mirror.bring(items, self.context, title=lock.target)
-        brought = {digest.removeprefix("sha256:") for digest in found}
-        parts = self.sources(lock).locate(wanted - brought).ingredients
+        fetched = {digest.removeprefix("sha256:") for digest in found}
+        parts = self.sources(lock).locate(wanted - fetched).ingredients
         if parts:
             every = parts | {deb.sha256 for deb in host_debs(lock)}
             due = [named[key] for key in sorted(every) if self.store.file(key) is None]
             mirror.bring(due, self.context, title=f"{lock.target}, inputs of sdists")
-        return brought
+        return fetched
 
     def _refuse_far(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe]) -> None:
-        """FetchFailed if a server that may not be asked would have to be."""
+        """FetchFailed if a server would be needed that must not be used."""
         far = self.sources(lock).locate(due).remote
         if not far and not blobs:
             return
@@ -140,13 +140,13 @@ class Inputs:
         some = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
         message = (
             f"the mirror {self.mirror.repository} lacks {len(lacking)} inputs of {lock.target},"
-            f" and no other place may be asked: {some}"
+            f" and no other source is allowed: {some}"
         )
         place = f"imgbuild registry mirror push {lock.target} {self.mirror.repository}"
-        raise FetchFailed(message, hint=f"fill it where the indexes answer: {place}")
+        raise FetchFailed(message, hint=f"fill it on a machine that can reach the indexes: {place}")
 
     def drop(self, hashes: Iterable[Sha256]) -> None:
-        """Take files out of the cache again, except those that are spared."""
+        """Remove files from the cache again, except the spared ones."""
         for key in hashes:
             if key not in self._spared:
                 self.store.drop_file(key)

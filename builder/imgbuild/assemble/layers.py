@@ -152,7 +152,7 @@ def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[Member]:
 
 
 def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
-    """What is worth knowing of wheels whose contents have just been checked."""
+    """Records of wheels whose contents have just been checked."""
     facts = {}
     for wheel in recipe.wheels:
         read = archive.read(require(store, wheel.sha256, wheel.file), label=wheel.file)
@@ -165,7 +165,7 @@ def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
 
 
 def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Member, ...]:
-    """What installing one wheel of a layer adds, less what the recipe omits of it."""
+    """The files that installing one wheel of a layer adds, without those that the recipe omits."""
     path = require(store, wheel.sha256, wheel.file)
     install_ = functools.partial(
         install.installed, path, prefix=recipe.prefix, python=recipe.python, label=wheel.file

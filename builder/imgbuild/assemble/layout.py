@@ -1,4 +1,4 @@
-"""From a sealed lock to an OCI layout on disk, digest as sealed.
+"""From a sealed lock to an OCI layout on disk, with the sealed digest.
 
 lock and seal → plan → fetch → assemble → OCI layout
 """
@@ -25,7 +25,7 @@ from imgbuild.values import Arch, Digest, digest_of
 
 
 class BuiltImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in a layout on disk. `size` is what a pull moves, in bytes; `made` counts layers."""
+    """An image in a layout on disk. `size` is the bytes of a pull; `made` counts layers."""
 
     target: str
     digest: Digest
@@ -47,7 +47,7 @@ def build(
     verify: bool,
     only_base: bool = False,
 ) -> BuiltImage:
-    """Leave the image of `lock` on `arches` in the OCI layout `output`, digest as sealed.
+    """Write the image of `lock` on `arches` to the OCI layout `output`, with the sealed digest.
 
     With `only_base` the image has the base's layers alone; its digest is not one of digests.json.
     """
@@ -86,7 +86,7 @@ def make_missing(
     processes: int,
     verify: bool = False,
 ) -> int:
-    """Bring those of the `wanted` layers that the store lacks into it: how many these were.
+    """Make those of the `wanted` layers that the store lacks; returns how many.
 
     IntegrityError if one does not come out as sealed. With `verify` all are made, and inflated.
     """
@@ -125,6 +125,6 @@ def made(store: Store, digest: Digest) -> Path:
     """The blob of a layer that was just made; IntegrityError if it was removed."""
     path = store.blob(digest)
     if path is None:
-        message = f"layer {digest} left the cache {store.root} while it was in use"
+        message = f"layer {digest} was removed from the cache {store.root} while it was in use"
         raise IntegrityError(message, hint="run the same command again")
     return path

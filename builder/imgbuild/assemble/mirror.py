@@ -89,7 +89,9 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
     if found is None:
         if only:
             message = "--mirror-only needs a mirror, and none is set"
-            raise InputError(message, hint="name it: --mirror HOST/REPOSITORY, or mirror use")
+            raise InputError(
+                message, hint="set one: --mirror HOST/REPOSITORY, or imgbuild registry mirror use"
+            )
         return None
     repository(found.setting.mirror, str(found.place or found.origin.value))
     if only:
@@ -127,14 +129,14 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
                 path,
                 MirrorSetting,
                 what="setting of a mirror",
-                hint="write it again: imgbuild registry mirror use",
+                hint="set it again: imgbuild registry mirror use",
             )
             return NamedMirror(setting=setting, origin=origin, place=path)
     return None
 
 
 class Mirror:
-    """A repository to take inputs from. Nothing is asked, nor loaded, before it is used."""
+    """A repository to take inputs from. Nothing is requested or loaded before its first use."""
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class Mirror:
         any_source: bool = False,
         plain_http: Collection[str] = (),
     ) -> Mirror | None:
-        """The mirror that a setting names, None without one; with `any_source` never the only."""
+        """The mirror that a setting names, if any; with `any_source` never as the only source."""
         if named is None:
             return None
         repository, setting = parse_repository(named.setting.mirror), named.setting
@@ -177,10 +179,10 @@ class Mirror:
             return self._client
 
     def bring(self, wanted: Sequence[Input], context: Context, *, title: str) -> set[Digest]:
-        """Fetch those of `wanted` that the mirror has into the store: their digests.
+        """Fetch those of `wanted` that the mirror has into the store; returns their digests.
 
-        A mirror that does not answer, or gives other bytes, is skipped with a warning, unless it
-        is the only source: then FetchFailed or IntegrityError. It is not asked again.
+        A mirror that does not answer, or serves different bytes, is skipped with a warning, unless
+        it is the only source: then FetchFailed or IntegrityError. It is not asked again.
         """
         store, reporter = context.store, context.reporter
         if not wanted or self._given_up:
@@ -201,15 +203,15 @@ class Mirror:
                     raise
                 self._give_up(error, reporter)
                 found = [item.digest if _has(item, store) else None for item in largest_first]
-        brought = {digest for digest in found if digest is not None}
-        size = sum(item.size for item in wanted if item.digest in brought)
+        fetched = {digest for digest in found if digest is not None}
+        size = sum(item.size for item in wanted if item.digest in fetched)
         if context.transfer is not None:
-            context.transfer.arrived({item.sha256 for item in wanted if item.digest in brought})
+            context.transfer.arrived({item.sha256 for item in wanted if item.digest in fetched})
         reporter.info(
-            f"{title}: {len(brought)} of {count(len(wanted), 'file')}, {size_text(size)},"
+            f"{title}: {len(fetched)} of {count(len(wanted), 'file')}, {size_text(size)},"
             f" from the mirror {self.repository}"
         )
-        return brought
+        return fetched
 
     def _give_up(self, error: ImgbuildError, reporter: Reporter) -> None:
         self._given_up = True
@@ -258,7 +260,7 @@ class Mirror:
 
 
 def _adopt(item: Input, store: Store) -> None:
-    """Of a layer that another process has only downloaded yet, make a layer of the store."""
+    """Turn a layer file that another process downloaded into a layer of the store."""
     path = store.file(item.sha256) if item.layer else None
     if path is not None:
         with store.scratch() as scratch:

@@ -45,8 +45,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 def inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
     """Every input of `lock` on `arch`, each once, sorted by name.
 
-    Of a wheel that was built from an sdist both are kept, and what builds it: the wheel, so that
-    nothing has to be built again, the others, so that it can be.
+    For a wheel that was built from an sdist, the sdist and its build requirements are kept too: the
+    wheel so that nothing has to be built again, the others so that it can be.
     """
     found: dict[Digest, Input] = {}
     for item in _all(lock, arch):

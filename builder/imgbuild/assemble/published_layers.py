@@ -35,17 +35,17 @@ def records(matrix: Matrix, name: str) -> dict[Digest, LayerRecord]:
     found = extend.extended_target(matrix, name)
     if found is None:
         return {}
-    hint = "copy both files again, or use the imgbuild that published them"
+    hint = "copy both files again, or use the version of imgbuild that published them"
     return seals.sealed_records(seals.read_seal_at(found.folder / SEAL, found.lock, hint=hint))
 
 
 def take(
     name: str, due: Sequence[Layer], known: Mapping[Digest, LayerRecord], inputs: Inputs
 ) -> None:
-    """Bring those of `due` that are published into the store, if the matrix says where they are.
+    """Fetch those of `due` that are published into the store, if the matrix says where they are.
 
-    A mirror is asked first; if no other place may be asked, they are left to be made of their
-    inputs. FetchFailed if that place does not have one, IntegrityError if it has something else.
+    A mirror is asked first; if no other source is allowed, they are made from their inputs later.
+    FetchFailed if the source lacks one, IntegrityError if it has something else.
     """
     found = extend.extended_target(inputs.matrix, name)
     published = records(inputs.matrix, name)
@@ -63,8 +63,8 @@ def take(
     left = _layers(wanted)
     if inputs.mirror is not None:
         items = [mirror_items.layer(item) for item in left]
-        brought = inputs.mirror.bring(items, inputs.context, title=f"layers of {found.name}")
-        left = [] if inputs.mirror.only else [item for item in left if item.digest not in brought]
+        fetched = inputs.mirror.bring(items, inputs.context, title=f"layers of {found.name}")
+        left = [] if inputs.mirror.only else [item for item in left if item.digest not in fetched]
     if left:
         base_image.fetch_layers(place, left, inputs.context)
 

@@ -64,7 +64,7 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
 def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tuple[Member, ...]:
     """A user's files and links; `contents` has each file's bytes by path.
 
-    Folders of imgbuild's own files, and those of the base that the recipe names, come along where
+    Folders of imgbuild's own files, and those of the base that the recipe names, are included where
     something is put into them: they have owners and modes of their own.
     """
     members = [

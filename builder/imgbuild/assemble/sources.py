@@ -12,7 +12,7 @@ from functools import cached_property, partial
 import msgspec
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.deb import apt
 from imgbuild.errors import IntegrityError, LockStale
 from imgbuild.index.pages import Indexes, places
@@ -81,7 +81,7 @@ class LockSources:
         return addresses(package, locked, self.indexes)
 
     def fetch(self, due: Collection[Sha256]) -> None:
-        """Bring the files with the hashes `due`, of all architectures, into the store.
+        """Fetch the files with the hashes `due`, of all architectures, into the store.
 
         Among them may be sdists and what builds them. FetchFailed if one is not available,
         IntegrityError if one is not what the lock says.
@@ -103,7 +103,7 @@ class LockSources:
         return self._context.store.file(locked.sha256) is not None
 
     def _rebuild(self, lost: Sequence[BuiltWheel]) -> None:
-        """Build wheels from locked inputs again; IntegrityError if other bytes come out."""
+        """Build wheels from locked inputs again; IntegrityError if the bytes differ."""
         lock, context = self._lock, self._context
         base, user, own = _base(lock, self._matrix), lock.settings.user, sdists.host_arch()
         with host_root(base, user, own, context, host_debs(lock)) as root:
@@ -165,23 +165,25 @@ def wanted(
     due: Collection[Sha256],
     indexes: Indexes,
     debs: Callable[[Deb], Sequence[str]],
-) -> Iterable[Want]:
+) -> Iterable[FileRequest]:
     """What to download of `resolutions`; each file once. No address is looked up yet."""
     seen: set[Sha256] = set()
     for resolution in resolutions:
         for wheel in resolution.wheels:
             if wheel.sha256 in due and wheel.sha256 not in seen:
                 seen.add(wheel.sha256)
-                yield Want(locked=wheel, urls=partial(addresses, wheel.package, wheel, indexes))
+                yield FileRequest(
+                    locked=wheel, urls=partial(addresses, wheel.package, wheel, indexes)
+                )
         for deb in resolution.debs:
             if deb.sha256 in due and deb.sha256 not in seen:
                 seen.add(deb.sha256)
-                yield Want(locked=deb, urls=partial(debs, deb))
+                yield FileRequest(locked=deb, urls=partial(debs, deb))
 
 
 def ingredients(
     resolutions: Iterable[Resolution], due: Collection[Sha256], indexes: Indexes
-) -> Iterable[Want]:
+) -> Iterable[FileRequest]:
     """Those of `due` that wheels are built from: sdists, and what their builds require."""
     for resolution in resolutions:
         for built in resolution.built:
@@ -189,13 +191,16 @@ def ingredients(
             parts += [(wheel.package, wheel) for wheel in built.requires]
             for package, locked in parts:
                 if locked.sha256 in due:
-                    yield Want(locked=locked, urls=partial(addresses, package, locked, indexes))
+                    yield FileRequest(
+                        locked=locked, urls=partial(addresses, package, locked, indexes)
+                    )
 
 
 def addresses(package: str, locked: LockedFile, indexes: Indexes) -> list[str]:
     """Where the index of `package` has `locked`: same name, and same sha256 if it says one.
 
-    Empty if the index has no such file any more; IntegrityError if it has other bytes by that name.
+    Empty if the index has no such file any more; IntegrityError if it has different bytes under
+    that name.
     """
     named = [file for file in indexes.files(package) if file.name == locked.file]
     found = [file.url for file in named if file.sha256 in (None, locked.sha256)]
@@ -206,6 +211,6 @@ def addresses(package: str, locked: LockedFile, indexes: Indexes) -> list[str]:
             f" the lock says {locked.sha256}"
         )
         raise IntegrityError(
-            message, hint="the file was replaced on the index; nothing of it was fetched"
+            message, hint="the file was replaced on the index; it was not downloaded"
         )
     return found

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from imgbuild.attest import bundle, in_toto, provenance
-from imgbuild.attest.bundle import Carried
+from imgbuild.attest.bundle import LockBundle
 from imgbuild.attest.sbom import cyclonedx, document, spdx
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import documents as oci_documents
@@ -41,13 +41,13 @@ class PlannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
 def attach_all(
     client: Client,
     repository: Repository,
-    own: Carried,
+    own: LockBundle,
     project: Project,
     arches: Collection[Arch],
 ) -> tuple[Digest, ...]:
     """Attach everything to the image of `own`, a lock of `project`, on `arches`.
 
-    What is there already stays. Returns the digests of all artifacts.
+    Existing attachments are kept. Returns the digests of all artifacts.
     """
     statement = _statement(client, repository, own, arches, project)
     with client.reporter.step(f"attaching SBOMs, provenance and lock of {own.lock.target}"):
@@ -59,7 +59,7 @@ def attach_all(
         )
 
 
-def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[PlannedArtifact]:
+def artifacts(own: LockBundle, arches: Collection[Arch], statement: bytes) -> list[PlannedArtifact]:
     """Everything that is attached to the image of `own` on `arches`."""
     lock, sealed = own.lock, own.sealed
     found = subjects(lock, sealed, arches)
@@ -96,7 +96,7 @@ def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[
     return due
 
 
-def sboms(own: Carried, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
+def sboms(own: LockBundle, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
     """The SBOMs on `arch`, by media type."""
     made = document.sbom(own.lock, own.sealed, arch, own.packages)
     documents = {
@@ -121,7 +121,7 @@ def subjects(lock: Lock, sealed: Seal, arches: Collection[Arch]) -> list[Descrip
 def _statement(
     client: Client,
     repository: Repository,
-    own: Carried,
+    own: LockBundle,
     arches: Collection[Arch],
     project: Project,
 ) -> bytes:

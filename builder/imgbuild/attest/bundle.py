@@ -62,7 +62,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     mirrors: tuple[str, ...] = ()
 
 
-class Carried(msgspec.Struct, frozen=True, kw_only=True):
+class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
     """A lock with all that is attached with it; `data` are the bytes of its files by name."""
 
     lock: Lock
@@ -81,8 +81,8 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
-    """The bundle of `lock`; LockStale if `project` has another lock by now."""
+def of(lock: Lock, sealed: Seal, project: Project) -> LockBundle:
+    """The bundle of `lock`; LockStale if the lock of `project` has changed."""
     matrix = published.load(project.matrix)
     data = {
         LOCK: locks.lock_path(project.images, lock.target).read_bytes(),
@@ -90,16 +90,16 @@ def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
     }
     there = (codec.decode(data[LOCK], Lock, file=LOCK), codec.decode(data[SEAL], Seal, file=SEAL))
     if there != (lock, sealed):
-        message = f"{project.images / lock.target}: lock or seal were written meanwhile"
+        message = f"{project.images / lock.target}: lock or seal changed while they were read"
         raise LockStale(message, hint="run the same command again")
     known = packages.of_lock(packages.read_packages(project.images), lock)
     sources = _sources(lock, matrix, project.root)
     data |= {PACKAGES: codec.compact(known), SOURCES: codec.compact(sources)}
     data |= {f"{FILES}{sha256(one)}": one for one in extension.contents(lock, matrix).values()}
-    return Carried(lock=lock, sealed=sealed, packages=known, sources=sources, data=data)
+    return LockBundle(lock=lock, sealed=sealed, packages=known, sources=sources, data=data)
 
 
-def parts(carried: Carried) -> dict[str, ArtifactFile]:
+def parts(carried: LockBundle) -> dict[str, ArtifactFile]:
     """The files of the artifact by name."""
     return {
         name: ArtifactFile(data=data, media_type=OCTETS if name.startswith(FILES) else JSON)
@@ -107,7 +107,7 @@ def parts(carried: Carried) -> dict[str, ArtifactFile]:
     }
 
 
-def read(data: Mapping[str, bytes], place: str) -> Carried:
+def read(data: Mapping[str, bytes], place: str) -> LockBundle:
     """The bundle in the files `data`, found at `place`.
 
     InputError if one is missing or cannot be read, LockStale if the seal is not of the lock,
@@ -121,7 +121,7 @@ def read(data: Mapping[str, bytes], place: str) -> Carried:
     lock = codec.decode(data[LOCK], Lock, file=file, what="lock", hint=OTHER)
     if lock.format != locks.LOCK_FORMAT:
         message = f"{file}: lock format {lock.format}; this imgbuild reads {locks.LOCK_FORMAT}"
-        raise LockStale(message, hint="use the imgbuild that made it")
+        raise LockStale(message, hint="use the version of imgbuild that made it")
     _refuse_name(lock, file)
     sealed = seal.decode_seal(data[SEAL], lock, file=f"{place}/{SEAL}", hint=OTHER)
     files = _added(lock, data, place)
@@ -133,10 +133,10 @@ def read(data: Mapping[str, bytes], place: str) -> Carried:
         sources = codec.decode(data[SOURCES], Sources, file=f"{place}/{SOURCES}", hint=OTHER)
     _refuse_unplaced(lock, sources, place)
     kept = {name: data[name] for name in (LOCK, SEAL, PACKAGES, SOURCES) if name in data}
-    return Carried(lock=lock, sealed=sealed, packages=known, sources=sources, data=kept | files)
+    return LockBundle(lock=lock, sealed=sealed, packages=known, sources=sources, data=kept | files)
 
 
-def read_folder(folder: Path) -> Carried:
+def read_folder(folder: Path) -> LockBundle:
     """The bundle in `folder`: files of the artifact, or a target's folder below `images/`."""
     found = {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -147,7 +147,7 @@ def read_folder(folder: Path) -> Carried:
     return read(found, str(folder))
 
 
-def bring(carried: Carried, store: Store) -> None:
+def bring(carried: LockBundle, store: Store) -> None:
     """Put the added files into the cache, where a build looks for them."""
     for key, data in carried.added.items():
         if store.file(key) is None:
@@ -156,10 +156,10 @@ def bring(carried: Carried, store: Store) -> None:
                 store.add_file(scratch / "file", key)
 
 
-def matrix(carried: Carried, folder: Path) -> Matrix:
+def matrix(carried: LockBundle, folder: Path) -> Matrix:
     """A matrix that has the one target; folders of wheels are looked for in `folder`."""
     lock, sources = carried.lock, carried.sources
-    reason = f"the lock of {lock.target} has it so"
+    reason = f"as in the lock of {lock.target}"
     built = [one for found in lock.arch.values() for one in found.built]
     versions = {key: one for found in lock.arch.values() for key, one in found.versions.items()}
     target = Target(
@@ -215,15 +215,17 @@ def _refuse_name(lock: Lock, file: str) -> None:
     try:
         msgspec.convert(lock.target, Name)
     except msgspec.ValidationError as error:
-        message = f"{file}: {lock.target!r} is no name of a target"
-        raise InputError(message, hint="do not trust it: imgbuild locks no such name") from error
+        message = f"{file}: {lock.target!r} is not a valid name of a target"
+        raise InputError(
+            message, hint="do not trust it: imgbuild never locks such a name"
+        ) from error
 
 
 def _refuse_unplaced(lock: Lock, sources: Sources, place: str) -> None:
     lacking = set(lock.indexes.values()) - {sources.default_index, *sources.indexes}
     if lacking:
         message = f"{place} does not say where the index {', '.join(sorted(lacking))} is"
-        raise InputError(message, hint=f"{SOURCES} says it, in the artifact that travels with it")
+        raise InputError(message, hint=f"it is in {SOURCES}, in the artifact attached to the image")
 
 
 def _added(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:

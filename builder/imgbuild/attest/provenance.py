@@ -43,7 +43,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     uri: str = ""
 
 
-class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What is not in lock and seal: digests of lock and matrix, the builder, and the commit.
 
     `matrix` is None for a lock alone. `commit` is None outside a checkout, and where lock or matrix
@@ -58,7 +58,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     commit: Commit | None = None
 
 
-class Basis(msgspec.Struct, frozen=True):
+class ComparableFields(msgspec.Struct, frozen=True):
     """The fields that are equal in equivalent statements, without run and commit."""
 
     subjects: tuple[Digest, ...]
@@ -69,11 +69,11 @@ class Basis(msgspec.Struct, frozen=True):
 
 def circumstances(
     project: Project, target: str, environ: Mapping[str, str] | None = None
-) -> Circumstances:
+) -> BuildDetails:
     """The circumstances of a build of `target` here and now."""
     known = os.environ if environ is None else environ
     lock = locks.lock_path(project.images, target)
-    return Circumstances(
+    return BuildDetails(
         lock=sha256(lock.read_bytes()),
         matrix=sha256(project.matrix.read_bytes()),
         builder=builder_id(known),
@@ -82,10 +82,10 @@ def circumstances(
     )
 
 
-def bare(lock: Sha256, environ: Mapping[str, str] | None = None) -> Circumstances:
+def bare(lock: Sha256, environ: Mapping[str, str] | None = None) -> BuildDetails:
     """The circumstances of a lock outside a project: its sha256, and the builder."""
     known = os.environ if environ is None else environ
-    return Circumstances(lock=lock, builder=builder_id(known), invocation=_invocation(known))
+    return BuildDetails(lock=lock, builder=builder_id(known), invocation=_invocation(known))
 
 
 def builder_id(environ: Mapping[str, str]) -> str:
@@ -96,7 +96,7 @@ def builder_id(environ: Mapping[str, str]) -> str:
 
 
 def statement(
-    lock: Lock, sealed: Seal, arches: Sequence[Arch], circumstances: Circumstances
+    lock: Lock, sealed: Seal, arches: Sequence[Arch], circumstances: BuildDetails
 ) -> bytes:
     """The statement about the image of `lock` on `arches`."""
     documents = seal.manifests(lock, sealed, arches)
@@ -140,7 +140,7 @@ def statement(
     )
 
 
-def basis(data: bytes) -> Basis | None:
+def basis(data: bytes) -> ComparableFields | None:
     """The basis of a statement of this module; None if `data` is something else."""
     try:
         found = msgspec.json.decode(data)
@@ -148,7 +148,7 @@ def basis(data: bytes) -> Basis | None:
         if found["predicateType"] != in_toto.PROVENANCE or definition["buildType"] != BUILD_TYPE:
             return None
         builder = found["predicate"]["runDetails"]["builder"]
-        return Basis(
+        return ComparableFields(
             subjects=tuple(sorted(f"sha256:{one['digest']['sha256']}" for one in found["subject"])),
             lock=definition["externalParameters"]["lock"]["sha256"],
             builder=builder["id"],
@@ -162,7 +162,7 @@ def _subject(name: str, digest: Digest) -> dict[str, Any]:
     return {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
 
 
-def _asked_by(circumstances: Circumstances) -> Iterator[dict[str, Any]]:
+def _asked_by(circumstances: BuildDetails) -> Iterator[dict[str, Any]]:
     yield {"name": "lock.json", "digest": {"sha256": circumstances.lock}}
     if circumstances.matrix is not None:
         yield {"name": "matrix.yaml", "digest": {"sha256": circumstances.matrix}}

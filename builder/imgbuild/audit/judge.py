@@ -27,8 +27,8 @@ CHECKS: tuple[str, ...] = get_args(Check)
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of an audit besides the package set.
 
-    `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0"); `added`
-    are packages that a user adds to a published target.
+    `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0"); `named`
+    are packages that must be importable, whatever else uses them.
     """
 
     target: str = ""
@@ -36,7 +36,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     gpu: tuple[str, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     waivers: tuple[Waiver, ...] = ()
-    added: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
 
 
 def audit(
@@ -98,10 +98,9 @@ class _AuditRun:
     def path(self) -> MainPath:
         """The main path of the package set, and its corners unless the caller gave one."""
         if self._path is None:
-            from imgbuild.audit.main_path.additions import widened
             from imgbuild.audit.main_path.corners import survey
 
-            self._path = survey(self._package_set, widened(self._package_set, self._terms.added))
+            self._path = survey(self._package_set, self._terms.named)
         return self._path
 
     def _metadata(self) -> list[Finding]:

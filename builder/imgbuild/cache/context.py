@@ -1,4 +1,4 @@
-"""What every stage that fetches something works with: cache, network, and where it reports."""
+"""The context of every stage that fetches something: cache, network and reporter."""
 
 from __future__ import annotations
 

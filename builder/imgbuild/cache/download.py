@@ -28,14 +28,14 @@ from imgbuild.system import files
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar
 
-__all__ = ["Http", "Refused", "Want", "fetch_all"]
+__all__ = ["FileRequest", "Http", "Refused", "fetch_all"]
 
 THREADS = 4
 _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
 
 
-class Want(msgspec.Struct, frozen=True):
-    """A file to have, and where it may be. `urls` is called only if the store lacks it."""
+class FileRequest(msgspec.Struct, frozen=True):
+    """A file to download, and where from. `urls` is called only if the store lacks it."""
 
     locked: LockedFile
     urls: Callable[[], Sequence[str]]
@@ -45,14 +45,14 @@ class _Stopped(Exception):
     """Another thread failed or the user stopped the work: this one ends quietly."""
 
 
-def fetch_all(wants: Sequence[Want], context: Context, *, title: str) -> dict[str, Path]:
-    """Have all `wants` in the store: the path of each by its sha256.
+def fetch_all(wants: Sequence[FileRequest], context: Context, *, title: str) -> dict[str, Path]:
+    """Download all `wants` into the store; returns the path of each by its sha256.
 
     FetchFailed if no address gives a file, IntegrityError if one gives another file, WorkFailed if
     the disk is too small, Interrupted on Ctrl-C; what arrived until then is kept.
     """
     have: dict[str, Path] = {}
-    missing: dict[str, Want] = {}
+    missing: dict[str, FileRequest] = {}
     for want in wants:
         path = _present(want.locked, context)
         if path is not None:
@@ -111,7 +111,7 @@ def check_space(missing: Iterable[str], size: int, store: Store) -> None:
 class _Pool:
     """Daemon threads that empty one list: an executor would wait for slow reads at Ctrl-C."""
 
-    def __init__(self, wants: list[Want], context: Context, bar: ProgressBar) -> None:
+    def __init__(self, wants: list[FileRequest], context: Context, bar: ProgressBar) -> None:
         # Largest first, so that the last to finish is a small one; taken from the end.
         self._wants = sorted(wants, key=lambda want: (want.locked.size, want.locked.file))
         self._context = context
@@ -227,12 +227,12 @@ class _Download:
             else:
                 return
         if not failures:
-            message = f"{self._locked.file}: no index has it any more"
-            raise FetchFailed(message, hint="make the lock again, or name a mirror that keeps it")
+            message = f"{self._locked.file}: no index still has it"
+            raise FetchFailed(message, hint="make the lock again, or name a mirror that has it")
         worst = next((one for one in failures if isinstance(one, IntegrityError)), failures[0])
         if len(failures) == 1 or isinstance(worst, IntegrityError):
             raise worst
-        message = f"{self._locked.file}: no address gives it: " + "; ".join(
+        message = f"{self._locked.file}: it could not be downloaded: " + "; ".join(
             f.message for f in failures
         )
         raise FetchFailed(message, hint=worst.hint)
@@ -264,7 +264,7 @@ class _Download:
                 self._check_stop()
 
     def _append(self, url: str, file: IO[bytes]) -> int:
-        """One request for what is missing; the byte from which on its answer was used."""
+        """Request the missing bytes; returns the offset from which the answer was used."""
         # The bytes of the file on the server, without an encoding: these are hashed.
         headers = {"Accept-Encoding": "identity"}
         if self._size:

@@ -31,7 +31,7 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a clean-up did: entries and bytes that went, bytes left, and the bytes in use."""
+    """The result of a clean-up: entries and bytes removed, bytes left, and bytes in use."""
 
     removed: int
     freed: int
@@ -99,8 +99,9 @@ def _claimed(path: Path) -> Iterator[bool]:
 def prune(store: Store, limit: int) -> Removal:
     """Remove the least recently used entries until at most `limit` bytes are left.
 
-    What a live process uses stays, whatever the limit. Unpacked layers go first, since the layers
-    make them again; facts go last: they are small, and save reading what is large.
+    What a live process uses is kept, whatever the limit. Unpacked layers are removed first, since
+    they can be made from the layers again; facts last, since they are small and take long to
+    compute.
     """
     store.sweep()
     removed = freed = 0
@@ -139,7 +140,7 @@ def clear(store: Store) -> Removal:
 def trim(store: Store) -> Removal | None:
     """Keep the cache below $IMGBUILD_CACHE_SIZE, at the end of a verb; None if that is not set.
 
-    What this process used so far counts as no longer in use.
+    What this process has used so far counts as unused.
     """
     limit = size_limit()
     if limit is None:
@@ -149,7 +150,7 @@ def trim(store: Store) -> Removal | None:
 
 
 def verify(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
-    """Hash every file and blob, and remove those that are not what their name says; these go out.
+    """Hash every file and blob, and remove those that differ from their name; returns these.
 
     `advance` gets the count of bytes read.
     """

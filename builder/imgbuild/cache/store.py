@@ -4,7 +4,7 @@
     blobs/sha256/SHA256      layers
     unpacked/USER/SHA256     folders with the files of layers, owned by the user with this id
     facts/KIND/ab/SHA256     small data derived from inputs, with a checksum of its own
-    partial/SHA256           downloads that were interrupted, locked while somebody goes on
+    partial/SHA256           downloads that were interrupted, locked while it continues
     scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
     locks/NAME               locks between processes
 
@@ -153,12 +153,12 @@ class Store:
                 path.unlink(missing_ok=True)
 
     def drop_damaged(self, path: Path) -> None:
-        """Remove a file or blob of this cache that is not what its name says, used or not."""
+        """Remove a file or blob of this cache that does not match its name, used or not."""
         with self.undisturbed():
             path.unlink(missing_ok=True)
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing is looked up or added by anybody meanwhile: for those who remove things."""
+        """No process looks up or adds anything meanwhile: for removing entries."""
         return files.locked(self._locks("entries"))
 
     def _file(self, sha256: str) -> Path:
@@ -205,7 +205,7 @@ class Store:
     # -- facts
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """What `put_fact` kept under `kind` and `key`; None if absent or damaged."""
+        """The data stored by `put_fact` under `kind` and `key`; None if absent or damaged."""
         path = self._fact(kind, key)
         try:
             body = _checked(path.read_bytes())
@@ -217,7 +217,7 @@ class Store:
         return body
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
-        """Keep small derived data; the last writer wins."""
+        """Store small derived data; the last writer wins."""
         path = self._fact(kind, key)
         with files.plain_errors(self.root):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -269,10 +269,10 @@ class Store:
 
     @contextlib.contextmanager
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:
-        """The partial download of this file, this process's alone meanwhile; it stays at the end.
+        """The partial download of this file, locked for this process; it is kept at the end.
 
         Waits while another process downloads it. None once that one has added the file, or `stop`
-        says so. `add_file` takes it out of here.
+        says so. `add_file` moves it away.
         """
         path = self.root / "partial" / self._file(sha256).name
         with files.plain_errors(self.root):
@@ -329,7 +329,7 @@ class Store:
                 self._leased.add(name)
 
     def release(self) -> None:
-        """Let `prune` have what this process used so far."""
+        """Allow `prune` to remove what this process has used so far."""
         with self._lock:
             self._leased.clear()
             if self._live is not None:
@@ -350,7 +350,7 @@ class Store:
         return names
 
     def sweep(self) -> None:
-        """Remove what dead processes left: their files under `live/` can be locked."""
+        """Remove leftovers of dead processes: their files under `live/` can be locked."""
         for path in sorted((self.root / "live").glob("*")):
             if self._live is not None and path.name == self._live[0]:
                 continue

@@ -34,7 +34,7 @@ class Transfer:
 
     @contextlib.contextmanager
     def bar(self, sizes: Mapping[Sha256, Bytes]) -> Iterator[ProgressBar]:
-        """The bar of all downloads, while the files of `sizes` arrive.
+        """The bar of all downloads, while the files of `sizes` are downloaded.
 
         Files that were not announced, such as those that an audit asks for later, are added.
         """

@@ -67,7 +67,7 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def testing(self) -> list[str]:
-        """The options that say how images are tested, but for tiers."""
+        """The options that say how images are tested, except the tiers."""
         words = ["--through", self.through] if self.through else []
         factor = self.timeout_factor
         return [*words, "--timeout-factor", str(factor)] if factor != 1.0 else words

@@ -1,4 +1,4 @@
-"""What a registry has of targets: tags, SIFs and signatures, and what an earlier step pushed."""
+"""The state of targets in a registry: tags, SIFs and signatures, and what earlier steps pushed."""
 
 from __future__ import annotations
 

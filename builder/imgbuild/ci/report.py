@@ -73,7 +73,7 @@ def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overv
 
 
 def verdict(folder: Path, own: TargetJobs, *, published: bool = False) -> TargetOutcome:
-    """The outcome of one target; `published`: it is unfinished without its tags and SIFs."""
+    """The outcome of one target; with `published` it is unfinished without its tags and SIFs."""
     jobs = [results.begun(folder, job) for job in own.all]
     found = [results.read_job(folder, job) for job in jobs]
     publishing = {job.id for job in (*own.publish, *own.sif)}

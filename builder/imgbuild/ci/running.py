@@ -89,7 +89,9 @@ def run_target(way: RunContext, own: TargetJobs) -> None:
                 return
         elif job.arch is not here and not {"tag", "sif"} & set(job.steps):
             line = way.repeat(job)
-            way.reporter.warn(f"{job.id} is for another machine; on one of {job.arch}: {line}")
+            way.reporter.warn(
+                f"{job.id} is for another machine; run it on one with {job.arch}: {line}"
+            )
         elif not run_job(way, job, known).passed and "sif" not in job.steps:
             return
 

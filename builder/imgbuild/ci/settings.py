@@ -82,8 +82,8 @@ class CiFile(Strict, frozen=True):
     budget: Annotated[
         dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None,
         msgspec.Meta(
-            description="MB that a pull of one architecture may move, by shell pattern of target;"
-            " the first that matches holds"
+            description="MB that a pull of one architecture may download, by shell pattern of"
+            " target; the first that matches applies"
         ),
     ] = None
 

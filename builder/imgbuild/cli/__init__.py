@@ -46,7 +46,7 @@ def main() -> None:
         status = report(Interrupted(STOPPED))
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        hint = "check that the folder exists, may be written to and has room"
+        hint = "check that the folder exists, is writable and has free space"
         status = report(WorkFailed(f"{place}{error.strerror or error}", hint=hint))
     sys.exit(status)
 

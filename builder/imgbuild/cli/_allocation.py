@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from imgbuild.cli._options import Where
+from imgbuild.cli._options import ExecutionPlace
 from imgbuild.cli._verb import Definition, Group, option
 from imgbuild.errors import InputError
 
@@ -85,12 +85,12 @@ class Cluster(AllocationOptions, frozen=True, kw_only=True):
     """The options of `--on slurm` for an array of tasks."""
 
     on: Annotated[
-        Where,
+        ExecutionPlace,
         ON(
             "slurm: an array job with a task for each target, whose results are collected. Nodes"
             " must have this folder, the cache and imgbuild's Python at the same paths."
         ),
-    ] = Where.LOCAL
+    ] = ExecutionPlace.LOCAL
     throttle: Annotated[
         int,
         option(

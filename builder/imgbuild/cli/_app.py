@@ -52,7 +52,7 @@ TAKES_COMMAND = ("imgbuild run", "imgbuild slurm")
 
 
 class Program(VerbGroup):
-    """All verbs. An interrupt passes through, so that `main` can report it."""
+    """All verbs. An interrupt is not caught, so that `main` can report it."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb of `ctx`."""
@@ -162,7 +162,7 @@ def _asks_for_help(words: Sequence[str]) -> bool:
 def run_verb() -> int:
     """Run the verb that the command line names: the exit status.
 
-    InputError if the command line is wrong; errors of verbs and interrupts pass through.
+    InputError if the command line is wrong; errors of verbs and interrupts are not caught.
     """
     try:
         return app(prog_name="imgbuild", standalone_mode=False) or 0

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from imgbuild.cli._allocation import Cluster, requested
-from imgbuild.cli._options import Where
+from imgbuild.cli._options import ExecutionPlace
 from imgbuild.cli._output import answer
 from imgbuild.cli._verb import Output, configure, parameters, taken
 from imgbuild.errors import InputError
@@ -53,7 +53,7 @@ def offered(name: str, function: Callable[..., None]) -> Callable[..., None]:
 
     def _verb(**given: Any) -> None:
         asked = taken(Cluster, given)
-        if asked.on is Where.LOCAL:
+        if asked.on is ExecutionPlace.LOCAL:
             if asked != Cluster():
                 message = f"imgbuild {name}: options of Slurm need --on slurm"
                 raise InputError(message, hint="add --on slurm, or leave them out")
@@ -179,7 +179,7 @@ def _report(
 
 
 def _reports(verb: str, one: TaskEnd) -> list[Report]:
-    """The reports of a task, and one of its own if they do not say why it failed, or are none."""
+    """The reports of a task, and one more if there are none or they do not say why it failed."""
     found: list[Report] = []
     if verb == "smoke" and one.status is not None:
         with suppress(msgspec.DecodeError):

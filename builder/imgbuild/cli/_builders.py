@@ -1,4 +1,4 @@
-"""What `imgbuild build` and `imgbuild diff --builders` share: builders other than imgbuild's."""
+"""The parts of `imgbuild build` and `diff --builders` for builders other than imgbuild's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PANEL = "With --builder docker, podman or buildah"
 
 
 class DockerfileBuild(Group, frozen=True, kw_only=True):
-    """Who builds, and the options of builders other than imgbuild's own."""
+    """The builder, and the options of builders other than imgbuild's own."""
 
     builder: Annotated[
         Builder,
@@ -58,7 +58,7 @@ class DockerfileBuild(Group, frozen=True, kw_only=True):
         list[str] | None,
         option(
             "--build-secret",
-            "A file for the steps that mount it by its id, in no layer; repeatable.",
+            "A secret file, which build steps mount by its id; it is in no layer; repeatable.",
             panel=PANEL,
             metavar="ID=FILE",
         ),
@@ -67,7 +67,7 @@ class DockerfileBuild(Group, frozen=True, kw_only=True):
         Path | None,
         option(
             "--ca",
-            "The certificates of a proxy, for steps with a network: the secret `ca`.",
+            "Certificates of a proxy, for build steps that use the network (the secret `ca`).",
             panel=PANEL,
             metavar="FILE",
         ),

@@ -92,7 +92,7 @@ Published = Annotated[
 ]
 
 
-class WayOptions(Group, frozen=True, kw_only=True):
+class ExecutionOptions(Group, frozen=True, kw_only=True):
     """How jobs are done."""
 
     registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` of the matrix.")] = None
@@ -103,7 +103,7 @@ class WayOptions(Group, frozen=True, kw_only=True):
     sign_key: SignKey = None
     keyless: Keyless = False
     through: Annotated[
-        Through | None, THROUGH("As in `imgbuild smoke`, but not here: jobs test images.")
+        Through | None, THROUGH("As in `imgbuild smoke`, except `here`: jobs test images.")
     ] = None
     timeout_factor: TimeoutFactor = 1.0
     plain_http: PlainHttp = None
@@ -112,7 +112,7 @@ class WayOptions(Group, frozen=True, kw_only=True):
     matrix: MatrixFile = None
 
 
-def way(asked: WayOptions, *, no_push: bool, gpu: bool = True) -> RunContext:
+def way(asked: ExecutionOptions, *, no_push: bool, gpu: bool = True) -> RunContext:
     """How jobs are to be run; InputError if options cannot be combined."""
     from imgbuild.ci.context import RunContext
     from imgbuild.registry.reference import parse_repository

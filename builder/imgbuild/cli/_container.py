@@ -64,7 +64,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
         str | None,
         Definition(
             "--user",
-            "The user of the command. Default: you, so that outputs are yours.",
+            "The user who runs the command. Default: you, so that you own the files it writes.",
             metavar="UID[:GID]",
             panel=PANEL,
         )(),
@@ -84,7 +84,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
     ) -> ContainerRequest:
         """The request for an image with `config`; InputError for an invalid option.
 
-        With `dry` a command to copy is made, whose output may go elsewhere now.
+        With `dry` the command is only printed, so stdout need not be a terminal.
         """
         files = {path.absolute(): read_env_file(path) for path in self.env_file or []}
         named = {name for values in files.values() for name in values}
@@ -139,7 +139,7 @@ def hugging_face_cache() -> Path | None:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of a file in Docker's format: NAME=VALUE lines, NAME alone for this process's.
+    """The variables of a file in Docker's format: lines NAME=VALUE, or NAME to pass it on.
 
     InputError if the file cannot be read, or a line has no valid name.
     """
@@ -174,7 +174,7 @@ def _variable(text: str) -> tuple[str, str | None]:
 
 
 def _by_name() -> Iterable[str]:
-    """The variables that are passed if they are set. Those with folders are of this machine."""
+    """The variables that are passed if they are set, without those that name folders."""
     for name in sorted(os.environ):
         if name == "HF_TOKEN" or (name.startswith("WANDB_") and not name.endswith("_DIR")):
             yield name

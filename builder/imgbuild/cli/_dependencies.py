@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from imgbuild.cli._selection import Chosen, at_most_one, choose
+from imgbuild.cli._selection import SelectedLock, at_most_one, choose
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
     return [(one.lock, _arch(one)) for one in chosen]
 
 
-def _arch(chosen: Chosen) -> Arch:
+def _arch(chosen: SelectedLock) -> Arch:
     try:
         own = Arch.parse(platform.machine())
     except ValueError:

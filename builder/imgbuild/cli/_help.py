@@ -1,4 +1,4 @@
-"""The help of verbs: short with -h, long with --help, the list of verbs as the first screen."""
+"""The help of verbs: short with -h, long with --help, and the list of verbs."""
 
 from __future__ import annotations
 
@@ -140,7 +140,11 @@ def listing(group: Any, ctx: Any) -> Iterator[str]:
     for panel, rows in panels.items():
         yield ""
         yield f"{panel}:"
-        yield from (f"{INDENT}{name.ljust(widest)}  {text}" for name, text in rows)
+        for name, text in rows:
+            head = f"{INDENT}{name.ljust(widest)}  "
+            yield from textwrap.wrap(
+                head + text, _width(), subsequent_indent=" " * len(head), break_on_hyphens=False
+            )
     own = [each for each in group.params if not each.hidden]
     names = [flag for each in own for flag in each.opts if "completion" not in flag]
     yield ""
@@ -156,7 +160,7 @@ def summary(command: Any) -> str:
 
 
 def metavar(parameter: Any) -> str:
-    """What stands for a value: its own word, else its choices, else its name; "" for a flag."""
+    """The placeholder of a value: its own, else its choices, else its name; "" for a flag."""
     if getattr(parameter, "is_flag", False):
         return ""
     if parameter.metavar:
@@ -177,7 +181,7 @@ def choices(parameter: Any) -> list[str]:
 
 
 def flags(option: Any) -> str:
-    """How an option is typed: the long name first, its opposite after a slash."""
+    """The forms of an option: the long name first, its opposite after a slash."""
     names = sorted(option.opts, key=lambda name: -len(name))
     value = metavar(option)
     words = [f"{names[0]} {value}".rstrip(), *names[1:]]
@@ -185,7 +189,7 @@ def flags(option: Any) -> str:
 
 
 def text(option: Any) -> str:
-    """The help of a parameter, and its default if it says something."""
+    """The help of a parameter, and its default if there is one to show."""
     words = " ".join((option.help or "").split())
     default = option.default
     default = default.value if isinstance(default, enum.Enum) else default
@@ -231,17 +235,28 @@ def _row(head: str, words: str) -> Iterator[str]:
 
 
 def _prose(words: str) -> Iterator[str]:
-    """Help as text: paragraphs wrapped, examples as they are, without empty lines between them."""
+    """Help as text: paragraphs wrapped, examples folded, without empty lines between them."""
     paragraphs = inspect.cleandoc(words).split("\n\n")
     for number, paragraph in enumerate(paragraphs):
         example = paragraph.startswith("    ")
         if number and not (example and paragraphs[number - 1].startswith(("    ", *EXAMPLES))):
             yield ""
         if example:
-            yield paragraph[2:]
+            yield from _folded(paragraph[2:])
         else:
             plain = " ".join(paragraph.replace("**", "").split())
             yield from textwrap.wrap(plain, _width(), break_on_hyphens=False)
+
+
+def _folded(example: str) -> Iterator[str]:
+    """A command to copy; one that is too long continues on a line of its own."""
+    while len(example) > _width():
+        cut = example.rfind(" ", 4, _width() - 1)
+        if cut < 0:
+            break
+        yield f"{example[:cut]} \\"
+        example = f"      {example[cut + 1 :]}"
+    yield example
 
 
 def _width() -> int:

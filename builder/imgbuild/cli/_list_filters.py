@@ -15,7 +15,7 @@ from imgbuild.values import Arch, Condition, normalize
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-    from imgbuild.doctor.targets import Offer
+    from imgbuild.doctor.targets import TargetNeeds
     from imgbuild.matrix.model import Matrix
     from imgbuild.project import Project
     from imgbuild.show.table import TableRow
@@ -148,7 +148,7 @@ def _locked(project: Project, target: str) -> list[dict[str, str]]:
     return [each.versions for each in locks.read_lock(project.images, target).arch.values()]
 
 
-def _offer(project: Project, target: str) -> Offer | None:
+def _offer(project: Project, target: str) -> TargetNeeds | None:
     from imgbuild.doctor import targets
     from imgbuild.lock import lock as locks
 
@@ -158,7 +158,7 @@ def _offer(project: Project, target: str) -> Offer | None:
 
 
 def _runs_on(project: Project, row: TableRow, capability: str) -> bool:
-    """Whether an image of the row has code for a GPU; without a lock, what the row is meant for."""
+    """Whether an image of the row has code for a GPU; without a lock, whether the row names it."""
     from imgbuild.doctor import targets
 
     offered = _offer(project, row.target)
@@ -174,8 +174,8 @@ def _judge(project: Project) -> Callable[[TableRow], bool]:
     from imgbuild.doctor.host import read_host
 
     host = read_host()
-    if not targets.tells(host):
-        console.warn("no GPU and driver were found: --fits compares what else is known")
+    if not targets.comparable(host):
+        console.warn("no GPU and driver were found: --fits compares only the other requirements")
 
     def _runs_here(row: TableRow) -> bool:
         offered = _offer(project, row.target)

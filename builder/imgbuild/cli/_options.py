@@ -72,7 +72,7 @@ class Tier(enum.StrEnum):
     MULTI_GPU = "multi-gpu"
 
 
-class Where(enum.StrEnum):
+class ExecutionPlace(enum.StrEnum):
     """Where work is done."""
 
     LOCAL = "local"
@@ -155,7 +155,7 @@ BUILDER = Definition("--builder", "What builds the image.", often=True)
 PART = Definition("--only", "Only this part of the image: base or wheels.")
 KEEP = Definition("--keep/--drop", "Keep what is downloaded or built for this, or remove it after"
                   " use.")  # fmt: skip
-AGAIN = Definition("--again", "Also do what is current or already done.")
+AGAIN = Definition("--again", "Also redo what is current or already done.")
 CHECK = Definition(
     "--check", "Only check that the committed files are current; exit status 5 if not."
 )

@@ -71,7 +71,7 @@ def _table(packages: Sequence[ChosenVersion]) -> list[str]:
     if not packages:
         return []
     rows = [(item.package, item.version, "; ".join(item.why[:WHY])) for item in packages]
-    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in aligned(rows)]
+    return aligned(rows, width=WIDTH)
 
 
 def _comment(text: str) -> list[str]:
@@ -90,7 +90,7 @@ def _wrapped(text: str, first: str, others: str) -> list[str]:
 
 
 def say_refusals(answer: ResolveAnswer) -> bool:
-    """Print warnings, and the reasons where there is no solution; whether there is such a one."""
+    """Print warnings, and the reasons where there is no solution; returns whether one has none."""
     refused = False
     for arch, outcome in answer.arch.items():
         for text in outcome.warnings:

@@ -1,7 +1,7 @@
-"""Which locked targets a command line means, read from their locks alone.
+"""Which locked targets a command line selects, read from their locks alone.
 
-Input: names, shell patterns, architectures. Output: locks. The matrix, which takes longer to
-read, is asked only to say why something cannot be had.
+Input: names, shell patterns, architectures. Output: locks. The matrix, which takes longer to read,
+is read only to explain an error.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from imgbuild.oci.layout import Layout
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock and the architectures of it that are meant."""
+class SelectedLock(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock and its selected architectures."""
 
     lock: Lock
     arches: tuple[Arch, ...]
@@ -34,8 +34,8 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 def choose(
     project: Project, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
-) -> list[Chosen]:
-    """The locks that `patterns` (or `everything`) mean; empty `arches` are all that a lock has.
+) -> list[SelectedLock]:
+    """The locks that `patterns` (or `everything`) select; empty `arches` are all that a lock has.
 
     NothingSelected or NoSolution as for targets of the matrix, LockStale if one has no lock.
     """
@@ -56,7 +56,7 @@ def choose(
             _refuse(project, [name], [], everything=False, arches=absent)
         kept = tuple(arch for arch in lock.arch if not arches or arch in arches)
         if kept:
-            found.append(Chosen(lock=lock, arches=kept))
+            found.append(SelectedLock(lock=lock, arches=kept))
     if not found:
         _refuse(project, patterns, [], everything=everything, arches=arches)
     return found
@@ -70,7 +70,7 @@ def _refuse(
     everything: bool,
     arches: Sequence[Arch],
 ) -> NoReturn:
-    """Say why: the matrix knows no such target or architecture, or it has no lock yet."""
+    """Raise the reason: the matrix has no such target or architecture, or it has no lock yet."""
     from imgbuild.lock.published import load
     from imgbuild.matrix.select import select
 
@@ -82,7 +82,7 @@ def _refuse(
 
 
 def single(selected: Sequence[Selected]) -> str:
-    """The name of the one target that is meant."""
+    """The name of the one selected target."""
     if len(selected) > 1:
         message = f"several targets match: {', '.join(item.name for item in selected)}"
         raise InputError(message, hint="name one of them")
@@ -90,7 +90,7 @@ def single(selected: Sequence[Selected]) -> str:
 
 
 def same_image(selected: Sequence[Selected], layout: Path | None) -> None:
-    """InputError if `layout` is to stand for several targets."""
+    """InputError if `layout` is given for several targets."""
     if layout is not None and len(selected) > 1:
         message = f"--layout {layout} is one image, {len(selected)} targets are selected"
         raise InputError(message, hint="name one target, or leave --layout out")
@@ -116,12 +116,12 @@ def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
 
 
 def one_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
-    """The one architecture of `layout` that is meant, as for `arch_of`."""
+    """The selected architecture of `layout`, as for `arch_of`."""
     return arch_of(tuple(layout.images), layout.path, arches)
 
 
 def arch_of(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) -> Arch:
-    """The one architecture that is meant: the named one, else this machine's, else the only one.
+    """The selected architecture: the named one, else this machine's, else the only one.
 
     NothingSelected if the image in `place`, which has the architectures `have`, lacks it.
     """

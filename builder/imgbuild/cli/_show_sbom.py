@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from imgbuild.cli._output import answer, put
+from imgbuild.cli._output import answer, folded, put
 from imgbuild.cli._targets import Selection
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest, digest_of
 
 if TYPE_CHECKING:
-    from imgbuild.cli._selection import Chosen
+    from imgbuild.cli._selection import SelectedLock
     from imgbuild.project import Project
 
 
@@ -33,7 +33,7 @@ class Form(enum.StrEnum):
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """An SBOM: whose it is, its own digest, and where it went or what it says."""
+    """An SBOM: its image, its own digest, and its path or its content."""
 
     target: str
     arch: Arch
@@ -66,11 +66,11 @@ def show(selection: Selection, form: Form, output: Path | None) -> None:
         codec.write_bytes(place, data)
         made.append(msgspec.structs.replace(sbom, output=place))
     lines = [f"{item.target} {item.arch} {item.digest} {item.output}" for item in made]
-    answer(made, lines)
+    answer(made, folded(lines))
 
 
 def _sboms(
-    project: Project, chosen: Sequence[Chosen], form: Form
+    project: Project, chosen: Sequence[SelectedLock], form: Form
 ) -> Sequence[tuple[Written, bytes]]:
     from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
     from imgbuild.plan import seal

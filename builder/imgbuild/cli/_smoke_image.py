@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imgbuild.lock.lock import Lock
     from imgbuild.oci.layout import Layout
     from imgbuild.project import Project
-    from imgbuild.smoke.result import How, SmokeRun
+    from imgbuild.smoke.result import RunSettings, SmokeRun
 
 
 class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     tiers: tuple[Tier, ...]
     through: Through | None
-    how: How
+    how: RunSettings
     arbitrary: bool
     sif: Path | None
     record: bool
@@ -99,7 +99,9 @@ def _one_image(
     except OSError as error:
         message = f"cannot read the lock {path}: {error.strerror}"
         raise InputError(message, hint=hint) from error
-    found = locks.decode_lock(data, str(path), hint=hint, remedy="use the imgbuild that made it")
+    found = locks.decode_lock(
+        data, str(path), hint=hint, remedy="use the version of imgbuild that made it"
+    )
     return Subject(
         name=found.target,
         lock=lambda: found,

@@ -14,7 +14,7 @@ from imgbuild.errors import InputError
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild.cli._selection import Chosen
+    from imgbuild.cli._selection import SelectedLock
     from imgbuild.matrix.select import Selected
     from imgbuild.pipeline.targets import Options, Session
     from imgbuild.project import Project
@@ -50,7 +50,7 @@ MatrixFile = Annotated[
 
 
 class Targets(Group, frozen=True, kw_only=True):
-    """Which targets, but for positional names, which some verbs mix with other words."""
+    """Options that select targets, without positional names, which some verbs mix with others."""
 
     target: Annotated[list[str] | None, _options.TARGET()] = None
     everything: Annotated[bool, _options.ALL()] = False
@@ -83,7 +83,7 @@ class Targets(Group, frozen=True, kw_only=True):
         wanted = [*names, *self.named]
         return session.select(wanted, everything=self.everything, arches=self.arches)
 
-    def locked(self, project: Project, names: Sequence[str] = ()) -> list[Chosen]:
+    def locked(self, project: Project, names: Sequence[str] = ()) -> list[SelectedLock]:
         """The locks of the selected targets, `names` among them, read without the matrix."""
         from imgbuild.cli import _selection
 
@@ -163,7 +163,7 @@ class OneTarget(Group, frozen=True, kw_only=True):
         return targets.open_session(self.matrix, targets.Options(jobs=jobs))
 
     def pick(self, session: Session) -> str:
-        """The name of the one target that is meant, where no command follows."""
+        """The name of the one selected target, where no command follows."""
         from imgbuild.cli._selection import single
 
         name, words = self.split(None)

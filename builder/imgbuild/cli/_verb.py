@@ -30,7 +30,7 @@ OFTEN: set[str] = set()  # the options that the short help shows
 class Definition:
     """One option: its names, what it means, and how its value is read.
 
-    A name has one meaning, but for -v; another definition of it is a ValueError. A verb may add a
+    A name has one meaning, except -v; another definition of it is a ValueError. A verb may add a
     sentence of its own, such as its default, by calling the definition: `OUTPUT_PATH("Default:
     stdout.")`.
     """

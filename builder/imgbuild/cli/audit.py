@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import platform
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +13,7 @@ import msgspec
 import typer
 
 from imgbuild.cli._options import KEEP, PYTHON, JUnit, Offline
-from imgbuild.cli._output import answer, count
+from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, option, verb
 from imgbuild.errors import AuditFailed, InputError, LockStale
@@ -21,7 +23,9 @@ from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.matrix.select import Selected
+    from imgbuild.pipeline.audit_lock import PinsAudit
     from imgbuild.pipeline.targets import Session
+    from imgbuild.wheel.tags import Tags
 
 
 class Check(enum.StrEnum):
@@ -42,14 +46,14 @@ def audit(
     requirements: Annotated[
         Path | None,
         option(
-            "--requirements",
-            "Audit this file of pins (name==version) from the default index instead of a target;"
-            " needs --python and one --arch. Shared objects are not read.",
+            "--requirements -r",
+            "Audit this file of pins (name==version) from the default index instead of a target; -"
+            " is stdin. Shared objects are not read.",
             metavar="FILE",
             panel=SELECT,
         ),
     ] = None,
-    python: Annotated[str | None, PYTHON("For --requirements.")] = None,
+    python: Annotated[str | None, PYTHON("For pins. Default: this Python.")] = None,
     select: Annotated[
         list[Check] | None, option("--select", "Run this check only; repeatable.", often=True)
     ] = None,
@@ -57,21 +61,22 @@ def audit(
         bool,
         option(
             "--notes",
-            "Also print notes: what cannot work, but is off the main path.",
+            "Also print notes: problems in code that is not on the main path.",
             panel=OUTPUT,
             often=True,
         ),
     ] = False,
     junit: JUnit = None,
     keep: Annotated[
-        bool | None, KEEP("Wheels are meant. Default: keep for one target, remove for several.")
+        bool | None, KEEP("Applies to wheels. Default: keep for one target, remove for several.")
     ] = None,
     offline: Offline = False,
 ) -> None:
-    """Check that the files of locked targets work together.
+    """Check that the packages of targets, or pins, work together.
 
-    Reads each wheel once, runs nothing of it, and needs no GPU. Exit status 4 if there is an error.
-    Accepted findings are listed in the matrix under `waive:`.
+    Reads each wheel once, runs nothing of it, and needs no GPU. Exit status 4 if there is an error,
+    or if a pinned package could not be read. Accepted findings are listed in the matrix under
+    `waive:`. Pins that are named here are a partial set: what else they require is not missed.
 
     Examples:
 
@@ -79,30 +84,43 @@ def audit(
 
         imgbuild audit --all --json
 
-        imgbuild audit --requirements pins.txt --python 3.11 --arch x86_64
+        imgbuild audit transformers==5.0.0 lm-format-enforcer==0.11.3
+
+        imgbuild audit --requirements pins.txt --python 3.12
     """
     from imgbuild.codec import write_bytes
     from imgbuild.smoke import junit as junits
 
     checks = tuple(each.value for each in select or Check)
-    if requirements is not None:
-        checks = _readable(requirements, select)
-        _refuse(requirements, selection, python)
-        _refuse_kept(requirements, keep=keep)
-        arch, matrix = selection.arches[0], selection.matrix
-        reports = [_audit_pins(requirements, python or "", arch, checks, matrix, offline=offline)]
+    unread: tuple[str, ...] = ()
+    pinned = [name for name in selection.named if "==" in name or "@" in name]
+    if requirements is not None or pinned:
+        checks = _readable(select)
+        _refuse(requirements, pinned, selection)
+        _refuse_kept(keep=keep)
+        machine = _machine(selection, python)
+        found = _audit_pins(requirements, pinned, machine, checks, offline=offline)
+        reports, unread = [found.report], found.unread
     else:
         if python is not None:
             message = f"--python {python}: a locked target has its own Python"
-            raise InputError(message, hint="leave it out, or name pins with --requirements")
+            raise InputError(message, hint="leave it out, or name pins")
         reports = _audit_targets(selection, checks, keep=keep, offline=offline)
     if junit is not None:
         cases = [with_cases(report, checks) for report in reports]
         write_bytes(junit, junits.document(cases))
-    answer(reports, [line for one in reports for line in lines(one, notes=notes)])
+    answer(reports, folded(line for one in reports for line in lines(one, notes=notes)))
+    _end(reports, unread)
+
+
+def _end(reports: Sequence[Report], unread: Sequence[str]) -> None:
+    """AuditFailed if there is an error, or if a pinned package was not read."""
     failed = [f"{report.target} {report.arch}" for report in reports if not report.ok]
-    if failed and console.json:  # the answer is on stdout already
+    if (failed or unread) and console.json:  # the answer is on stdout already
         raise typer.Exit(AuditFailed.exit_code)
+    if unread and not failed:
+        message = f"not all packages were read: {', '.join(unread)}"
+        raise AuditFailed(message, hint="choose versions with wheels for this machine")
     if failed:
         message = f"the audit found errors in {', '.join(failed)}"
         raise AuditFailed(
@@ -110,33 +128,62 @@ def audit(
         )
 
 
-def _refuse(requirements: Path, selection: Selection, python: str | None) -> None:
-    """InputError if an option that `--requirements` needs is missing, or one does not fit."""
-    if selection.named or selection.everything:
-        message = f"--requirements {requirements} and targets cannot be combined"
-        raise InputError(message, hint="give one of them")
-    if python is None or len(selection.arches) != 1:
-        message = f"--requirements {requirements} needs one Python and one architecture"
-        raise InputError(message, hint="name them: --python 3.11 --arch x86_64")
+def _refuse(requirements: Path | None, pinned: Sequence[str], selection: Selection) -> None:
+    """InputError for pins beside targets, or for more than one architecture."""
+    targets = [name for name in selection.named if name not in pinned]
+    if targets or selection.everything:
+        given = pinned[0] if pinned else f"--requirements {requirements}"
+        message = f"{given} and targets cannot be combined"
+        raise InputError(message, hint="give either pins or targets")
+    if len(selection.arches) > 1:
+        message = f"pins are audited on one architecture, not on {', '.join(selection.arches)}"
+        raise InputError(message, hint="give --arch once")
 
 
-def _readable(requirements: Path, select: Sequence[Check] | None) -> tuple[str, ...]:
+def _readable(select: Sequence[Check] | None) -> tuple[str, ...]:
     """The checks that need no whole wheel; InputError if another one is asked for."""
     from imgbuild.learn.loop import READABLE
 
     for each in select or ():
         if each.value not in READABLE:
-            message = f"--select {each.value} cannot be combined with --requirements {requirements}"
+            message = f"--select {each.value} needs whole wheels, which are not read of pins"
             raise InputError(message, hint="lock a target of these packages, and audit that")
     return tuple(each.value for each in select) if select else READABLE
 
 
-def _refuse_kept(requirements: Path, *, keep: bool | None) -> None:
-    """InputError for `--keep` or `--drop`: an audit of `--requirements` downloads no wheel."""
+def _refuse_kept(*, keep: bool | None) -> None:
+    """InputError for `--keep` or `--drop`: an audit of pins downloads no wheel."""
     if keep is not None:
         given = "--keep" if keep else "--drop"
-        message = f"{given}: wheels of --requirements {requirements} are not downloaded"
+        message = f"{given}: wheels of pins are not downloaded"
         raise InputError(message, hint=f"leave {given} out")
+
+
+def _pins(requirements: Path | None, pinned: Sequence[str]) -> tuple[str, str]:
+    """The pins as lines, and the name of their place."""
+    if requirements is None:
+        return "\n".join(pinned), "pins"
+    try:
+        if str(requirements) == "-":
+            return "\n".join([*pinned, sys.stdin.read()]), "stdin"
+        return "\n".join([*pinned, requirements.read_text(encoding="utf-8")]), requirements.name
+    except OSError as error:
+        message = f"cannot read {requirements}: {error.strerror}"
+        raise InputError(message, hint="name a file of pins") from error
+    except UnicodeDecodeError as error:
+        message = f"{requirements} is not a text file in UTF-8: byte {error.start} does not fit"
+        raise InputError(message, hint="name a file of pins") from error
+
+
+def _machine(selection: Selection, python: str | None) -> Tags:
+    """What the pins are for: --python and --arch, or this Python and this machine."""
+    from imgbuild.resolve import request
+    from imgbuild.wheel.tags import Tags
+
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    version = request.python_of(python) if python is not None else here
+    arch = selection.arches[0] if selection.arches else Arch.parse(platform.machine())
+    return Tags(python=version, glibc=glibc_of(version, selection.matrix), arch=arch)
 
 
 def _audit_targets(
@@ -191,38 +238,28 @@ def _locked(
 
 
 def _audit_pins(
-    path: Path,
-    python: str,
-    arch: Arch,
+    requirements: Path | None,
+    pinned: Sequence[str],
+    machine: Tags,
     checks: Sequence[str],
-    matrix: Path | None,
     *,
     offline: bool,
-) -> Report:
+) -> PinsAudit:
     from imgbuild.audit.judge import Terms
     from imgbuild.audit.packages.pinned import read_pins
     from imgbuild.cache.context import Context
     from imgbuild.pipeline import audit_lock
-    from imgbuild.resolve import request
     from imgbuild.solve import uv
-    from imgbuild.wheel.tags import Tags
 
-    python = request.python_of(python)
-    machine = Tags(python=python, glibc=glibc_of(python, matrix), arch=arch)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise InputError(message, hint="name a file of pins") from error
-    except UnicodeDecodeError as error:
-        message = f"{path} is not a text file in UTF-8: byte {error.start} does not fit"
-        raise InputError(message, hint="name a file of pins") from error
-    pins = read_pins(text, str(path), machine)
+    text, name = _pins(requirements, pinned)
+    pins = read_pins(text, name, machine)
     index = uv.default_index()
-    with console.step(f"auditing {count(len(pins), 'pin')} of {path.name} for {arch}"):
+    with console.step(f"auditing {count(len(pins), 'pin')} of {name} for {machine.arch}"):
         context = Context.open(console, offline=offline)
-        terms = Terms(target=path.name)
-        return audit_lock.audit_pins(pins, machine, index, context, terms, checks)
+        terms = Terms(target=name)
+        return audit_lock.audit_pins(
+            pins, machine, index, context, terms, checks, partial=requirements is None
+        )
 
 
 def glibc_of(python: str, matrix: Path | None) -> str:

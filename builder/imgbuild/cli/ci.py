@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import _ci_options, ci_nightly
-from imgbuild.cli._ci_options import Gate, NoGpu, NoPush, Published, Results, Strict, WayOptions
+from imgbuild.cli._ci_options import (
+    ExecutionOptions,
+    Gate,
+    NoGpu,
+    NoPush,
+    Published,
+    Results,
+    Strict,
+)
 from imgbuild.cli._help import VerbGroup, add
 from imgbuild.cli._options import Arches, PlainHttp, Record
 from imgbuild.cli._output import aligned, answer, fitted
@@ -172,7 +180,7 @@ def _table(chosen: JobPlan) -> list[str]:
 @verb
 def run(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job, as `ci jobs` lists it.")],
-    how: WayOptions,
+    how: ExecutionOptions,
     no_push: NoPush = False,
     no_gpu: NoGpu = False,
 ) -> None:

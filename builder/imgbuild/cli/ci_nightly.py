@@ -8,26 +8,26 @@ import msgspec
 
 from imgbuild.cli import _allocation, _ci_options
 from imgbuild.cli._allocation import ON, AllocationOptions
-from imgbuild.cli._ci_options import Strict, WayOptions
-from imgbuild.cli._options import ALL, KEEP, TARGET, Record, Where
+from imgbuild.cli._ci_options import ExecutionOptions, Strict
+from imgbuild.cli._options import ALL, KEEP, TARGET, ExecutionPlace, Record
 from imgbuild.cli._targets import Names
 from imgbuild.cli._verb import SELECT, option, verb
 
 
 @verb
 def nightly(
-    how: WayOptions,
+    how: ExecutionOptions,
     request: AllocationOptions,
     names: Names = None,
     target: Annotated[list[str] | None, TARGET()] = None,
     everything: Annotated[bool, ALL()] = False,
     on: Annotated[
-        Where,
+        ExecutionPlace,
         ON(
             "local: this machine. slurm: jobs with a GPU on nodes of Slurm, which must have the"
             " folder of the matrix and imgbuild at the same paths; others on this machine."
         ),
-    ] = Where.LOCAL,
+    ] = ExecutionPlace.LOCAL,
     all_published: Annotated[
         bool,
         option(
@@ -36,7 +36,7 @@ def nightly(
     ] = False,
     keep: Annotated[
         bool | None,
-        KEEP("Images in build/ are meant. Default: keep for one target, remove for several."),
+        KEEP("Applies to images in build/. Default: keep for one target, remove for several."),
     ] = None,
     record: Record = False,
     strict: Strict = False,
@@ -61,7 +61,7 @@ def nightly(
     way = _ci_options.way(how, no_push=False)
     if record:
         way.project.require_writable("imgbuild ci nightly --record")
-    if on is Where.SLURM:
+    if on is ExecutionPlace.SLURM:
         way = msgspec.structs.replace(way, slurm=_allocation.requested(request).options)
     chosen = _ci_options.chosen(
         [*(names or []), *(target or [])], how.matrix, how.gate or [],

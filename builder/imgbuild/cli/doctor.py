@@ -20,7 +20,7 @@ from imgbuild.cli._options import (
     Through,
     supported,
 )
-from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._output import aligned, answer, folded
 from imgbuild.cli._selection import choose, one_arch, single
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import verb
@@ -94,7 +94,7 @@ def doctor(
     }  # fmt: skip
     for flag, value in inside.items():
         if value:
-            message = f"{flag} needs --through: it is about the inside of an image"
+            message = f"{flag} needs --through: it applies only inside an image"
             raise InputError(message, hint="add --through docker, podman, root or apptainer")
     project = selection.project()
     chosen = choose(project, wanted, everything=not wanted, arches=[])
@@ -103,7 +103,7 @@ def doctor(
     names = {one.lock.target for one in chosen}
     all_of = judging.diagnose(host, [judging.offer(project.images, one.lock) for one in every])
     found = judging.only(all_of, names)
-    answer(found, list(_lines(found)))
+    answer(found, folded(_lines(found)))
     unfit = [one.target for one in found.verdicts if not one.fits] if wanted else []
     if (
         unfit and console.json
@@ -144,7 +144,7 @@ def _look(
         report = image.in_image(
             locked, built, one_arch(built, None), options, through=through, store=Store.open()
         )
-    answer(report, image.lines(report))
+    answer(report, folded(image.lines(report)))
     if not report.ok:
         raise typer.Exit(WorkFailed.exit_code)
 
@@ -153,12 +153,12 @@ def _lines(found: Diagnosis) -> Iterable[str]:
     yield from _machine(found.host)
     yield from (f"note: {remark}" for remark in found.remarks)
     yield ""
-    from imgbuild.doctor.targets import tells
+    from imgbuild.doctor.targets import comparable
 
-    fits = "fits" if tells(found.host) else "unknown"
+    fits = "fits" if comparable(found.host) else "unknown"
     verdicts = found.verdicts
     plain = [one.target for one in verdicts if one.fits and not one.remarks]
-    if not tells(found.host) and len(plain) > 1:
+    if not comparable(found.host) and len(plain) > 1:
         yield from textwrap.wrap(
             f"unknown: {', '.join(plain)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
         )
@@ -169,7 +169,7 @@ def _lines(found: Diagnosis) -> Iterable[str]:
     yield ""
     if found.best:
         yield f"use: {found.best}"
-    elif not tells(found.host):
+    elif not comparable(found.host):
         yield "without a GPU and its driver the target to use is unknown"
     else:
         yield "no target fits this machine"
@@ -185,7 +185,8 @@ def _machine(host: Host) -> Iterable[str]:
         for gpu in host.gpus
     ]
     rows += [
-        (one.name, one.version + (", GPUs" if one.gpus else ", no GPUs")) for one in host.engines
+        (one.name, one.version + (", with GPU support" if one.gpus else ", without GPU support"))
+        for one in host.engines
     ]
     rows.append(("shared memory", f"{host.shared_memory >> 20} MB"))
     yield from aligned(rows)

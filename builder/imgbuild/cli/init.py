@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli._options import LOCK
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._verb import SELECT, option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
@@ -133,7 +133,7 @@ def init(
 
 
 def _of_catalogue(extends: str | None) -> str:
-    """The target of the catalogue that is meant; NothingSelected if it has no such lock."""
+    """The selected target of the catalogue; NothingSelected if it has no such lock."""
     from imgbuild import project
     from imgbuild.lock.published import load
     from imgbuild.resolve import init
@@ -162,4 +162,4 @@ def _refresh() -> None:
     ]  # fmt: skip
     if any(item.before != item.after for item in found):
         console.info("next: imgbuild lock --all")
-    answer(found, lines)
+    answer(found, folded(lines))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -15,6 +16,9 @@ from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
+
+if TYPE_CHECKING:
+    from imgbuild.show.table import TableRow
 
 ListFormat = Literal["text", "markdown"]
 WideOption = Annotated[
@@ -102,14 +106,14 @@ def list_targets(
     if not rows:
         raise filters.nothing(read, selection.arches)
     if into is not None:
-        changed = _write(into, table.images(rows))
+        changed = _write(into, rows)
         console.info(f"wrote {into}" if changed else f"{into} is up to date")
         answer(rows, [])
         return
     if form == "markdown":
         lines = table.markdown(rows)
     elif wide:
-        lines = fitted(aligned(table.cells(rows)))
+        lines = fitted(aligned(table.cells(rows), width=sys.maxsize))
     else:
         lines = aligned(table.narrow(rows))
     answer(rows, lines)
@@ -117,8 +121,8 @@ def list_targets(
         console.info("* recommended; columns of other packages: imgbuild list --wide")
 
 
-def _write(path: Path, lines: Sequence[str]) -> bool:
-    """Put `lines` between the comments of the file at `path`; False if it had them already."""
+def _write(path: Path, rows: Sequence[TableRow]) -> bool:
+    """Put the images between the comments of the file at `path`; False if they are there."""
     from imgbuild import codec
     from imgbuild.show import table
 
@@ -128,9 +132,9 @@ def _write(path: Path, lines: Sequence[str]) -> bool:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         message = f"cannot read {path}: {reason}"
         raise InputError(message) from error
-    found = table.into(text, lines)
+    found = table.into(text, rows)
     if found is None:
         message = f"{path} has no comments that mark the place of the table"
-        hint = f"add two lines to it: {table.BEGIN} and {table.END}"
+        hint = f"add two lines to it: {table.BEGIN} or {table.RECOMMENDED}, and {table.END}"
         raise InputError(message, hint=hint)
     return codec.write_bytes(path, found.encode())

@@ -1,4 +1,4 @@
-"""`imgbuild load`: load an image that was built into Docker or podman."""
+"""`imgbuild load`: load a built image into Docker or podman."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from imgbuild.cli._options import THROUGH, LayoutFolder, Through, supported
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import one_arch, same_image
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
@@ -53,11 +53,11 @@ def load(
     done = []
     for item in selected:
         built = targets.built_layout(session, item.name, layout)
-        with console.step(f"loading {item.name} into {found.kind}"):
-            loaded = load_image(found, built, one_arch(built, selection.arch), item.name)
+        arch = one_arch(built, selection.arch)
+        loaded = load_image(found, built, arch, item.name, reporter=console)
         done.append(
             LoadedImage(
                 target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id
             )
         )
-    answer(done, [f"{item.reference} {item.id}" for item in done])
+    answer(done, folded(f"{item.reference} {item.id}" for item in done))

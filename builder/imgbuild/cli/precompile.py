@@ -11,7 +11,7 @@ import typer
 
 from imgbuild.cli._help import VerbGroup, add
 from imgbuild.cli._options import GPU, MODULE, OUTPUT_PATH, LayoutFolder, OneArch
-from imgbuild.cli._output import answer, count
+from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._selection import at_most_one, one_arch
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import option, verb
@@ -164,7 +164,7 @@ def _finish(made: Packed, session: Session, out: Path) -> None:
 
     row = pack.row(made, session.matrix.targets[made.target])
     console.info(f"to use it, add to matrix.yaml:\n{row}")
-    answer(made, [f"{out / made.file} sha256:{made.sha256}"])
+    answer(made, folded([f"{out / made.file} sha256:{made.sha256}"]))
 
 
 def _refuse_beside(given_option: str, given: Mapping[str, object]) -> None:
@@ -216,7 +216,8 @@ def bytecode(
     module: Annotated[
         list[str] | None,
         MODULE(
-            "Compile only what importing it loads. Default: all modules of the environment and of"
+            "Compile only the modules that importing it loads. Default: all"
+            " modules of the environment and of"
             " the standard library."
         ),
     ] = None,
@@ -272,7 +273,7 @@ def _report(made: Bytecode) -> None:
 
 
 def _imports(given: Sequence[str]) -> tuple[str, ...]:
-    """The modules to import, checked; InputError for what is no name of one."""
+    """The modules to import, checked; InputError for an invalid name."""
     for each in given:
         if not all(part.isidentifier() for part in each.split(".")):
             message = f"--module {each}: not a module name"

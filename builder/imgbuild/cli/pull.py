@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from imgbuild.cli._options import OUTPUT_PATH, Arches, PlainHttp, Reference
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import verb
 from imgbuild.system import files
@@ -51,4 +51,4 @@ def pull(
     prune.trim(store)
     work = "up to date" if made.unchanged else f"{made.moved / 1e6:,.1f} MB downloaded"
     console.info(f"{made.size / 1e9:.2f} GB in {made.output}, {work}")
-    answer(made, [f"{made.digest} {made.output}"])
+    answer(made, folded([f"{made.digest} {made.output}"]))

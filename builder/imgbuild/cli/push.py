@@ -22,7 +22,7 @@ from imgbuild.cli._options import (
     SignKey,
     processes,
 )
-from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._output import aligned, answer, folded
 from imgbuild.cli._selection import split_places
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
@@ -186,7 +186,7 @@ def _pushed(made: Sequence[Pushed], file: Path | None) -> None:
         from imgbuild import codec
 
         codec.write_bytes(file, "".join(f"{line}\n" for line in lines).encode())
-    answer(made, lines)
+    answer(made, folded(lines))
 
 
 def _key(path: Path | None) -> PrivateKey | None:

@@ -1,4 +1,4 @@
-"""`imgbuild registry gc`: what a registry holds that no lock of the last revisions names."""
+"""`imgbuild registry gc`: the images in a registry that no lock of the last revisions names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RevisionsOption = Annotated[
     int,
     option(
         "--revisions",
-        "Keep what the last N revisions that changed a lock name.",
+        "Keep the images named by the last N revisions that changed a lock.",
         metavar="N",
         min=1,
         often=True,
@@ -66,8 +66,9 @@ KeepTagsOption = Annotated[
     list[str] | None,
     option(
         "--keep-tags",
-        "Keep images with a tag that matches this shell pattern; repeatable. Of locked targets"
-        " TARGET, TARGET-ARCH, TARGET-base and TARGET-ARCH-inputs are always kept.",
+        "Keep images with a tag that matches this shell pattern; repeatable. The"
+        " tags TARGET, TARGET-ARCH, TARGET-base and TARGET-ARCH-inputs of locked"
+        " targets are always kept.",
         metavar="PATTERN",
     ),
 ]
@@ -75,8 +76,8 @@ OlderThanOption = Annotated[
     int | None,
     option(
         "--older-than",
-        "Only what has had no newer dated tag and no lock for this long: 90d, 12w. What has a"
-        " tag without a date is kept.",
+        "Only images without a newer dated tag or a lock for this long: 90d, 12w."
+        " Images with an undated tag are kept.",
         metavar="SPAN",
         often=True,
         parser=_span,
@@ -134,7 +135,7 @@ def gc(
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)
     sweeps = []
     for repository in _repositories(place, client):
-        held = scan.scan(repository, client, known.ever)
+        held = scan.scan(repository, client, known.named_since)
         sweep = gc.judge(repository, held, known, policy)
         if delete:
             sweep = gc.delete(sweep, held, repository, client)

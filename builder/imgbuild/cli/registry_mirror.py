@@ -10,7 +10,7 @@ import typer
 
 from imgbuild.cli._help import VerbGroup, add
 from imgbuild.cli._options import DRY_RUN, KEEP, MirrorOnly, Offline, PlainHttp
-from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._selection import split_places
 from imgbuild.cli._targets import Filter, MatrixFile
 from imgbuild.cli._verb import option, verb
@@ -39,7 +39,7 @@ Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET... HOST/REPOSITORY",
-        help="Targets, and the repository; by default the one of `registry mirror use`.",
+        help="Targets, and the repository; by default the one set with `registry mirror use`.",
         show_default=False,
     ),
 ]
@@ -51,7 +51,7 @@ def push(
     places: Places = None,
     dry_run: Annotated[bool, DRY_RUN("Nothing is sent.")] = False,
     keep: Annotated[
-        bool, KEEP("Downloads in the cache are meant, which go 4 GB at a time.")
+        bool, KEEP("Applies to downloads in the cache, which are removed 4 GB at a time.")
     ] = True,
     plain_http: PlainHttp = None,
     offline: Offline = False,
@@ -96,7 +96,7 @@ def push(
         f" {count(filled.files, 'file')} of {filled.size / 1e9:.2f} GB in total"
     )
     lines = [f"{item.target} {item.arch} {repository}@{item.artifact}" for item in filled.artifacts]
-    answer(filled, [] if dry_run else lines)
+    answer(filled, [] if dry_run else folded(lines))
 
 
 @verb
@@ -164,7 +164,9 @@ def _project_file(matrix: Path | None) -> Path:
     from imgbuild.pipeline.opened import open_project
 
     found = open_project(matrix)
-    found.require_writable("imgbuild registry mirror use", hint="add --global: it is then your own")
+    found.require_writable(
+        "imgbuild registry mirror use", hint="add --global to set it for your user"
+    )
     return found.root / mirror.FILE
 
 
@@ -215,7 +217,7 @@ def _row(item: MirrorStatus) -> tuple[str, ...]:
 def _place(
     project: Project, places: list[str] | None, plain_http: list[str] | None
 ) -> tuple[Repository, list[str], list[str]]:
-    """The repository that is meant, hosts without TLS, and the targets among `places`."""
+    """The selected repository, hosts without TLS, and the targets among `places`."""
     from imgbuild.assemble import mirror
     from imgbuild.registry.reference import parse_repository
 

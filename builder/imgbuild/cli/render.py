@@ -15,7 +15,7 @@ from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.project import Project
-    from imgbuild.render.write import Wish
+    from imgbuild.render.write import RenderOptions
     from imgbuild.values import Arch
 
 
@@ -71,13 +71,13 @@ def render(
     from imgbuild.lock.published import load
     from imgbuild.render import write
 
-    wish = write.Wish(form=form, online=online, registry=registry)
-    _refuse(wish, output, check=check, arches=selection.arches)
+    options = write.RenderOptions(form=form, online=online, registry=registry)
+    _refuse(options, output, check=check, arches=selection.arches)
     found = selection.project()
     chosen = selection.locked(found)
     read = load(found.matrix)
     if not check:
-        _require_places(found, [item.lock.target for item in chosen], wish, output)
+        _require_places(found, [item.lock.target for item in chosen], options, output)
     if check:
         write.check(found, read, [item.lock for item in chosen], console)
         current = [item.lock.target for item in chosen]
@@ -86,38 +86,42 @@ def render(
     if form == "dockerfile" and output is None:
         made = write.keep(found, read, [item.lock for item in chosen], console)
     else:
-        made = write.render(found, read, [(item.lock, item.arches) for item in chosen], wish)
+        made = write.render(found, read, [(item.lock, item.arches) for item in chosen], options)
     if output is not None:
         made = write.leave(made, output)
     lines = [str(one.place) if one.place else one.text for one in made]
     answer(made, lines)
 
 
-def _require_places(project: Project, targets: list[str], wish: Wish, output: Path | None) -> None:
+def _require_places(
+    project: Project, targets: list[str], options: RenderOptions, output: Path | None
+) -> None:
     """InputError if a place that is written to is read-only."""
     from imgbuild.render import bake
 
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)
-    elif wish.form == "dockerfile":
+    elif options.form == "dockerfile":
         project.require_writable("imgbuild render", hint="add --output FOLDER")
         places = [*(project.images / name for name in targets), project.root / bake.FILE]
         files.require_writable(places, hint="add --output FOLDER")
 
 
-def _refuse(wish: Wish, output: Path | None, *, check: bool, arches: list[Arch]) -> None:
+def _refuse(
+    options: RenderOptions, output: Path | None, *, check: bool, arches: list[Arch]
+) -> None:
     """InputError for options that cannot be combined."""
-    dockerfile = wish.form == "dockerfile"
-    if (wish.online or check) and not dockerfile:
-        message = f"--online and --check cannot be combined with --format {wish.form}"
+    dockerfile = options.form == "dockerfile"
+    if (options.online or check) and not dockerfile:
+        message = f"--online and --check cannot be combined with --format {options.form}"
         raise InputError(message, hint="leave one of them out")
-    if check and (wish.online or output is not None):
+    if check and (options.online or output is not None):
         message = "--check cannot be combined with --online or --output"
         raise InputError(message, hint="leave --online and --output out")
-    if wish.online and output is None:
+    if options.online and output is None:
         message = "--online needs --output: its file names hosts, and is not committed"
         raise InputError(message, hint="add --output FOLDER")
-    if wish.registry is not None and not wish.online:
+    if options.registry is not None and not options.online:
         message = "--registry needs --online"
         raise InputError(message, hint="add --online, or leave it out")
     if dockerfile and arches and output is None:

@@ -59,7 +59,7 @@ AsOfOption = Annotated[
         often=True,
     ),
 ]
-PythonOption = Annotated[str | None, PYTHON("A base of the matrix must have it.")]
+PythonOption = Annotated[str | None, PYTHON("A base of the matrix must have this version.")]
 BaseOption = Annotated[
     str | None,
     option(
@@ -85,14 +85,14 @@ NameOption = Annotated[
 SolveOption = Annotated[
     bool,
     option(
-        "--solve", "Solve, even if a locked target has what is asked for.", panel=ASK, often=True
+        "--solve", "Solve, even if a locked target satisfies the request.", panel=ASK, often=True
     ),
 ]
 AllowOldOption = Annotated[
     bool,
     option(
         "--allow-old",
-        "Accept versions that are over a year older than those beside them.",
+        "Accept versions that are over a year older than the others.",
         panel=ASK,
     ),
 ]
@@ -105,7 +105,7 @@ FullOption = Annotated[
         often=True,
     ),
 ]
-AgainOption = Annotated[bool, AGAIN("What was solved today is solved again.")]
+AgainOption = Annotated[bool, AGAIN("Solve again what was solved earlier today.")]
 
 
 @verb
@@ -136,8 +136,8 @@ def resolve(
     the cache is written. It keeps the answer until the next day (UTC); --again solves again.
 
     If there is no solution on an architecture, the reasons and suggestions are printed; the exit
-    status is 8. A set with a package that is over a year older than those beside it is no solution
-    unless --allow-old is given.
+    status is 8. A set with a package that is over a year older than the others is accepted only
+    with --allow-old.
 
     Examples:
 

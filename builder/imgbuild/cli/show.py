@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -70,8 +71,8 @@ def show(
 
     --variables lists the variables of the image, as its lock has them, then those that are set when
     it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source
-    is a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository. The version in
-    parentheses is that of the image, where a source was read in another one.
+    is a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository. If the image has
+    another version, it follows with the place that it is from: pins of the target, or the lock.
 
     --sbom writes the same bytes on every machine, those that `imgbuild push` attaches.
 
@@ -160,7 +161,7 @@ def _packages(selection: Selection) -> None:
             rows: list[Sequence[str]] = [HEAD]
             rows += [(one.package, one.version, Path(one.file).name) for one in locked.wheels]
             rows += [(one.package, one.version, Path(one.file).name) for one in locked.debs]
-            lines += fitted(aligned(rows))
+            lines += fitted(aligned(rows, width=sys.maxsize))
             found.append(made)
             console.info(
                 f"{made.target} {arch}: {count(len(locked.wheels), 'wheel')},"

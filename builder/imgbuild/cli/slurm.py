@@ -28,7 +28,7 @@ PASSED = "nothing stands in the way on "  # in the last line of a check that pas
 LATE = 5  # seconds until a log is visible once its job has ended
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenScript(msgspec.Struct, frozen=True, kw_only=True):
     """A job script, its path, and the job's number once it is submitted."""
 
     target: str
@@ -113,9 +113,10 @@ def slurm(
     request: AllocationOptions,
     command: Command = None,
     job: Job = ScriptKind.SINGLE,
-    gpus: Annotated[str, GPUS("For each node, where 'all' is refused.")] = "0",
+    gpus: Annotated[str, GPUS("For each node; 'all' is not accepted.")] = "0",
     sif: Annotated[
-        Path | None, SIF_FILE("An unpacked SIF, a folder, is accepted. Default: build/TARGET.sif.")
+        Path | None,
+        SIF_FILE("An unpacked SIF (a folder) is also accepted. Default: build/TARGET.sif."),
     ] = None,
     pyxis: Pyxis = None,
     served_model: Model = "",
@@ -150,7 +151,7 @@ def slurm(
         message = "--shared needs --job check"
         raise InputError(message, hint="add --job check, or leave --shared out")
     if job is ScriptKind.CHECK and words:
-        message = f"--job check runs no command, not {' '.join(words)}"
+        message = f"--job check takes no command: {' '.join(words)}"
         raise InputError(message, hint="leave the command out, or choose another --job")
     if gpus == "all":
         message = "--gpus all: Slurm needs a number"
@@ -210,7 +211,7 @@ def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) ->
     """Print the script, or submit it and print the result."""
     from imgbuild.slurm import commands
 
-    result = Made(target=made.target, name=made.name, script=text, place=output)
+    result = WrittenScript(target=made.target, name=made.name, script=text, place=output)
     if not submit:
         answer(result, [str(output) if output else text])
         return

@@ -22,13 +22,13 @@ from imgbuild.cli._options import (
     TimeoutFactor,
     processes,
 )
-from imgbuild.cli._output import answer, count
+from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._smoke_image import SmokeOptions, Subject
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
-from imgbuild.smoke.result import How, stopped
 from imgbuild.system import files
+from imgbuild.smoke.result import RunSettings, stopped
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -67,7 +67,12 @@ Model = Annotated[
 ]
 Share = Annotated[
     int,
-    option("--share", "Of the cases that run at once, how many use the GPUs.", metavar="N", min=1),
+    option(
+        "--share",
+        "How many of the cases that run at once may use the GPUs.",
+        metavar="N",
+        min=1,
+    ),
 ]
 Case = Annotated[
     str,
@@ -98,8 +103,9 @@ SifOption = Annotated[Path | None, SIF_FILE("It is tested through apptainer; no 
 ThroughOption = Annotated[
     Through | None,
     THROUGH(
-        "docker, podman, root (a root folder, without an engine), apptainer (a SIF, read-only,"
-        " as an unknown user), or here (the active Python environment, no image). Default: the"
+        "docker, podman, root (a root folder, without an engine), apptainer (a"
+        " SIF, read-only, as a user that the image does not know), or here (the"
+        " active Python environment, no image). Default: the"
         " engine that is running, else root."
     ),
 ]
@@ -178,16 +184,16 @@ def smoke(
         if junit is not None and reports:
             write_bytes(junit, junits.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
-    answer(reports, words)
+    answer(reports, folded(words))
     if failures:
         raise typer.Exit(SomeFailed(failures).exit_code)
     if not all(report.result == "pass" for report in reports):
         raise typer.Exit(1)
 
 
-def _how(factor: float, model: Path | None, jobs: int, share: int, case: str) -> How:
+def _how(factor: float, model: Path | None, jobs: int, share: int, case: str) -> RunSettings:
     jobs = processes(jobs)
-    return How(
+    return RunSettings(
         timeout_factor=factor, model=_model(model), jobs=jobs, share=min(share, jobs), only=case
     )
 
@@ -217,7 +223,7 @@ def _refuse(
 
 
 def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierName, ...]:
-    """The tiers that are named, else all that this machine's GPUs allow, which it says."""
+    """The tiers that are named, else all that this machine's GPUs allow, which are reported."""
     from imgbuild.container import driver
     from imgbuild.smoke import run as tests
 
@@ -230,7 +236,7 @@ def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierN
 
 
 def _model(folder: Path | None) -> Path | None:
-    """The model's folder, absolute; InputError if it holds none."""
+    """The model's folder, absolute; InputError if it has no model."""
     if folder is not None and not (folder / "config.json").is_file():
         message = f"--model {folder}: it has no config.json"
         raise InputError(message, hint="name a folder that from_pretrained can read")
@@ -243,7 +249,7 @@ def _smoke(
     arch: Sequence[Arch] | None,
     options: SmokeOptions,
 ) -> dict[str, ImgbuildError]:
-    """Add to `reports` that of each target and tier, each printed as soon as it is complete.
+    """Add the report of each target and tier to `reports`, printed as soon as it is complete.
 
     One that could not be tested has a report that says so. By target: what stopped a test, or the
     record of one. If nothing at all was tested and no JUnit is asked for, that is raised.
@@ -251,7 +257,7 @@ def _smoke(
     from imgbuild.cache.store import Store
 
     if options.record and any(image.project is None for image in images):
-        message = "--record needs the project of the image, and --lock names a file alone"
+        message = "--record needs the project of the image, but --lock names only a file"
         hint = "write the results with --json, and add them in the project with --import"
         raise InputError(message, hint=hint)
     for image in images if options.record else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import msgspec
@@ -79,5 +80,14 @@ def tree(
             one for one in graph.dependencies if {one.package, one.needs} <= reached
         ),
     )
-    answer(shown, fitted(list(drawn.lines(roots))))
+    answer(shown, fitted([_printable(line) for line in drawn.lines(roots)]))
     console.info(f"{len(reached)} of {len(graph.packages)} packages of {graph.target} {graph.arch}")
+
+
+def _printable(line: str) -> str:
+    """A line of the tree, in ASCII where stdout has no characters for its branches."""
+    try:
+        line.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return line.translate(str.maketrans("├└─│", "|`-|"))
+    return line

@@ -1,4 +1,4 @@
-"""`imgbuild why`: who needs a package, and what bounds its version."""
+"""`imgbuild why`: which packages need a package, and what bounds its version."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import typer
 
 from imgbuild.cli import _dependencies
 from imgbuild.cli._options import Offline, complete_target
-from imgbuild.cli._output import aligned, answer, narrowed
+from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError, NothingSelected
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
-    from imgbuild.show.dependencies import Why
+    from imgbuild.show.dependencies import VersionReason
 
 PACKAGE = Annotated[str, typer.Argument(metavar="PACKAGE", help="A package, such as transformers.")]
 TARGET = Annotated[
@@ -71,19 +71,19 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     ]
     if several:
         rows = [(one.target, one.version, dependencies.in_short(one)) for one in found]
-        answer(found, aligned(narrowed([("target", wanted, "bounds"), *rows], 2)))
+        answer(found, aligned([("target", wanted, "bounds"), *rows]))
     else:
         answer(found, [line for one in found for line in _lines(one)])
 
 
-def _lines(found: Why) -> Iterator[str]:
+def _lines(found: VersionReason) -> Iterator[str]:
     import textwrap
 
     from imgbuild.show import dependencies
 
     yield f"{found.package} {found.version} in {found.target} ({found.arch})"
     rows = [("", *pair) for pair in dependencies.why_lines(found)]
-    yield from aligned(narrowed(rows, 2))
+    yield from aligned(rows)
     if found.bounds:
         yield from textwrap.wrap(
             f"together: {found.bounds}", 80, initial_indent="  ", subsequent_indent="    ",

@@ -106,7 +106,7 @@ def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCom
 
 
 def ignored(request: ContainerRequest, through: str) -> list[str]:
-    """What of `request` has no effect `through` an engine, each with what holds instead."""
+    """The options of `request` without effect `through` an engine, and what applies instead."""
     if through in ("docker", "podman"):
         return []
     name = {"apptainer": "Apptainer", "root": "a root folder"}[through]

@@ -114,8 +114,9 @@ def find() -> Buildx:
 def version(builder: str | None) -> str:
     """What builds, with versions; ToolMissing or InputError if it does not answer.
 
-    None is the builder that buildx uses now. One that is not started yet has no version, so it is.
-    An engine's own builder has the engine's version: Debian's leaves that of its BuildKit out.
+    None means the current builder of buildx. A builder that is not running has no version, so it is
+    started. An engine's own builder has the engine's version: Debian's does not state that of its
+    BuildKit.
     """
     buildx = find()
     words = [*buildx.command, "inspect", "--bootstrap"]
@@ -125,15 +126,15 @@ def version(builder: str | None) -> str:
         named = f"no builder {builder!r} that answers" if builder else "a builder that fails"
         message = f"buildx has {named}: {last}"
         raise InputError(message, hint=BUILDERS)
-    told = set(TOLD.findall(answer.stdout))
+    reported = set(TOLD.findall(answer.stdout))
     driver = DRIVER.search(answer.stdout)
     own = driver is None or driver[1] in ("", "docker")
-    if own and (builder is None or not told - {UNTOLD}):
+    if own and (builder is None or not reported - {UNTOLD}):
         # Where buildx is installed alone there is no command that asks the engine.
-        found = engine.find("docker") if told else engine.require("docker")
+        found = engine.find("docker") if reported else engine.require("docker")
         if found is not None:
             return f"docker {found.version}, buildx {buildx.named}"
-    return f"buildkit {' '.join(sorted(told)) or 'unknown'}, buildx {buildx.named}"
+    return f"buildkit {' '.join(sorted(reported)) or 'unknown'}, buildx {buildx.named}"
 
 
 def build(order: Order, out: Path, *, reporter: Reporter = SILENT, terminal: bool = False) -> None:
@@ -187,11 +188,11 @@ def command(order: Order, out: Path, buildx: Buildx) -> list[str]:
 
 
 def _layout(place: Path) -> Path:
-    """`place` as buildx can read it, to whom a colon or an @ ends the path of a layout."""
+    """`place` as buildx can read it: a colon or an @ would end the path of a layout."""
     for path in (place, Path(os.path.relpath(place))):
         if not set(":@") & set(str(path)):
             return path
-    message = f"{place}: buildx takes no colon and no @ in the path of a layout"
+    message = f"{place}: buildx does not accept : or @ in the path of a layout"
     raise InputError(message, hint="run it in the folder of the matrix, or give that another name")
 
 

@@ -2,8 +2,8 @@
 
 An engine on this machine pulls from a registry on the loopback (see `container.loopback`): it
 requests the layers that it lacks, and unpacks one while it fetches the next. An engine that cannot
-reach that registry, on another machine or in a virtual one, is sent an archive: Docker first one
-without the layers of its other images, and the whole one if it refuses that.
+reach that registry, on another or a virtual machine, is sent an archive. For Docker it leaves out
+the layers of its other images, unless Docker refuses that.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def load(
         reporter.detail(f"{found.kind} has {tag} already")
         return EngineImage(reference=reference, id=present.id)
     total = sum(layer.size for layer in stored.layers)
-    with reporter.progress(f"loading {tag} into {found.kind}", total) as bar:
+    title = f"loading {tag} into {found.kind}"
+    with reporter.step(title), reporter.progress(title, total) as bar:
         if not _pulled(found, layout, arch, reference, bar, reporter):
             _send(found, layout, arch, reference, bar, reporter)
     present = engine.inspect(found, reference)
@@ -64,7 +65,7 @@ def load(
 def _pulled(
     found: Engine, layout: Layout, arch: Arch, reference: str, bar: ProgressBar, reporter: Reporter
 ) -> bool:
-    """Have the engine pull from the loopback; false if it cannot reach this machine's."""
+    """Let the engine pull from the loopback; False if it cannot reach that of this machine."""
     with loopback.serve(layout, arch) as served:
         try:
             if found.kind == "docker":
@@ -102,7 +103,7 @@ def _podman_pull(found: Engine, served: LoopbackImage, arch: Arch, reference: st
 def _send(
     found: Engine, layout: Layout, arch: Arch, reference: str, bar: ProgressBar, reporter: Reporter
 ) -> None:
-    """Send a docker-archive of the layers that the engine lacks, if it takes that, else of all."""
+    """Send a docker-archive of the layers that the engine lacks, or of all if it refuses that."""
     stored = layout.image(arch)
     if found.kind == "podman":
         process.feed(found.command("load"), _counted(layout, arch, reference, bar))

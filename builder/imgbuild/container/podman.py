@@ -15,7 +15,7 @@ from imgbuild.errors import InputError, WorkFailed
 from imgbuild.system import process as processes
 from imgbuild.system.reporter import SILENT, Reporter
 
-REMEDY = "Debian: apt-get install {}; the embedded builder needs no other"
+REMEDY = "Debian: apt-get install {}; the embedded builder needs no other program"
 LINES = 20  # of the builder's output, for its error
 TAG = "build"
 MOUNTED = "file-"  # prefix of the links to secrets

@@ -33,7 +33,7 @@ INITS = {"docker": "docker-init", "podman": "catatonit"}
 HELPERS = ("/usr/libexec/", "/usr/local/libexec/", "/usr/lib/", "/usr/local/lib/")
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     """A finished command. `through` is docker, podman, apptainer or root; text only if captured."""
 
     through: str
@@ -127,7 +127,7 @@ def run(
     store: Store,
     capture: bool = False,
     reporter: Reporter = SILENT,
-) -> Ran:
+) -> CommandResult:
     """Run the command of `request` with the engine `found`, or in a root folder if it is None.
 
     The image is loaded first if the engine lacks it. Any status of the command is returned.
@@ -152,7 +152,7 @@ def run(
     return ran
 
 
-def run_sif(image: Path, request: ContainerRequest, *, capture: bool = False) -> Ran:
+def run_sif(image: Path, request: ContainerRequest, *, capture: bool = False) -> CommandResult:
     """Run the command of `request` in the SIF `image`; ToolMissing without Apptainer."""
     made = arguments.apptainer(request, apptainer.require(), image)
     return _run("apptainer", made, capture=capture)
@@ -179,13 +179,15 @@ def _has_init(kind: engine.Kind) -> bool:
 
 def _run(
     through: str, made: EngineCommand, *, capture: bool, end: Sequence[str] | None = None
-) -> Ran:
+) -> CommandResult:
     env = {**made.env, **arguments.from_process(made.env_from)}
     if capture:
         done = process.run(made.command, env=env, check=False)
-        return Ran(through=through, status=done.status, stdout=done.stdout, stderr=done.stderr)
+        return CommandResult(
+            through=through, status=done.status, stdout=done.stdout, stderr=done.stderr
+        )
     status = process.foreground(made.command, env=env, end=end)
-    return Ran(through=through, status=status, stdout="", stderr="")
+    return CommandResult(through=through, status=status, stdout="", stderr="")
 
 
 def _in_root(
@@ -196,9 +198,9 @@ def _in_root(
     *,
     capture: bool,
     reporter: Reporter,
-) -> Ran:
+) -> CommandResult:
     with root_folder(layout, arch, store, reporter=reporter) as root, store.scratch() as scratch:
-        brought = driver.driver_files(scratch) if request.gpus else None
+        fetched = driver.driver_files(scratch) if request.gpus else None
         settings = running(layout, arch)
-        done = run_in_root(root, settings, request, driver_files=brought, stream=not capture)
-    return Ran(through="root", status=done.status, stdout=done.stdout, stderr=done.stderr)
+        done = run_in_root(root, settings, request, driver_files=fetched, stream=not capture)
+    return CommandResult(through="root", status=done.status, stdout=done.stdout, stderr=done.stderr)

@@ -227,6 +227,7 @@ def _unshare() -> str:
 @functools.cache
 def _namespaces(*, network: bool) -> tuple[str, ...]:
     """The command that creates the namespaces, tested once; ToolMissing if it fails."""
+    processes.find("mount", remedy="apt-get install mount")  # for the script
     setpriv = shutil.which("setpriv")
     # If imgbuild is killed, its children must end too.
     guard = (setpriv, "--pdeathsig", "KILL") if setpriv else ()

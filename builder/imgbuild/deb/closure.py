@@ -58,10 +58,11 @@ def close(
 ) -> list[Paragraph]:
     """The wanted packages, the essential ones and their dependencies, sorted by name.
 
-    Those that one has already come along; their dependencies are not followed again.
+    Packages that are there already are included; their dependencies are not followed again.
 
-    InputError, naming `file`, for a wanted name that the archive has not; NoSolution, with its
-    reasons, for a dependency that nothing satisfies or for chosen packages that exclude each other.
+    InputError, naming `file`, for a wanted name that the archive does not have; NoSolution, with
+    its reasons, for a dependency that nothing satisfies or for chosen packages that exclude each
+    other.
     """
     _check_names(archive, wanted, file)
     essential = sorted(
@@ -165,5 +166,5 @@ def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> NoSolu
     return NoSolution(
         message,
         reasons=tuple(reasons),
-        hint="name a package that provides it in the base's packages",
+        hint="add a package that provides it to the base's packages",
     )

@@ -28,7 +28,7 @@ CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"
 
 
 def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
-    """All members of the base layer but plain parent folders, which the layer writer adds.
+    """All members of the base layer except plain parent folders, which the layer writer adds.
 
     `paths` gives each package's file by sha256; the contents of files are written below the folder
     `spool` and must stay there until the layer is written. IntegrityError for a damaged or unsafe
@@ -42,10 +42,11 @@ def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> lis
 
 
 def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
-    """What the root of base and added packages has that the base's has not, or has otherwise.
+    """The members that differ between the root of base and added packages and that of the base.
 
-    Folders above a member come with it, since the layer writer would give them the common mode.
-    `paths`, `spool` and errors as for `members`; IntegrityError too if something of the base goes.
+    Folders above a member are included, since the layer writer would give them the common mode.
+    `paths`, `spool` and errors as for `members`; IntegrityError too if something of the base would
+    be lost.
     """
     table = load(recipe.base.suite)
     packages = _unpack((*recipe.base.debs, *recipe.debs), table, paths, spool)

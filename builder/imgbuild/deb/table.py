@@ -71,14 +71,14 @@ class Owner(Effect, frozen=True, kw_only=True, tag="owner"):
 
 
 class DebGroup(Effect, frozen=True, kw_only=True, tag="group"):
-    """A system group. Its number is ours: dpkg would give the next free one."""
+    """A system group. Its number is fixed here: dpkg would give the next free one."""
 
     name: str
     gid: int
 
 
 class Diversion(Effect, frozen=True, kw_only=True, tag="diversion"):
-    """An entry of dpkg's list of diversions; nothing moves."""
+    """An entry of dpkg's list of diversions; no file is moved."""
 
     path: str
     to: str

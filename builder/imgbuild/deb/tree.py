@@ -25,7 +25,7 @@ def merged(path: str) -> str:
 
 
 class DebTree:
-    """Members by path. Two that claim one path must be alike, or IntegrityError says who."""
+    """Members by path. Two packages with one path must agree, or IntegrityError names them."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}

@@ -1,6 +1,6 @@
 """This machine: GPUs and driver, container engines, architecture, shared memory.
 
-A machine without a GPU is a machine like any other; what cannot be read is left empty.
+A machine without a GPU is not an error; what cannot be read is left empty.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that runs containers here; `gpus` says whether it can hand them GPUs."""
+    """Something that runs containers here; `gpus` says whether it can give them GPUs."""
 
     name: str
     version: str

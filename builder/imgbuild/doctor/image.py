@@ -1,8 +1,8 @@
 """Checks from inside a container whether the host suits an image: `doctor TARGET --through`.
 
 A script that imports nothing of imgbuild (smoke_tests/doctor.py) is shown to the container, not put
-into the image. It runs as a user would run the image there, unmended: with Apptainer the home, the
-environment and the limits of this machine come along, which is what is to be judged.
+into the image. It runs as a user would run the image there, with nothing corrected: with Apptainer
+the home, the environment and the limits of this machine apply, and these are what is checked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENTRYPOINT = "/opt/imgbuild/entrypoint"
 
 
 class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be there: GPUs, MB of shared memory. `words` are options for Apptainer."""
+    """The requirements: GPUs, MB of shared memory. `words` are options for Apptainer."""
 
     gpus: int = 0
     shared: int = 0
@@ -59,12 +59,12 @@ class _Document(msgspec.Struct, frozen=True):
 def in_sif(
     lock: Lock, arch: Arch, image: Path, asked: InspectOptions, reporter: Reporter = SILENT
 ) -> Report:
-    """Look from within the SIF `image`; ToolMissing without Apptainer."""
+    """Run the checks in the SIF `image`; ToolMissing without Apptainer."""
     program = apptainer.require()
     words = [program, "exec", "--no-privs", "--bind", f"{run.TESTS.resolve()}:{PLACE}:ro"]
     words += ["--nv"] if asked.gpus else []
     command = [*words, *asked.words, str(image), ENTRYPOINT, *_command(lock, asked)]
-    with reporter.step(f"{lock.target}: looking around, in apptainer"):
+    with reporter.step(f"{lock.target}: checking inside the image, in apptainer"):
         done = processes.run(command, check=False)
     return _report(lock, arch, done, reporter)
 
@@ -79,7 +79,7 @@ def in_image(
     store: Store,
     reporter: Reporter = SILENT,
 ) -> Report:
-    """Look from within the image of `layout`: `through` is docker, podman, apptainer or root."""
+    """Run the checks in the image of `layout`: `through` is docker, podman, apptainer or root."""
     if through == "apptainer":
         apptainer.require()
         with store.scratch() as scratch:
@@ -92,7 +92,7 @@ def in_image(
     found = engine.require(through, reporter=reporter)
     reference = load(found, layout, arch, lock.target, reporter=reporter).reference
     settings = engine.ContainerOptions(gpus=asked.gpus > 0, options=(f"--volume={PLACE}",))
-    with reporter.step(f"{lock.target}: looking around, in {found.kind}"):
+    with reporter.step(f"{lock.target}: checking inside the image, in {found.kind}"):
         container = engine.create(found, reference, _command(lock, asked), settings)
         try:
             engine.copy_in(found, container, _tar(), PLACE)
@@ -112,10 +112,10 @@ def _in_root(
         binds = [sandbox.Bind(source=run.TESTS, target=PLACE)]
         env = run_in_image.environment(settings) | {"HOME": user.home}
         if asked.gpus:
-            brought = driver.driver_files(scratch)
-            binds += brought.binds
-            env |= brought.env
-        with reporter.step(f"{lock.target}: looking around, in a root folder"):
+            fetched = driver.driver_files(scratch)
+            binds += fetched.binds
+            env |= fetched.env
+        with reporter.step(f"{lock.target}: checking inside the image, in a root folder"):
             done = sandbox.run(
                 root,
                 [*settings.entrypoint, *_command(lock, asked)],
@@ -144,7 +144,7 @@ def _tar() -> Iterator[bytes]:
 
 
 def _report(lock: Lock, arch: Arch, done: processes.Result, reporter: Reporter) -> Report:
-    """What the script found; WorkFailed if it did not run."""
+    """The findings of the script; WorkFailed if it did not run."""
     try:
         document = msgspec.json.decode(done.stdout, type=_Document)
     except msgspec.DecodeError as error:
@@ -156,7 +156,7 @@ def _report(lock: Lock, arch: Arch, done: processes.Result, reporter: Reporter) 
     if document.format != FORMAT:
         message = f"{SCRIPT} answered in format {document.format}, not {FORMAT}"
         raise WorkFailed(message, hint="install imgbuild again")
-    reporter.info(f"{lock.target}: looked around in {document.seconds:.1f} s")
+    reporter.info(f"{lock.target}: checked in {document.seconds:.1f} s")
     return Report(
         target=lock.target,
         arch=arch,
@@ -169,7 +169,7 @@ def _report(lock: Lock, arch: Arch, done: processes.Result, reporter: Reporter) 
 
 
 def lines(report: Report) -> Sequence[str]:
-    """The findings for people, errors last, where they are seen."""
+    """The findings for people, errors last, where they are most visible."""
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     rows = []
     for found in sorted(report.findings, key=lambda one: order.index(one.severity)):

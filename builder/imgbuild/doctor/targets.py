@@ -1,6 +1,7 @@
 """Which targets this machine can run, and why not the others.
 
-Without a GPU or its driver only the rest is judged, that is said, and no target is the best.
+Without a GPU or its driver only the other requirements are checked, with a remark, and `best` is
+empty.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LEAST_SHARED = 1 << 30  # bytes of /dev/shm; NCCL and data loaders need more tha
 GPU_LABEL = "dev.imgbuild.gpu"
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """A target, and what its image needs on each architecture that it has."""
 
     target: str
@@ -42,9 +43,9 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, a verdict on each target, the newest that fits, and remarks.
+    """The machine, a result for each target, the newest that fits, and remarks.
 
-    `best` is "" if none fits, and where no GPU and driver were seen that could tell.
+    `best` is "" if none fits, or if no GPU and driver were found to compare with.
     """
 
     host: Host
@@ -61,8 +62,8 @@ class _Seal(msgspec.Struct, frozen=True):
     arch: dict[Arch, _SealedImage]
 
 
-def offer(images: Path, lock: Lock) -> Offer:
-    """What the target of `lock` needs: as its seal says, else what follows from its release."""
+def offer(images: Path, lock: Lock) -> TargetNeeds:
+    """What the target of `lock` needs: from its seal, else derived from its CUDA release."""
     path = seal_path(images, lock.target)
     known = codec.read(path, _Seal, what="seal").arch if path.exists() else {}
     data = gpus.load()
@@ -74,7 +75,7 @@ def offer(images: Path, lock: Lock) -> Offer:
         driver_full=data.own(lock.cuda),
         gpu=tuple(dict.fromkeys((*stated, *beside))),
     )
-    return Offer(
+    return TargetNeeds(
         target=lock.target,
         cuda=lock.cuda,
         as_of=lock.as_of,
@@ -84,8 +85,8 @@ def offer(images: Path, lock: Lock) -> Offer:
     )
 
 
-def diagnose(host: Host, offers: Iterable[Offer]) -> Diagnosis:
-    """A verdict on each of `offers`, the newest CUDA first."""
+def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
+    """A result for each of `offers`, the newest CUDA first."""
     ordered = sorted(
         offers, key=lambda one: (gpus.numbers(one.cuda), one.as_of, one.target), reverse=True
     )
@@ -93,23 +94,23 @@ def diagnose(host: Host, offers: Iterable[Offer]) -> Diagnosis:
     return Diagnosis(
         host=host,
         verdicts=verdicts,
-        best=next((one.target for one in verdicts if one.fits), "") if tells(host) else "",
+        best=next((one.target for one in verdicts if one.fits), "") if comparable(host) else "",
         remarks=tuple(_remarks(host)),
     )
 
 
-def tells(host: Host) -> bool:
-    """Whether GPU and driver were seen, so that it can be told which targets run on them."""
+def comparable(host: Host) -> bool:
+    """Whether GPU and driver were found, so that targets can be compared with them."""
     return bool(host.gpus and host.driver)
 
 
 def only(found: Diagnosis, targets: Collection[str]) -> Diagnosis:
-    """`found` with the verdicts on `targets` alone; the best is still that of all."""
+    """`found` with the results for `targets` only; the best is still that of all."""
     kept = tuple(one for one in found.verdicts if one.target in targets)
     return msgspec.structs.replace(found, verdicts=kept)
 
 
-def judge(host: Host, offered: Offer) -> TargetFit:
+def judge(host: Host, offered: TargetNeeds) -> TargetFit:
     """Whether the target of `offered` runs on `host`."""
     floors = offered.floors.get(host.arch) if host.arch is not None else None
     if floors is None:

@@ -59,10 +59,10 @@ class Body(Protocol):
 class Request(msgspec.Struct, frozen=True):
     """One request. `body` is called again each time that it is sent.
 
-    `shown` replaces the address in messages: its path may be a secret too. For
-    imgbuild.registry: `scopes` is what a registry is asked to allow, which other servers are never
-    sent, `server` the endpoint whose certificates hold, wherever it redirects to, and `anonymous`
-    that no login of the user's goes along, since a registry chose where to.
+    `shown` replaces the address in messages: its path may be a secret too. For imgbuild.registry:
+    `scopes` is what a registry is asked to allow, which other servers are never sent, `server` the
+    endpoint whose certificates hold, wherever it redirects to, and `anonymous` that no login of the
+    user is sent, since a registry chose the address.
     """
 
     url: str
@@ -77,7 +77,7 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Where it goes, as it may be shown."""
+        """Its address, as it may be shown."""
         return self.shown or redact(self.url)
 
 
@@ -93,7 +93,7 @@ class Refused(FetchFailed):
 
     @property
     def denied(self) -> bool:
-        """Whether it wants a login, or one that may do more."""
+        """Whether the server wants a login, or one with more rights."""
         return self.status in DENIED
 
 

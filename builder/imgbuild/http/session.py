@@ -80,7 +80,7 @@ def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def shared_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """As `trust`, one context for all who only use it: reading a system's bundle takes 0.1 s."""
+    """As `trust`, one context for all: reading a system's bundle takes 0.1 s."""
     return _shared(tuple((name, environ.get(name, "")) for name in BUNDLES))
 
 
@@ -103,7 +103,7 @@ def _load(context: ssl.SSLContext, name: str, path: str) -> None:
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
-    """One TLS context for servers and proxies; requests would bring certifi's bundle instead."""
+    """One TLS context for servers and proxies; requests would use certifi's bundle instead."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context

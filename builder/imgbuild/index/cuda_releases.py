@@ -147,7 +147,7 @@ def _against(requirement: Requirement, found: CudaRelease) -> str | None:
 
 
 def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
-    """Whether a torch has no CUDA: it requires no NVIDIA wheel and is no version +cuNNN."""
+    """Whether a torch has no CUDA: it requires no NVIDIA wheel and is not a version +cuNNN."""
     if version.local and version.local.startswith("cu"):
         return False
     names = {normalize(requirement.name) for requirement in torch}

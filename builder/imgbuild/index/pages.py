@@ -125,7 +125,7 @@ def fill(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
 
 
 def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[str, IndexAddress]:
-    """The indexes that `target` uses, by name; `default` gives the address of one without."""
+    """The indexes that `target` uses, by name; `default` gives a missing address."""
     names = {matrix.default_index, *target.indexes.values()}
     return {
         name: IndexAddress(

@@ -45,7 +45,7 @@ class PackageRelease(msgspec.Struct, frozen=True, kw_only=True):
         return self.file.uploaded
 
 
-class Shelf:
+class ReleaseCatalogue:
     """The releases of packages on a target's indexes, whatever the cut-off."""
 
     def __init__(self, catalogue: Catalogue, library: Library, store: Store) -> None:
@@ -96,8 +96,8 @@ class Shelf:
         if release.file.sha256 is None or release.file.size is None:
             if http is None:
                 message = (
-                    f"{release.file.name}: the index {index} gives no hash of it, and nothing may"
-                    " be fetched"
+                    f"{release.file.name}: the index {index} gives no hash of it,"
+                    " and downloads are not allowed"
                 )
                 raise FetchFailed(message, hint="run once without --offline")
             return lock_wheel(package, str(release.version), index, release.file, http)
@@ -142,7 +142,7 @@ class Shelf:
 # -- one version
 
 
-def lacks(shelf: Shelf, evidence: Evidence, release: PackageRelease) -> bool | None:
+def lacks(shelf: ReleaseCatalogue, evidence: Evidence, release: PackageRelease) -> bool | None:
     """Whether `release` of the other package still lacks (or refuses) what the evidence is about.
 
     None if that cannot be determined, also for evidence of a kind that names cannot prove.
@@ -159,7 +159,7 @@ def lacks(shelf: Shelf, evidence: Evidence, release: PackageRelease) -> bool | N
     return shelf.remembered(key, _ask, bool | None)  # type: ignore[arg-type]
 
 
-def brings(shelf: Shelf, package: str, release: PackageRelease, module: str) -> bool:
+def brings(shelf: ReleaseCatalogue, package: str, release: PackageRelease, module: str) -> bool:
     """Whether `release` of `package` has the module, by the names of its files."""
     wheel = shelf.wheel(package, release)
 
@@ -264,7 +264,7 @@ def dotted(package_set: PackageSet, path: str) -> search.LookupResult:
     return found
 
 
-def asks(shelf: Shelf, evidence: Evidence, release: PackageRelease) -> bool:
+def asks(shelf: ReleaseCatalogue, evidence: Evidence, release: PackageRelease) -> bool:
     """Whether `release` of the package that failed uses the same thing, in the same file.
 
     A file that moved is found by its name. False where the evidence is of a kind that the code of
@@ -290,7 +290,7 @@ def asks(shelf: Shelf, evidence: Evidence, release: PackageRelease) -> bool:
 _Shape = tuple[int, tuple[str, ...], bool, bool]
 
 
-def _shapes(shelf: Shelf, evidence: Evidence) -> tuple[_Shape, ...]:
+def _shapes(shelf: ReleaseCatalogue, evidence: Evidence) -> tuple[_Shape, ...]:
     """What the calls pass that the evidence is about; empty if they cannot be found again."""
     own = shelf.release(evidence.package, evidence.version)
     if own is None:

@@ -13,7 +13,14 @@ from typing import Final
 import msgspec
 from packaging.version import Version
 
-from imgbuild.learn.boundaries import PackageRelease, Shelf, asks, boundary, brings, lacks
+from imgbuild.learn.boundaries import (
+    PackageRelease,
+    ReleaseCatalogue,
+    asks,
+    boundary,
+    brings,
+    lacks,
+)
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation
@@ -34,7 +41,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     went: str = ""
 
 
-def learn(finding: Finding, shelf: Shelf, pinned: Collection[str]) -> Constraint | None:
+def learn(finding: Finding, shelf: ReleaseCatalogue, pinned: Collection[str]) -> Constraint | None:
     """The constraint that `finding` proves; None if it has no evidence to learn from.
 
     `pinned` are the packages that the target holds at one version.
@@ -63,11 +70,11 @@ def learn(finding: Finding, shelf: Shelf, pinned: Collection[str]) -> Constraint
     )
 
 
-def joined(entry: Constraint, known: Iterable[Constraint], shelf: Shelf) -> Constraint:
+def joined(entry: Constraint, known: Iterable[Constraint], shelf: ReleaseCatalogue) -> Constraint:
     """`entry`; as a bound, if with what is known it excludes all releases on one side.
 
-    Of binaries each round excludes one version: when two or more of them are the newest that there
-    are, or the oldest, no other need be tried one after the other.
+    For binaries each round excludes one version: once several of the newest or of the oldest
+    versions are excluded, a bound excludes them all.
     """
     alike = [
         one
@@ -102,12 +109,12 @@ def _excluded(entry: Constraint) -> Version | None:
     return Version(parts[0].version)
 
 
-def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
+def bounds(evidence: Evidence, shelf: ReleaseCatalogue) -> Bounds | None:
     """Which versions of the other package would do; None if unknown.
 
     What the evidence says itself counts first (a window, a rule). Names are looked up in other
-    versions; where these two packages alone do not clash, a third one has a hand in it, and no
-    version of the other is to blame. Of binaries it is only known that these two do not fit.
+    versions; where these two packages alone do not clash, a third one is involved, and no version
+    of the other is the cause. For binaries it is only known that these two do not fit.
     """
     if evidence.spec:
         return Bounds(spec=evidence.spec)
@@ -133,8 +140,8 @@ def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
     return Bounds(spec=NEVER)
 
 
-def holding(evidence: Evidence, other: str, shelf: Shelf) -> Bounds:
-    """Which versions of `other` bring the module that is missing: all, or those before it went."""
+def holding(evidence: Evidence, other: str, shelf: ReleaseCatalogue) -> Bounds:
+    """Which versions of `other` have the module that is missing: all, or those before removal."""
     releases = shelf.releases(other)
     module = evidence.subject.partition(".")[0]
 
@@ -147,15 +154,17 @@ def holding(evidence: Evidence, other: str, shelf: Shelf) -> Bounds:
     return Bounds(spec=NEVER if good is None else f"<{bad.version.public}", went=str(bad.version))
 
 
-def _directions(evidence: Evidence, shelf: Shelf, other: PackageRelease) -> tuple[int, int]:
-    """Where to look first: back, if the other package is the younger one, else ahead."""
+def _directions(
+    evidence: Evidence, shelf: ReleaseCatalogue, other: PackageRelease
+) -> tuple[int, int]:
+    """The direction to search first: older versions if the other package is newer, else newer."""
     own = shelf.release(evidence.package, evidence.version)
     if own is None or own.uploaded is None or other.uploaded is None:
         return (-1, 1)
     return (-1, 1) if other.uploaded > own.uploaded else (1, -1)
 
 
-def own_range(evidence: Evidence, shelf: Shelf, pinned: Collection[str]) -> str:
+def own_range(evidence: Evidence, shelf: ReleaseCatalogue, pinned: Collection[str]) -> str:
     """The versions of the package itself that ask for the same, as a specifier.
 
     One alone where the package is pinned, or where only this version was judged. Every release of
@@ -168,7 +177,7 @@ def own_range(evidence: Evidence, shelf: Shelf, pinned: Collection[str]) -> str:
         return alone
 
     def _last(step: int) -> PackageRelease:
-        """The last of those in a row that ask; one that does not ends it, whatever comes after."""
+        """The last of consecutive releases that ask for it, up to the first that does not."""
         side = releases[start:] if step > 0 else releases[start::-1]
         return list(takewhile(lambda release: asks(shelf, evidence, release), side))[-1]
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.audit.judge import Terms, audit
-from imgbuild.audit.main_path.additions import widened
 from imgbuild.audit.main_path.closure import MainPath, main_path
+from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.cache.context import Context
 from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.learn import removed_attributes
-from imgbuild.learn.boundaries import Shelf
+from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.learn.learn import joined, learn
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix import constraints
@@ -103,7 +103,7 @@ def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep
             resolution = solve.lock_answer(prepared, chosen)
         # A library for each round: what it has read is on the disk after it, and only there.
         with Library(context.store, Blocks(context.http)) as library:
-            shelf = Shelf(prepared.catalogue, library, context.store)
+            shelf = ReleaseCatalogue(prepared.catalogue, library, context.store)
             with context.reporter.step(f"round {rounds}: auditing"):
                 report = audit_of(resolution, shelf, terms_of(prepared, resolution))
             errors = [one for one in report.findings if one.severity is Severity.ERROR]
@@ -116,15 +116,15 @@ def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep
                     context.reporter.info(f"learned: {entry}")
                 now = keep(learned)
         if now == known:
-            raise stuck(name, arch, errors)
+            raise not_learned(name, arch, errors)
         known = now
 
 
-def teach(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
+def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
     """What is learned from errors of the audit of whole files, which had to be downloaded."""
     store, http = problem.context.store, problem.context.http
     with solve.opened(problem) as prepared, Library(store, http) as library:
-        shelf = Shelf(prepared.catalogue, library, store)
+        shelf = ReleaseCatalogue(prepared.catalogue, library, store)
         learned = learn_all(errors, shelf, problem.target.pins.keys(), problem.known)
     for entry in learned:
         problem.context.reporter.info(f"learned: {entry}")
@@ -132,30 +132,30 @@ def teach(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint,
 
 
 def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
-    """What an audit of a target takes into account beside its packages."""
+    """The inputs of a target's audit besides its packages."""
     target, kept = prepared.problem.target, prepared.published
-    added = resolution.versions.keys() - kept.versions.keys() if kept is not None else ()
+    named = set(target.pins) if kept is None else set(resolution.versions) - set(kept.versions)
     return Terms(
         target=prepared.problem.name,
         cuda=target.cuda,
         gpu=target.gpu,
         waivers=target.waive,
-        added=tuple(sorted(added)),
+        named=tuple(sorted(named)),
     )
 
 
-def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
+def audit_of(resolution: Resolution, shelf: ReleaseCatalogue, terms: Terms) -> Report:
     """Errors on the main path, from code, METADATA and older releases of the packages."""
     package_set = package_set_of(resolution, shelf)
 
     def _past(path: MainPath) -> list[Finding]:
         return removed_attributes.check(package_set, path, lambda: shelf)
 
-    path = main_path(package_set, widened(package_set, terms.added))
+    path = main_path(package_set, with_named(package_set, terms.named))
     return audit(package_set, terms, checks=READABLE, path=path, past=_past)
 
 
-def package_set_of(resolution: Resolution, shelf: Shelf) -> PackageSet:
+def package_set_of(resolution: Resolution, shelf: ReleaseCatalogue) -> PackageSet:
     """The package set of a resolution; what is not in the store is read from its index."""
     rules = shelf.catalogue.rules
 
@@ -178,7 +178,7 @@ def package_set_of(resolution: Resolution, shelf: Shelf) -> PackageSet:
 
 def learn_all(
     errors: Iterable[Finding],
-    shelf: Shelf,
+    shelf: ReleaseCatalogue,
     pinned: Collection[str],
     known: Sequence[Constraint] = (),
 ) -> tuple[Constraint, ...]:
@@ -203,11 +203,11 @@ def learn_all(
     return constraints.merge((), learned)
 
 
-def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
-    """The error for a package set whose errors teach nothing new."""
+def not_learned(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
+    """The error for a package set from whose errors nothing new is learned."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
     if len(errors) > SHOWN:
         shown.append(f"and {len(errors) - SHOWN} more; imgbuild audit shows all")
     message = f"{name} on {arch}: its packages are incompatible, and no other set is known"
-    hint = "change a pin; or, if you know better, waive the finding in matrix.yaml with a reason"
+    hint = "change a pin; or, if the finding is wrong, waive it in matrix.yaml with a reason"
     return NoSolution(message, reasons=tuple(shown), hint=hint)

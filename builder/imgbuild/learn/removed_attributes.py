@@ -1,4 +1,4 @@
-"""Attributes that a class had in an older release and has from nowhere now.
+"""Attributes that a class had in an older release and no longer has from any source.
 
 A class with `__getattr__` may have any attribute, so its names alone prove nothing. But if a
 package reads an attribute that the class defined in the release current when the reader was
@@ -22,14 +22,14 @@ from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.names.search import LookupResult
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import Assigned, Attribute, Class, ModuleFacts
-from imgbuild.learn.boundaries import Shelf, at_time, lacks, silent
+from imgbuild.learn.boundaries import ReleaseCatalogue, at_time, lacks, silent
 from imgbuild.report import Evidence, Finding, Relation
 
 CHECK = "calls"
 _UNION = re.compile(r"(?:typing\.)?(?:Union|Optional)\[(.*)\]")
 
 
-class Read(msgspec.Struct, frozen=True):
+class AttributeRead(msgspec.Struct, frozen=True):
     """An attribute that the main path reads of another package's class, which may have it."""
 
     facts: ModuleFacts
@@ -41,13 +41,13 @@ class Read(msgspec.Struct, frozen=True):
 
 
 def check(
-    package_set: PackageSet, path: MainPath, open_shelf: Callable[[], Shelf]
+    package_set: PackageSet, path: MainPath, open_shelf: Callable[[], ReleaseCatalogue]
 ) -> list[Finding]:
     """Reads of attributes that were there when the reader was written, and are gone.
 
     `open_shelf` gives the releases of packages; it is not called where nothing is read like that.
     """
-    shelf: Shelf | None = None
+    shelf: ReleaseCatalogue | None = None
     found: dict[tuple[str, int, str], Finding] = {}
     for read in _reads(package_set, path):
         # One finding is enough for a union of classes that lack the same.
@@ -72,7 +72,7 @@ def check(
     return list(found.values())
 
 
-def _had(package_set: PackageSet, shelf: Shelf, read: Read) -> bool:
+def _had(package_set: PackageSet, shelf: ReleaseCatalogue, read: AttributeRead) -> bool:
     """Whether the other package had the attribute when the reader's release was uploaded."""
     own = shelf.release(read.own, package_set.version(read.own) or "0")
     then = at_time(shelf.releases(read.other), own.uploaded if own is not None else None)
@@ -88,7 +88,7 @@ def _had(package_set: PackageSet, shelf: Shelf, read: Read) -> bool:
     return lacks(shelf, evidence, then) is False
 
 
-def _reads(package_set: PackageSet, path: MainPath) -> Iterator[Read]:
+def _reads(package_set: PackageSet, path: MainPath) -> Iterator[AttributeRead]:
     for module in path.modules():
         facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
@@ -98,7 +98,7 @@ def _reads(package_set: PackageSet, path: MainPath) -> Iterator[Read]:
 
 def _read(
     package_set: PackageSet, path: MainPath, facts: ModuleFacts, fact: Attribute
-) -> Iterator[Read]:
+) -> Iterator[AttributeRead]:
     how = path.reached(facts.module, scopes(facts).runner(fact.scope)) if fact.receiver else None
     if how is None or how.level >= Level.REMOTE:
         return
@@ -121,7 +121,7 @@ def _read(
             and silent(package_set, holder, name)
             and not _defines(package_set, other, name)
         ):
-            yield Read(facts, fact.line, how.entry, own, other, f"{path_to}.{name}")
+            yield AttributeRead(facts, fact.line, how.entry, own, other, f"{path_to}.{name}")
 
 
 def _defines(package_set: PackageSet, package: str, name: str) -> bool:

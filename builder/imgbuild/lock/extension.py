@@ -25,7 +25,7 @@ BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
 def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution]) -> Lock:
-    """The lock of target `name`, whatever it is; InputError if an added file cannot be read."""
+    """The lock of target `name` of any kind; InputError if an added file cannot be read."""
     found = extended_target(matrix, name)
     if found is None or not isinstance(matrix, Extended):
         return locks.make_lock(matrix, name, dict(resolutions))

@@ -21,7 +21,7 @@ LOCK_FORMAT = 1
 
 
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the matrix says about a target's image, all cascades done."""
+    """The settings of a target's image, with defaults and overrides applied."""
 
     prefix: str
     user: User
@@ -34,7 +34,7 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     links: dict[str, str] = {}
 
 
-class Cutting(msgspec.Struct, frozen=True, kw_only=True):
+class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
     """How the wheels are cut into layers (`layers:` of the matrix)."""
 
     own_from: int
@@ -72,9 +72,10 @@ class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What of a resolution is added to the published image `manifest`: names of packages.
+    """The inputs that are added to the published image `manifest`: names of packages.
 
-    `folders` are those of the base, other than plain ones of root's, that added files are in.
+    `folders` are the folders of the base that contain added files, without those that have the
+    default owner and mode.
     """
 
     manifest: Digest
@@ -113,7 +114,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     indexes: dict[str, str]
     base: LockedBase
     settings: ImageSettings
-    layers: Cutting
+    layers: LayerRules
     drop: tuple[Drop, ...]
     arch: dict[Arch, Resolution]
     extends: Extends | None = None
@@ -146,7 +147,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
         indexes=dict(sorted(target.indexes.items())),
         base=_locked_base(matrix, target),
         settings=_settings(matrix, name, target),
-        layers=Cutting(
+        layers=LayerRules(
             own_from=matrix.layers.own_from,
             named=matrix.layers.named,
             groups=matrix.layers.groups,
@@ -197,7 +198,10 @@ def read_lock(images: Path, target: str) -> Lock:
     found = decode_lock(path.read_bytes(), str(path), hint=damaged(target), remedy=remedy)
     if found.target != target:
         other = Problem(
-            file=str(path), path="target", message="it is another target's", value=found.target,
+            file=str(path),
+            path="target",
+            message="it is the lock of another target",
+            value=found.target,
             expected=target,
         )  # fmt: skip
         message = f"{path} is the lock of another target"
@@ -234,7 +238,7 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def differences(lock: Lock, due: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
-    """What of `lock` is not as in `due`, which follows from the matrix with `arches`."""
+    """The differences of `lock` from `due`, which follows from the matrix with `arches`."""
     reasons = [
         line
         for field in lock.__struct_fields__

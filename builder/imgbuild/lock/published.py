@@ -94,7 +94,7 @@ def published(path: Path) -> Mapping[str, PublishedSource]:
     document = parse(path.read_bytes(), str(path))
     if document.root is None or not _has(document.root, "published"):
         message = f"{path} extends no published target"
-        raise InputError(message, hint="imgbuild init, in another folder, writes one that does")
+        raise InputError(message, hint="run imgbuild init in another folder to write one that does")
     return _read(document, str(path))[0].published
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from imgbuild.errors import Problem
 from imgbuild.matrix import flashinfer
-from imgbuild.matrix.validate import Path, Walked, dotted, nearest
+from imgbuild.matrix.validate import Path, PlainDocument, dotted, nearest
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 LABEL = r"[a-z0-9]+([.-][a-z0-9]+)*"
@@ -33,7 +33,7 @@ OWN_LABELS = (
 class Notes:
     """Collects problems; finds their line and column from the path."""
 
-    def __init__(self, walked: Walked, file: str) -> None:
+    def __init__(self, walked: PlainDocument, file: str) -> None:
         self.walked = walked
         self.file = file
         self.problems: list[Problem] = []
@@ -115,7 +115,7 @@ def packages(matrix: Mapping[str, Any]) -> list[str]:
 
 
 def check_shared(notes: Notes) -> None:
-    """Check all but the targets."""
+    """Check everything except the targets."""
     matrix = table(notes.walked.value)
     indexes = table(matrix.get("indexes"))
     if "indexes" in matrix:
@@ -152,7 +152,7 @@ def environment(notes: Notes, path: Path, variables: Any) -> None:
             message = "imgbuild sets this variable itself, from the target's mode"
             notes.note(here, message, key=True, expected="flashinfer: {mode: …}")
         if name == "LD_LIBRARY_PATH":
-            message = "LD_LIBRARY_PATH would hide the driver's libraries that the runtime brings"
+            message = "LD_LIBRARY_PATH would hide the driver's libraries that the runtime provides"
             notes.note(here, message, key=True, expected="links, or no variable")
 
 
@@ -227,7 +227,7 @@ def without_login(notes: Notes, path: Path, url: str) -> bool:
         return True
     # The value is left out on purpose: an error is copied into logs.
     message = "the url holds a user name or password"
-    notes.note(path, message, expected="a url without it; netrc or keyring has it")
+    notes.note(path, message, expected="a url without it: put the login into netrc or keyring")
     return False
 
 
@@ -264,7 +264,7 @@ def _layers(notes: Notes, layers: Mapping[str, Any], known: list[str]) -> None:
         if least > limit:
             message = (
                 f"{groups} groups, {len(texts(named))} named packages and 3 layers for base,"
-                " environment and files are more than layers may be"
+                f" environment and files exceed the limit of {limit} layers"
             )
             path: Path = ("layers", "limit") if "limit" in layers else ("layers", "groups")
             value = limit if "limit" in layers else groups

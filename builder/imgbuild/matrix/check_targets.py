@@ -133,7 +133,7 @@ def _cuda(notes: Notes, path: Path, target: Mapping[str, Any], matrix: Mapping[s
             version = value if isinstance(value, str) else ""
             local = re.search(r"\+(cu[0-9]+)", version)
             if local and local[1] != tag:
-                message = f"the version is a build for another CUDA than {cuda}"
+                message = f"the version is a build for another CUDA release than {cuda}"
                 notes.note(here, message, value=version, expected=version.replace(local[1], tag))
             if package in RELEASED_WITH_CUDA and not _of_release(value, cuda):
                 spec = version or table(value).get("spec")
@@ -185,7 +185,7 @@ def _flashinfer(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
             notes.note((*path, "env", name), message, value=given, expected=f"{value}, or no entry")
     numbers = {str(pins[package]).partition("+")[0] for package in FLASHINFER if package in pins}
     if len(numbers) > 1:
-        message = "FlashInfer refuses to start unless all its packages are of one version"
+        message = "FlashInfer refuses to start unless all its packages have the same version"
         expected = f"{PACKAGE} and its companions in one version"
         notes.note(
             (*path, "pins", PACKAGE),

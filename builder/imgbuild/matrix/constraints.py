@@ -23,7 +23,7 @@ from imgbuild.errors import InputError, Problem
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
-    from imgbuild.matrix.validate import Walked
+    from imgbuild.matrix.validate import PlainDocument
 
 HEAD = """\
 # What the audit learned: `package` in `versions` works only with what it `needs`. Written by
@@ -60,7 +60,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def spec(self) -> SpecifierSet:
-        """Which of its versions will do."""
+        """The versions of it that are allowed."""
         return Requirement(self.needs).specifier
 
     def covers(self, version: str) -> bool:
@@ -74,7 +74,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return own is not None and there and self.covers(own)
 
     def violated(self, versions: Mapping[str, str]) -> bool:
-        """Whether a set of packages (normalized name → version) goes against the entry."""
+        """Whether a set of packages (normalized name → version) violates the entry."""
         if not self.concerns(versions):
             return False
         other = versions.get(self.other)
@@ -93,7 +93,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def violations(known: Iterable[Constraint], versions: Mapping[str, str]) -> tuple[Constraint, ...]:
-    """The entries that a set of packages (normalized name → version) goes against."""
+    """The entries that a set of packages (normalized name → version) violates."""
     return tuple(entry for entry in known if entry.violated(versions))
 
 
@@ -102,7 +102,7 @@ def required(
 ) -> tuple[str, ...]:
     """The requirements to add to `package` at `version`, where `present` packages are narrowed.
 
-    What is merely optional is not: a constraint must not add a package.
+    Optional packages are not included: a constraint must not add a package.
     """
     return tuple(
         dict.fromkeys(
@@ -119,7 +119,7 @@ def required(
 
 
 def merge(known: Iterable[Constraint], learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
-    """All of them, sorted, none twice: what says the same of versions that meet becomes one."""
+    """All of them, sorted, without duplicates: equal entries for adjacent versions are merged."""
     entries: list[Constraint] = []
     for entry in (*known, *learned):
         _add(entries, entry)
@@ -150,7 +150,7 @@ def _says(one: Constraint, other: Constraint) -> bool:
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """A specifier as an interval. None is no bound; `closed` says that the bound belongs to it."""
+    """A specifier as an interval. None means no bound; with `closed` the bound belongs to it."""
 
     low: Version | None = None
     low_closed: bool = True
@@ -272,13 +272,13 @@ def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
             problems += _check(value, walked, file)
     if problems:
         count = f"{len(problems)} problem" + "s" * (len(problems) != 1)
-        hint = "restore it from git, or remove the lines: what is true is learned again"
+        hint = "restore it from git, or remove the lines: correct entries are learned again"
         message = f"{file} has {count}"
         raise InputError(message, problems=tuple(problems), hint=hint)
     return value.constraints
 
 
-def _check(value: _File, walked: Walked, file: str) -> list[Problem]:
+def _check(value: _File, walked: PlainDocument, file: str) -> list[Problem]:
     problems = []
     for index, entry in enumerate(value.constraints):
         for field, fault in _faults(entry):

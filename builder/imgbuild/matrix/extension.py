@@ -96,7 +96,7 @@ class Extension(_Strict, frozen=True):
         datetime.date | None,
         msgspec.Meta(
             description="what is added was uploaded before this day, 00:00 UTC;"
-            " without it the published target's day counts"
+            " by default the day of the published target"
         ),
     ] = None
     pins: Annotated[
@@ -142,7 +142,7 @@ class Extensions(_Strict, frozen=True):
         dict[Name, PublishedSource], msgspec.Meta(description="the targets that others published")
     ]
     targets: Annotated[
-        dict[Name, Extension], msgspec.Meta(description="a row for each image of one's own")
+        dict[Name, Extension], msgspec.Meta(description="a row for each of your images")
     ]
     indexes: Annotated[
         dict[Name, PackageIndex],
@@ -179,8 +179,8 @@ def _row(notes: Notes, path: Path, row: Mapping[str, Any], matrix: Mapping[str, 
         expected = "at most 128 letters"
         notes.note(path, "the name is too long for a tag", key=True, expected=expected)
     if path[-1] in table(matrix.get("published")):
-        message = "the published target has this name: two images of one name are mixed up"
-        notes.note(path, message, key=True, expected="a name of your own")
+        message = "a published target has this name already"
+        notes.note(path, message, key=True, expected="another name")
     published = table(matrix.get("published"))
     notes.known((*path, "extends"), row.get("extends"), published, "published target")
     notes.once((*path, "arch"), row.get("arch"))
@@ -199,7 +199,7 @@ def _row(notes: Notes, path: Path, row: Mapping[str, Any], matrix: Mapping[str, 
 
 
 def _places(notes: Notes, path: Path, files: Mapping[str, Any], links: Mapping[str, Any]) -> None:
-    """Note paths of the image that cannot be, alone or beside each other, and what files are of."""
+    """Note invalid and conflicting paths of the image, and invalid sources of files."""
     for place in (*files, *links):
         here = (*path, "links" if place in links else "files", place)
         _place(notes, here, place)
@@ -216,7 +216,7 @@ def _places(notes: Notes, path: Path, files: Mapping[str, Any], links: Mapping[s
         if isinstance(source, str) and leads_out(source):
             message = "the file is outside the repository"
             if source.startswith("/"):
-                message = "the path is absolute, and on another machine it leads elsewhere"
+                message = "the path is absolute, so it may not exist on another machine"
             expected = "a path below the folder of this file: copy the file there"
             notes.note((*path, "files", place, "from"), message, value=source, expected=expected)
 
@@ -227,7 +227,7 @@ def leads_out(source: str) -> bool:
 
 
 def _place(notes: Notes, path: Path, place: str) -> None:
-    """Note a path of the image where an added layer would spoil what is there."""
+    """Note a path of the image where an added layer would damage what is there."""
     if path[-2] == "files":
         folder(notes, path, place)
     for taken in TAKEN:
@@ -243,7 +243,7 @@ def _image(notes: Notes, path: Path, image: Any) -> None:
         return
     expected = "HOST/REPOSITORY, without a tag, or oci:FOLDER"
     if re.search(r":[^/]*$", image.partition("@")[0]):
-        message = "the lock says which image it is, so a tag says nothing"
+        message = "the lock identifies the image, so a tag is not needed"
         notes.note(path, message, value=image, expected=expected)
     else:
         form = r"[a-z0-9.\[\]:-]+(/[a-z0-9._-]+)+(@sha256:[0-9a-f]{64})?"

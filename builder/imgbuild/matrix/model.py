@@ -276,7 +276,7 @@ class Link(Strict, frozen=True):
 
 
 class Waiver(Strict, frozen=True):
-    """A finding of the audit that a target lives with, and why."""
+    """A finding of the audit that is accepted for a target, and why."""
 
     check: Annotated[Check, msgspec.Meta(description="the check that finds it")]
     package: Annotated[Package, msgspec.Meta(description="the package of the file")]

@@ -29,7 +29,7 @@ Path = tuple[str | int, ...]
 UNKNOWN = "unknown key"
 
 
-class Walked(msgspec.Struct, frozen=True):
+class PlainDocument(msgspec.Struct, frozen=True):
     """The plain value of a document, None where something did not fit, and the places of its parts.
 
     `keys` gives the place of a key, `places` that of its value, both as (line, column). The value
@@ -44,11 +44,13 @@ class Walked(msgspec.Struct, frozen=True):
     uncertain: bool = False
 
 
-def walk(root: yaml.Node, kind_of_root: inspect.Type, file: str) -> Walked:
+def walk(root: yaml.Node, kind_of_root: inspect.Type, file: str) -> PlainDocument:
     """Read `root` as a value of the given type; problems are returned, never raised."""
     walker = _Walker(file)
     value = walker.read(root, kind_of_root, (), None)
-    return Walked(value, walker.keys, walker.places, tuple(walker.problems), walker.uncertain)
+    return PlainDocument(
+        value, walker.keys, walker.places, tuple(walker.problems), walker.uncertain
+    )
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:

@@ -143,7 +143,7 @@ class _Loader(yaml.SafeLoader):
             elif kind(key) == "alias":
                 continue
             elif kind(key) != "str":
-                message = f"a key must be text, and YAML takes this for {KINDS[kind(key)]}"
+                message = f"a key must be text, but YAML reads this as {KINDS[kind(key)]}"
                 self._note(key.start_mark, message, shown(key), f'text, in quotes: "{key.value}"')
             elif key.value in seen:
                 message = f"key {key.value} is given twice: first in line {seen[key.value]}"

@@ -71,7 +71,7 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blobs(self) -> dict[Digest, int]:
-        """What a pull moves: digest → bytes."""
+        """What a pull downloads: digest → bytes."""
         own = {
             self.descriptor.digest: len(self.data),
             self.manifest.config.digest: len(self.config),
@@ -80,7 +80,7 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """What a pull moves, in bytes."""
+        """What a pull downloads, in bytes."""
         return sum(self.blobs.values())
 
 
@@ -134,7 +134,7 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
     part: tuple[int, int] | None = None
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class ImageSummary(msgspec.Struct, frozen=True, kw_only=True):
     """An image on one architecture. `digest` is its manifest's, or the configuration's."""
 
     path: Path
@@ -148,38 +148,38 @@ class _Listed(msgspec.Struct, frozen=True, rename="pascal"):
     layers: tuple[str, ...]
 
 
-def read(path: Path, arch: Arch | None = None) -> Picture:
+def read(path: Path, arch: Arch | None = None) -> ImageSummary:
     """The image at `path`; `arch` is needed if it has several architectures.
 
-    InputError if it is no image, IntegrityError if a document is not what its digest says.
+    InputError if it is not an image, IntegrityError if a document is not what its digest says.
     """
     holder = Folder(path) if path.is_dir() else Archive(path)
     if not holder.has(INDEX_FILE):
         return _listed(holder, arch)
     entries = _decode(holder, holder.data(INDEX_FILE), Index, INDEX_FILE).manifests
     found = {item.digest: item for entry in entries for item in _manifests(holder, entry)}
-    pictures = [_picture(holder, item) for item in found.values()]
-    return _chosen(path, pictures, arch)
+    summaries = [_summary(holder, item) for item in found.values()]
+    return _chosen(path, summaries, arch)
 
 
-def _chosen(path: Path, pictures: list[Picture], arch: Arch | None) -> Picture:
+def _chosen(path: Path, summaries: list[ImageSummary], arch: Arch | None) -> ImageSummary:
     if arch is not None:
-        fitting = [one for one in pictures if one.configuration.architecture == arch.oci]
+        fitting = [one for one in summaries if one.configuration.architecture == arch.oci]
         if not fitting:
             message = f"{path} has no image for {arch}"
-            raise InputError(message, hint=f"it has {_arches(pictures)}")
-        pictures = fitting
-    if len(pictures) != 1:
-        message = f"{path} holds {len(pictures)} images: {_arches(pictures)}"
+            raise InputError(message, hint=f"it has {_arches(summaries)}")
+        summaries = fitting
+    if len(summaries) != 1:
+        message = f"{path} holds {len(summaries)} images: {_arches(summaries)}"
         raise InputError(message, hint="name one with --arch, or give an archive of one image")
-    return pictures[0]
+    return summaries[0]
 
 
-def _arches(pictures: list[Picture]) -> str:
-    return ", ".join(sorted(one.configuration.architecture for one in pictures)) or "none"
+def _arches(summaries: list[ImageSummary]) -> str:
+    return ", ".join(sorted(one.configuration.architecture for one in summaries)) or "none"
 
 
-def _manifests(holder: Holder, entry: Descriptor) -> Iterator[Descriptor]:
+def _manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
     """The images that `entry` names, without BuildKit's attestations."""
     if "vnd.docker.reference.type" in entry.annotations:
         return
@@ -190,9 +190,9 @@ def _manifests(holder: Holder, entry: Descriptor) -> Iterator[Descriptor]:
         yield from _manifests(holder, inner)
 
 
-def _picture(holder: Holder, entry: Descriptor) -> Picture:
+def _summary(holder: ImageStorage, entry: Descriptor) -> ImageSummary:
     found = platform_image(holder, entry)
-    return Picture(
+    return ImageSummary(
         path=holder.path,
         digest=entry.digest,
         configuration=found.configuration,
@@ -200,27 +200,27 @@ def _picture(holder: Holder, entry: Descriptor) -> Picture:
     )
 
 
-def _listed(holder: Holder, arch: Arch | None) -> Picture:
+def _listed(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
     """The image in an archive of an older `docker save`, whose files are not named by digests."""
     if not holder.has(LISTING):
-        message = f"{holder.path} is no image: it has neither {INDEX_FILE} nor {LISTING}"
+        message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING}"
         raise InputError(message, hint=HINT)
     listed = _decode(holder, holder.data(LISTING), tuple[_Listed, ...], LISTING)
-    pictures = []
+    summaries = []
     for item in listed:
         config = holder.data(item.config)
-        pictures.append(
-            Picture(
+        summaries.append(
+            ImageSummary(
                 path=holder.path,
                 digest=digest_of(config),
                 configuration=_decode(holder, config, Configuration, item.config),
                 layers=tuple(holder.place(name) for name in item.layers),
             )
         )
-    return _chosen(holder.path, pictures, arch)
+    return _chosen(holder.path, summaries, arch)
 
 
-class Holder:
+class ImageStorage:
     """A folder or an archive that holds the files of an image, by their names."""
 
     def __init__(self, path: Path) -> None:
@@ -238,7 +238,7 @@ class Holder:
         entries = _decode(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
         if len(entries) != 1:
             message = f"{self.path}: {INDEX_FILE} names {len(entries)} images"
-            raise InputError(message, hint="only layouts of one image are read")
+            raise InputError(message, hint="only layouts with one image are supported")
         return entries[0]
 
     def place(self, name: str) -> Blob:
@@ -302,11 +302,11 @@ class Holder:
             raise IntegrityError(message, hint=AGAIN)
 
 
-class Folder(Holder):
+class Folder(ImageStorage):
     """An OCI layout."""
 
     def place(self, name: str) -> Blob:
-        """See `Holder`."""
+        """See `ImageStorage`."""
         path = self.path / name
         try:
             return Blob(path=path, size=path.stat().st_size)
@@ -315,7 +315,7 @@ class Folder(Holder):
             raise IntegrityError(message, hint="build the image again") from error
 
 
-class Archive(Holder):
+class Archive(ImageStorage):
     """An archive of an OCI layout, or what `docker save` writes."""
 
     def __init__(self, path: Path) -> None:
@@ -335,11 +335,13 @@ class Archive(Holder):
             message = f"cannot read {path}: {error.strerror}"
             raise InputError(message, hint=HINT) from error
         except tarfile.TarError as error:
-            message = f"{path} is no tar archive: {error}"
-            raise InputError(message, hint=f"{HINT}; not compressed as a whole") from error
+            message = f"{path} is not a tar archive: {error}"
+            raise InputError(
+                message, hint=f"{HINT}; decompress it first if it is compressed"
+            ) from error
 
     def place(self, name: str) -> Blob:
-        """See `Holder`."""
+        """See `ImageStorage`."""
         found = self._members.get(self._links.get(name, name))
         if found is None:
             message = f"{self.path} has no {name}"
@@ -347,7 +349,7 @@ class Archive(Holder):
         return found
 
 
-def _decode(holder: Holder, data: bytes, kind: type[T], name: str) -> T:
+def _decode(holder: ImageStorage, data: bytes, kind: type[T], name: str) -> T:
     return codec.decode(data, kind, file=f"{holder.path}: {name}", what="image", hint=HINT)
 
 

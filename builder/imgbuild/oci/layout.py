@@ -99,9 +99,9 @@ def write(
     that exists with the right size is kept. `notes` are annotations in `index.json`, which are not
     covered by a digest. InputError if `out` is not empty and not a layout.
     """
-    texts = [data for picture in images.values() for data in (picture.config, picture.manifest)]
+    texts = [data for summary in images.values() for data in (summary.config, summary.manifest)]
     layers = {digest: path for one in images.values() for digest, path in one.layers.items()}
-    data_of = {arch: picture.manifest for arch, picture in images.items()}
+    data_of = {arch: summary.manifest for arch, summary in images.items()}
     if len(data_of) == 1:
         ((arch, data),) = data_of.items()
         top = documents.descriptor(documents.MANIFEST, data, arch=arch)

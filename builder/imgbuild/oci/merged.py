@@ -139,7 +139,7 @@ class Merged:
             folder = self._walk(tuple(above), make=False)
             found = folder[-1].children.get(last) if folder and folder[-1].children else None
             if found is None or found.kind == "folder":
-                message = f"{entry.path!r} is a hard link to {entry.target!r}, which is no file"
+                message = f"{entry.path!r} is a hard link to {entry.target!r}, which is not a file"
                 raise IntegrityError(message, hint=REMEDY)
             found.names += 1
             return found

@@ -22,6 +22,7 @@ import msgspec
 from imgbuild.errors import InputError, IntegrityError, WorkFailed
 from imgbuild.oci.reader import FILES, REMEDY, Entry, Parts, Reader, hidden_by, inflated
 from imgbuild.oci.tree import RootFolder
+from imgbuild.system.files import FULL
 from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -45,7 +46,8 @@ class Members(Protocol):
 def unpack(blobs: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) -> None:
     """Unpack `blobs`, bottom first, into the folder `root`, which is new or empty.
 
-    IntegrityError if a layer is damaged or unsafe, WorkFailed if the disk refuses.
+    IntegrityError if a layer is damaged or unsafe, OSError if the disk is full, WorkFailed if it
+    refuses otherwise.
     """
     with _plain_errors(root), _progress(f"unpacking {root.name}", blobs, reporter) as bar:
         _make_root(root, (_Inflated(blob, bar, reporter) for blob in blobs), reporter)
@@ -54,7 +56,7 @@ def unpack(blobs: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) ->
 def keep(layers: Mapping[Path, Path], *, reporter: Reporter = SILENT) -> None:
     """Unpack each layer file of `layers` to its folder, which is new, for `stack`.
 
-    IntegrityError if a layer is damaged, WorkFailed if the disk refuses.
+    Errors: as `unpack`.
     """
     with _progress("unpacking layers", list(layers), reporter) as bar:
         for blob, folder in layers.items():
@@ -86,7 +88,7 @@ def _progress(
 def stack(layers: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) -> None:
     """Make what `unpack` makes of these layers, bottom first, from the folders that `keep` made.
 
-    Regular files are hard links to those in `layers`: nobody may write them in place.
+    Regular files are hard links to those in `layers`, which must not be written in place.
     """
     with _plain_errors(root):
         _make_root(root, (_Kept(layer) for layer in layers), reporter)
@@ -110,8 +112,11 @@ def _plain_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"cannot unpack to {folder}: {error.filename or ''}: {error.strerror or error}"
-        raise WorkFailed(message, hint="make room, or name a folder on another disk") from error
+        if error.errno in FULL:
+            raise
+        place = f"{folder}: {error.filename}" if error.filename else str(folder)
+        message = f"cannot unpack to {place}: {error.strerror or error}"
+        raise WorkFailed(message) from error
 
 
 class _Inflated:
@@ -186,15 +191,16 @@ class _Writer:
             if hidden is not None:
                 self._white_out(hidden)
                 continue
-            if entry.type == tarfile.DIRTYPE:
-                self._folder(parts, entry)
-            elif parts:
-                try:
-                    self._make(parts, entry, layer)
-                except FileExistsError:
-                    self._remove(parts)
-                    self._make(parts, entry, layer)
+            # Before anything is removed: a link on the way may be what the entry replaces.
             place = self._tree.place(parts) if parts else ()
+            if entry.type == tarfile.DIRTYPE:
+                self._folder(place, entry)
+            elif place:
+                try:
+                    self._make(place, entry, layer)
+                except FileExistsError:
+                    self._remove(place)
+                    self._make(place, entry, layer)
             while place and place not in self._own:
                 self._own.add(place)
                 place = place[:-1]
@@ -234,7 +240,7 @@ class _Writer:
                 os.mkdir(name, 0o700, dir_fd=parent)
         self._chown(name, parent, entry)
         # Mode and time are set at the end: it may forbid writing, and writing moves its time.
-        self._folders[self._tree.place(parts)] = (entry.mode, entry.mtime)
+        self._folders[parts] = (entry.mode, entry.mtime)
 
     def _make(self, parts: Parts, entry: Entry, layer: Members) -> None:
         parent, name = self._tree.folder(parts[:-1]), parts[-1]

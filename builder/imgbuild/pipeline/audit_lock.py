@@ -31,7 +31,7 @@ from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks, Ranges
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import removed_attributes
-from imgbuild.learn.boundaries import Shelf
+from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
@@ -93,7 +93,7 @@ def audit_lock(
         raise LockStale(message, hint=f"imgbuild lock {lock.target}")
     terms = judge.narrowed(terms_of(lock, inputs.matrix, learned), resolution.versions)
     if lock.extends is not None:
-        terms = msgspec.structs.replace(terms, added=lock.extends.arch[arch].wheels)
+        terms = msgspec.structs.replace(terms, named=lock.extends.arch[arch].wheels)
     code = code_digest(*JUDGING, alone=__name__)
     known = [code, arch, lock.base, resolution, terms, tuple(checks)]
     key = sha256(codec.compact(known))
@@ -107,7 +107,7 @@ def audit_lock(
 
 
 def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()) -> Terms:
-    """What counts beside the packages: the lock's CUDA release, the matrix's GPUs and waivers."""
+    """The inputs besides the packages: the lock's CUDA release, the matrix's GPUs and waivers."""
     target = matrix.targets.get(lock.target)
     return Terms(
         target=lock.target,
@@ -115,6 +115,7 @@ def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constrain
         gpu=target.gpu if target is not None else (),
         waivers=target.waive if target is not None else (),
         constraints=tuple(learned),
+        named=tuple(sorted(target.pins)) if target is not None else (),
     )
 
 
@@ -133,7 +134,7 @@ class _Audit:
         self._turn = threading.Lock()  # threads read the base
 
     def run(self, terms: Terms, checks: Sequence[str]) -> Report:
-        """Fetch what is lacking, read it, judge it."""
+        """Fetch what is missing, read it and check it."""
         try:
             return self._judged(terms, checks)
         finally:
@@ -179,7 +180,7 @@ class _Audit:
         return _past
 
     def _place(self, wheel: Wheel) -> Path | str:
-        """Where a wheel is: in the cache, else on a server, where Python code is read by ranges."""
+        """Where a wheel is: in the cache, else on a server, from which code is read by ranges."""
         return self._store.file(wheel.sha256) or f"{PREFIX}{wheel.sha256}"
 
     def _read_elves(self, library: Library) -> None:
@@ -202,16 +203,23 @@ class _Audit:
         return read_base(self._resolution.debs, self._file, self._store)
 
     def _file(self, item: Wheel | Deb) -> Path:
-        """The file of `item`; if it is lacking, it is fetched with all others of its kind."""
+        """The file of `item`; if it is missing, it is fetched with all others of its kind."""
         with self._turn:
             rest = self._resolution.debs if isinstance(item, Deb) else (item,)
             return self._supply.path(item, rest)
 
 
-class LockFiles:
-    """The files of a lock, brought into the store as an audit asks for them.
+class PinsAudit(msgspec.Struct, frozen=True, kw_only=True):
+    """The audit of pins, and those of which no file could be read."""
 
-    `used_up` are files that were brought for builds of sdists: they are not needed after these.
+    report: Report
+    unread: tuple[str, ...]
+
+
+class LockFiles:
+    """The files of a lock, fetched into the store when an audit needs them.
+
+    `used_up` are files that were fetched for builds of sdists, and are not needed after these.
     """
 
     def __init__(self, lock: Lock, inputs: Inputs) -> None:
@@ -225,7 +233,7 @@ class LockFiles:
         return wheel.sha256 in self._built
 
     def path(self, item: LockedFile, rest: Iterable[LockedFile] = ()) -> Path:
-        """The file of `item`; if it is lacking, it is brought with all of `rest`."""
+        """The file of `item`; if it is missing, it is fetched together with `rest`."""
         store = self._inputs.store
         path = store.file(item.sha256)
         if path is None:
@@ -233,11 +241,13 @@ class LockFiles:
             path = store.file(item.sha256)
         if path is None:
             message = f"{item.file} is not in {store.root} after it was fetched"
-            raise FetchFailed(message, hint="is something else emptying the cache?")
+            raise FetchFailed(
+                message, hint="check whether another program removes files from the cache"
+            )
         return path
 
     def bring(self, items: Iterable[LockedFile]) -> set[Sha256]:
-        """Fetch and build those of `items` that are lacking; the hashes of what was fetched."""
+        """Fetch and build the missing ones of `items`; returns the hashes of what was fetched."""
         due = self._lacking(item.sha256 for item in items)
         located = self._inputs.sources(self._lock).locate(due)
         self.used_up |= self._lacking(located.ingredients)
@@ -249,7 +259,7 @@ class LockFiles:
 
 
 class LockedRanges:
-    """`Ranges` of wheels that a lock names: where each is, is looked up when it is read.
+    """`Ranges` of wheels that a lock names: the address of each is looked up when it is read.
 
     One that no index has, since it is built from its sdist, is built then. An address that names no
     locked wheel is asked as it is.
@@ -315,10 +325,13 @@ def audit_pins(
     context: Context,
     terms: Terms,
     checks: Sequence[str] = CHECKS,
-) -> Report:
+    *,
+    partial: bool = False,
+) -> PinsAudit:
     """The audit of a set of pins that the index at `index` has; its wheels stay there.
 
-    What is compiled is not read. Packages without a wheel are left out, with a warning.
+    What is compiled is not read. Packages without a wheel are left out, with a warning. `partial`:
+    packages that the pins require and that are not among them are no errors.
     """
     http = context.http
     place = IndexAddress(name="default", address=index)
@@ -326,6 +339,9 @@ def audit_pins(
     picked = pick(pins, machine, indexes, http)
     for package in picked.lacking:
         context.reporter.warn(f"{package} has no wheel for this machine; the audit leaves it out")
+    for package in picked.public:
+        public = package.partition("+")[0]
+        context.reporter.warn(f"{package} is not on the index; the audit reads {public}")
     with Library(context.store, Blocks(http)) as library:
         package_set = open_package_set(
             picked.wheels,
@@ -334,11 +350,11 @@ def audit_pins(
             arch=machine.arch,
             glibc=machine.glibc,
             locate=lambda wheel: picked.urls[wheel.sha256],
-            partial=bool(picked.lacking),
+            partial=partial or bool(picked.lacking),
         )
-        return audit_with_past(
-            package_set, survey(package_set), terms, checks, indexes, library, pins
-        )
+        path = survey(package_set, pins)
+        report = audit_with_past(package_set, path, terms, checks, indexes, library, pins)
+        return PinsAudit(report=report, unread=picked.lacking)
 
 
 def audit_with_past(
@@ -350,7 +366,7 @@ def audit_with_past(
     library: Library,
     pins: Mapping[str, str],
 ) -> Report:
-    """The audit of a set of pins whose packages' other releases may be looked into."""
+    """The audit of a set of pins; other releases of the packages may be read."""
     http = library.http
     past = past_of(package_set, lambda: indexes, library, http, pins) if http is not None else None
     return judge.audit(package_set, terms, checks=checks, path=path, past=past)
@@ -368,9 +384,11 @@ def past_of(
     The indexes are opened, and `http` is asked, only if something is read that may be gone.
     """
 
-    def _shelf() -> Shelf:
+    def _shelf() -> ReleaseCatalogue:
         machine = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
         rules = Rules(as_of=datetime.date.max, tags=machine, pins=pins)
-        return Shelf(Catalogue(indexes(), rules, http, library.store), library, library.store)
+        return ReleaseCatalogue(
+            Catalogue(indexes(), rules, http, library.store), library, library.store
+        )
 
     return lambda path: removed_attributes.check(package_set, path, _shelf)

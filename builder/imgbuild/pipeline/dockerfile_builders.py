@@ -1,4 +1,4 @@
-"""Images that another builder makes from the rendered Dockerfile: the same files, other bytes.
+"""Images that another builder makes from the rendered Dockerfile: the same files, different bytes.
 
 Their OCI layouts go to `build/BUILDER/TARGET`, so that they are not mistaken for imgbuild's own.
 """
@@ -46,7 +46,7 @@ FARM = "dev.imgbuild.buildx-builder"  # which builder of buildx, if it is not th
 
 
 class BuilderChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Who builds, and how. `builder` is one of buildx's own; `secrets` are files by their id.
+    """The builder and its options. `builder` is one of buildx; `secrets` are files by their id.
 
     `dated=False` leaves files the time at which they were written, which no comparison looks at:
     for the image's own time, BuildKit compresses each layer once more.
@@ -72,7 +72,7 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folder(project: Project, target: str, choice: BuilderChoice) -> Path:
-    """Where the image of `target` goes unless the user says another place."""
+    """The default place of the image of `target`."""
     place = project.work / "build" / choice.name / target
     # Podman gives files their time as it writes them.
     if choice.dated or choice.name != "docker":
@@ -116,7 +116,7 @@ def compared(session: Session, item: Selected, choice: BuilderChoice) -> Path:
 def build(
     session: Session, target: str, arches: Sequence[Arch], place: Path, choice: BuilderChoice
 ) -> BuiltImage:
-    """Leave the image of `target` that the chosen builder makes in the layout `place`."""
+    """Build the image of `target` with the chosen builder into the layout `place`."""
     lock, sealed = current.read_current(session.project, session.matrix, target)
     inputs = session.inputs()
     wheels = contexts.wheels_folder(session.project, target)
@@ -158,7 +158,7 @@ def native(item: Selected) -> Selected:
     with contextlib.suppress(ValueError):
         own = Arch.parse(platform.machine())
         if own in item.arches and len(item.arches) > 1:
-            console.info(f"{item.name}: for {own}, this machine's; name others with --arch")
+            console.info(f"{item.name}: building for {own} only, as this machine; see --arch")
             return msgspec.structs.replace(item, arches=(own,))
     return item
 
@@ -166,7 +166,7 @@ def native(item: Selected) -> Selected:
 def is_current(session: Session, item: Selected, place: Path, choice: BuilderChoice) -> bool:
     """Whether the layout `place` is what `choice` would build of a target now.
 
-    Which of buildx's builders made it is of no account, but that builder's version is, as long as
+    It does not matter which of buildx's builders made it, but the version of that builder does, if
     it answers.
     """
     try:
@@ -195,7 +195,7 @@ def _notes(context: BuildContext, sealed: Seal, choice: BuilderChoice) -> dict[s
 
 
 def _version(name: Name, builder: str | None) -> dict[str, str]:
-    """The notes of who builds; ToolMissing or InputError if it does not answer."""
+    """The notes about the builder; ToolMissing or InputError if it does not answer."""
     if name != "docker":
         return {VERSION: podman.version(name)}
     named = {} if builder is None else {FARM: builder}
@@ -246,7 +246,7 @@ def _order(
 
 
 def _context(session: Session, lock: Lock, sealed: Seal) -> BuildContext:
-    """What is built: the committed files if they follow from the lock, else what would."""
+    """What is built: the committed files if they follow from the lock, else new ones."""
     due = committed.files(session.project, session.matrix, lock, sealed)
     folder = session.project.images / lock.target
     if stale := committed.stale(session.project, lock.target, due):
@@ -269,7 +269,9 @@ def _laid_out(context: BuildContext, scratch: Path, target: str) -> Path:
     if context.committed is not None:
         return context.committed
     for reason in context.reasons[:1]:
-        console.warn(f"{reason}; building from a fresh one, render it: imgbuild render {target}")
+        console.warn(
+            f"{reason}; building from a newly rendered one; to update it: imgbuild render {target}"
+        )
     for name, content in context.files.items():
         (scratch / name).parent.mkdir(parents=True, exist_ok=True)
         (scratch / name).write_bytes(content)

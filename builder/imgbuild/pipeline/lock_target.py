@@ -23,7 +23,7 @@ from imgbuild.attest.sbom import packages
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import AuditFailed, InputError, IntegrityError
 from imgbuild.learn.constraints_file import add_constraints
-from imgbuild.learn.loop import settle, teach
+from imgbuild.learn.loop import learn_from_errors, settle
 from imgbuild.lock import extension
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Deb, Wheel
@@ -45,9 +45,9 @@ from imgbuild.values import Arch, sha256
 
 
 def settle_target(project: Project, matrix: Matrix, name: str, inputs: Inputs) -> Lock:
-    """The lock of target `name` as its METADATA and Python code allow it; no file is downloaded.
+    """The lock of target `name`, from METADATA and Python code; no file is downloaded.
 
-    What is learned on the way stays, also if the target fails: it is true of the packages.
+    Learned constraints are kept even if the target fails, since they are facts about the packages.
     """
 
     def _keep(learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
@@ -101,7 +101,7 @@ def _audited(
         if errors := [one for one in report.findings if one.severity is Severity.ERROR]:
             arch = Arch(report.arch)
             problem = SolveProblem(matrix, lock.target, arch, inputs.context, learned)
-            taught = teach(problem, errors)
+            taught = learn_from_errors(problem, errors)
             learned = add_constraints(project.images, taught, inputs.store)
     if learned == known:
         refuse_errors(lock.target, reports)
@@ -110,14 +110,14 @@ def _audited(
 
 
 def refuse_mode(lock: Lock) -> None:
-    """InputError if an image would be labelled with kernels of a FlashInfer that it has not."""
+    """InputError if an image would be labelled with kernels of a FlashInfer it does not have."""
     for arch, resolution in lock.arch.items():
         if flashinfer.contradicted(lock.flashinfer, resolution.versions):
             message = (
                 f"{lock.target}: the matrix says flashinfer: {lock.flashinfer}, and no"
                 f" {flashinfer.PACKAGE} is among its packages on {arch}"
             )
-            hint = 'write mode: "off"; what else needs a compiler asks for it under requires:'
+            hint = 'write mode: "off"; if something else needs a compiler, add it to requires:'
             raise InputError(message, hint=hint)
 
 
@@ -141,7 +141,7 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
 
 
 def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
-    """IntegrityError if two wheels of one image ship the same path with other bytes."""
+    """IntegrityError if two wheels of one image ship the same path with different contents."""
     from imgbuild.wheel import conflicts
 
     for arch in lock.arch:
@@ -187,7 +187,7 @@ def _seal_layers(
 
 
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
-    """Read what needs whole files, while they are here: for the audit, and for the SBOM."""
+    """Read what needs whole files while they are available: for the audit, and for the SBOM."""
     read_elves(layers, inputs)
     files: list[Wheel | Deb] = []
     for layer in layers:
@@ -199,7 +199,7 @@ def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
 
 
 def read_elves(layers: Iterable[Layer], inputs: Inputs) -> None:
-    """Read the shared objects of the layers' wheels for the audit, while the files are here."""
+    """Read the shared objects of the layers' wheels for the audit, while they are available."""
     wheels = [
         wheel
         for layer in layers

@@ -1,4 +1,4 @@
-"""The package set of a lock, for questions that METADATA answers: no wheel is fetched whole."""
+"""The package set of a lock, for questions that METADATA answers: no whole wheel is downloaded."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.layout import BuiltImage
 from imgbuild.attest import attachments, bundle
-from imgbuild.attest.bundle import Carried
+from imgbuild.attest.bundle import LockBundle
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, NothingSelected
@@ -35,7 +35,7 @@ class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
     `folder` is where folders of wheels are looked for that the lock names as indexes.
     """
 
-    carried: Carried
+    carried: LockBundle
     arches: tuple[Arch, ...]
     place: str
     folder: Path
@@ -57,7 +57,7 @@ def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) 
         raise InputError(message, hint="name a folder with a lock.json, or HOST/REPOSITORY:TAG")
     reference = parse(text)
     if not reference.target:
-        message = f"{text} names no image of the repository"
+        message = f"{text} does not name an image in the repository"
         raise InputError(message, hint=f"add a tag or a digest: {text}:TARGET")
     return _published(reference, Client(plain_http=plain_http, offline=offline, reporter=console))
 
@@ -120,11 +120,11 @@ def _published(reference: Reference, client: Client) -> RebuildOrigin:
         return RebuildOrigin(carried=own, arches=arches, place=str(reference), folder=Path.cwd())
     if refused is not None:
         raise refused
-    message = f"{reference} ({found.digest}) carries no lock"
-    raise NothingSelected(message, hint="only images that imgbuild pushed carry one")
+    message = f"{reference} ({found.digest}) has no lock attached"
+    raise NothingSelected(message, hint="only images that imgbuild pushed have one")
 
 
-def _arches(own: Carried, digest: Digest, place: str) -> tuple[Arch, ...]:
+def _arches(own: LockBundle, digest: Digest, place: str) -> tuple[Arch, ...]:
     """The architectures of `own` that the image `digest` is for; IntegrityError if of none."""
     every = tuple(own.lock.arch)
     for arches in (every, *((arch,) for arch in every)):

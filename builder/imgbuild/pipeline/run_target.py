@@ -14,7 +14,7 @@ from imgbuild.container import arguments, engine, run_in_image
 from imgbuild.container.arguments import EngineCommand
 from imgbuild.container.engine import Kind
 from imgbuild.container.request import ContainerRequest
-from imgbuild.container.run_in_image import CommandConfig, Ran
+from imgbuild.container.run_in_image import CommandConfig, CommandResult
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.select import Selected
@@ -135,7 +135,7 @@ def run(
     *,
     through: str | None,
     capture: bool,
-) -> Ran:
+) -> CommandResult:
     """Run the command of `request` in the image, which is built and loaded if it is missing."""
     if through == "apptainer":
         image = _sif(session, found, arch)
@@ -163,8 +163,14 @@ def command(found: RunTarget, request: ContainerRequest, *, through: str | None)
     InputError for a root folder, which a single command cannot make.
     """
     if through == "root":
-        message = "--dry-run: a root folder is made for one run, so there is no command to copy"
-        raise InputError(message, hint="name an engine: --through docker, podman or apptainer")
+        message = (
+            "--dry-run --through root: no single command does this. imgbuild unpacks the layers,"
+            " runs the command in its own namespaces, and removes the root folder at the end"
+        )
+        hint = (
+            "in a script, use the command without --dry-run; or --through docker, podman, apptainer"
+        )
+        raise InputError(message, hint=hint)
     if through == "apptainer":
         _report_ignored(request, through)
         if not _sif_path(found).exists():
@@ -174,6 +180,10 @@ def command(found: RunTarget, request: ContainerRequest, *, through: str | None)
     kind: Kind = (
         chosen.kind if chosen is not None else "podman" if through == "podman" else "docker"
     )
+    if chosen is None and through is None:
+        console.info(
+            "no engine is running, so without --dry-run a root folder is used (--through root)"
+        )
     rootless = chosen is not None and engine.rootless(chosen)
     reference = archive.reference(found.name)
     if chosen is None or engine.inspect(chosen, reference) is None:

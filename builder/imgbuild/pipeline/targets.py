@@ -46,9 +46,9 @@ from imgbuild.values import Arch
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to work: processes, whether the network may be asked, whether to check it all again.
+    """How to work: processes, whether the network may be used, whether to check everything again.
 
-    `mirror` names one for this run, `mirror_only` asks no other server; both are else as set.
+    `mirror` names one for this run, `mirror_only` asks no other server; otherwise both are as set.
     `plain_http` are registries without TLS.
     """
 
@@ -83,7 +83,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     def inputs(self, *, locking: bool = False) -> Inputs:
         """The cache and the ways to fill it; InputError if the setting of a mirror cannot be read.
 
-        A lock is made of what the indexes say: for it no mirror is the only source.
+        A lock is made from the indexes: for it a mirror is never the only source.
         """
         named = mirror.find(self.project.root, self.options.mirror, only=self.options.mirror_only)
         own = mirror.Mirror.of(named, any_source=locking, plain_http=self.options.plain_http)
@@ -109,8 +109,8 @@ def lock_all(
 ) -> LockResult:
     """Lock and seal each target; one that fails does not stop the others.
 
-    `again=False` leaves locks alone that are current: an interrupted run goes on where it stopped.
-    A single target's error is raised as it is. InputError if the project is read-only.
+    `again=False` skips locks that are current: an interrupted run continues where it stopped. A
+    single target's error is raised as it is. InputError if the project is read-only.
     """
     session.project.require_writable("imgbuild lock")
     images = session.project.images
@@ -172,7 +172,7 @@ def _explaining(session: Session, name: str, inputs: Inputs) -> Iterator[None]:
 
 
 def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
-    """`error` as a short conflict with suggestions, if there is one; else itself."""
+    """`error` with a short conflict and suggestions, if there are any; else unchanged."""
     from imgbuild.resolve import explain
 
     known = constraints.read(session.project.images)
@@ -264,14 +264,14 @@ def built_layout(session: Session, name: str, folder: Path | None) -> Layout:
 
 
 def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str) -> None:
-    """InputError if several targets are to go into one file."""
+    """InputError if several targets would be written to one file."""
     if output is not None and form != "oci" and len(selected) > 1:
         message = f"--output {output} is one file, {len(selected)} targets are selected"
         raise InputError(message, hint="name one target, or leave --output out")
 
 
 def placed(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
-    """Where the image of `name` goes: beside `own`, to `output`, or into it if there are others."""
+    """The place of the image of `name`: beside `own`, `output`, or a folder in it for several."""
     suffix = "" if form == "oci" else f".{form}.tar"
     if output is None:
         return own.with_name(own.name + suffix)

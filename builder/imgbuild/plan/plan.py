@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.lock.lock import AddedFile, AddedFolder, Cutting, Lock, published_part
+from imgbuild.lock.lock import AddedFile, AddedFolder, LayerRules, Lock, published_part
 from imgbuild.lock.resolution import Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix.model import Drop, User
 from imgbuild.values import Arch, Digest, digest_of, sha256
@@ -278,7 +278,7 @@ def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[s
 
 
 def cut_wheels(
-    wheels: Iterable[Wheel], rules: Cutting, *, taken: int
+    wheels: Iterable[Wheel], rules: LayerRules, *, taken: int
 ) -> list[tuple[str, tuple[Wheel, ...]]]:
     """The wheels of each layer, with the layer's name, in an order that all targets share.
 

@@ -59,7 +59,7 @@ def read_records(images: Path) -> Records:
     )
     if records.format != RECORDS_FORMAT:
         message = f"{path}: unsupported format {records.format} (expected {RECORDS_FORMAT})"
-        hint = "use the imgbuild that wrote it, or delete it and run imgbuild lock"
+        hint = "use the version of imgbuild that wrote it, or delete it and run imgbuild lock"
         raise LockStale(message, hint=hint)
     return records
 

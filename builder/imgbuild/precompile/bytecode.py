@@ -22,7 +22,7 @@ from imgbuild.lock.lock import Lock, require_arch
 from imgbuild.matrix.model import Variable
 from imgbuild.oci.layout import Layout
 from imgbuild.precompile import pack
-from imgbuild.precompile.inside import Inside
+from imgbuild.precompile.inside import UnpackedImage
 from imgbuild.precompile.pack import Name, Packed, Variant
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes
@@ -125,7 +125,7 @@ def compile_twice(
     require_arch(lock, arch)
     unpacked = root_folder(layout, arch, store, reporter=reporter)
     with unpacked as root, store.scratch() as scratch:
-        inside = Inside(lock=lock, root=root, settings=run_in_image.running(layout, arch))
+        inside = UnpackedImage(lock=lock, root=root, settings=run_in_image.running(layout, arch))
         hint = _hint(lock, arch)
         with reporter.step(f"{lock.target}: looking for modules"):
             sources = _select(inside, scratch / "select", imports, hint)
@@ -177,7 +177,7 @@ def packed(
     contents = {path: place.read_bytes() for path, place in sorted(tree.items())}
     variable = Variable(
         value=f"{lock.settings.prefix}/{FOLDER}",
-        reason=f"the bytecode of {PACKAGE} lies there; what it lacks is compiled at each start",
+        reason=f"the bytecode of {PACKAGE}; modules that it lacks are compiled at each start",
         source=(DOCUMENTED,),
     )
     version = f"0+b{pack.digits(pack.listed(contents))}"
@@ -202,7 +202,9 @@ def tag(python: str) -> str:
     return f"cp{python.replace('.', '')}-none-any"
 
 
-def _select(inside: Inside, folder: Path, imports: Sequence[str], hint: str) -> tuple[str, ...]:
+def _select(
+    inside: UnpackedImage, folder: Path, imports: Sequence[str], hint: str
+) -> tuple[str, ...]:
     """The sources that are wanted, sorted."""
     folder.mkdir()
     (folder / "task.json").write_text(json.dumps(list(imports)), encoding="utf-8")
@@ -212,7 +214,7 @@ def _select(inside: Inside, folder: Path, imports: Sequence[str], hint: str) -> 
 
 
 def _compile(
-    inside: Inside, folder: Path, sources: Sequence[str], seed: str, hint: str
+    inside: UnpackedImage, folder: Path, sources: Sequence[str], seed: str, hint: str
 ) -> tuple[LeftOut, ...]:
     """Compile `sources` to the folder `tree` of `folder`; what does not compile."""
     folder.mkdir()
@@ -223,9 +225,16 @@ def _compile(
 
 
 def _run(
-    inside: Inside, folder: Path, script: str, seed: str, *, answer: str, failed: str, hint: str
+    inside: UnpackedImage,
+    folder: Path,
+    script: str,
+    seed: str,
+    *,
+    answer: str,
+    failed: str,
+    hint: str,
 ) -> bytes:
-    """Run `script` as the image's user, who sees `folder` at PLACE; the file that it answers."""
+    """Run `script` as the image's user, who sees `folder` at PLACE; returns the file it writes."""
     folder.chmod(0o1777)
     env = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": seed}
     inside.python(

@@ -25,7 +25,7 @@ from imgbuild.lock.lock import Lock, require_arch
 from imgbuild.oci.layout import Layout
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.precompile import machine, pack
-from imgbuild.precompile.inside import Inside
+from imgbuild.precompile.inside import UnpackedImage
 from imgbuild.precompile.pack import Name, Packed, Variant
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Sha256, sha256
@@ -80,7 +80,7 @@ def get_jit_cache_providers():
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A compiled library. `differs` says what the second compilation gave other bytes for.
+    """A compiled library. `differs` lists what the second compilation made differently.
 
     Each is a section of the ELF file and how many bytes in it: ".nv_fatbin: 12" is GPU code.
     """
@@ -117,7 +117,7 @@ def compile_twice(
     unpacked = root_folder(layout, arch, store, reporter=reporter)
     with unpacked as root, store.scratch() as scratch:
         settings = run_in_image.running(layout, arch)
-        inside = Inside(lock=lock, root=root, settings=settings)
+        inside = UnpackedImage(lock=lock, root=root, settings=settings)
         runs = []
         for number in ("first", "second"):
             folder = scratch / number
@@ -143,8 +143,8 @@ def take(
         for path in libraries.values():
             machine.require_arch(path, arch)
         if set(there := capabilities(libraries.values())) != set(gpus):
-            message = f"the cache is of {', '.join(there)}, --gpu says {', '.join(gpus)}"
-            raise InputError(message, hint="leave --gpu out: the cache says what it is for")
+            message = f"the cache is for {', '.join(there)}, but --gpu names {', '.join(gpus)}"
+            raise InputError(message, hint="leave --gpu out: the GPUs are read from the cache")
     return _packed(lock, arch, found[0], found[1], gpus, out)
 
 
@@ -160,7 +160,7 @@ def compiled(folder: Path) -> dict[str, Path]:
             raise InputError(message, hint="name the cache of one FlashInfer and one set of GPUs")
         found[name] = path
     if not found:
-        message = f"{folder}: no {KERNELS}/NAME/NAME.so lies below it"
+        message = f"{folder}: no {KERNELS}/NAME/NAME.so was found in it"
         raise InputError(message, hint="name a folder that FLASHINFER_WORKSPACE_BASE named")
     return found
 
@@ -175,11 +175,11 @@ def _packed(
 ) -> Kernels:
     """The wheel of the libraries `one`, compared with `other`; its bytes follow from theirs.
 
-    InputError if the two hold not the same libraries.
+    InputError if the two do not have the same libraries.
     """
     if apart := sorted(one.keys() ^ other.keys()):
         message = f"one of the two compilations lacks {', '.join(apart)}"
-        raise InputError(message, hint="let both runs do the same, each with an empty cache")
+        raise InputError(message, hint="run the same twice, each time with an empty cache")
     data = {name: path.read_bytes() for name, path in sorted(one.items())}
     kernels = tuple(
         Kernel(name=name, size=len(each), sha256=sha256(each),
@@ -211,7 +211,7 @@ def _packed(
 def architectures(libraries: Iterable[Path]) -> tuple[str, ...]:
     """What libraries were compiled for, as FlashInfer names it: ("sm80", "sm90a").
 
-    Each lies in ARCHITECTURES/cached_ops/NAME/NAME.so of a cache, such as 80_90a/cached_ops/….
+    Each is at ARCHITECTURES/cached_ops/NAME/NAME.so of a cache, such as 80_90a/cached_ops/….
     InputError for another folder: FlashInfer raises for a name that it cannot read.
     """
     found: set[str] = set()
@@ -263,7 +263,9 @@ def _flashinfer(lock: Lock, arch: Arch) -> str:
     return found[FLASHINFER]
 
 
-def _compile(inside: Inside, folder: Path, wanted: Sequence[str], gpus: Sequence[str]) -> None:
+def _compile(
+    inside: UnpackedImage, folder: Path, wanted: Sequence[str], gpus: Sequence[str]
+) -> None:
     """Compile `wanted` into `folder`, which the image's user sees at PLACE."""
     inside.python(
         COMPILE,

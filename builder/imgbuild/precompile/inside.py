@@ -14,7 +14,7 @@ from imgbuild.lock.lock import Lock
 TAIL = 20  # lines of a failed script's output that its error has
 
 
-class Inside(msgspec.Struct, frozen=True, kw_only=True):
+class UnpackedImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image of `lock`, unpacked to `root`, and how it runs."""
 
     lock: Lock

@@ -17,7 +17,7 @@ MACHINES = {"EM_X86_64": Arch.X86_64, "EM_AARCH64": Arch.ARM64}
 def arch_of(folder: Path, libraries: Iterable[Path]) -> Arch:
     """The architecture that `libraries` of the cache `folder` were compiled for.
 
-    InputError if there are none, if they are for several, or for one that no image is built for.
+    InputError if there are none, if they are for several, or for one for which no image is built.
     """
     found = {_machine(path) for path in libraries}
     only = found.pop() if len(found) == 1 else None
@@ -37,7 +37,7 @@ def _machine(path: Path) -> Arch | None:
 
 
 def require_arch(path: Path, arch: Arch) -> None:
-    """InputError if a file is no library, or one for another architecture."""
+    """InputError if a file is not a library, or is for another architecture."""
     found = _machine(path)
     if found != arch:
         kind = f"for {found}, not for {arch}" if found else "no library for x86_64 or arm64"

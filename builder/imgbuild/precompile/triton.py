@@ -84,7 +84,7 @@ class Cache(FileCacheManager):
 
 
 class TritonKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel; of the files in `differs` the two runs made other bytes.
+    """A kernel; the two runs made different bytes of the files in `differs`.
 
     Triton writes into them where a function was defined, and torch's compiler defines some in files
     whose names are of that run.
@@ -106,7 +106,7 @@ class TritonKernels(Packed, frozen=True, kw_only=True):
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel as it lies in a cache: its name, its files by their names, Triton's metadata."""
+    """A kernel as a cache has it: its name, its files by their names, Triton's metadata."""
 
     name: str
     files: dict[str, Path]
@@ -179,8 +179,8 @@ def take(lock: Lock, arch: Arch, folders: tuple[Path, Path], out: Path) -> Trito
 def compiled(folder: Path) -> dict[str, Compiled]:
     """The kernels below `folder` by their keys: in its triton/, if it has one.
 
-    Beside that vLLM keeps kernels of its own compilations. A kernel that a run was ended over is
-    none. InputError if there is none at all, or one lies there twice.
+    Beside that vLLM keeps kernels of its own compilations. A kernel that is incomplete because a
+    run was stopped is skipped. InputError if there is none at all, or one is there twice.
     """
     found: dict[str, Compiled] = {}
     for path in sorted(_triton_cache(folder).rglob(f"{GROUP}*.json")):
@@ -193,13 +193,13 @@ def compiled(folder: Path) -> dict[str, Compiled]:
             raise InputError(message, hint="name the cache of one run")
         found[key] = kernel
     if not found:
-        message = f"{folder}: no kernel of Triton's lies below it"
+        message = f"{folder}: no Triton kernel was found in it"
         raise InputError(message, hint="name a folder that TRITON_CACHE_DIR named")
     return found
 
 
 def libraries(folder: Path) -> list[Path]:
-    """What gcc made for Triton below `folder`, a cache: of the machine that it ran on."""
+    """The files that gcc made for Triton below `folder`, a cache, for the machine it ran on."""
     return sorted(_triton_cache(folder).rglob("*.so"))
 
 

@@ -33,14 +33,14 @@ AFTER = (
 class Named(msgspec.Struct, frozen=True, kw_only=True):
     """What locks and seals name: `digests` of images, their parts, and artifacts of inputs.
 
-    `ever` is every image that a seal of all the history named, and the second when the last one
-    ceased to. `targets` are all that the project ever had, `tags` the newest of those that it has.
-    Of what was pushed after the second `until` it is not known whether a seal names it.
-    Of `unread` targets a lock could not be read: it is not known which inputs these name.
+    `ever` is every image that a seal of all the history named, and the second since which none
+    does. `targets` are all that the project ever had, `tags` the newest of those that it has. For
+    what was pushed after `until`, in seconds, it is not known whether a seal names it. A lock of
+    the `unread` targets could not be read, so their inputs are not known.
     """
 
     digests: frozenset[Digest]
-    ever: dict[Digest, int]
+    named_since: dict[Digest, int]
     targets: frozenset[str]
     tags: frozenset[str]
     until: int
@@ -70,7 +70,7 @@ class Reason(enum.StrEnum):
 
 
 class Garbage(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that can go. `size` is what nothing kept holds, in bytes.
+    """One thing that can be deleted. `size` is what nothing kept uses, in bytes.
 
     `manifests` are itself, what it lists and what belongs to these, in the order of deletion;
     `unnamed_since` is a day, or empty if no seal of the history named it.
@@ -167,13 +167,13 @@ def _reason(
     if any(tag in known.tags for tag in item.tags) or _matches(item.tags, policy.keep_tags):
         return Reason.TAG
     if item.kind is ManifestKind.ATTACHED:
-        lost = any(each in held or each in known.ever for each in item.subjects)
+        lost = any(each in held or each in known.named_since for each in item.subjects)
         return None if lost else Reason.FOREIGN
     if not _is_ours(item, held, known):
         return Reason.FOREIGN
     if item.kind is ManifestKind.INPUTS and item.target in known.unread:
         return Reason.NAMED
-    if item.digest not in known.ever:
+    if item.digest not in known.named_since:
         if _is_part(item, held, known):
             return Reason.PART
         if _dated(item) >= known.until:  # by somebody whose commits are not here
@@ -189,7 +189,7 @@ def _matches(tags: Iterable[str], patterns: Iterable[str]) -> bool:
 
 def _is_ours(item: StoredManifest, held: Mapping[Digest, StoredManifest], known: Named) -> bool:
     """Whether it was made for this project: a seal named it once, or its target is known."""
-    if item.digest in known.ever or item.target in known.targets:
+    if item.digest in known.named_since or item.target in known.targets:
         return True
     children = [held[child] for child in item.children if child in held]
     return bool(children) and all(_is_ours(child, held, known) for child in children)
@@ -208,7 +208,7 @@ def _is_part(item: StoredManifest, held: Mapping[Digest, StoredManifest], known:
 
 def _is_young(item: StoredManifest, known: Named, since: int) -> bool:
     """Whether it was tagged or named since then; what has a tag and no date may have been."""
-    newest = max(_dated(item), known.ever.get(item.digest, 0))
+    newest = max(_dated(item), known.named_since.get(item.digest, 0))
     return newest >= since if newest else bool(item.tags)
 
 
@@ -242,7 +242,7 @@ def _closed(digests: Iterable[Digest], held: Mapping[Digest, StoredManifest]) ->
 
 
 def _attached(held: Mapping[Digest, StoredManifest]) -> dict[Digest, list[Digest]]:
-    """Image → what belongs to it, lists of such before what they list."""
+    """Image → what belongs to it, indexes before their manifests."""
     found: dict[Digest, list[Digest]] = {}
     for item in sorted(held.values(), key=lambda one: (not one.children, one.digest)):
         for subject in item.subjects:
@@ -275,7 +275,7 @@ def _groups(rest: Collection[Digest], held: Mapping[Digest, StoredManifest]) -> 
 def _taken(
     roots: Iterable[Digest], near: Callable[[Digest], Iterable[Digest]], left: set[Digest]
 ) -> list[Digest]:
-    """What `near` leads to from `roots`, and those of them still in `left`; all leave `left`."""
+    """What `roots` and `near` reach of `left`, from which it is removed."""
     found = [one for one in roots if one in left]
     left.difference_update(found)
     due = collections.deque(roots)
@@ -296,7 +296,7 @@ def _entry(
 ) -> Garbage:
     item = held[group[0]]
     targets = [held[digest].target for digest in group if held[digest].target]
-    moment = max((known.ever.get(digest, 0) for digest in group), default=0)
+    moment = max((known.named_since.get(digest, 0) for digest in group), default=0)
     day = datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).date().isoformat()
     return Garbage(
         digest=item.digest,

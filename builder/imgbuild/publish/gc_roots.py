@@ -29,14 +29,18 @@ def named(
 ) -> Named:
     """What the working tree and the last `count` revisions of `refs` name.
 
-    InputError where git knows no history; with `strict`, also where it knows a part of it only.
+    InputError if git has no history; with `strict`, also if it has only a part of it.
     """
     past = revisions.past(project, count, refs)
     if past.shallow:
-        message = f"{project.root} is a shallow clone: what older revisions name is not known"
+        message = (
+            f"{project.root} is a shallow clone: the images named by older revisions are not known"
+        )
         _refuse(message, "git fetch --unshallow", strict=strict, reporter=reporter)
     if past.behind:
-        message = f"{project.root}: {'; '.join(past.behind)}: what these name is not known"
+        message = (
+            f"{project.root}: {'; '.join(past.behind)}: the images that these name are not known"
+        )
         _refuse(
             message,
             "git pull, or name what was fetched: --ref origin/main",
@@ -50,11 +54,11 @@ def named(
     artifacts, unread = _artifacts(
         [*revisions.locks_of(project, past.commits), *_own(project, have)], reporter
     )
-    ever = revisions.ever(project, refs)
+    named_since = revisions.image_history(project, refs)
     return Named(
         digests=frozenset(digests | artifacts),
-        ever=ever.images,
-        targets=ever.targets.union(have),
+        named_since=named_since.images,
+        targets=named_since.targets.union(have),
         tags=frozenset(tag for target in have for tag in newest(target)),
         until=past.until,
         unread=frozenset(unread),

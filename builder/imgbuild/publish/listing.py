@@ -21,7 +21,7 @@ VERSION = "dev.imgbuild.version."
 
 
 class ListedPlatform(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture; `size` is what a pull of it moves, in bytes."""
+    """An image on one architecture; `size` is what a pull of it downloads, in bytes."""
 
     digest: Digest
     size: Bytes
@@ -31,8 +31,8 @@ class ListedPlatform(msgspec.Struct, frozen=True, kw_only=True):
 class ListedTag(msgspec.Struct, frozen=True, kw_only=True):
     """One image of a repository. `target` and `versions` are what its labels say.
 
-    `dates` are days, as YYYYMMDD, under which it is tagged. `other` says what it is if it is no
-    image, or what of it is lost or damaged.
+    `dates` are days, as YYYYMMDD, under which it is tagged. `other` says what it is if it is not an
+    image, or what is lost or damaged.
     """
 
     repository: str
@@ -63,9 +63,9 @@ def listing(client: Client, places: Iterable[Repository]) -> Listing:
     found = [item for place in places for item in _images(client, place)]
     blobs = {
         blob: size
-        for _, picture in found
-        if picture
-        for one in picture.images.values()
+        for _, summary in found
+        if summary
+        for one in summary.images.values()
         for blob, size in one.blobs.items()
     }
     entries = tuple(entry for entry, _ in found)

@@ -52,9 +52,9 @@ def pull(
         due = [layer for digest, layer in layers.items() if near[digest] is None]
         moved = sum(layer.size for layer in due)
         near |= _downloaded(client, reference, due, store)
-        papers = [data for one in images.values() for data in (one.config, one.data)]
+        small_documents = [data for one in images.values() for data in (one.config, one.data)]
         placed = [(layers[digest], path) for digest, path in near.items() if path is not None]
-        layout.keep(output, _top(found), [*papers, top.data], placed, name(reference))
+        layout.keep(output, _top(found), [*small_documents, top.data], placed, name(reference))
     return Pulled(
         reference=f"{reference.repository}@{top.digest}",
         digest=top.digest,

@@ -185,7 +185,7 @@ def survey(
 
 
 def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Repository]:
-    """Repositories of the same registry where a blob may lie, those named first."""
+    """Repositories of the same registry that may have a blob, the named ones first."""
     found = list(work.mounts)
     below = published.extended_target(work.inputs.matrix, plan.target)
     if below is not None and below.image and not below.image.startswith(published_layers.LAYOUT):
@@ -233,8 +233,8 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
     with work.client.reporter.step(f"pushing {plan.target} to {work.repository}"):
         rows = _mounted(work, survey(work, plan))
         rows = _sent(work, plan, rows)
-        for paper in plan.papers:
-            _put(work, paper)
+        for document in plan.small_documents:
+            _put(work, document)
         # Where a registry knows no referrers, their list is a tag that two writers would share;
         # manifests of an image belong to its index and, with --arch, to a push of their own.
         with work.inputs.store.exclusive(f"attach-{work.repository}"):
@@ -271,13 +271,13 @@ def _beside(work: PushContext, plan: PushPlan) -> tuple[tuple[Digest, ...], tupl
     return attached, tuple(one.digest for one in signed)
 
 
-def _put(work: PushContext, paper: Document) -> None:
+def _put(work: PushContext, document: Document) -> None:
     """Put a document by its digest, unless it is there; what is there is read and checked."""
-    place = work.repository.with_digest(paper.digest)
+    place = work.repository.with_digest(document.digest)
     try:
         work.client.manifest(place)
     except NotFound:
-        work.client.put_manifest(work.repository, paper.data, paper.media_type)
+        work.client.put_manifest(work.repository, document.data, document.media_type)
         work.client.manifest(place)
 
 
@@ -317,7 +317,7 @@ def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tupl
 
 
 def _upload(work: PushContext, source: BlobSource, bar: ProgressBar, stop: Stop) -> UploadOutcome:
-    """Send one blob; of several processes that have the same to send, one does."""
+    """Send one blob; if several processes have the same blob to send, one of them does."""
     with work.inputs.store.exclusive(f"push-{work.repository}-{source.digest}"):
         stop.check()
         return work.client.upload(work.repository, source, advance=stop.checked(bar.advance))
@@ -369,7 +369,10 @@ def _pushed(
         target=plan.target,
         reference=f"{work.repository}@{digest}",
         digest=digest,
-        arch={arch: paper.digest for arch, paper in zip(plan.arches, plan.manifests, strict=True)},
+        arch={
+            arch: document.digest
+            for arch, document in zip(plan.arches, plan.manifests, strict=True)
+        },
         tags=tags,
         blobs=tuple(rows),
         sent=sum(row.size for row in rows if row.state is counted),

@@ -47,7 +47,7 @@ class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...]
 
     @property
-    def papers(self) -> tuple[Document, ...]:
+    def small_documents(self) -> tuple[Document, ...]:
         """All documents, the index last."""
         return self.manifests if self.top in self.manifests else (*self.manifests, self.top)
 
@@ -62,8 +62,9 @@ def push_plan(
 ) -> PushPlan:
     """The plan of a push of `lock` on `arches`; with `only_base`, of only its base's layers.
 
-    The tags are the target's name, and the same with the date. An image that is not the whole
-    target says so in its tags, so that it never takes the place of the whole.
+    The tags are the target's name, and the same with the date. An image with only some of the
+    target's architectures has their names in its tags, so that it never replaces the complete
+    image.
     """
     known = seals.sealed_records(sealed)
     plans = {arch: plan(lock, arch) for arch in sorted(arches)}
@@ -74,7 +75,9 @@ def push_plan(
         for arch, planned in plans.items()
     }
     manifests = {arch: document.manifest for arch, document in made.items()}
-    papers = tuple(Document(manifest, documents.MANIFEST) for manifest in manifests.values())
+    small_documents = tuple(
+        Document(manifest, documents.MANIFEST) for manifest in manifests.values()
+    )
     index = Document(documents.index(manifests), documents.INDEX)
     some = set(arches) != set(sealed.arch)
     words = [lock.target, *([BASE] if only_base else []), *(sorted(arches) if some else [])]
@@ -86,8 +89,8 @@ def push_plan(
         arches=tuple(plans),
         only_base=only_base,
         blobs=_blobs({arch: planned.layers for arch, planned in plans.items()}, made),
-        manifests=papers,
-        top=papers[0] if len(papers) == 1 else index,
+        manifests=small_documents,
+        top=small_documents[0] if len(small_documents) == 1 else index,
         tags=(f"{stable}-{date:%Y%m%d}", stable),  # where the last is there, all of it is
     )
 

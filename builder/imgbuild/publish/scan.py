@@ -1,6 +1,6 @@
 """Lists the manifests of a repository, as far as the registry API allows.
 
-A registry lists no manifest without a tag, so that others than these are not to be seen.
+A registry lists no manifest without a tag, so manifests without a tag cannot be found.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def put(client: Client, repository: Repository, document: Document, name: str) -
 def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag, ...]:
     """Put the tags `names` on the image `reference`, which must be complete.
 
-    InputError for a name that is no tag, NotFound if there is no such image, IntegrityError if a
+    InputError for a name that is not a tag, NotFound if there is no such image, IntegrityError if a
     part of it is not there.
     """
     for name in names:
@@ -99,6 +99,6 @@ def refuse_broken(client: Client, repository: Repository, top: Document) -> None
         if size is None or size != blob.size
     ]
     if absent:
-        message = f"{repository}@{top.digest} is not whole: {', '.join(absent)}"
+        message = f"{repository}@{top.digest} is incomplete: {', '.join(absent)}"
         hint = "push it again; tags stay as they are"
         raise IntegrityError(message, hint=hint)

@@ -96,7 +96,7 @@ def put(
     data: bytes,
     contents: Collection[bytes],
 ) -> Digest:
-    """Put the manifest `data` and its blobs `contents`, unless all are there and it is listed."""
+    """Upload the manifest `data` and its blobs `contents`, unless all exist and it is listed."""
     digest = digest_of(data)
     listed = client.referrers(repository, subject, artifact_type)
     there = any(one.digest == digest for one in listed)
@@ -132,7 +132,7 @@ def find(
         except (InputError, IntegrityError, NotFound) as error:
             if not skip_damaged:
                 raise
-            client.reporter.warn(f"left out of what is attached to {subject}: {error.message}")
+            client.reporter.warn(f"skipped an attachment of {subject}: {error.message}")
             continue
         if one is not None:
             found.append(one)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Want, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.errors import InputError
 from imgbuild.lock.resolution import LockedFile, RegistryLayer
 from imgbuild.oci import documents
@@ -81,7 +81,7 @@ def fetch_layers(
             file=f"layer {digest} of {text}", size=layer.size, sha256=digest.removeprefix("sha256:")
         )
         urls = client.addresses(repository, digest)
-        wants.append(Want(locked, lambda urls=urls: urls))  # type: ignore[misc]
+        wants.append(FileRequest(locked, lambda urls=urls: urls))  # type: ignore[misc]
     paths = fetch_all(
         wants,
         Context(store, client.http, context.reporter, context.transfer),

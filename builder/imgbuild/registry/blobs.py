@@ -65,7 +65,7 @@ def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> 
     """A small blob. NotFound if there is none, IntegrityError if it is another."""
     if descriptor.size > SMALL:
         message = f"{repository}@{descriptor.digest} has {descriptor.size} bytes"
-        raise FetchFailed(message, hint="what is read into memory has 64 MiB at most")
+        raise FetchFailed(message, hint="at most 64 MiB can be read into memory")
 
     def _read(response: Response) -> bytes:
         data = bytearray()

@@ -104,7 +104,9 @@ def context(certificates: Certificates) -> ssl.SSLContext:
             made.load_cert_chain(place, key)
     except OSError as error:  # ssl.SSLError is one
         message = f"cannot use the certificate {place}: {error.strerror or error}"
-        raise InputError(message, hint="it must be PEM, with its key if it is your own") from error
+        raise InputError(
+            message, hint="it must be PEM; a client certificate also needs its key"
+        ) from error
     if not certificates.verify:
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
@@ -137,7 +139,7 @@ def _described(host: str, address: str, file: Path) -> tuple[Endpoint, ...]:
         document = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Document)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         message = f"{file}: {error}"
-        raise InputError(message, hint="it is read in containerd's form of hosts.toml") from error
+        raise InputError(message, hint="the format is that of containerd's hosts.toml") from error
     except OSError as error:
         message = f"cannot read {file}: {error.strerror}"
         raise InputError(message) from error

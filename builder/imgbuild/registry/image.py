@@ -108,7 +108,9 @@ def platform(source: InRegistry, arch: Arch | None) -> PlatformImage:
 
 def _require_type(media_type: str, reference: Reference) -> None:
     if media_type not in TYPES:
-        message = f"{reference} is of the type {media_type}, which no OCI layout holds as is"
+        message = (
+            f"{reference} is of the type {media_type}, which an OCI layout cannot contain unchanged"
+        )
         raise InputError(message, hint="name an OCI image; skopeo copy converts others")
 
 

@@ -109,7 +109,7 @@ def _read(path: Path) -> _Config:
         raise InputError(message) from error
     except (msgspec.DecodeError, UnicodeDecodeError):
         # The parser's own words may quote what is in it.
-        message = f"{path} is not what Docker writes"
+        message = f"{path} is not a valid Docker configuration"
         raise InputError(message, hint="correct it, or set DOCKER_CONFIG elsewhere") from None
 
 

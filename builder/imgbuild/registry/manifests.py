@@ -108,8 +108,8 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
     def _read(response: Response) -> Document:
         data = http.body(response, LIMIT)
         found = digest_of(data)
-        told = response.headers.get("Docker-Content-Digest", "").strip()
-        wanted = reference.digest or (told if told.startswith("sha256:") else found)
+        reported = response.headers.get("Docker-Content-Digest", "").strip()
+        wanted = reference.digest or (reported if reported.startswith("sha256:") else found)
         if found != wanted:
             message = f"{reference.host} gives {found} for {reference.name}@{wanted}"
             raise IntegrityError(message, hint=REFUSED)
@@ -144,13 +144,13 @@ def put(
         scopes=(pushing(repository.name),),
         read_timeout=300.0,
     )
-    told, subject = _accepted(lambda: http.ask(repository.host, hosts.PUSH, request, _read))
-    if not told:
+    reported, subject = _accepted(lambda: http.ask(repository.host, hosts.PUSH, request, _read))
+    if not reported:
         found = resolve(http, named, hosts.PUSH)
-        told = found.digest if found is not None else "nothing"
-    if told == "nothing" or (told.startswith("sha256:") and told != digest):
-        message = f"{repository.host} stored {told} where {named} was put as {digest}"
-        hint = "do not use this tag: put it again, or ask the registry's owner"
+        reported = found.digest if found is not None else "nothing"
+    if reported == "nothing" or (reported.startswith("sha256:") and reported != digest):
+        message = f"{repository.host} stored {reported} where {named} was put as {digest}"
+        hint = "do not use this tag: push it again, or ask the registry's owner"
         raise IntegrityError(message, hint=hint)
     return digest, bool(subject)
 

@@ -84,7 +84,7 @@ def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[RegistryP
 
 
 def _following(response: Response) -> str | None:
-    """The address of the next page, which lies on the same server."""
+    """The address of the next page, which must be on the same server."""
     for address, fields in _NEXT.findall(response.headers.get("Link", "")):
         if re.search(r';\s*rel\s*=\s*"?next"?', fields, re.IGNORECASE):
             try:
@@ -94,7 +94,9 @@ def _following(response: Response) -> str | None:
                 message = f"{redact(response.url)}: the next page has no address"
                 raise FetchFailed(message, hint="ask the registry's owner") from None
             if not near:
-                message = f"{redact(response.url)}: the next page lies elsewhere, {redact(place)}"
+                message = (
+                    f"{redact(response.url)}: the next page is on another server, {redact(place)}"
+                )
                 raise FetchFailed(message, hint="ask the registry's owner")
             return place
     return None

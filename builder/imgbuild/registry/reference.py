@@ -1,4 +1,4 @@
-"""Names of repositories and of what lies in them: `[host/]name[:tag][@digest]`.
+"""Names of repositories and of their contents: `[host/]name[:tag][@digest]`.
 
 As docker reads it, a first part with a dot or a colon, or `localhost`, is a host; without one it is
 Docker Hub, whose own images are `library/…`.
@@ -42,7 +42,7 @@ class Repository(msgspec.Struct, frozen=True, order=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """A repository and what is meant in it. With a digest the tag is only for people."""
+    """A repository, and a tag or digest in it. With a digest the tag is only for people."""
 
     host: str
     name: str
@@ -56,7 +56,7 @@ class Reference(msgspec.Struct, frozen=True):
 
     @property
     def repository(self) -> Repository:
-        """Where it lies."""
+        """The repository of the image."""
         return Repository(self.host, self.name)
 
     @property
@@ -66,7 +66,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, *, default_tag: str | None = None) -> Reference:
-    """Read `[host/]name[:tag][@digest]`; `default_tag` is meant where neither is named.
+    """Read `[host/]name[:tag][@digest]`; `default_tag` is used if there is neither.
 
     InputError for anything else.
     """
@@ -99,6 +99,6 @@ def parse_repository(text: str) -> Repository:
     """Read `[host/]name`; InputError for anything else, a tag or a digest too."""
     found = parse(text)
     if found.target:
-        message = f"{text!r} names one thing in a repository, where a repository is wanted"
+        message = f"{text!r} names an image, but a repository is expected"
         raise InputError(message, hint=f"write {found.repository}")
     return found.repository

@@ -57,8 +57,8 @@ def find(
 def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> None:
     """Add the manifest `data` to the tag of its subject; entries of others stay as they are.
 
-    Nothing of the specification keeps two writers apart: it is read again, and written again if
-    the entry was lost.
+    The specification does not coordinate writers: it is read again, and written again if the entry
+    was lost.
     """
     said = msgspec.json.decode(data, type=ReferrerManifest)
     if said.subject is None:
@@ -77,8 +77,10 @@ def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> 
             return
         shown = {name: value for name, value in entry.items() if value}
         _write(http, repository, said.subject.digest, [*known, shown])
-    message = f"{repository}: the referrers of {said.subject.digest} are written by others too"
-    raise FetchFailed(message, hint="run it again when they are done")
+    message = (
+        f"{repository}: the referrers of {said.subject.digest} are being changed by other clients"
+    )
+    raise FetchFailed(message, hint="run it again when these have finished")
 
 
 def forget(http: RegistryHttp, repository: Repository, subject: Digest, digest: Digest) -> None:
@@ -126,7 +128,7 @@ def _by_api(
 def _by_tag(
     http: RegistryHttp, repository: Repository, digest: Digest, capability: str | None = None
 ) -> list[dict[str, Any]]:
-    """The entries under the tag, as they stand there."""
+    """The entries under the tag, unchanged."""
     try:
         named = repository.tagged(tag(digest))
         fetched = manifests.fetch(http, named, capability)

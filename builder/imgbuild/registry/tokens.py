@@ -32,7 +32,7 @@ class Challenge(msgspec.Struct, frozen=True):
     fields: dict[str, str]
 
 
-class Grant(msgspec.Struct, frozen=True):
+class AcceptedHeader(msgspec.Struct, frozen=True):
     """A header that a registry accepts, until when (monotonic), and the challenge it answers."""
 
     header: str
@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def challenges(header: str) -> list[Challenge]:
-    """The challenges in WWW-Authenticate; several stand in it one after another."""
+    """The challenges in WWW-Authenticate, which may have several."""
     found = []
     starts = [
         match.start(1)
@@ -71,7 +71,7 @@ def challenges(header: str) -> list[Challenge]:
 
 
 def merged(scopes: Iterable[str]) -> tuple[str, ...]:
-    """`scopes`, one for each thing, with all actions that were asked of it."""
+    """`scopes` merged: one for each resource, with all requested actions."""
     actions: dict[str, dict[str, None]] = {}
     for scope in scopes:
         thing, _, wanted = scope.rpartition(":")
@@ -89,18 +89,18 @@ def answer(
     request: Request,
     known: RegistryLogin,
     ask: Callable[[Request, Login | None], bytes | None],
-) -> Grant | None:
+) -> AcceptedHeader | None:
     """The grant for `asked`, which came back for `request`; None if there is nothing to answer.
 
     `ask` sends one request to the token server: the body of its answer, or None if it refuses.
     """
     if asked.scheme == "basic":
-        return Grant(basic(known.login), asked) if known.login else None
+        return AcceptedHeader(basic(known.login), asked) if known.login else None
     realm = asked.fields.get("realm", "")
     if asked.scheme != "bearer" or not realm:
         return None
     if known.bearer:
-        return Grant(f"Bearer {known.bearer}", asked)
+        return AcceptedHeader(f"Bearer {known.bearer}", asked)
     _refuse_other_ways(realm, request.url)
     _refuse_open_way(realm, request.url, known)
     known_scopes = () if request.anonymous else request.scopes
@@ -122,7 +122,7 @@ def answer(
     token = granted.token or granted.access_token
     life = min(granted.expires_in or 0, _LONGEST)
     until = monotonic() + life * _SOON if life else None
-    return Grant(f"Bearer {token}", asked, until) if token else None
+    return AcceptedHeader(f"Bearer {token}", asked, until) if token else None
 
 
 def _refuse_other_ways(realm: str, url: str) -> None:

@@ -21,7 +21,7 @@ from imgbuild.http.client import Http, Refused, Request
 from imgbuild.http.credentials import Login, bare, host, origin
 from imgbuild.registry import hosts, logins, tokens
 from imgbuild.registry.hosts import Endpoint
-from imgbuild.registry.tokens import Grant
+from imgbuild.registry.tokens import AcceptedHeader
 from imgbuild.system.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class RegistryHttp(Http):
         self._plain_http = frozenset(plain_http)
         self._origin = origin
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
-        self._grants: dict[_Key, Grant] = {}
+        self._grants: dict[_Key, AcceptedHeader] = {}
         self._told: set[tuple[str, str]] = set()
         self._contexts: dict[hosts.Certificates, ssl.SSLContext] = {}
         self._granting = threading.Lock()
@@ -145,7 +145,7 @@ class RegistryHttp(Http):
         """The address in `Location`. FetchFailed if a request may not be sent there."""
         named = response.headers.get("Location", "")
         if not named:
-            message = f"{shown}: the registry does not say where to go on (no Location)"
+            message = f"{shown}: the registry does not say where to continue (no Location)"
             raise FetchFailed(message)
         try:
             here, place = urlsplit(response.url), urlsplit(urljoin(response.url, named))
@@ -155,10 +155,10 @@ class RegistryHttp(Http):
                 # A registry behind a proxy that ends TLS often does not know that there is one.
                 place = place._replace(scheme="https", netloc=here.netloc)
         except ValueError:
-            message = f"{shown}: the registry redirects to what is not an address"
+            message = f"{shown}: the registry redirects to an invalid address"
             raise FetchFailed(message) from None
         if place.scheme not in ("http", "https") or not place.hostname:
-            message = f"{shown}: the registry redirects to what is not a web address"
+            message = f"{shown}: the registry redirects to something other than http or https"
             raise FetchFailed(message)
         if here.scheme == "https" and place.scheme != "https":
             message = f"{shown}: the registry redirects to {place.hostname}, which is not encrypted"
@@ -198,10 +198,10 @@ class RegistryHttp(Http):
         for quoted in _WARNING.findall(response.headers.get("Warning", "")):
             text = self.credentials.scrub(re.sub(r"\\(.)", r"\1", quoted))
             shown = "".join(letter if letter.isprintable() else " " for letter in text[:500])
-            told = (origin(response.url), shown)
+            reported = (origin(response.url), shown)
             with self._describing:
-                new = told not in self._told
-                self._told.add(told)
+                new = reported not in self._told
+                self._told.add(reported)
             if new:
                 self.reporter.warn(f"{host(response.url)} says: {shown}")
 
@@ -228,7 +228,7 @@ class RegistryHttp(Http):
             self._grants[key] = known
         return super()._send(_with(request, known), None)
 
-    def _renewed(self, request: Request, key: _Key, login: Login | None) -> Grant | None:
+    def _renewed(self, request: Request, key: _Key, login: Login | None) -> AcceptedHeader | None:
         """The grant for `key`, renewed if it expires soon; None if none was needed."""
         grant = self._grants.get(key)
         if grant is None or not grant.old:
@@ -241,7 +241,7 @@ class RegistryHttp(Http):
 
     def _authorize(
         self, request: Request, asked: list[tokens.Challenge], login: Login | None
-    ) -> Grant | None:
+    ) -> AcceptedHeader | None:
         """What answers the first of the challenges that can be answered; None if there is none."""
         known = logins.RegistryLogin() if request.anonymous else self._known(request.url, login)
         for secret in known.secrets:
@@ -312,7 +312,10 @@ class RegistryHttp(Http):
         if failure.denied:
             hint = f"docker login {host(request.url)}, with an account that may do this"
             if request.anonymous:
-                hint = f"{host(request.server)} sent it to {host(request.url)}, which gets no login"
+                hint = (
+                    f"{host(request.server)} sent it to {host(request.url)}, which is not given"
+                    " the login"
+                )
         message = f"{failure.message}: {words}" if words else failure.message
         made = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)
         made.reason = message.removeprefix(f"{request.place}: ")
@@ -338,7 +341,7 @@ def _scopes(url: str, endpoint: Endpoint) -> tuple[str, ...]:
     return (pulling(found[1]),) if found else ()
 
 
-def _with(request: Request, grant: Grant | None) -> Request:
+def _with(request: Request, grant: AcceptedHeader | None) -> Request:
     if grant is None:
         return request
     headers = {**request.headers, "Authorization": grant.header}

@@ -74,7 +74,9 @@ class UploadBody:
                 while left:
                     piece = reader.read(min(PIECE, left))
                     if not piece:
-                        message = f"{self._source.digest} has not the {self._source.size} bytes"
+                        message = (
+                            f"{self._source.digest} does not have the {self._source.size} bytes"
+                        )
                         raise IntegrityError(message, hint="the file changed: make it again")
                     left -= len(piece)
                     self._advance(len(piece))
@@ -94,7 +96,8 @@ def upload(
 ) -> UploadOutcome:
     """Upload `source` unless `repository` has it.
 
-    FetchFailed if the registry does not take it, IntegrityError if what it has then is not it.
+    FetchFailed if the registry does not take it, IntegrityError if the stored blob is a different
+    one.
     """
     there = blobs.has(http, repository, source.digest, push=True)
     if there is not None:
@@ -110,7 +113,7 @@ def mount(
 ) -> bool:
     """Mount a blob of `other` in `repository`; False if the registry does not mount it.
 
-    IntegrityError if what it has then is of another size.
+    IntegrityError if the stored blob has another size.
     """
     if other.host != repository.host or other == repository:
         return False
@@ -245,9 +248,9 @@ class _Upload:
         place += f"{'&' if '?' in place else '?'}{urlencode({'digest': self._source.digest})}"
         request = self._with_part("PUT", place, OCTETS, start, length)
         with self._http.send(request) as response:
-            told = response.headers.get("Docker-Content-Digest", "").strip()
-        if told.startswith("sha256:") and told != self._source.digest:
-            message = f"{self._shown}: the registry says that it stored {told}"
+            reported = response.headers.get("Docker-Content-Digest", "").strip()
+        if reported.startswith("sha256:") and reported != self._source.digest:
+            message = f"{self._shown}: the registry says that it stored {reported}"
             raise IntegrityError(message, hint="ask the registry's owner: nothing was tagged")
 
     def _with_part(
@@ -278,8 +281,8 @@ class _Upload:
         elif "DIGEST_INVALID" in refused.codes:
             self._cancel()
             if not self._resumed:
-                message = f"{self._shown}: the registry received other bytes: {refused.reason}"
-                hint = "the file is not what its digest says: make it again"
+                message = f"{self._shown}: the registry received different bytes: {refused.reason}"
+                hint = "the file does not match its digest: make it again"
                 raise IntegrityError(message, hint=hint)
             # else the offset that the registry stated may be wrong: start again
         elif refused.status not in (404, 410, 416) or self._location is None:
@@ -355,8 +358,8 @@ class _Distrusted(RegistryRefused):
 def _held(response: Response) -> int | None:
     """How many bytes an upload has, by the answer's Range; None if it does not say.
 
-    "0-0" stands for none, since that is what most registries write for it; of one byte it is right
-    too, but then the upload only begins anew.
+    "0-0" means none, since most registries write that; for one byte it is correct too, but then the
+    upload only starts again.
     """
     text = response.headers.get("Range", "").strip().removeprefix("bytes=")
     last = number(text.removeprefix("0-")) if text.startswith("0-") else None
@@ -365,5 +368,5 @@ def _held(response: Response) -> int | None:
 
 def _same_size(repository: Repository, source: BlobSource, found: int) -> None:
     if found != source.size:
-        message = f"{repository} has {found} bytes under {source.digest}, which has {source.size}"
+        message = f"{repository} has {found} bytes as {source.digest} (expected {source.size})"
         raise IntegrityError(message, hint="the registry is damaged: ask its owner")

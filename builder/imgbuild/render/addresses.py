@@ -21,7 +21,7 @@ def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = 
     """A function that gives the address of a file of a package of `lock`, without any password.
 
     The pages of `packages` are asked for at once, others when they are needed. FetchFailed if the
-    index no longer has the file, InputError if it lies in a folder.
+    index no longer has the file, InputError if it comes from a folder.
     """
     indexes = sources.open_indexes(lock, matrix, http)
     with ThreadPoolExecutor(READERS) as pool:
@@ -32,7 +32,7 @@ def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = 
         if not found:
             place = indexes.place(package)
             message = f"{locked.file} is no longer on the index {place.name}"
-            raise FetchFailed(message, hint="who has it in a cache can still: imgbuild build")
+            raise FetchFailed(message, hint="imgbuild build still works if the cache has the file")
         return _public(found[0], locked)
 
     return _address
@@ -42,7 +42,7 @@ def _public(url: str, locked: LockedFile) -> str:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https"):
         message = f"{locked.file} comes from a folder of this machine, others cannot fetch it"
-        hint = "take a form that wants a folder of wheels: a Dockerfile without --online"
+        hint = "choose a format with a folder of wheels: a Dockerfile without --online"
         raise InputError(message, hint=hint)
     host = parts.netloc.rpartition("@")[2]
     return urllib.parse.urlunsplit(parts._replace(netloc=host, fragment=""))

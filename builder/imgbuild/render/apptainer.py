@@ -12,7 +12,7 @@ from imgbuild.values import Arch
 
 
 class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """What the template takes beside the Dockerfile: all wheels at once, in two groups.
+    """The values of the template besides the Dockerfile's: all wheels at once, in two groups.
 
     `name` is that of the file, and of the folders that its head names.
     """
@@ -26,7 +26,7 @@ class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
 def text(made: Dockerfile, arch: Arch, name: str, images: Path) -> str:
     """The definition file `name`.def of `made` on `arch`.
 
-    `made` has all architectures of its lock: so it knows which files lie apart for each.
+    `made` has all architectures of its lock, so that it has the files that differ between them.
     """
     stage = next(stage for stage in made.stages if stage.arch == arch.oci)
     found = ApptainerDefinition(

@@ -12,7 +12,8 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
     """What the build of `built` needs, as wheels that run on `arch`.
 
     A lock names those of the machine that built it. Where the target has the same version, the
-    target's own wheel stands for it; InputError for another architecture's that has no such.
+    target's own wheel replaces it; InputError if a wheel is for another architecture and has no
+    replacement.
     """
     own = {(wheel.package, wheel.version): wheel for wheel in lock.arch[arch].wheels}
     found = []
@@ -23,14 +24,14 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
                 f"{lock.target}: {built.sdist.file} cannot be built on {arch}: its build needs"
                 f" {wheel.package} {wheel.version}, and the lock has {wheel.file} alone"
             )
-            hint = "take a form that has the wheel built already: imgbuild build --only wheels"
+            hint = "use a wheel that is already built: imgbuild build --only wheels"
             raise InputError(message, hint=hint)
         found.append(fitting)
     return tuple(found)
 
 
 def file_name(package: str, arch: Arch) -> str:
-    """The name of the file that lists what the build of `package` needs on `arch`."""
+    """The name of the file that lists the build requirements of `package` on `arch`."""
     return f"build-{package}-{arch}.txt"
 
 

@@ -49,7 +49,7 @@ def write(project: Project, target: str, due: dict[str, bytes]) -> bool:
 
 
 def stale(project: Project, target: str, due: dict[str, bytes]) -> list[str]:
-    """Every file of `target` that is not what follows from its lock."""
+    """Every file of `target` that does not match its lock."""
     folder = project.images / target
     present = _present(folder)
     found = [

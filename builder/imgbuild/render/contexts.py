@@ -1,7 +1,7 @@
 """The build contexts of a Dockerfile: the base as a layout, and a folder of wheels.
 
-Files are hard links to the cache, or copies on another disk; what another lock left there is
-removed. A folder of wheels is held while somebody fills it or builds from it, so that others wait.
+Files are hard links to the cache, or copies on another disk; files of another lock are removed. A
+folder of wheels is locked while a process fills it or builds from it, so that others wait.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Wheels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_folder(project: Project, target: str) -> Path:
-    """Where the base of `target` goes unless the user names another place."""
+    """The default place of the base of `target`."""
     return project.work / bake.BASES / target
 
 
 def wheels_folder(project: Project, target: str) -> Path:
-    """Where the wheels of `target` go unless the user names another place."""
+    """The default place of the wheels of `target`."""
     return project.work / bake.WHEELS / target
 
 
@@ -65,17 +65,17 @@ def base(
     *,
     processes: int,
 ) -> BuiltImage:
-    """Leave the base of `lock` on `arches` in the layout `folder`."""
+    """Write the base of `lock` on `arches` to the layout `folder`."""
     return layout.build(
         lock, sealed, arches, folder, inputs, processes=processes, verify=False, only_base=True
     )
 
 
 def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> Wheels:
-    """Leave every wheel of `lock` on `arches` in `folder`, under the name that the lock has.
+    """Put every wheel of `lock` on `arches` into `folder`, under its name in the lock.
 
-    InputError if something else lies there, IntegrityError for a name that is no wheel's or that
-    two different wheels have.
+    InputError if it has something else, IntegrityError for a name that is not a wheel's or that two
+    different wheels have.
     """
     with held_wheels(lock, arches, folder, inputs) as made:
         return made
@@ -110,7 +110,7 @@ def held_wheels(
 
 @contextlib.contextmanager
 def _held(folder: Path, reporter: Reporter) -> Iterator[None]:
-    """Hold `folder` against other processes; waits. The kernel lets go when this one ends."""
+    """Lock `folder` against other processes; waits. The lock ends with this process."""
     descriptor = files.open_locked(folder / LOCK)
     if descriptor is None:
         reporter.info(f"waiting for another imgbuild, which uses {folder}")
@@ -137,10 +137,10 @@ def _due(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
 
 
 def _refuse_others(folder: Path) -> None:
-    """InputError if anything but wheels lies there: somebody else put it there."""
+    """InputError if the folder has anything but wheels, which another program put there."""
     for path in sorted(folder.iterdir()):
         if not _is_wheel(path) and path.name != LOCK:
-            message = f"{folder} is not a folder of wheels: {path.name} lies there"
+            message = f"{folder} is not a folder of wheels: it contains {path.name}"
             raise InputError(message, hint="name another folder with --output, or empty this one")
 
 

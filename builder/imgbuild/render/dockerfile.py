@@ -54,7 +54,7 @@ class Omission(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
     def steps(self, folder: str) -> tuple[str, ...]:
-        """The commands that take them out of `folder`, which holds the package and no other.
+        """The commands that remove them from `folder`, which contains only that package.
 
         A package is installed aside for this: in one folder with others it would replace a file
         that another one is to keep, and lose it with its own.
@@ -90,13 +90,13 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def without(self) -> tuple[Omission, ...]:
-        """All of them that lose files."""
+        """All packages that lose files."""
         built = (build.omission for build in self.builds)
         return (*self.omissions, *(omission for omission in built if omission is not None))
 
 
 class Installer(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheel of what installs the others."""
+    """The wheel of the program that installs the others."""
 
     file: str
     version: str
@@ -104,9 +104,9 @@ class Installer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between architectures: `arch` is the name that engines have for it.
+    """The part that differs between architectures: `arch` is its name in engines.
 
-    `wheels` is where the wheels are: a named context or, with `urls` to fill it from, a stage.
+    `wheels` is the place of the wheels: a named context or, with their `urls`, a stage.
     """
 
     arch: str
@@ -127,7 +127,7 @@ class DockerfileVariable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The image below: what `imgbuild build --only base` makes.
+    """The base image, as `imgbuild build --only base` makes it.
 
     `reference` is how FROM names it: a named context, or the image in a registry.
     """
@@ -141,8 +141,8 @@ class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
 class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
     """One image, step by step.
 
-    `kept` says that it lies beside its lock; `narrowed` is the flag of `imgbuild` that gives its
-    architectures where the lock has more, and empty otherwise.
+    `kept` says that it is committed beside its lock; `narrowed` is the flag of `imgbuild` that
+    gives its architectures where the lock has more, and empty otherwise.
     """
 
     target: str
@@ -169,7 +169,7 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def platforms(self) -> str:
-        """The platforms as engines take them on their command line."""
+        """The platforms in the form of the engines' command lines."""
         return ",".join(stage.platform for stage in self.stages)
 
     @property
@@ -186,9 +186,9 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
 def dockerfile(
     lock: Lock, sealed: Seal, matrix: Matrix, arches: Sequence[Arch] | None = None
 ) -> Dockerfile:
-    """The steps that make the image of `lock` on `arches`, by default on all that it has.
+    """The steps that make the image of `lock` on `arches`, by default all of its architectures.
 
-    InputError if they need what the lock has not.
+    InputError if they need something that the lock does not have.
     """
     plans = {arch: plan(lock, arch) for arch in arches or lock.arch}
     one = next(iter(plans.values()))
@@ -239,7 +239,7 @@ def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[Mem
 def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
     """A user's own files and links, in folders that are there; IntegrityError if one has changed.
 
-    InputError for a file that is no text: what is rendered is.
+    InputError for a file that is not text, as rendered files must be.
     """
     found: list[Member] = []
     for layer in planned.layers:
@@ -250,7 +250,7 @@ def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
         try:
             _ = member.content.decode() if isinstance(member.content, bytes) else ""
         except UnicodeDecodeError as error:
-            message = f"/{member.path} is not UTF-8, so it cannot stand beside a Dockerfile"
+            message = f"/{member.path} is not UTF-8, so it cannot be written beside a Dockerfile"
             raise InputError(message, hint="imgbuild's own builder takes any file") from error
     return tuple(member for member in found if member.kind is not MemberKind.FOLDER)
 
@@ -313,7 +313,7 @@ def _install(lock: Lock, name: str, recipe: WheelsRecipe) -> Install:
 
 
 def omission(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str) -> Omission:
-    """What is left out of `wheel`: files that match `paths`, and their rows in RECORD."""
+    """The files of `wheel` to leave out, which match `paths`, and their rows in RECORD."""
     site = f"lib/python{python}/site-packages/"
     return Omission(
         requirement=f"{wheel.package}=={wheel.version}",

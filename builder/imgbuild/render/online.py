@@ -38,7 +38,7 @@ def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
 
 
 def reference(made: Dockerfile, lock: Lock, registry: str | None) -> str:
-    """The published base of `made`, by digest; InputError if nobody says which registry has it."""
+    """The published base of `made`, by digest; InputError if no registry is named for it."""
     if lock.base.kind == "registry":
         return lock.base.image
     if registry is None:

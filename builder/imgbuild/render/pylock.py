@@ -79,5 +79,5 @@ def _marker(arches: Iterable[Arch]) -> str:
 
 
 def _string(text: str) -> str:
-    """A basic string of TOML: JSON's escapes are among its own."""
+    """A basic string of TOML, whose escapes include those of JSON."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -26,14 +26,14 @@ HOST = ("NVIDIA_", "PATH", "VIRTUAL_ENV")  # variables that only a container or 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """A package as a line of requirements, for the default index or a folder of wheels.
 
-    `there` is the same by its address, for what only another index has.
+    `there` is the same with its address, for a package that only another index has.
     """
 
     plain: str
     there: str = ""
 
 
-class Alone(msgspec.Struct, frozen=True, kw_only=True):
+class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
     """A package that is installed by a step of its own.
 
     It loses files, or has no wheel: then `requires` is what its build needs beside the packages
@@ -49,14 +49,14 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """What the template takes."""
+    """The values of the template."""
 
     target: str
     arch: Arch
     python: str
     glibc: str
     requirements: tuple[Line, ...]
-    alone: tuple[Alone, ...]
+    alone: tuple[SeparateInstall, ...]
     versions: dict[str, str]
     wanted: tuple[str, ...]
     env: dict[str, str]
@@ -80,7 +80,7 @@ def script(lock: Lock, sealed: Seal, arch: Arch, addresses: Addresses) -> Script
         ),
         alone=(
             *(
-                Alone(
+                SeparateInstall(
                     package=wheel.package,
                     line=_line(lock, wheel.package, wheel.version, (wheel,), addresses),
                     omission=omissions[wheel.package],
@@ -124,10 +124,10 @@ def _line(
 
 def _built(
     lock: Lock, arch: Arch, built: BuiltWheel, less: Omission | None, addresses: Addresses
-) -> Alone:
+) -> SeparateInstall:
     versions = lock.arch[arch].versions
     files = (built.sdist, built.wheel)
-    return Alone(
+    return SeparateInstall(
         package=built.package,
         line=_line(lock, built.package, built.version, files, addresses),
         omission=less,
@@ -147,7 +147,7 @@ def text(made: Script, name: str, images: Path) -> str:
 
 
 def _environment(lock: Lock) -> dict[str, str]:
-    """The image's variables as a shell has them that knows $venv and $cache."""
+    """The image's variables for a shell in which $venv and $cache are set."""
     return {
         name: _moved(lock, value)
         for name, value in lock.settings.env.items()

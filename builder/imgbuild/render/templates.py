@@ -51,7 +51,7 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
         place = f"{getattr(error, 'filename', None) or name}:{getattr(error, 'lineno', 0)}"
         message = f"{place}: {error}"
         raise InputError(
-            message, hint="mend the template, or remove it to have the own one"
+            message, hint="correct the template, or remove it to use imgbuild's own"
         ) from error
 
 
@@ -61,7 +61,7 @@ def value_text(text: str) -> str:
     InputError for a value that no line of a Dockerfile can hold.
     """
     if any(char in text for char in "\n\r\0"):
-        message = f"{text!r} has several lines, and a value in a Dockerfile has one"
+        message = f"{text!r} has several lines, but a Dockerfile allows only one"
         raise InputError(message, hint="change it in matrix.yaml")
     if re.fullmatch(r"[\w@%+=:,./-]+", text, flags=re.ASCII):
         return text

@@ -65,9 +65,9 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[str, ...]:
         """The commands that make it, from a folder `context` with the files.
 
-        Without `owners` all belongs to who runs them. `arch` is the engines' name of the one
-        architecture they are for; without it $TARGETARCH says. Like a layer, they replace files and
-        links; where a folder stands instead they fail, and put nothing into it.
+        Without `owners` all files belong to the user who runs them. `arch` is the engines' name of
+        the one architecture they are for; without it $TARGETARCH says. Like a layer, they replace
+        files and links; if there is a folder instead, they fail and change nothing.
         """
         return (
             *(folder.command(owners=owners) for folder in self.folders),

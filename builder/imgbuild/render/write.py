@@ -1,4 +1,4 @@
-"""From locks to their texts: those that are kept beside a lock, and those that one asks for.
+"""From locks to their texts: those that are committed beside a lock, and those on request.
 
 lock and seal → render → files beside the lock, a folder, or stdout
 """
@@ -28,8 +28,8 @@ from imgbuild.values import Arch
 Chosen = tuple[Lock, Sequence[Arch]]
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What to write: the form; of a Dockerfile also whether, and from where, it fetches."""
+class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to write: the format; for a Dockerfile also whether, and from where, it downloads."""
 
     form: str = "dockerfile"
     online: bool = False
@@ -37,7 +37,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts of one target by file name; `place` is where they were left, if they were."""
+    """Texts of one target by file name; `place` is where they were written, if they were."""
 
     target: str
     form: str
@@ -75,7 +75,7 @@ def keep_new(
 ) -> None:
     """Write the Dockerfiles of targets that were just locked, or say why one has none.
 
-    Then none of an earlier lock is left either.
+    Then those of an earlier lock are removed too.
     """
     for name in names:
         lock = locks.read_lock(project.images, name)
@@ -91,7 +91,7 @@ def keep_new(
 def check(
     project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
 ) -> None:
-    """LockStale, with every file, if one is not what follows from its lock."""
+    """LockStale, with every file that does not match its lock."""
     reasons = []
     for lock in chosen:
         reasons += committed.stale(project, lock.target, _kept(project, matrix, lock))
@@ -104,15 +104,19 @@ def check(
 
 
 def render(
-    project: Project, matrix: Matrix, chosen: Sequence[Chosen], wish: Wish
+    project: Project, matrix: Matrix, chosen: Sequence[Chosen], options: RenderOptions
 ) -> list[Rendered]:
-    """The requested form of each lock; of a bake file there is one for all of them."""
-    if wish.form == "bake":
+    """The requested format of each lock; one bake file is for all of them."""
+    if options.form == "bake":
         made = [_dockerfile(project, matrix, lock, arches) for lock, arches in chosen]
         text = codec.encode(bake.bake(made)).decode()
-        return [Rendered(target="", form=wish.form, files={bake.FILE: text})]
+        return [Rendered(target="", form=options.form, files={bake.FILE: text})]
     return [
-        Rendered(target=lock.target, form=wish.form, files=_texts(project, matrix, one, wish))
+        Rendered(
+            target=lock.target,
+            form=options.form,
+            files=_texts(project, matrix, one, options),
+        )
         for one in chosen
         for lock in (one[0],)
     ]
@@ -145,10 +149,12 @@ def _write(files: Mapping[Path, str]) -> None:
             raise InputError(message, hint="name another place with --output") from error
 
 
-def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict[str, str]:
+def _texts(
+    project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
+) -> dict[str, str]:
     lock, arches = chosen
     name, images = lock.target, project.images
-    match wish.form:
+    match options.form:
         case "requirements":
             return {f"{_name(chosen)}.txt": requirements.text(lock, _one(chosen))}
         case "apptainer":
@@ -164,10 +170,12 @@ def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict
             stem = _name(chosen)
             return {f"{stem}.sh": script.text(built, stem, images)}
         case _:
-            return _context(project, matrix, chosen, wish)
+            return _context(project, matrix, chosen, options)
 
 
-def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict[str, str]:
+def _context(
+    project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
+) -> dict[str, str]:
     """A folder that `docker build` takes: the Dockerfile and all that it copies."""
     lock, arches = chosen
     made = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
@@ -175,8 +183,8 @@ def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> di
         **committed.copied(lock, arches, matrix),
         **{requirements.file_name(arch): requirements.text(lock, arch).encode() for arch in arches},
     }
-    if wish.online:
-        reference = online.reference(made, lock, wish.registry or matrix.registry)
+    if options.online:
+        reference = online.reference(made, lock, options.registry or matrix.registry)
         made = online.online(made, lock, reference, _addresses(matrix, chosen))
         files |= online.build_files(lock, arches)
     text = templates.render("dockerfile.j2", made, images=project.images)
@@ -223,15 +231,15 @@ def _bake(project: Project, matrix: Matrix, reporter: Reporter) -> bytes | None:
 
 
 def _name(chosen: Chosen) -> str:
-    """What a text of one architecture is called: with it where its target has several."""
+    """The name of a text for one architecture, which is part of it if its target has several."""
     lock = chosen[0]
     return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_one(chosen)}"
 
 
 def _one(chosen: Chosen) -> Arch:
-    """The architecture of a text that is of one; InputError if it could be of several."""
+    """The architecture of a text for one; InputError if there are several."""
     lock, arches = chosen
     if len(arches) == 1:
         return arches[0]
-    message = f"{lock.target} has {' and '.join(arches)}, and such a text is of one"
+    message = f"{lock.target} has {' and '.join(arches)}, but this format is for one"
     raise InputError(message, hint=f"add --arch {arches[0]}")

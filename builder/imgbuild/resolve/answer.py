@@ -206,7 +206,7 @@ def found_on(
 def find(query: Query) -> tuple[Target, Resolution, FirstSolve]:
     """A target that has what is asked for, and its packages.
 
-    Requested packages that came out months older than necessary are asked for in newer versions
+    For requested packages that came out months older than necessary, newer versions are tried
     first. NoSolution if nothing is left to try.
     """
     try:
@@ -285,7 +285,7 @@ def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve)
 def flashinfer_of(
     matrix: Matrix, ask: ResolveRequest, cuda: str, versions: Mapping[str, str]
 ) -> Flashinfer:
-    """The mode of FlashInfer that its index and the CUDA release leave."""
+    """The mode of FlashInfer that its index and the CUDA release allow."""
     if FLASHINFER not in versions:
         return Flashinfer(mode="off", reason="no package requires FlashInfer")
     index = ask.indexes.get(FLASHINFER, matrix.default_index)

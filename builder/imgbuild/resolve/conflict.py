@@ -192,7 +192,7 @@ class _Search:
         self.fixed: dict[str, tuple[Demand, ...]] = {}
 
     def run(self, requests: Iterable[Demand]) -> RequirementConflict | None:
-        """Follow what is exact or of torch first, since that explains most; then the ranges."""
+        """Follow exact demands and those on torch first, which explain most; then the ranges."""
         due = list(requests)
         ranges: list[Demand] = []
         while due or ranges:
@@ -235,12 +235,12 @@ class _Search:
 
     @property
     def torch(self) -> TorchBuild | None:
-        """The newest torch that the demands leave; None if none of them is of torch."""
+        """The newest torch that the demands allow; None if none of them is of torch."""
         left = self.left(TORCH, self.demands[TORCH]) if TORCH in self.demands else None
         return next((b for b in self.facts.torches if left and b.version == left[0]), None)
 
     def left(self, package: str, demands: Sequence[Demand]) -> tuple[Version, ...] | None:
-        """The versions that all demands leave; None if it cannot be known."""
+        """The versions that all demands allow; None if it cannot be known."""
         if package == TORCH and self.facts.torches:
             allowed = tuple(b.version for b in self.facts.torches if self._fits(b))
             return tuple(v for v in allowed if all(_allows(d.spec, v) for d in demands))
@@ -250,7 +250,7 @@ class _Search:
         return build.cuda is not None and self.cuda in (None, build.cuda)
 
     def conflict(self, package: str) -> RequirementConflict:
-        """The fewest of the demands on `package` that leave nothing, each with what led to it."""
+        """The fewest demands on `package` that together allow no version, each with its cause."""
         demands = self.demands[package]
         # Between versions first: a clash of them says more than that of one with a CUDA release.
         core = next(
@@ -343,7 +343,7 @@ def _of_cuda(cuda: str, row: str) -> str:
 def _unknown_cuda(
     facts: PackageFacts, requests: Iterable[Demand], cuda: str, found: RequirementConflict | None
 ) -> RequirementConflict:
-    """No torch at all is built for the CUDA release; then what else is against the requests."""
+    """The reasons if no torch is built for the CUDA release, and other contradictions."""
     arch = facts.catalogue.rules.tags.arch.wheel
     has = f"no torch on {arch} is built for CUDA {cuda}: {torches.summary(facts.torches)}"
     pins = pins_of(requests).items()
@@ -360,14 +360,14 @@ def _unknown_cuda(
 def torch_of(
     facts: PackageFacts, requests: Iterable[Demand], cuda: str | None
 ) -> TorchBuild | None:
-    """The newest torch that `requests`, free of conflicts, leave; None if none is of torch."""
+    """The newest torch that `requests`, free of conflicts, allow; None if none is of torch."""
     search = _Search(facts, cuda)
     search.run(tuple(requests))
     return search.torch
 
 
 def demand(package: str, spec: str, words: str | None = None) -> Demand:
-    """A requested of the user."""
+    """A request of the user."""
     return Demand(package=package, spec=spec, words=words or f"you asked for {package}{spec}")
 
 

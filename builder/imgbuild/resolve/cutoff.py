@@ -1,7 +1,7 @@
 """The `as_of` of a request that names none: some time after the newest version it asks for.
 
 Packages that work together are released at about the same time, so that a solver that may take
-everything of later years finds sets that nobody has tried.
+everything of later years finds package sets that have not been tried.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def derived(
 ) -> datetime.date:
     """The newest pin's upload date and a margin, no later than today.
 
-    A version that its index has no date for counts as uploaded before the first `as_of` of a lock
-    that has it. Today if nothing is pinned, or the date of a pin is unknown. A range moves the date
-    to where one of its versions is available. FetchFailed if an index does not answer.
+    A version without a date in its index counts as uploaded before the first `as_of` of a lock that
+    has it. Today if nothing is pinned, or the date of a pin is unknown. For a range the date is
+    moved until one of its versions is available. FetchFailed if an index does not answer.
     """
     today = request.today()
     if all(requested.pin is None for requested in ask.requests):

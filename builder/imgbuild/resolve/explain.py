@@ -133,9 +133,9 @@ def _near(
     found: PublishedTarget,
     arch: Arch,
 ) -> tuple[str, ...]:
-    """What could be added instead, as METADATA says.
+    """What could be added instead, according to METADATA.
 
-    To hold its code against all that is published would be an audit of the whole target.
+    Comparing its code with all published packages would be an audit of the whole target.
     """
     kept = tuple(found.lock.arch[arch].versions)
     return Suggestions(facts, demands, conflict, lambda versions: QuickLook(), kept).find(cuda)

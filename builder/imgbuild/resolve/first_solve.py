@@ -66,7 +66,7 @@ class LearnedMemory:
 
 
 class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
-    """What uv chose in the first solve; `torch` is None if it is not among it."""
+    """The result of uv's first solve; `torch` is None if it is not among it."""
 
     chosen: tuple[uv.ChosenPackage, ...]
     facts: PackageFacts
@@ -100,7 +100,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def demands(self) -> tuple[Demand, ...]:
-        """What is asked for, and the torch of the other architecture."""
+        """The requests, and the torch of the other architecture."""
         found = [
             conflict.demand(requested.package, requested.spec, str(requested))
             for requested in self.ask.requests
@@ -148,8 +148,8 @@ def opened(query: Query) -> Iterator[PackageFacts]:
     gaps = Gaps(plain.indexes, plain.rules.tags, matrix.sdists)
     hide = _unless_pinned(gaps, plain.rules.pins)
     with host_root(problem.base, matrix.image.user, host_arch(), context) as root:
-        workshop = solve.workshop_of(problem, plain, (), root)
-        catalogue = solve.with_sdists(problem, plain, workshop, hide=hide)
+        sdist_wheels = solve.workshop_of(problem, plain, (), root)
+        catalogue = solve.with_sdists(problem, plain, sdist_wheels, hide=hide)
         yield facts_of(catalogue, (*memory.seen, *memory.known), context)
 
 
@@ -193,7 +193,7 @@ def refuse(query: Query, facts: PackageFacts) -> None:
 
 
 def _provisional(query: Query) -> Target:
-    """A target that fills the addresses of indexes; "0.0" stands for a CUDA not known yet."""
+    """A target that fills the addresses of indexes; "0.0" means that CUDA is not known yet."""
     ask, matrix, cuda = query.ask, query.matrix, query.cuda
     return Target(
         summary="",
@@ -223,7 +223,7 @@ def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     try:
         return uv.ask(facts.catalogue, requirements, [f"{TORCH}{held}"], store, _amend)
     except uv.Unsolvable as error:
-        message = f"no set of packages satisfies what is asked for on {query.arch}"
+        message = f"no set of packages satisfies the request on {query.arch}"
         near = suggest.targets(matrix, demands, cuda, query.arch)
         reasons = refusal.of_resolver(str(error))
         raise NoSolution(message, reasons=reasons, nearest=near) from error
@@ -252,7 +252,7 @@ def outdated(found: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion
 
 
 def warnings(found: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """What of the chosen `versions` fell behind its newest: requests by months, others by years."""
+    """The chosen `versions` far behind their newest: requests by months, others by years."""
     catalogue = found.facts.catalogue
     offers = {
         package: offer

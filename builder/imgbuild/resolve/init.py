@@ -28,10 +28,10 @@ from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
 from imgbuild.matrix.extension import leads_out
 from imgbuild.matrix.schema import published_extension
 from imgbuild.matrix.validate import nearest
-from imgbuild.plan import seal as seals
 from imgbuild.project import CATALOGUE, Project
 from imgbuild.resolve.request import RequestedPackage
 from imgbuild.smoke import recording
+from imgbuild.smoke.records import TIERS
 from imgbuild.values import Arch
 
 TARGET_NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # as matrix.model.Name
@@ -60,8 +60,8 @@ is added; images/{name}/lock.json has every file by its sha256. Commit all files
 HEAD = """\
 # yaml-language-server: $schema=./matrix.schema.json
 #
-# An image of our own on a published one. `imgbuild lock` resolves what is added and locks the sum,
-# `imgbuild build` makes the added layers; all else is the published target's, unchanged.
+# An image of our own that extends a published one. `imgbuild lock` resolves the additions and locks
+# the whole image, `imgbuild build` makes the added layers. All other layers stay as published.
 version: 1
 
 published:
@@ -127,17 +127,17 @@ def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
     """The target to extend where a user names none.
 
     `stacks` has each target and the stack that it is recommended for, or "". The one for vLLM
-    comes first, then others that are recommended, then those that passed more tiers of smoke tests
-    on `arch`; the first of several. NothingSelected if none is locked for `arch`.
+    comes first, then others that are recommended, then those that passed a higher tier of smoke
+    tests on `arch`; the first of several. NothingSelected if none is locked for `arch`.
     """
     known = project.sealed()
     rank = {}
     for name, stack in ((name, stack) for name, stack in stacks.items() if name in known):
-        sealed = seals.read_seal(project.images, locks.read_lock(project.images, name))
-        if arch in sealed.arch:
-            runs = recording.counting(project, sealed)[arch]
-            tiers = {run.tier for run in runs if run.good}
-            rank[name] = (stack == DEFAULT_STACK, stack != "", len(tiers))
+        lock = locks.read_lock(project.images, name)
+        if arch in lock.arch:
+            tier = recording.tested(project, lock, [arch])
+            order = TIERS.index(tier) if tier is not None else -1
+            rank[name] = (stack == DEFAULT_STACK, stack != "", order)
     if not rank:
         message = f"no target of {project.matrix} is locked for {arch}"
         raise NothingSelected(message, hint="name a target: imgbuild init --extends TARGET")
@@ -194,7 +194,7 @@ def _read(place: str, http: Http) -> bytes | None:
 
 
 def text(wanted: WantedExtension, below: PublishedTarget, origin: str, image: str) -> str:
-    """The matrix that says `wanted`, with examples of what is not wanted yet."""
+    """The text of a matrix for `wanted`, with examples of what else can be added."""
     extends = below.name
     head = HEAD.format(
         extends=extends,
@@ -234,7 +234,7 @@ def text(wanted: WantedExtension, below: PublishedTarget, origin: str, image: st
 
 
 def _mode(path: Path) -> str:
-    """The permissions of a file that is added: executable if it is so here."""
+    """The permissions of a file that is added: executable if the file is."""
     return "0755" if path.stat().st_mode & 0o100 else "0644"
 
 
@@ -258,7 +258,7 @@ def begin(
         (folder, "remove it, or begin in another folder"),
     ):
         if each.exists():
-            message = f"{each} is there already"
+            message = f"{each} already exists"
             raise InputError(message, hint=hint)
     try:
         below = copied(place, extends, folder, http)
@@ -280,7 +280,7 @@ def write(path: Path, matrix: str) -> None:
         path.unlink()
         file = f"{path.name} (not written)"
         problems = tuple(msgspec.structs.replace(one, file=file) for one in error.problems)
-        message = "these options give no valid matrix" if problems else error.message
+        message = "these options do not give a valid matrix" if problems else error.message
         raise InputError(message, problems=problems, hint=error.hint) from error
 
 
@@ -298,7 +298,7 @@ def write_beside(folder: Path, name: str, extends: str) -> list[Path]:
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy of a published target before and after it was renewed; no digest: there was none."""
+    """A copied published target before and after a refresh; `before` is empty if there was none."""
 
     target: str
     before: str
@@ -338,11 +338,13 @@ def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
     for word in words:
         here, _, there = word.rpartition(":")
         if not here or not there.startswith("/"):
-            message = f"--file {word}: a path here and an absolute one in the image are due"
+            message = (
+                f"--file {word}: expected a local path, a colon and an absolute path in the image"
+            )
             raise InputError(message, hint="--file train.sh:/opt/team/train.sh")
         if not Path(here).is_file():
             message = f"--file {word}: no such file: {here}"
-            raise InputError(message, hint="make it first; it may be empty")
+            raise InputError(message, hint="create it first; it may be empty")
         place = Path(os.path.relpath(here))
         led = Path(here).resolve()
         if leads_out(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):

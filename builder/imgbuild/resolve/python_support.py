@@ -14,7 +14,7 @@ from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import learn
-from imgbuild.learn.boundaries import Shelf, lacks
+from imgbuild.learn.boundaries import ReleaseCatalogue, lacks
 from imgbuild.report import Evidence, Relation
 from imgbuild.resolve import conflict, request, suggest
 from imgbuild.resolve.first_solve import Query
@@ -48,7 +48,7 @@ def refuse(query: Query) -> None:
     wanted, ours = _catalogue(ask.python or ""), _catalogue(bases[own])
     near = []
     with Library(store, Blocks(http)) as library:
-        shelf = Shelf(ours, library, store)
+        shelf = ReleaseCatalogue(ours, library, store)
         for requested in ask.requests:
             reasons += _of_package(requested.package, wanted, shelf)
             newest = shelf.releases(requested.package)
@@ -67,8 +67,8 @@ def refuse(query: Query) -> None:
     )
 
 
-def _of_package(package: str, wanted: Catalogue, shelf: Shelf) -> Iterator[str]:
-    """What the Python leaves of `package`, and which of the names that people use it lacks."""
+def _of_package(package: str, wanted: Catalogue, shelf: ReleaseCatalogue) -> Iterator[str]:
+    """The versions of `package` for the Python, and which commonly used names these lack."""
     python = wanted.rules.tags.python
     files = [offer.wheel for offer in wanted.offers(package)]
     known = [file.version for file in files if file.version and not file.version.is_prerelease]
@@ -84,8 +84,8 @@ def _of_package(package: str, wanted: Catalogue, shelf: Shelf) -> Iterator[str]:
         yield from _lacking(package, newest, shelf)
 
 
-def _lacking(package: str, version: Version, shelf: Shelf) -> Iterator[str]:
-    """The first name that people use of `package` which `version` lacks, and where it came."""
+def _lacking(package: str, version: Version, shelf: ReleaseCatalogue) -> Iterator[str]:
+    """The first commonly used name of `package` that `version` lacks, and what added it."""
     release = shelf.release(package, str(version))
     module = package.replace("-", "_")
     names = [entry.name for entry in policy.load().entries if entry.name.startswith(f"{module}.")]

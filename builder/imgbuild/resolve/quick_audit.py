@@ -18,7 +18,7 @@ from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.index.server import Catalogue
-from imgbuild.learn.boundaries import PackageRelease, Shelf, asks, lacks
+from imgbuild.learn.boundaries import PackageRelease, ReleaseCatalogue, asks, lacks
 from imgbuild.learn.learn import learn, own_range
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -33,8 +33,8 @@ OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
 class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
     """The result: constraints from errors, and version windows that packages only warn about.
 
-    `clashes`: there are errors, with or without a constraint. `read` are the packages whose
-    code was held against each other's.
+    `clashes`: there are errors, with or without a constraint. `read` are the packages whose code
+    was compared.
     """
 
     learned: tuple[Constraint, ...] = ()
@@ -51,16 +51,16 @@ def audit_requested(
 ) -> QuickAudit:
     """Audit the packages of `versions` against each other; those of `pinned` cannot change.
 
-    Of fewer than two that can be read nothing is read.
+    If fewer than two can be read, none is read.
     """
     with Library(context.store, Blocks(context.http)) as library:
-        shelf = Shelf(catalogue, library, context.store)
+        shelf = ReleaseCatalogue(catalogue, library, context.store)
         releases = dict(_releases(shelf, versions))
         if len(releases) < 2:
             return QuickAudit()
         report = audit(shelf.package_set(releases), Terms(), checks=CHECKS)
         errors = [one for one in report.findings if one.severity is Severity.ERROR]
-        learned = lessons(errors, shelf, pinned)
+        learned = learned_from(errors, shelf, pinned)
         for entry in learned:
             context.reporter.info(f"learned: {entry}")
         return QuickAudit(
@@ -71,7 +71,9 @@ def audit_requested(
         )
 
 
-def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, PackageRelease]]:
+def _releases(
+    shelf: ReleaseCatalogue, versions: Mapping[str, str]
+) -> Iterator[tuple[str, PackageRelease]]:
     """The wheels of `versions`, without those whose index does not answer or has none."""
     for package, version in versions.items():
         with contextlib.suppress(FetchFailed):
@@ -80,8 +82,8 @@ def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, 
                 yield package, release
 
 
-def lessons(
-    errors: Iterable[Finding], shelf: Shelf, pinned: Collection[str]
+def learned_from(
+    errors: Iterable[Finding], shelf: ReleaseCatalogue, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
     """A constraint from each error: a refusal shows all, so they are not merged."""
     found: dict[tuple[str, str, str], Constraint] = {}
@@ -127,14 +129,14 @@ def widened(
 ) -> tuple[Constraint, ...]:
     """`entries`, those of `packages` with all versions that they hold for.
 
-    Of a pinned package an entry is learned for the pinned version alone, so that the neighbours
-    would look as if they fitted.
+    For a pinned package an entry is learned for the pinned version alone, so other versions would
+    seem to fit.
     """
     known = tuple(entries)
     if not any(entry.package in packages for entry in known):
         return known
     with Library(context.store, Blocks(context.http)) as library:
-        shelf = Shelf(catalogue, library, context.store)
+        shelf = ReleaseCatalogue(catalogue, library, context.store)
         return tuple(
             msgspec.structs.replace(entry, versions=own_range(evidence, shelf, ()))
             if entry.package in packages and (evidence := evidence_of(entry, shelf)) is not None
@@ -143,7 +145,7 @@ def widened(
         )
 
 
-def evidence_of(entry: Constraint, shelf: Shelf) -> Evidence | None:
+def evidence_of(entry: Constraint, shelf: ReleaseCatalogue) -> Evidence | None:
     """The evidence that an entry was learned from; None if its kind cannot be determined."""
     if entry.missing or not entry.read_in or entry.check not in PLAIN:
         return None
@@ -160,8 +162,8 @@ def evidence_of(entry: Constraint, shelf: Shelf) -> Evidence | None:
     return _of_call(one, shelf) if entry.name.endswith(")") else one
 
 
-def _of_call(evidence: Evidence, shelf: Shelf) -> Evidence | None:
-    """Of `f(x)`: whether x is refused, left out or taken, by the two versions that clashed."""
+def _of_call(evidence: Evidence, shelf: ReleaseCatalogue) -> Evidence | None:
+    """For `f(x)`: whether x is refused, left out or taken, by the two versions that clashed."""
     own = shelf.release(evidence.package, evidence.version)
     if own is None:
         return None

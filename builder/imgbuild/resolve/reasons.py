@@ -21,7 +21,7 @@ class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[RequirementLink, ...]:
-    """Who requires whom among the packages of `metadata`, extras that are asked for included."""
+    """Which of the packages of `metadata` require which, including requested extras."""
     read = {package: cuda_releases.requirements(data) for package, data in metadata.items()}
     extras: dict[str, set[str]] = {package: {""} for package in metadata}
     found: dict[tuple[str, str, str], RequirementLink] = {}
@@ -55,7 +55,7 @@ def reasons_of(
 ) -> dict[str, tuple[str, ...]]:
     """Package → why it is present and at that version, the strongest reason first.
 
-    `asked` maps packages to the words of who wanted them: "you asked for vllm==0.9.2".
+    `asked` maps packages to the origin of the request, in words: "you asked for vllm==0.9.2".
     """
     held = [
         entry

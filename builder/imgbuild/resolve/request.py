@@ -23,7 +23,7 @@ PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
 
 class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package and the versions that will do. `have`: it is installed already and must stay.
+    """A package and the accepted versions. `have`: it is already installed and must not change.
 
     `row` is the target of the matrix that asks for it; without it, the user does.
     """
@@ -35,7 +35,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pin(self) -> str | None:
-        """The one version that will do, as PEP 440 normalizes it; None for a range."""
+        """The only accepted version, as PEP 440 normalizes it; None for a range."""
         exact = self.spec.startswith("==") and not self.spec.startswith("===")
         if exact and "," not in self.spec and "*" not in self.spec:
             return str(Version(self.spec.removeprefix("==")))
@@ -48,7 +48,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a user asks for. None for what imgbuild is to choose.
+    """The whole request of a user. None for what imgbuild chooses.
 
     `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes. `row` is the target
     of the matrix that asks, "" if it is the user. `allow_old` accepts versions that are more than a
@@ -72,7 +72,7 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(one.package for one in self.requests)
 
     def requested(self, package: str) -> RequestedPackage | None:
-        """What is asked of `package`."""
+        """The request for `package`."""
         return next(
             (requested for requested in self.requests if requested.package == package), None
         )
@@ -84,7 +84,8 @@ def read(
     """The requests of the words `wants` and `have`, and the CUDA that a `have` names (`+cu124`).
 
     A local part of what the user has is dropped where no other index is `assigned` to the package:
-    the default index has no such names. Whether its build is the same is then for CUDA to say.
+    the default index has no such names. Whether its build is the same then depends on the CUDA
+    release.
     """
     requests: dict[str, RequestedPackage] = {}
     builds: dict[str, str] = {}  # CUDA → what names it
@@ -106,7 +107,7 @@ def read(
         raise InputError(message, hint="imgbuild resolve vllm==0.9.2 trl --cuda 12.6")
     if len(builds) > 1:
         both = " and ".join(f"{text} for {cuda}" for cuda, text in builds.items())
-        message = f"what you have is built for several CUDA releases: {both}"
+        message = f"--have names builds for several CUDA releases: {both}"
         raise InputError(message, hint="name builds for one CUDA release, or leave one out")
     return tuple(requests.values()), next(iter(builds), None)
 
@@ -129,7 +130,7 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
     if not owned:
         return requested, None
     if requested.pin is None:
-        message = f"--have {text}: what you have is one version"
+        message = f"--have {text}: an exact version is expected"
         raise InputError(message, hint=f"--have {package}==VERSION, as pip list shows it")
     version = Version(requested.pin)
     named = TAG.fullmatch(version.local or "")
@@ -155,7 +156,7 @@ def _agree(have: RequestedPackage, want: RequestedPackage) -> bool:
 
 
 def of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
-    """What a target of the matrix asks for on one architecture."""
+    """The requests of a target of the matrix on one architecture."""
     pins = {package: f"=={version}" for package, version in target.pins.items()}
     ranges = {package: wanted.spec for package, wanted in target.requires.items()}
     return ResolveRequest(
@@ -209,7 +210,7 @@ def cuda_of(text: str | None, named: str | None) -> str | None:
         message = f"--cuda {text}: a CUDA release has two numbers"
         raise InputError(message, hint="--cuda 12.6")
     if named is not None and named != plain:
-        message = f"--cuda {plain}, and what you have is built for CUDA {named}"
+        message = f"--cuda {plain}, but --have names a build for CUDA {named}"
         raise InputError(message, hint="leave --cuda out, or name another torch")
     return plain
 
@@ -223,7 +224,7 @@ def python_of(text: str) -> str:
 
 
 def today() -> datetime.date:
-    """The date in UTC: as a cut-off it lets in everything that was uploaded before this day."""
+    """The date in UTC: as a cut-off it allows everything that was uploaded before this day."""
     return datetime.datetime.now(datetime.UTC).date()
 
 

@@ -92,7 +92,7 @@ class Suggestions:
                 changed = _changed(self.requests, requested, fits)
                 read = self._get_along(changed)
                 if read is not None:
-                    yield self._told(f"{requested.package} {fits}", changed, cuda, read)
+                    yield self._text_of(f"{requested.package} {fits}", changed, cuda, read)
                     break
 
     def _other_cuda(self, cuda: str) -> list[str]:
@@ -103,7 +103,9 @@ class Suggestions:
                 read = self._get_along(self.requests)
                 if read is None:
                     return []  # on no release, since their code is the same on each
-                return [self._told(f"CUDA {other} in place of {cuda}", self.requests, other, read)]
+                return [
+                    self._text_of(f"CUDA {other} in place of {cuda}", self.requests, other, read)
+                ]
         return []
 
     def _several(self) -> list[str]:
@@ -120,11 +122,11 @@ class Suggestions:
                 text = " and ".join(
                     f"{requested.package} {version}" for requested, version in moved
                 )
-                return [self._told(text, changed, None, read)]
+                return [self._text_of(text, changed, None, read)]
         return []
 
     def _get_along(self, requests: Sequence[Demand]) -> frozenset[str] | None:
-        """The packages whose code was read; None if it is against what `requests` pin.
+        """The packages whose code was read; None if they contradict what `requests` pin.
 
         Constraints that it gives are applied, and these requests are not tried again.
         """
@@ -136,7 +138,7 @@ class Suggestions:
             self.facts = self.facts.knowing((*self.facts.learned, *look.taught))
         return None
 
-    def _told(
+    def _text_of(
         self, summary: str, requests: Sequence[Demand], cuda: str | None, read: frozenset[str]
     ) -> str:
         """A suggestion in words: with its torch, and what was not read of its packages."""
@@ -162,7 +164,7 @@ class Suggestions:
         return None
 
     def _moved(self) -> list[tuple[Demand, Version]]:
-        """Requests and the versions to change them to, in turn; empty if that leads nowhere."""
+        """Requests and the versions to change them to, in turn; empty if that does not help."""
         changed, moved = list(self.requests), list[tuple[Demand, Version]]()
         while (now := conflict.conflict(self.facts, changed, None)) is not None:
             done = [requested.package for requested, _ in moved]
@@ -176,7 +178,7 @@ class Suggestions:
     def _step(
         self, requests: Sequence[Demand], found: RequirementConflict, kept: Sequence[str]
     ) -> tuple[Demand, Version] | None:
-        """A requested of the conflict and its nearest version that takes no part in it any more."""
+        """A request of the conflict and its nearest version that no longer takes part in it."""
         for requested in requests:
             if (
                 requested.package not in found.requests
@@ -200,7 +202,7 @@ def _sides(
 ) -> list[list[Version]]:
     """The versions that `requested` leaves out, older and newer than it names, each nearest first.
 
-    Where its own files are what is lacking, an older version must be near in time too.
+    If the package's own files are missing, an older version must also be of about the same time.
     """
     versions = facts.versions(requested.package)
     if not versions:

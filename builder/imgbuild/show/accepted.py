@@ -51,8 +51,8 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     is there on one side alone, and that is one of these builders. `like` says in which way contents
     must be the same:
 
-    - record: the same rows in any order, but for files whose own difference is accepted;
-    - launcher: the same interpreter, which calls the same function, and not a line besides;
+    - record: the same rows in any order, except files whose own difference is accepted;
+    - launcher: the same interpreter, which calls the same function, with no other line;
     - folder: of presence: a folder, in which all that differs is accepted by itself.
     """
 
@@ -74,7 +74,7 @@ class FileDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def builders() -> tuple[Accepted, ...]:
-    """What may differ between the images that two builders make of one plan."""
+    """The accepted differences between the images that two builders make of one plan."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
     return _accepted(text, FILE)
 
@@ -93,12 +93,12 @@ def _accepted(text: str, file: str) -> tuple[Accepted, ...]:
     try:
         found = msgspec.convert(yaml.safe_load(text) or [], tuple[Accepted, ...])
     except (yaml.YAMLError, msgspec.ValidationError) as error:
-        message = f"{file} is no list of accepted differences: {error}"
+        message = f"{file} is not a list of accepted differences: {error}"
         raise InputError(message, hint="each entry has path, field and reason") from error
     for entry in found:
         if not entry.reason.strip():
             message = f"{file}: {entry.path} {entry.field} is accepted without a reason"
-            raise InputError(message, hint="say why users cannot tell the difference")
+            raise InputError(message, hint="explain why the difference does not matter to users")
     return found
 
 
@@ -152,7 +152,7 @@ class Acceptor:
         return tuple(judged)
 
     def unused(self) -> tuple[Accepted, ...]:
-        """The entries that accepted nothing, but for those of other builders."""
+        """The entries that accepted nothing, except those of other builders."""
         return tuple(
             entry
             for place, entry in enumerate(self._accepted)
@@ -179,7 +179,7 @@ class Acceptor:
         return found
 
     def _only(self, found: FileDifference) -> str | None:
-        """The side that alone has what differs; None if both have it."""
+        """The only side that has what differs; None if both have it."""
         if found.left is None:
             return self._names[1]
         return self._names[0] if found.right is None else None
@@ -228,7 +228,7 @@ def pattern(text: str) -> re.Pattern[str]:
 def _launched(script: bytes) -> tuple[str, str, str] | None:
     """Interpreter, module and function of a script that does nothing but call it; None for others.
 
-    No line is skipped: one more, or another one, and the script is an other.
+    No line is skipped: a script with an additional or different line is another one.
     """
     found = LAUNCHER.fullmatch(script.decode("utf-8", "replace"))
     if found is None or found["call"].partition(".")[0] != found["name"]:

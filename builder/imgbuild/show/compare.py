@@ -15,7 +15,7 @@ import msgspec
 
 from imgbuild.codec import compact
 from imgbuild.oci.documents import Configuration
-from imgbuild.oci.image import Picture
+from imgbuild.oci.image import ImageSummary
 from imgbuild.oci.merged import Merged, Node, shown
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.show.accepted import Accepted, Acceptor, FileDifference
@@ -36,11 +36,11 @@ class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What two images differ in. `unused` are entries of the list that accepted nothing."""
+    """The differences of two images. `unused` are entries of the list that accepted nothing."""
 
     left: CompareSide
     right: CompareSide
-    equal: bool  # but for what is accepted
+    equal: bool  # except for what is accepted
     differences: tuple[FileDifference, ...]
     unused: tuple[Accepted, ...]
 
@@ -55,8 +55,8 @@ class _Gone(Exception):
 
 
 def compare(
-    left: Picture,
-    right: Picture,
+    left: ImageSummary,
+    right: ImageSummary,
     accepted: Sequence[Accepted] = (),
     *,
     names: tuple[str, str],
@@ -82,7 +82,7 @@ def compare(
     )
 
 
-def _side(name: str, picture: Picture, tree: Merged) -> CompareSide:
+def _side(name: str, summary: ImageSummary, tree: Merged) -> CompareSide:
     paths, size = 0, 0
     seen: set[int] = set()
     for _, node in tree.walk():
@@ -92,11 +92,13 @@ def _side(name: str, picture: Picture, tree: Merged) -> CompareSide:
         if node.names > 1:
             seen.add(id(node))
     return CompareSide(
-        name=name, path=str(picture.path), digest=picture.digest, paths=paths, bytes=size
+        name=name, path=str(summary.path), digest=summary.digest, paths=paths, bytes=size
     )
 
 
-def _merged(pictures: Sequence[Picture], acceptor: Acceptor, reporter: Reporter) -> list[Merged]:
+def _merged(
+    summaries: Sequence[ImageSummary], acceptor: Acceptor, reporter: Reporter
+) -> list[Merged]:
     stop = threading.Event()
 
     def _read(number: int) -> Merged:
@@ -105,15 +107,15 @@ def _merged(pictures: Sequence[Picture], acceptor: Acceptor, reporter: Reporter)
                 raise _Gone
             bar.advance(amount)
 
-        picture, tree = pictures[number], Merged()
-        for layer in picture.layers:
+        summary, tree = summaries[number], Merged()
+        for layer in summary.layers:
             with inflated(layer.path, layer.part) as stream:
                 reader = Reader(stream, str(layer.path))
                 tree.add(reader, advance=_advance, also=acceptor.watch(number))
         return tree
 
     with reporter.progress("reading both images", None) as bar, ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(_read, number) for number in range(len(pictures))]
+        jobs = [pool.submit(_read, number) for number in range(len(summaries))]
         try:
             wait(jobs, return_when=FIRST_EXCEPTION)
         finally:

@@ -53,7 +53,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     dependencies: tuple[Dependency, ...]
 
 
-class Why(msgspec.Struct, frozen=True, kw_only=True):
+class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a package of a target has its version.
 
     `target_spec` is what the target asks of it, None if the target does not name it; `dependents`
@@ -116,7 +116,7 @@ def known(package: str, versions: Mapping[str, str], target: str) -> str:
     return name
 
 
-def why(found: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -> Why:
+def why(found: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -> VersionReason:
     """What bounds `package`, a normalized name that `found` has."""
     dependents = tuple(
         one for one in found.dependencies if one.needs == package and one.package != package
@@ -125,7 +125,7 @@ def why(found: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -
     specs += [SpecifierSet(one.spec) for one in dependents]
     concerned = tuple(one for one in learned if _bounds(one, package, found.packages))
     specs += [one.spec for one in concerned if one.other == package]
-    return Why(
+    return VersionReason(
         target=found.target,
         arch=found.arch,
         package=package,
@@ -159,8 +159,8 @@ def _bounds(one: Constraint, package: str, versions: Mapping[str, str]) -> bool:
     return one.package == package and rules_out and not one.covers(versions[package])
 
 
-def why_lines(found: Why) -> Iterator[tuple[str, str]]:
-    """Who bounds the version, and how: pairs for two columns."""
+def why_lines(found: VersionReason) -> Iterator[tuple[str, str]]:
+    """The packages that bound the version, and how: pairs for two columns."""
     if found.target_spec is not None:
         yield f"target {found.target}", found.target_spec or ANY
     for one in found.dependents:
@@ -170,8 +170,8 @@ def why_lines(found: Why) -> Iterator[tuple[str, str]]:
         yield "as_of", f"uploaded before {found.as_of}"
 
 
-def in_short(found: Why) -> str:
-    """Each part of the bounds with who asks for it: "<2.3 (numba), >=1.25 (mistral-common)"."""
+def in_short(found: VersionReason) -> str:
+    """Each part of the bounds with its packages: "<2.3 (numba), >=1.25 (mistral-common)"."""
     sources = [("target", SpecifierSet(found.target_spec or ""))]
     sources += [(one.package, SpecifierSet(one.spec)) for one in found.dependents]
     sources += [("learned", one.spec) for one in found.learned if one.other == found.package]

@@ -19,7 +19,7 @@ NAMED = 5  # layers in a line of text
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One package that came, went or moved; `before` or `after` is empty if it was not there."""
+    """One package that was added, removed or changed; then `before` or `after` may be empty."""
 
     kind: str  # "wheel" or "deb"
     package: str
@@ -49,7 +49,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer of a side: its name for people, its digest, and what pulling it moves."""
+    """A layer of a side: its name for people, its digest, and what pulling it downloads."""
 
     name: str
     digest: Digest

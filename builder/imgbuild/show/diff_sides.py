@@ -76,14 +76,15 @@ def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> Di
     lock = _lock(client, reference, found.top.digest, reporter)
     if lock is None:
         reporter.warn(
-            f"{reference} carries no lock; only the package versions in its labels are compared"
+            f"{reference} has no lock attached; only the package versions in its"
+            " labels are compared"
         )
     content = {arch: _content(one, lock) for arch, one in found.images.items()}
     return DiffSide(name=str(reference), arch=content, complete=lock is not None)
 
 
 def _lock(client: Client, reference: Reference, digest: Digest, reporter: Reporter) -> Lock | None:
-    """The lock that is attached to the image `digest`, if its seal is of that image."""
+    """The lock that is attached to the image `digest`, if it belongs to that image."""
     place = str(reference)
     for known in artifacts.find(client, reference.repository, digest, bundle.ARTIFACT_TYPE):
         try:

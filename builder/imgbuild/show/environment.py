@@ -6,7 +6,7 @@ holds, by its lock, and what is set when it runs, by data/variables.yaml.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from importlib import resources
 from typing import Literal
@@ -26,7 +26,7 @@ Setter = Literal[
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable that the image holds. `by` is what sets it: a place of the matrix, a mode.
+    """A variable of the image. `by` is what sets it: a place of the matrix, a mode.
 
     `differs` names the value that the matrix has now, if it is another one. A `source` in a wheel
     of another version than the image's ends with the version that the image has, in parentheses.
@@ -40,10 +40,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     differs: str = ""
 
 
-class Late(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimeVariable(msgspec.Struct, frozen=True, kw_only=True):
     """A variable that is set when the image runs; `value` and `when` are in words.
 
-    `when` is empty where it is always so.
+    `when` is empty if it always applies.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     arch: tuple[Arch, ...]
     locked: bool
     image: tuple[Setting, ...]
-    late: tuple[Late, ...]
+    late: tuple[RuntimeVariable, ...]
 
 
 class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,51 +93,74 @@ def environment(
         for by, part in _of_matrix(matrix, name).items()
         for key, variable in part.items()
     }
+    have = _packages(matrix, name, arches, lock)
     if lock is None:
         found = tuple(
             _setting(key, each[1].value, expected) for key, each in sorted(expected.items())
         )
         late = _late(matrix.image.cache, None)
     else:
-        have: dict[str, set[str]] = {}
-        for arch in arches:
-            for package, version in lock.arch[arch].versions.items() if arch in lock.arch else ():
-                have.setdefault(package, set()).add(version)
-        found = tuple(
-            msgspec.structs.replace(item, source=_sources(item.source, have))
-            for item in _locked(lock, expected)
-        )
-        late = [
-            msgspec.structs.replace(item, source=_sources(item.source, have))
-            for item in _late(lock.settings.cache, have.keys())
-        ]
+        found = _locked(lock, expected)
+        late = _late(lock.settings.cache, have.versions.keys())
     return Environment(
         target=name,
         arch=tuple(arches),
         locked=lock is not None,
-        image=found,
-        late=tuple(late),
+        image=tuple(
+            msgspec.structs.replace(one, source=_sources(one.source, have)) for one in found
+        ),
+        late=tuple(msgspec.structs.replace(one, source=_sources(one.source, have)) for one in late),
     )
 
 
-def _sources(given: Sequence[str], have: Mapping[str, AbstractSet[str]]) -> tuple[str, ...]:
-    """`given` for an image with the packages `have`: each name → its versions.
+class _Packages(msgspec.Struct, frozen=True, kw_only=True):
+    """The packages of an image, and where each version is from; not `complete` without a lock."""
 
-    Of the sources in a package, those of the image's version are kept if there are any; the others
-    say which version the image has.
+    versions: Mapping[str, str]
+    places: Mapping[str, str]
+    complete: bool
+
+
+def _packages(matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | None) -> _Packages:
+    pins = matrix.targets[name].pins
+    locks = lock.arch if lock is not None else {}
+    locked = {
+        package: version
+        for arch in arches
+        if arch in locks
+        for package, version in locks[arch].versions.items()
+    }
+    places = {
+        package: f"targets.{name}.pins" if pins.get(package) == version else "the lock"
+        for package, version in (locked or pins).items()
+    }
+    return _Packages(versions=locked or pins, places=places, complete=bool(locked))
+
+
+def _sources(given: Iterable[str], have: _Packages) -> tuple[str, ...]:
+    """The sources that are about the versions of `have`.
+
+    If none is about the version of a package, those about others are kept, with that version and
+    where it is from.
     """
-    wheels = {text: text.partition(" ")[0].split("==") for text in given if "==" in text}
-    exact = {package for package, version in wheels.values() if version in have.get(package, ())}
+    cited = [(source, *_cited(source)) for source in given]
+    exact = {package for _, package, version in cited if have.versions.get(package) == version}
     found = []
-    for text in given:
-        package, version = wheels.get(text, ("", ""))
-        versions = have.get(package, frozenset())
-        if not package or version in versions:
-            found.append(text)
+    for source, package, version in cited:
+        own = have.versions.get(package)
+        if not package or own == version or (own is None and not have.complete):
+            found.append(source)
+        elif own is None:
+            found.append(f"{source} (the image has no {package})")
         elif package not in exact:
-            note = f"has {', '.join(sorted(versions))}" if versions else f"has no {package}"
-            found.append(f"{text} (the image {note})")
+            found.append(f"{source} (the image has {own}, from {have.places[package]})")
     return tuple(found)
+
+
+def _cited(source: str) -> tuple[str, str]:
+    """Package and version of a source in a wheel; empty for other sources."""
+    package, equal, rest = source.partition("==")
+    return (package, rest.partition(" ")[0]) if equal and " " not in package else ("", "")
 
 
 def _of_matrix(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
@@ -193,10 +216,10 @@ def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]
     )
 
 
-def _late(cache: str, has: AbstractSet[str] | None) -> list[Late]:
-    """What is set when an image with the packages `has` runs; None: they are not known yet."""
+def _late(cache: str, has: AbstractSet[str] | None) -> list[RuntimeVariable]:
+    """The variables that are set when an image with the packages `has` runs; None: unknown."""
     return [
-        Late(
+        RuntimeVariable(
             name=name,
             value=row.value.replace("{cache}", cache),
             by=row.by,

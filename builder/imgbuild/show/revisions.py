@@ -1,4 +1,4 @@
-"""Locks as they stood at a git revision, and what the seals of many revisions name."""
+"""Locks of a git revision, and what the seals of many revisions name."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ TOP = re.compile(rf'([+-])\s*"(?:digest|manifest)": "({DIGEST})",?')
 FILE = re.compile(r"(?:---|\+\+\+) .*images/([^/]+)/digests\.json")
 
 
-class Ever(msgspec.Struct, frozen=True, kw_only=True):
+class ImageHistory(msgspec.Struct, frozen=True, kw_only=True):
     """Every image that a seal ever named, and its targets.
 
-    With each image the second when the last revision ceased to name it; 0 if it is named still.
+    With each image the second since which no revision names it; 0 if it is named still.
     """
 
     images: dict[Digest, int]
     targets: frozenset[str]
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True):
+class RevisionRange(msgspec.Struct, frozen=True, kw_only=True):
     """The revisions that `gc` looks back on. `shallow`: git was not given all of the history.
 
     `until` is the second of the last commit, of several branches that of the one that ends first;
@@ -48,7 +48,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Digest(msgspec.Struct, frozen=True):
-    """What is read of a seal to know whether it changed."""
+    """The fields of a seal that show whether it changed."""
 
     digest: Digest
 
@@ -61,7 +61,7 @@ class LockText(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
 
 
-def past(project: Project, count: int, refs: Sequence[str]) -> Past:
+def past(project: Project, count: int, refs: Sequence[str]) -> RevisionRange:
     """The last `count` revisions of each of `refs` that changed a lock or a seal, and `refs`.
 
     InputError for an unknown revision, or outside of a git repository.
@@ -82,7 +82,7 @@ def past(project: Project, count: int, refs: Sequence[str]) -> Past:
         if ahead not in ("", "0"):
             behind.append(f"{ref} lacks {ahead} commits of its upstream")
     shallow = _git(project, "rev-parse", "--is-shallow-repository").strip() == "true"
-    return Past(
+    return RevisionRange(
         commits=tuple(commits),
         shallow=shallow,
         until=min(ends, default=0),
@@ -117,7 +117,7 @@ def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]
             yield target, about.split()[2]
 
 
-def ever(project: Project, refs: Sequence[str]) -> Ever:
+def image_history(project: Project, refs: Sequence[str]) -> ImageHistory:
     """What the seals of all the history of `refs` named at some time."""
     words = ["log", "-m", "--first-parent", "--format=%ct", "--patch", "--unified=0"]
     text = _git(project, *words, "--no-color", "--no-renames", *refs, "--", SEALS)
@@ -129,11 +129,11 @@ def ever(project: Project, refs: Sequence[str]) -> Ever:
             targets.add(file[1])
         elif (top := TOP.fullmatch(line)) is not None:
             images.setdefault(top[2], moment if top[1] == "-" else 0)
-    return Ever(images=images, targets=frozenset(targets))
+    return ImageHistory(images=images, targets=frozenset(targets))
 
 
 def _git(project: Project, *words: str, empty: int = 0) -> str:
-    """What git says, in the folder of the project; a status up to `empty` is no failure."""
+    """What git prints, in the folder of the project; a status up to `empty` is not a failure."""
     git = process.find("git", remedy=REMEDY)
     done = process.run([git, *words], cwd=project.root, check=False)
     if done.status > empty:
@@ -155,11 +155,11 @@ def _commit(project: Project, revision: str) -> str:
     inside = process.run([git, "rev-parse", "--git-dir"], cwd=project.root, check=False)
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
-        message = f"{project.root} is in no git repository that can be read"
+        message = f"{project.root} is not in a git repository that can be read"
         raise InputError(
             ": ".join((message, *errors[:1])), hint="this needs a checkout with its history"
         )
-    message = f"{revision} is no revision of the repository at {project.root}"
+    message = f"{revision} is not a revision of the repository at {project.root}"
     hint = (
         "name a commit, a branch or a tag; a shallow clone lacks older ones: git fetch --unshallow"
     )

@@ -1,7 +1,8 @@
-"""How far each target is: locked, stale, not locked, or in need of what the default index lacks.
+"""The state of each target: locked, stale, not locked, or needing more than the default index.
 
-Input: a project, its matrix, selected targets. Output: `State` values, and the targets that a
-verb for many may take on. A target in need is never passed over in silence; naming it tries it.
+Input: a project, its matrix, selected targets. Output: `State` values, and the targets that a verb
+for many may take on. A target that needs something is never skipped without a message; if it is
+named, it is tried.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from imgbuild.values import Condition, Digest
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one target is. `reasons`: what it needs, or why its lock is stale."""
+    """The state of one target. `reasons`: what it needs, or why its lock is stale."""
 
     target: str
     condition: Condition
@@ -52,7 +53,7 @@ def state(project: Project, matrix: Matrix, name: str) -> State:
 
 
 def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
-    """What target `name` needs beside the default index: other indexes, wheels that users bring."""
+    """What target `name` needs besides the default index: other indexes, wheels of users."""
     target = matrix.targets[name]
     found = []
     for index in dict.fromkeys(target.indexes.values()):
@@ -66,14 +67,14 @@ def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
             found.append(f"the index {index} for {', '.join(packages)}")
             continue
         folder = Path(unquote(urlsplit(address).path))
-        absent = [package for package in packages if package not in brought(folder)]
+        absent = [package for package in packages if package not in fetched(folder)]
         if absent:
             found.append(f"a wheel of {' and of '.join(absent)} in {folder.name}/")
     return tuple(found)
 
 
-def brought(folder: Path) -> frozenset[str]:
-    """The packages of which a wheel lies in `folder`; none if there is no such folder."""
+def fetched(folder: Path) -> frozenset[str]:
+    """The packages that have a wheel in `folder`; none if there is no such folder."""
     owners = (pages.owner(path.name) for path in folder.glob("*.whl"))
     return frozenset(owner for owner in owners if owner)
 

@@ -29,13 +29,13 @@ OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 DIGITS = 12  # of a digest that a table shows
 NONE = "-"
 
-# What `imgbuild list --into` writes between these lines; the first one names the command.
-BEGIN, END = "<!-- images -->", "<!-- /images -->"
-MADE = "<!-- made from locks and test records by: imgbuild list --into README.md -->"
+# `imgbuild list --into` writes between these lines: all images, or those that are recommended.
+BEGIN, RECOMMENDED, END = "<!-- images -->", "<!-- images: recommended -->", "<!-- /images -->"
+MADE = "<!-- made from locks and test records by: imgbuild list --into FILE -->"
 
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed image: its manifest's digest, what a pull moves in bytes, its test records.
+    """A sealed image: its manifest's digest, what a pull downloads in bytes, its test records.
 
     `runs` are those that count, of each tier on each kind of GPU the latest; `tested` says the same
     in words, or that there is not a test record.
@@ -51,8 +51,8 @@ class TableImage(msgspec.Struct, frozen=True, kw_only=True):
 class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """One target. `pins` maps packages to versions; `exclude` maps architectures to reasons.
 
-    `indexes` maps packages to indexes other than the default. `state` is how far it is (see
-    `imgbuild.show.status`), `reasons` why it is no further; both are empty unless computed.
+    `indexes` maps packages to indexes other than the default. `state` is its state (see
+    `imgbuild.show.status`), `reasons` why it is not further; both are empty unless computed.
     `images` are those of its seal.
     """
 
@@ -119,7 +119,7 @@ def narrow(table: Sequence[TableRow]) -> list[list[str]]:
 
 
 def _brief(version: str) -> str:
-    """A version without its post-release and local part, which an ellipsis stands for."""
+    """A version without its post-release and local part, which an ellipsis replaces."""
     kept = version.partition(".post")[0].partition("+")[0]
     return kept if kept == version else f"{kept}…"
 
@@ -181,7 +181,7 @@ def _flashinfer(row: TableRow) -> str:
 
 
 def images(table: Sequence[TableRow]) -> list[str]:
-    """A Markdown table of the images: what a pull of each moves, and its test records."""
+    """A Markdown table of the images: what a pull of each downloads, and its test records."""
     head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "tested"]
     body = [
         [
@@ -195,18 +195,22 @@ def images(table: Sequence[TableRow]) -> list[str]:
         for row in table
         if row.images
     ]
-    return [BEGIN, MADE, "", *_markdown([head, *body]), "", END]
+    return _markdown([head, *body])
 
 
-def into(text: str, lines: Sequence[str]) -> str | None:
-    """`text` with `lines` from BEGIN to END; None if it does not have them."""
-    before, begin, rest = text.partition(BEGIN)
+def into(text: str, table: Sequence[TableRow]) -> str | None:
+    """`text` with the images between BEGIN or RECOMMENDED and END; None if it lacks these."""
+    begin = RECOMMENDED if RECOMMENDED in text else BEGIN
+    rows = [row for row in table if row.recommended or begin == BEGIN]
+    before, found, rest = text.partition(begin)
     _, end, after = rest.partition(END)
-    return before + "\n".join(lines) + after if begin and end else None
+    if not found or not end:
+        return None
+    return before + "\n".join([begin, MADE, "", *images(rows), "", END]) + after
 
 
 def _records(row: TableRow) -> list[str]:
-    """Of each image, where it was tested: "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
+    """The tests of each image: "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
     several = len(row.images) > 1
     return [
         f"{f'{found.arch} ' if several else ''}{short(found.digest)}: {found.tested}"

@@ -69,7 +69,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task writes of itself: running, or done with the exit status of its command."""
+    """The state that a task writes: running, or done with the exit status of its command."""
 
     state: str
     status: int | None = None
@@ -204,7 +204,7 @@ def known(
 def sort(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask]]:
     """The ends of those that have passed, and those that are queued or run.
 
-    A task that is COMPLETING and has not written that it is done never will.
+    A task that is COMPLETING without having written its end will not write it any more.
     """
     queue = commands.states(one.key for one in followed if one.order.job)
     done, live = [], []

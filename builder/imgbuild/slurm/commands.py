@@ -1,7 +1,7 @@
 """Slurm's commands: submit a script, query jobs and tasks of arrays, wait for them, cancel them.
 
 All nodes must see the same files at the same paths. A task is a pair: the number of its job, and
-its number there; a job that is no array has the task 0.
+its number there; a job that is not an array has the task 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from imgbuild.errors import Interrupted, ToolMissing, WorkFailed
 from imgbuild.system import process
 from imgbuild.system.reporter import SILENT, Reporter
 
-REMEDY = "run this where Slurm's commands are (a login node), or leave --submit and --on out"
+REMEDY = (
+    "run this where Slurm's commands are installed (a login node), or leave --submit and --on out"
+)
 # States of tasks that have not ended.
 LIVE = frozenset({
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD",

@@ -42,7 +42,7 @@ PYTHON = r"(.*/)?python[\d.]*"
 
 
 class ScriptKind(enum.StrEnum):
-    """What kind of work a script does."""
+    """The kind of work that a script does."""
 
     SINGLE = "single"
     RAY = "ray"
@@ -118,7 +118,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What the script does, in words."""
+        """A description of the script."""
         nodes = self.allocation.nodes
         several = f"{nodes} nodes" if nodes > 1 else "one node"
         return {
@@ -229,7 +229,7 @@ def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str,
 
 
 def _fits(made: JobScript, lock: Lock) -> list[str]:
-    """What the request or the image lacks for the job."""
+    """Problems of the request or the image that prevent the job."""
     job, asked = made.job, made.allocation
     versions = [resolution.versions for resolution in lock.arch.values()]
     needed = {

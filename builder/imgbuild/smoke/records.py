@@ -123,7 +123,7 @@ def read_records(images: Path, target: str) -> SmokeRecords:
     found = codec.read(path, SmokeRecords, what="file of test records", hint=REMEDY)
     if found.format != RECORDS_FORMAT:
         message = f"{path}: unsupported format {found.format} (expected {RECORDS_FORMAT})"
-        raise LockStale(message, hint="use the imgbuild that wrote it")
+        raise LockStale(message, hint="use the version of imgbuild that wrote it")
     problems = tuple(_faults(found, target, str(path)))
     if problems:
         count = f"{len(problems)} problem" + "s" * (len(problems) != 1)

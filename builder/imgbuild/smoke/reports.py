@@ -1,6 +1,6 @@
 """Reads results of the smoke tests that ran here or on another machine.
 
-Read are files that `imgbuild smoke --json` wrote, and folders of an unpacked run: machine.json
+It reads files that `imgbuild smoke --json` wrote, and folders of an unpacked run: machine.json
 (image, host, exit status) and report.json (the tests' own report). `recording` compares each run
 with the target's digests.
 """
@@ -127,7 +127,9 @@ def _of_folder(folder: Path, project: Project) -> ImageRun:
     failed = any(case.outcome == "failed" for case in document.cases)
     if machine.status not in (0, 1) and not failed:
         why = f"the tests were ended (status {machine.status}) before any had failed"
-        refuse(place, why, hint="give them more --seconds, or --jobs")
+        refuse(
+            place, why, hint="allow more time with --seconds, or run more cases at once with --jobs"
+        )
     if (machine.status == 0) != passed(document.cases):
         refuse(place, f"status {machine.status}, and its cases are {counts(document.cases)}")
     on_gpu = machine.tier in tests.GPU_TIERS
@@ -164,7 +166,7 @@ def _require_whole(place: str, only: str, model: str) -> None:
 
 
 def pairs(ones: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
-    """Both side by side, to the end of the longer."""
+    """Joins two iterables to the end of the longer one."""
     longest = max(len(ones), len(others))
     padded = [[*side, *["none"] * (longest - len(side))] for side in (ones, others)]
     return list(zip(*padded, strict=True))

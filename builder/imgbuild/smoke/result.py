@@ -29,7 +29,7 @@ LONGEST = 500  # characters of an error that a test record keeps; the report has
 STOPPED = "smoke tests"  # the name of the only case of a tier that could not be run
 
 
-class How(msgspec.Struct, frozen=True, kw_only=True):
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run.
 
     `timeout_factor` multiplies the time limits, for emulated or loaded machines; `model` is a
@@ -62,9 +62,10 @@ class SmokeRun(Report, frozen=True, kw_only=True):
     it is unknown; `sif` is the digest of the SIF if there was one. `gpu` are the names of the GPUs
     and `driver` is its release, if a GPU tier found them. `started` is in UTC; `seconds` is the
     wall-clock time of container and tests. `arbitrary_user`: the user was not in the image's
-    /etc/passwd, and its files were read-only. `jobs`, `share`, `only` are as in `How`; `model` is
-    the name of the model's folder, if any. `caches` is the content of the image's caches at the
-    start, "" if unknown. `report` is the path of this report in the project, "" if not kept.
+    /etc/passwd, and its files were read-only. `jobs`, `share` and `only` are as in
+    `RunSettings`; `model` is the name of the model's folder, if any. `caches` is the content of the
+    image's caches at the start, "" if unknown. `report` is the path of this report in the project,
+    "" if not kept.
     """
 
     digest: str = ""
@@ -115,7 +116,12 @@ class SmokeRun(Report, frozen=True, kw_only=True):
 
 
 def ran(
-    report: Report, result: Result, through: Through, how: How, *, arbitrary_user: bool = False
+    report: Report,
+    result: Result,
+    through: Through,
+    how: RunSettings,
+    *,
+    arbitrary_user: bool = False,
 ) -> SmokeRun:
     """The result of the run of `report`, whose process `result` has just ended."""
     ended = datetime.datetime.now(datetime.UTC)

@@ -25,7 +25,7 @@ from imgbuild.oci.layout import Layout, Stored
 from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.report import Case, Report, Tier, counts, passed
-from imgbuild.smoke.result import How, SmokeRun, ran
+from imgbuild.smoke.result import RunSettings, SmokeRun, ran
 from imgbuild.system import files
 from imgbuild.system import process as processes
 from imgbuild.system.process import Result
@@ -40,7 +40,7 @@ FORMAT = 1
 MODEL = "/model"
 # The user and group id for `arbitrary_user`, which the image's /etc/passwd does not have.
 ARBITRARY_USER = (54321, 54321)
-USUAL = How()
+USUAL = RunSettings()
 GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and the number of GPUs they need
 
 
@@ -68,7 +68,7 @@ class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expectation(lock: Lock, arch: Arch) -> Expectation:
-    """What the tests expect in an image of `lock` on `arch`."""
+    """The content that the tests expect in an image of `lock` on `arch`."""
     wheels = installed_wheels(require_arch(lock, arch))
     return Expectation(
         format=FORMAT,
@@ -100,7 +100,7 @@ def smoke(
     *,
     through: str | None,
     store: Store,
-    how: How = USUAL,
+    how: RunSettings = USUAL,
     arbitrary_user: bool = False,
     reporter: Reporter = SILENT,
 ) -> Iterator[SmokeRun]:
@@ -159,7 +159,7 @@ def smoke_root(
     *,
     settings: run_in_image.CommandConfig,
     store: Store,
-    how: How = USUAL,
+    how: RunSettings = USUAL,
     arbitrary_user: bool = False,
     reporter: Reporter = SILENT,
 ) -> SmokeRun:
@@ -173,9 +173,9 @@ def smoke_root(
         if how.model is not None:
             binds.append(sandbox.Bind(source=how.model, target=MODEL))
         if tier in GPU_TIERS:
-            brought = driver.driver_files(scratch)
-            binds += brought.binds
-            env |= {**brought.env, **driver.chosen()}
+            fetched = driver.driver_files(scratch)
+            binds += fetched.binds
+            env |= {**fetched.env, **driver.chosen()}
         with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
             result = sandbox.run(
                 root,
@@ -197,7 +197,7 @@ def smoke_here(
     tiers: Sequence[Tier],
     *,
     store: Store,
-    how: How = USUAL,
+    how: RunSettings = USUAL,
     reporter: Reporter = SILENT,
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the active environment: that of VIRTUAL_ENV, or of the python3 on PATH.
@@ -227,7 +227,7 @@ def smoke_here(
 
 
 def command_line(
-    prefix: str, tier: Tier, how: How, place: str = PLACE, model: str = MODEL
+    prefix: str, tier: Tier, how: RunSettings, place: str = PLACE, model: str = MODEL
 ) -> list[str]:
     """The command line of smoke_tests/run.py in the folder `place`, with a model in `model`."""
     words = [f"{prefix}/bin/python", f"{place}/run.py", "--json", f"--tier={tier}"]

@@ -12,7 +12,7 @@ from imgbuild.oci.layout import Layout
 from imgbuild.report import Tier
 from imgbuild.sif import convert
 from imgbuild.smoke import run
-from imgbuild.smoke.result import How, SmokeRun, ran
+from imgbuild.smoke.result import RunSettings, SmokeRun, ran
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
@@ -24,7 +24,7 @@ def smoke_sif(
     tiers: Sequence[Tier],
     *,
     store: Store,
-    how: How = run.USUAL,
+    how: RunSettings = run.USUAL,
     reporter: Reporter = SILENT,
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in a SIF of the image of `layout` on `arch`, and yield a report for each.
@@ -47,7 +47,7 @@ def smoke_file(
     tiers: Sequence[Tier],
     *,
     store: Store,
-    how: How = run.USUAL,
+    how: RunSettings = run.USUAL,
     reporter: Reporter = SILENT,
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the SIF `image` of the target of `lock`, and yield a report for each.

@@ -41,7 +41,7 @@ class Contents(msgspec.Struct, frozen=True):
     accounts: dict[str, bytes]
 
     def resolved(self, path: str) -> str | None:
-        """Where `path` leads, all links followed; None if there is nothing."""
+        """The path that `path` leads to, with all links followed; None if it does not exist."""
         here, left = "", [part for part in path.split("/") if part]
         for _ in range(LINKS * LINKS):
             if not left:
@@ -110,7 +110,7 @@ def refuse_other_python(base: RegistryBase, found: Contents) -> None:
 
 
 def contents(blobs: Sequence[Path]) -> Contents:
-    """What the layers `blobs`, bottom first, amount to; IntegrityError if one is damaged."""
+    """The merged paths of the layers `blobs`, bottom first; IntegrityError if one is damaged."""
     tree = Merged()
     texts: dict[tuple[int, int], bytes] = {}  # of accounts, by layer and member
     for number, blob in enumerate(blobs, start=1):
@@ -127,7 +127,7 @@ def contents(blobs: Sequence[Path]) -> Contents:
 
 
 def _keeping(layer: Reader, number: int, texts: dict[tuple[int, int], bytes]) -> Iterator[Entry]:
-    """The members of `layer`; the content of those that may be accounts goes into `texts`."""
+    """The members of `layer`; the content of files that may have accounts is added to `texts`."""
     for member, entry in enumerate(layer, start=1):
         if posixpath.normpath(entry.path.lstrip("/")) in ACCOUNTS and entry.type in FILES:
             texts[number, member] = b"".join(layer.content())

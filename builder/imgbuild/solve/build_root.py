@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Want, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.deb import apt
 from imgbuild.deb import root as debian_root
 from imgbuild.errors import InputError
@@ -38,7 +38,7 @@ def host_root(
         def _ask() -> Path:
             if not root.exists():
                 if not isinstance(base, DebianBase):
-                    message = "sdists are built under Debian bases only"
+                    message = "sdists can be built only on Debian bases"
                     raise InputError(message, hint="pin a version that has a wheel")
                 with context.reporter.step(f"unpacking Debian {base.suite} for builds"):
                     chosen = tuple(debs) or apt.resolve_debs(base, arch, context)
@@ -51,7 +51,7 @@ def host_root(
 
 def _members(base: DebianBase, recipe: DebianRecipe, context: Context, spool: Path) -> list[Member]:
     mirrors = apt.mirrors(base)
-    wants = [Want(locked=deb, urls=partial(apt.urls, deb, mirrors)) for deb in recipe.debs]
+    wants = [FileRequest(locked=deb, urls=partial(apt.urls, deb, mirrors)) for deb in recipe.debs]
     paths = fetch_all(wants, context, title="fetching Debian packages")
     return debian_root.members(recipe, paths, spool)
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Want, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.deb import apt, archive
 from imgbuild.errors import FetchFailed
 from imgbuild.index.pages import Indexes, IndexFile
@@ -38,7 +38,7 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
 
         def _control(deb: Deb) -> dict[str, str]:
             urls = partial(apt.urls, deb, apt.mirrors(base))
-            paths = fetch_all([Want(locked=deb, urls=urls)], context, title=deb.package)
+            paths = fetch_all([FileRequest(locked=deb, urls=urls)], context, title=deb.package)
             return archive.control(paths[deb.sha256])
 
         added = apt.added_debs(base, arch, debs, wanted, _control, context)
@@ -48,7 +48,7 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
     )
 
 
-class Kept:
+class PublishedWheels:
     """Published wheels that were built from sdists: their METADATA, built again if it has to be."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Kept:
         named: list[tuple[str, LockedFile]] = [(built.package, built.sdist)]
         named += [(wheel.package, wheel) for wheel in built.requires]
         wants = [
-            Want(locked=locked, urls=partial(self._addresses, package, locked))
+            FileRequest(locked=locked, urls=partial(self._addresses, package, locked))
             for package, locked in named
         ]
         fetch_all(wants, self._context, title=f"fetching what builds {built.package}")

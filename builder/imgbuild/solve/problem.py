@@ -1,4 +1,4 @@
-"""What the solver is asked: a target on one architecture, and what it works with."""
+"""The input of the solver: a target on one architecture, and its context."""
 
 from __future__ import annotations
 

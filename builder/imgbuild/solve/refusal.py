@@ -123,7 +123,7 @@ def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
 
 
 def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
-    """The neighbours that the machine lacks too, in words; empty if it lacks this version alone."""
+    """The neighbouring versions that the machine lacks too, in words; empty if there are none."""
     tags = catalogue.rules.tags
     fits: dict[Version, bool] = {}
     for file in catalogue.indexes.files(package):

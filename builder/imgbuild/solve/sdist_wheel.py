@@ -56,7 +56,7 @@ json.dump({"lacking": lacking, "wheel": wheel}, open("/build/result.json", "w"))
 
 
 class MissingRequirements(Exception):
-    """The build asks for more than it was given; `requirements` are the lines that it wants."""
+    """The build needs more packages; `requirements` are the lines that it asks for."""
 
     def __init__(self, requirements: tuple[str, ...]) -> None:
         super().__init__(", ".join(requirements))
@@ -64,7 +64,7 @@ class MissingRequirements(Exception):
 
 
 class SdistResult(msgspec.Struct, frozen=True):
-    """What the hooks answered: lines of requirements that are not there, or the wheel's name."""
+    """The result of the hooks: lines of missing requirements, or the wheel's name."""
 
     lacking: tuple[str, ...]
     wheel: str | None
@@ -79,7 +79,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What is built, of what, where: `root` is the image's root, `folder` takes all files."""
+    """What is built, from what, and where: `root` is the image's root, `folder` takes all files."""
 
     package: str
     version: str

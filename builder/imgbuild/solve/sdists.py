@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from imgbuild import codec
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Want, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.index.candidates import Rules
@@ -46,7 +46,7 @@ def host_rules(rules: Rules) -> Rules:
     return msgspec.structs.replace(rules, tags=tags)
 
 
-class Workshop:
+class SdistWheels:
     """Builds wheels of sdists for one resolution, each once.
 
     `catalogue` is what this machine's architecture may use; `constraints` hold for it too;
@@ -74,7 +74,7 @@ class Workshop:
         made = self.built(package, sdist)
         path = self._store.file(made.wheel.sha256)
         if path is None:
-            message = f"{made.wheel.file} left the cache while it was in use"
+            message = f"{made.wheel.file} was removed from the cache while it was in use"
             raise IntegrityError(message, hint="run the same command again")
         return sdist_wheel.metadata(path)
 
@@ -94,7 +94,7 @@ class Workshop:
             requires=(),
             wheel=LockedFile(file="", size=0, sha256="0" * 64),
         )
-        wants = [Want(locked=recipe.sdist, urls=partial(_one, sdist.url))]
+        wants = [FileRequest(locked=recipe.sdist, urls=partial(_one, sdist.url))]
         paths = fetch_all(wants, self._context, title=f"fetching {sdist.name}")
         lines = list(sdist_wheel.system(paths[recipe.sdist.sha256], sdist.name).requires)
         lines += self._of_same_lock(package)
@@ -111,11 +111,11 @@ class Workshop:
                     key = f"{fingerprint(recipe, self._python)}-lacking"
                     self._store.put_fact(FACT, key, msgspec.json.encode(more))
             lines += more
-        message = f"the build of {package} keeps asking for more: {', '.join(lines)}"
+        message = f"the build of {package} keeps requesting more packages: {', '.join(lines)}"
         raise NoSolution(message, hint="pin a version that has a wheel")
 
     def _known_more(self, recipe: BuiltWheel) -> tuple[str, ...]:
-        """What the build of this recipe asked for when it was tried before."""
+        """The requirements that an earlier build of this recipe asked for."""
         known = self._store.fact(FACT, f"{fingerprint(recipe, self._python)}-lacking")
         return () if known is None else msgspec.json.decode(known, type=tuple[str, ...])
 
@@ -138,7 +138,9 @@ class Workshop:
     def _with_requires(self, recipe: BuiltWheel, lines: Sequence[str]) -> BuiltWheel:
         requires = self._resolve(recipe.package, lines)
         urls = {file.sha256: file.url for file in self._chosen_files(requires)}
-        wants = [Want(locked=wheel, urls=partial(_one, urls[wheel.sha256])) for wheel in requires]
+        wants = [
+            FileRequest(locked=wheel, urls=partial(_one, urls[wheel.sha256])) for wheel in requires
+        ]
         fetch_all(wants, self._context, title=f"fetching what builds {recipe.package}")
         return msgspec.structs.replace(recipe, requires=requires)
 
@@ -172,9 +174,9 @@ def _one(url: str) -> list[str]:
 
 
 def fingerprint(recipe: BuiltWheel, python: str) -> str:
-    """What the wheel's bytes follow from: sdist, environment, build requirements and Python.
+    """The inputs of the wheel's bytes: sdist, environment, build requirements and Python.
 
-    Of Python the minor release counts: a request does not know the patch release of its base.
+    For Python this is the minor release: a request does not know the patch release of its base.
     """
     inputs = [
         ".".join(python.split(".")[:2]),
@@ -199,7 +201,7 @@ def job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdist_whe
     }
     present = {key: path for key, path in paths.items() if path is not None}
     if len(present) < len(paths):
-        message = f"inputs of {recipe.package} left the cache while it was built"
+        message = f"inputs of {recipe.package} were removed from the cache while it was built"
         raise IntegrityError(message, hint="run the same command again")
     return sdist_wheel.SdistJob(
         package=recipe.package,

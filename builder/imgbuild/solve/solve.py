@@ -33,7 +33,7 @@ from imgbuild.solve import extension, freshness, refusal, uv
 from imgbuild.solve.base import ResolvedBase
 from imgbuild.solve.build_root import host_root
 from imgbuild.solve.problem import SolveProblem
-from imgbuild.solve.sdists import Workshop, host_arch, host_rules
+from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
@@ -50,7 +50,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     problem: SolveProblem
     base: ResolvedBase = ResolvedBase()
     catalogue: Catalogue
-    workshop: Workshop
+    sdist_wheels: SdistWheels
     requirements: tuple[str, ...]
     release: cuda_releases.CudaRelease
     published: Resolution | None = None
@@ -160,7 +160,7 @@ def lock_chosen(
         if offer.sdist is None
     )
     built = tuple(
-        prepared.workshop.built(package, offer.sdist)
+        prepared.sdist_wheels.built(package, offer.sdist)
         for package, offer in offers.items()
         if offer.sdist is not None
     )
@@ -183,14 +183,14 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     kept: dict[str, server.SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base
-        own = extension.Kept(published, indexes, base.python, root, problem.context)
+        own = extension.PublishedWheels(published, indexes, base.python, root, problem.context)
         kept = dict.fromkeys(own.packages, own.metadata)
-    workshop = workshop_of(problem, plain, release.constraints, root)
+    sdist_wheels = workshop_of(problem, plain, release.constraints, root)
     wanted = requirements(problem.matrix, problem.name)
     return PreparedTarget(
         problem=problem,
-        catalogue=with_sdists(problem, plain, workshop, kept),
-        workshop=workshop,
+        catalogue=with_sdists(problem, plain, sdist_wheels, kept),
+        sdist_wheels=sdist_wheels,
         requirements=tuple(f"{item}{spec}" for item, spec in wanted.items()),
         release=release,
         published=published,
@@ -209,23 +209,23 @@ def wheels_only(problem: SolveProblem, python: str) -> Catalogue:
 
 def workshop_of(
     problem: SolveProblem, plain: Catalogue, held: Sequence[str], root: Callable[[], Path]
-) -> Workshop:
+) -> SdistWheels:
     """Builds the wheels of the matrix's sdists on this machine, under the constraints `held`."""
     context = problem.context
     own = Catalogue(plain.indexes, host_rules(plain.rules), context.http, context.store)
-    return Workshop(problem.matrix.sdists, own, held, root, context)
+    return SdistWheels(problem.matrix.sdists, own, held, root, context)
 
 
 def with_sdists(
     problem: SolveProblem,
     plain: Catalogue,
-    workshop: Workshop,
+    sdist_wheels: SdistWheels,
     kept: Mapping[str, server.SdistBuilder] | None = None,
     hide: Callable[[str, Version], bool] = lambda package, version: False,
 ) -> Catalogue:
     """`plain` with the sdists of the matrix; without the versions that `hide` is true for."""
     context = problem.context
-    builders = dict.fromkeys(problem.matrix.sdists, workshop.metadata) | dict(kept or {})
+    builders = dict.fromkeys(problem.matrix.sdists, sdist_wheels.metadata) | dict(kept or {})
     return Catalogue(
         plain.indexes, plain.rules, context.http, context.store, sdists=builders, hide=hide
     )
@@ -292,7 +292,7 @@ def refuse_cpu_build(
             f"torch {version} for {arch} on the index {index} requires no CUDA library: a CPU build"
         )
     elif version.local and version.local.startswith("cu") and not version.local.startswith(tag):
-        reason = f"torch {version} is built for another CUDA than {target.cuda}"
+        reason = f"torch {version} is not built for CUDA {target.cuda}"
     else:
         return
     message = f"{problem.name} cannot be solved for {problem.arch}"

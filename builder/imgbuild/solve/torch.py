@@ -95,7 +95,7 @@ def spec_of(wanted: Sequence[Version], known: Iterable[Version]) -> str:
 
 
 def summary(found: Sequence[TorchBuild]) -> str:
-    """What CUDA which versions have, in words: "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none"."""
+    """The CUDA release of versions, in words: "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none"."""
     runs: list[list[TorchBuild]] = []
     for build in found:
         if runs and runs[-1][0].cuda == build.cuda:

@@ -52,7 +52,7 @@ class Unchecked(Exception):
 
 
 class Lacking(Unchecked):
-    """What is to be checked is not there: a failure where an option asks for the check.
+    """What is to be checked is missing: a failure where an option asks for the check.
 
     Anyone who can write to a registry can also delete there, so that absence proves nothing.
     """

@@ -22,7 +22,7 @@ NO_KEY = (
 NONE = "none is attached"
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True):
+class AttachedStatement(msgspec.Struct, frozen=True, kw_only=True):
     """A statement attached to an image: its place, its bytes, and whether the key signed it."""
 
     place: str
@@ -38,7 +38,7 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
         raise Unchecked(NO_KEY)
     for each in beside.signatures:
         if each.hint == key.hint and not each.by(key):
-            message = f"{each.place} names the key, and its signature is not the key's"
+            message = f"{each.place} names the key, but was not signed with it"
             raise Failed(message)
     own = [each for each in beside.signatures if each.kind == in_toto.SIGNATURE]
     ours = [each for each in own if each.by(key)]
@@ -47,7 +47,10 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
         raise Failed(found)
     right = [each for each in ours if digest in each.digests]
     if not right:
-        message = f"{ours[0].place} is the key's, and of another image: {ours[0].digests[0]}"
+        message = (
+            f"{ours[0].place} is signed by the key, but is about another image:"
+            f" {ours[0].digests[0]}"
+        )
         raise Failed(message)
     return f"the key signed this digest ({len(right)} signatures)"
 
@@ -61,49 +64,61 @@ def name(tag: str, target: str) -> str:
     return f"{tag} is a tag of {target}"
 
 
-def words(
-    plain: Sequence[Word], beside: AttachedSignatures, about: str, key: PublicKey | None
-) -> list[Word]:
+def statements(
+    plain: Sequence[AttachedStatement],
+    beside: AttachedSignatures,
+    about: str,
+    key: PublicKey | None,
+) -> list[AttachedStatement]:
     """The statements of type `about` that are attached to an image, those signed by the key first.
 
     `plain` are those attached without a signature; the others are in signatures' envelopes.
     """
     sealed = [
-        Word(place=each.place, payload=each.payload, signed=key is not None and each.by(key))
+        AttachedStatement(
+            place=each.place, payload=each.payload, signed=key is not None and each.by(key)
+        )
         for each in beside.signatures
         if each.kind == about
     ]
-    return sorted([*sealed, *plain], key=lambda word: not word.signed)
+    return sorted([*sealed, *plain], key=lambda statement: not statement.signed)
 
 
-def kind(word: Word) -> str:
+def kind(statement: AttachedStatement) -> str:
     """The predicate type of a statement."""
-    return _statement(word).predicate_type
+    return _statement(statement).predicate_type
 
 
-def told(found: Sequence[Word], key: PublicKey | None) -> Sequence[Word]:
+def signed_statements(
+    found: Sequence[AttachedStatement], key: PublicKey | None
+) -> Sequence[AttachedStatement]:
     """With a key, the signed ones of `found`, else all. Lacking if there is none."""
     if not found:
         raise Lacking(NONE)
     if key is None:
         return found
-    signed = [word for word in found if word.signed]
+    signed = [statement for statement in found if statement.signed]
     if not signed:
-        message = f"{found[0].place} is not signed by the key, nor is another"
+        message = f"{found[0].place} is not signed by the key, and no other is"
         raise Failed(message)
     return signed
 
 
 def provenances(
-    digest: Digest, lock: Sha256, found: Sequence[Word], key: PublicKey | None, builder: str | None
+    digest: Digest,
+    lock: Sha256,
+    found: Sequence[AttachedStatement],
+    key: PublicKey | None,
+    builder: str | None,
 ) -> str:
     """Whether statements say that the image `digest` was made from the lock with this sha256."""
-    counting = told(found, key)
-    for word in found:
-        if digest not in _statement(word).digests:
-            message = f"{word.place} is about another image: {', '.join(_statement(word).digests)}"
+    counting = signed_statements(found, key)
+    for statement in found:
+        if digest not in _statement(statement).digests:
+            digests = ", ".join(_statement(statement).digests)
+            message = f"{statement.place} is about another image: {digests}"
             raise Failed(message)
-    faults = [_fault(word, lock, builder) for word in counting]
+    faults = [_fault(statement, lock, builder) for statement in counting]
     if all(faults):
         raise Failed(faults[0])
     best = counting[faults.index("")]
@@ -113,16 +128,16 @@ def provenances(
     return f"made of lock {lock[:12]} by {by}; {whose}"
 
 
-def names(word: Word, digest: Digest, lock: Sha256) -> bool:
+def names(statement: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
     """Whether a statement says that the image `digest` was made from the lock with this sha256."""
-    return digest in _statement(word).digests and not _fault(word, lock, None)
+    return digest in _statement(statement).digests and not _fault(statement, lock, None)
 
 
 def document(
     digest: Digest,
     dues: Sequence[bytes],
     attached: Sequence[tuple[str, bytes]],
-    found: Sequence[Word],
+    found: Sequence[AttachedStatement],
     key: PublicKey | None,
 ) -> str:
     """Whether an attached SBOM, and the statement of it, is one of `dues`.
@@ -133,7 +148,7 @@ def document(
     """
     if not attached and not found:
         raise Lacking(NONE)
-    counting = [_statement(word) for word in found if word.signed or key is None]
+    counting = [_statement(statement) for statement in found if statement.signed or key is None]
     predicates = [each.predicate for each in counting if digest in each.digests]
     if key is not None and len(predicates) < len(counting):
         message = "a statement that the key signed is about another image"
@@ -141,7 +156,7 @@ def document(
     signed = predicates if key is not None else []
     other = [place for place, data in attached if data not in dues and _json(data) not in signed]
     if attached and len(other) == len(attached):
-        message = f"{other[0]} is not what follows from the lock"
+        message = f"{other[0]} does not match the lock"
         raise Failed(message)
     stated = any(_json(due) in predicates for due in dues)
     right = any(data in dues for _, data in attached)
@@ -151,12 +166,12 @@ def document(
     if key is not None and stated:
         return f"follows from the lock; signed by the key{more}"
     if signed and not right:
-        message = f"signed by the key, and made of the lock by another version of imgbuild{more}"
+        message = f"signed by the key, and made from the lock by another version of imgbuild{more}"
         raise Unchecked(message)
     if right:
         message = "follows from the lock, and is not signed by the key"
         raise Failed(message)
-    message = f"{found[0].place} is not what follows from the lock"
+    message = f"{found[0].place} does not match the lock"
     raise Failed(message)
 
 
@@ -168,16 +183,18 @@ def _json(data: bytes) -> object:
         return data
 
 
-def _fault(word: Word, lock: Sha256, builder: str | None) -> str:
-    basis = provenance.basis(word.payload)
+def _fault(statement: AttachedStatement, lock: Sha256, builder: str | None) -> str:
+    basis = provenance.basis(statement.payload)
     if basis is None:
-        return f"{word.place} is not provenance of the build type {provenance.BUILD_TYPE}"
+        return f"{statement.place} is not provenance of the build type {provenance.BUILD_TYPE}"
     if basis.lock != lock:
-        return f"{word.place} names the lock {basis.lock}; this one is {lock}"
+        return f"{statement.place} names the lock {basis.lock}; this one is {lock}"
     if builder is not None and basis.builder != builder:
-        return f"{word.place} names the builder {basis.builder}; {builder} is asked for"
+        return f"{statement.place} names the builder {basis.builder}; {builder} is asked for"
     return ""
 
 
-def _statement(word: Word) -> Statement:
-    return codec.decode(word.payload, Statement, file=word.place, what="in-toto statement")
+def _statement(statement: AttachedStatement) -> Statement:
+    return codec.decode(
+        statement.payload, Statement, file=statement.place, what="in-toto statement"
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.attest import bundle
-from imgbuild.attest.bundle import Carried
+from imgbuild.attest.bundle import LockBundle
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.lock import lock as locks
 from imgbuild.plan import seal as seals
@@ -31,7 +31,7 @@ class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
     lock alone.
     """
 
-    carried: Carried
+    carried: LockBundle
     sha256: Sha256
     place: str
     root: Path
@@ -57,7 +57,7 @@ def of_folder(path: Path) -> ExpectedLock:
     folder = path if path.is_dir() else path.parent
     if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
         message = f"{path} is neither a {LOCK} nor a folder with one"
-        raise InputError(message, hint=f"name the {LOCK} that lies beside its digests.json")
+        raise InputError(message, hint=f"name the {LOCK} that is next to its digests.json")
     matrix = folder.parent.parent / "matrix.yaml"
     if matrix.is_file() and folder.parent.name == "images":
         return of_project(Project(matrix=matrix), folder.name)
@@ -111,7 +111,7 @@ def choose(
     return chosen, f"{chosen.place}, whose seal follows from it{more}"
 
 
-def _known(found: Carried, place: str, root: Path) -> ExpectedLock:
+def _known(found: LockBundle, place: str, root: Path) -> ExpectedLock:
     return ExpectedLock(
         carried=found,
         sha256=sha256(found.data[LOCK]),

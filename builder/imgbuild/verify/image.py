@@ -59,14 +59,14 @@ def check(place: ImageSource, due: Expected, checklist: Checklist, *, whole: boo
     checklist.run("image", partial(_named, place.top.digest, due))
     layers: list[Descriptor] = []
     for descriptor in checklist.read("index", partial(images.manifests, place)) or ():
-        picture = checklist.read("manifest", partial(images.platform_image, place, descriptor))
-        if picture is None:
+        summary = checklist.read("manifest", partial(images.platform_image, place, descriptor))
+        if summary is None:
             continue
-        arch = picture.arch
-        checklist.run("manifest", partial(_manifest, picture, due), arch)
-        checklist.run("config", partial(_config, picture, due), arch)
-        checklist.run("layers", partial(_layers, picture, due), arch)
-        layers += picture.manifest.layers
+        arch = summary.arch
+        checklist.run("manifest", partial(_manifest, summary, due), arch)
+        checklist.run("config", partial(_config, summary, due), arch)
+        checklist.run("layers", partial(_layers, summary, due), arch)
+        layers += summary.manifest.layers
     _check_layers(place, layers, checklist, whole=whole)
 
 
@@ -99,33 +99,33 @@ def _named(digest: Digest, due: Expected) -> str:
     return f"{digest} is {due.target} for {', '.join(arches)}"
 
 
-def _document(picture: PlatformImage, due: Expected) -> ImageDocuments:
-    if picture.arch not in due.documents:
-        message = f"{due.target} is not locked for {picture.arch}"
+def _document(summary: PlatformImage, due: Expected) -> ImageDocuments:
+    if summary.arch not in due.documents:
+        message = f"{due.target} is not locked for {summary.arch}"
         raise Failed(message)
-    return due.documents[picture.arch]
+    return due.documents[summary.arch]
 
 
-def _manifest(picture: PlatformImage, due: Expected) -> str:
-    sealed = digest_of(_document(picture, due).manifest)
-    if picture.descriptor.digest != sealed:
-        message = f"{picture.descriptor.digest}; the lock seals {sealed}"
+def _manifest(summary: PlatformImage, due: Expected) -> str:
+    sealed = digest_of(_document(summary, due).manifest)
+    if summary.descriptor.digest != sealed:
+        message = f"{summary.descriptor.digest}; the lock seals {sealed}"
         raise Failed(message)
     return sealed
 
 
-def _config(picture: PlatformImage, due: Expected) -> str:
-    sealed = _document(picture, due).config
-    if picture.config != sealed:
-        found = digest_of(picture.config)
+def _config(summary: PlatformImage, due: Expected) -> str:
+    sealed = _document(summary, due).config
+    if summary.config != sealed:
+        found = digest_of(summary.config)
         message = f"{found}; the lock seals {digest_of(sealed)}"
         raise Failed(message)
     return digest_of(sealed)
 
 
-def _layers(picture: PlatformImage, due: Expected) -> str:
-    _document(picture, due)
-    sealed, found = due.layers[picture.arch], picture.manifest.layers
+def _layers(summary: PlatformImage, due: Expected) -> str:
+    _document(summary, due)
+    sealed, found = due.layers[summary.arch], summary.manifest.layers
     for number, (one, other) in enumerate(zip(found, sealed, strict=False), start=1):
         if (one.digest, one.size) != (other.digest, other.size):
             message = (

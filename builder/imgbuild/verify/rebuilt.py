@@ -1,4 +1,4 @@
-"""Verifies an image without trusting anybody: builds its lock again and compares digests.
+"""Verifies an image without trusting anyone: builds its lock again and compares digests.
 
 Inputs come from the cache or are downloaded by the lock's hashes; every layer is made again and
 none is taken from the verified image. Only the layers of a registry base cannot be made: they are

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imgbuild.attest import provenance
-from imgbuild.attest.provenance import Circumstances
+from imgbuild.attest.provenance import BuildDetails
 from imgbuild.attest.signing import keyless, pushed, signer
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.attest.signing.pushed import Sign
@@ -38,7 +38,8 @@ def sign(
     if own is None:
         _refuse(place, verify(place, VerifyOptions(), client.reporter).checks)
         client.reporter.warn(
-            f"{reference}: only its digest is signed, since what is attached is anybody's word;"
+            f"{reference}: only its digest is signed, since anyone could have"
+            " attached the other documents;"
             " to sign provenance and SBOMs too, name your own lock with --target or --lock"
         )
         found = {one.digest: one for one in (place.top, *images.manifests(place))}
@@ -54,8 +55,8 @@ def sign(
     return pushed.sign_all(held, arches, (made,), _how(place, key))
 
 
-def _circumstances(own: ExpectedLock) -> Circumstances:
-    """Those of the checkout that the lock lies in; of a lock alone, little more than its bytes."""
+def _circumstances(own: ExpectedLock) -> BuildDetails:
+    """The circumstances of the lock's checkout; for a lock alone, little more than its digest."""
     if own.project is None:
         return provenance.bare(own.sha256)
     return provenance.circumstances(own.project, own.due.target)
@@ -76,5 +77,5 @@ def _refuse(place: InRegistry, checks: Sequence[ImageCheck]) -> None:
     wrong = [one for one in checks if one.outcome is CheckOutcome.FAILED]
     if wrong:
         lines = "".join(f"\n  {one.name} {one.arch or ''}: {one.detail}" for one in wrong)
-        message = f"{place.name} is not signed, since it is not what it should be:{lines}"
+        message = f"{place.name} is not signed, since it failed verification:{lines}"
         raise IntegrityError(message, hint="push it again; imgbuild verify says more")

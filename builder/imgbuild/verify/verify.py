@@ -20,7 +20,7 @@ from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 from imgbuild.verify import claims, expected_lock, image
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked, Verified
-from imgbuild.verify.claims import Word
+from imgbuild.verify.claims import AttachedStatement
 from imgbuild.verify.expected_lock import ExpectedLock
 
 LAYOUT = "a layout holds none; verify the image in a registry"
@@ -93,7 +93,7 @@ class Verification:
         self.wanted = wanted
         self.checklist = Checklist(reporter)
         self.held: ExpectedLock | None = None
-        self._words: list[Word] = []
+        self._statements: list[AttachedStatement] = []
         self._locks = expected_lock.AttachedLocks()
         self._beside: dict[Digest, AttachedSignatures] = {}
 
@@ -101,14 +101,14 @@ class Verification:
         """Make all checks."""
         checklist, asked = self.checklist, self.wanted.asked
         checklist.run("signature", self.signature, asked=asked["signature"])
-        words = checklist.read("provenance", partial(self.words, self.place.top.digest))
-        self._words = words or []
+        statements = checklist.read("provenance", partial(self.statements, self.place.top.digest))
+        self._statements = statements or []
         found = checklist.read("lock", self.lock, asked=asked["lock"])
         if found is None:
             self._alone()
         else:
             self.held, text = found
-            self._against(self.held, text, said_of=words is not None)
+            self._against(self.held, text, said_of=statements is not None)
         return Verified(
             reference=self.place.name,
             digest=self.place.top.digest,
@@ -134,7 +134,7 @@ class Verification:
         checklist.run("rebuild", again, asked=asked["rebuild"])
 
     def _alone(self) -> None:
-        """The checks that need no lock; the others are noted as not made."""
+        """The checks that need no lock; the others are recorded as not done."""
         asked = self.wanted.asked
         self.checklist.run("image", _no_lock)
         if self.wanted.whole:
@@ -185,19 +185,26 @@ class Verification:
             return [held]
         return [one for one in self._locks.right if one.sha256 == held.sha256]
 
-    def words(self, digest: Digest) -> list[Word]:
+    def statements(self, digest: Digest) -> list[AttachedStatement]:
         """Every provenance beside an image."""
         plain = [
-            Word(place=name, payload=data, signed=False)
+            AttachedStatement(place=name, payload=data, signed=False)
             for name, data in self.attached(digest, in_toto.PAYLOAD_TYPE)
         ]
-        found = claims.words(plain, self.beside(digest), in_toto.PROVENANCE, self.wanted.key)
-        return [word for word in found if word.signed or claims.kind(word) == in_toto.PROVENANCE]
+        found = claims.statements(plain, self.beside(digest), in_toto.PROVENANCE, self.wanted.key)
+        return [
+            statement
+            for statement in found
+            if statement.signed or claims.kind(statement) == in_toto.PROVENANCE
+        ]
 
     def vouched(self, held: ExpectedLock) -> bool:
         """Whether a provenance that the key signed names a lock."""
         digest = self.place.top.digest
-        return any(word.signed and claims.names(word, digest, held.sha256) for word in self._words)
+        return any(
+            statement.signed and claims.names(statement, digest, held.sha256)
+            for statement in self._statements
+        )
 
     def trusted(self, held: ExpectedLock, text: str) -> str:
         """Whether the lock is the user's, or named in a provenance that the key signed."""
@@ -206,7 +213,7 @@ class Verification:
         if self.wanted.key is None:
             return f"{text}; whose it is was not checked"
         if not self.vouched(held):
-            message = f"no provenance that the key signed names {held.place}"
+            message = f"no provenance signed by the key names {held.place}"
             raise Failed(message)
         return f"{text}; named by a provenance that the key signed"
 
@@ -216,7 +223,7 @@ class Verification:
             raise Lacking(LAYOUT)
         wanted = self.wanted
         digest = self.place.top.digest
-        return claims.provenances(digest, held.sha256, self._words, wanted.key, wanted.builder)
+        return claims.provenances(digest, held.sha256, self._statements, wanted.key, wanted.builder)
 
     def sbom(self, held: ExpectedLock, kind: SbomFormat, arch: Arch) -> str:
         """Whether the SBOMs of one kind and architecture follow from the lock."""
@@ -229,8 +236,10 @@ class Verification:
             for part in attachments.sboms(one.carried, arch)[kind.media_type].values()
         ]
         attached = self.attached(digest, kind.media_type)
-        words = claims.words((), self.beside(digest), kind.predicate_type, self.wanted.key)
-        return claims.document(digest, dues, attached, words, self.wanted.key)
+        statements = claims.statements(
+            (), self.beside(digest), kind.predicate_type, self.wanted.key
+        )
+        return claims.document(digest, dues, attached, statements, self.wanted.key)
 
     def rebuild(self, held: ExpectedLock, *, trusted: bool) -> str:
         """Whether the lock, built again, is the image.
@@ -245,7 +254,7 @@ class Verification:
             message = "not built: the image is not of this lock"
             raise Lacking(message)
         if not trusted:
-            message = "not built: whose lock it is was refused"
+            message = "not built: the check of the lock's origin failed"
             raise Lacking(message)
         try:
             return self.wanted.rebuild(held, arches)

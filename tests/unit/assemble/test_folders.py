@@ -131,7 +131,7 @@ def test_where_all_folders_are_plain_the_layer_is_as_it_was(sample: Sample) -> N
     ("place", "told"),
     [("/var/run/team/x", "/var/run is not a folder there: symlink"),
      ("/etc/passwd/x", "/etc/passwd is not a folder there: file"),
-     ("/var/local/team/x", "/var/local hands its group on to what is in it (its mode is 2775)"),
+     ("/var/local/team/x", "/var/local is a setgid folder, whose files inherit its group"),
      ("/srv", "/srv is a folder there"),
      ("/etc/ssl/private", "/etc/ssl/private is a folder there"),
      # A folder that nobody names, above others.

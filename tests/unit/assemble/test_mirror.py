@@ -278,8 +278,8 @@ def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registr
         store = Store.open()
         inputs = Inputs(matrix, Context(store, Http()), mirror=mirror_of(registry))
         assert inputs.mirror is not None
-        brought = inputs._from_mirror(inputs.mirror, lock, {built.wheel.sha256})
-        assert brought == ({built.wheel.sha256} if there else set())
+        fetched = inputs._from_mirror(inputs.mirror, lock, {built.wheel.sha256})
+        assert fetched == ({built.wheel.sha256} if there else set())
         parts = (built.sdist, tool, deb)
         assert [store.file(part.sha256) is not None for part in parts] == [not there] * 3
 

@@ -60,8 +60,8 @@ def test_each_digest_leads_to_what_is_about_it(place: Place):
     plan = place.both()
     pushed(place, plan)
     assert kinds(place, plan.top.digest) == sorted(ABOUT)
-    for paper in plan.manifests:
-        assert kinds(place, paper.digest) == sorted(BILLS | ABOUT)
+    for document in plan.manifests:
+        assert kinds(place, document.digest) == sorted(BILLS | ABOUT)
 
 
 def test_one_architecture_has_all_at_its_manifest(place: Place):
@@ -82,10 +82,10 @@ def test_bills_are_those_of_the_verb(place: Place, command: Command, tmp_path: P
         ("spdx", spdx.MEDIA_TYPE, "sbom.spdx.json"),
     ):
         made = json_of(command("show", BOTH, "--sbom", form, "--output", "bills", "--json"))
-        for item, paper in zip(made, plan.manifests, strict=True):
-            (found,) = artifacts.find(client(), place.repository, paper.digest, kind)
+        for item, document in zip(made, plan.manifests, strict=True):
+            (found,) = artifacts.find(client(), place.repository, document.digest, kind)
             assert found.files[name].data == Path(item["output"]).read_bytes()
-            assert item["image"] == paper.digest
+            assert item["image"] == document.digest
             assert found.annotations["dev.imgbuild.arch"] == item["arch"]
 
 
@@ -218,8 +218,8 @@ def test_lock_of_another_image_is_refused(
     ("words", "status", "said"),
     [
         (["--from", "HOST/me/rl:absent"], 7, "no such image"),
-        (["--from", f"HOST/me/rl:{TARGET}"], 3, "carries no lock"),
-        (["--from", "HOST/me/rl"], 2, "names no image of the repository"),
+        (["--from", f"HOST/me/rl:{TARGET}"], 3, "has no lock attached"),
+        (["--from", "HOST/me/rl"], 2, "does not name an image in the repository"),
         (["--from", "./nowhere"], 2, "no such folder"),
         (["--from", "x", TARGET], 2, "--from x cannot be combined"),
         (["--from", "x", "--builder", "docker"], 2, "--from x cannot be combined"),

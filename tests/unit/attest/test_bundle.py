@@ -11,7 +11,7 @@ import pytest
 from imgbuild import codec, project
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest import bundle
-from imgbuild.attest.bundle import Carried, Sources
+from imgbuild.attest.bundle import LockBundle, Sources
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
@@ -37,7 +37,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     return inprocess_project.make(folder)
 
 
-def of(sample: Sample) -> Carried:
+def of(sample: Sample) -> LockBundle:
     return bundle.of(sample.lock, sample.seal, project.find(sample.folder))
 
 
@@ -96,7 +96,7 @@ def test_a_target_whose_name_leads_elsewhere_is_refused(sample: Sample, name: st
     lock = msgspec.structs.replace(sample.lock, target=name)
     sealed = seals.seal(lock, seals.sealed_records(sample.seal))
     data = of(sample).data | {"lock.json": codec.encode(lock), "digests.json": codec.encode(sealed)}
-    with pytest.raises(InputError, match="is no name of a target"):
+    with pytest.raises(InputError, match="is not a valid name of a target"):
         bundle.read(data, "there")
 
 
@@ -139,7 +139,7 @@ def test_folder_of_a_target_is_enough_where_one_index_is(sample: Sample, tmp_pat
 
 def test_lock_that_was_written_meanwhile_is_refused(sample: Sample):
     changed = msgspec.structs.replace(sample.lock, as_of="2025-06-21")
-    with pytest.raises(LockStale, match="written meanwhile"):
+    with pytest.raises(LockStale, match="changed while they were read"):
         bundle.of(changed, sample.seal, project.find(sample.folder))
 
 

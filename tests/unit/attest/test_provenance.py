@@ -14,12 +14,12 @@ from in_toto_attestation.v1 import statement as statements
 from in_toto_attestation.v1 import statement_pb2
 
 from imgbuild.attest import provenance
-from imgbuild.attest.provenance import Circumstances, Commit
+from imgbuild.attest.provenance import BuildDetails, Commit
 from imgbuild.attest.sbom import cyclonedx, document
 from imgbuild.values import Arch, digest_of
 from tests.support import inprocess_project, memory_registry, sbom_sample
 
-HERE = Circumstances(
+HERE = BuildDetails(
     lock="1" * 64,
     matrix="2" * 64,
     version="9.9",
@@ -36,7 +36,7 @@ GITHUB = {
 }
 
 
-def made(here: Circumstances = HERE, arches: tuple[Arch, ...] = sbom_sample.ARCHES) -> bytes:
+def made(here: BuildDetails = HERE, arches: tuple[Arch, ...] = sbom_sample.ARCHES) -> bytes:
     lock = sbom_sample.lock()
     return provenance.statement(lock, sbom_sample.seal(lock), arches, here)
 
@@ -58,7 +58,7 @@ def valid(data: bytes) -> dict[str, Any]:
 
 def test_statement_is_valid():
     valid(made())
-    valid(made(Circumstances(lock="1" * 64, matrix="2" * 64)))
+    valid(made(BuildDetails(lock="1" * 64, matrix="2" * 64)))
     broken = json.loads(made())
     broken["predicate"]["runDetails"]["builder"]["name"] = "no such field"
     with pytest.raises(json_format.ParseError):

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, Interrupted, WorkFailed
 from imgbuild.lock.resolution import LockedFile
@@ -49,16 +49,16 @@ def locked(data: bytes = DATA, name: str = "x.whl") -> LockedFile:
     return LockedFile(file=name, size=len(data), sha256=sha256(data))
 
 
-def want(*urls: str, data: bytes = DATA) -> Want:
-    return Want(locked(data), lambda: urls)
+def want(*urls: str, data: bytes = DATA) -> FileRequest:
+    return FileRequest(locked(data), lambda: urls)
 
 
-def named(site: Site, name: str) -> Want:
+def named(site: Site, name: str) -> FileRequest:
     """A want for the file `name` of a site."""
-    return Want(locked(site.files[name], name), lambda: [site.url(name)])
+    return FileRequest(locked(site.files[name], name), lambda: [site.url(name)])
 
 
-def fetch(store: Store, http: Http, *wants: Want) -> dict[str, Path]:
+def fetch(store: Store, http: Http, *wants: FileRequest) -> dict[str, Path]:
     return fetch_all(wants, Context(store, http), title="test")
 
 
@@ -82,7 +82,7 @@ def test_a_file_arrives_and_is_not_asked_for_again(store: Store, http: Http, sit
         message = "the store has it"
         raise AssertionError(message)
 
-    assert fetch(store, http, Want(locked(), never)) == found
+    assert fetch(store, http, FileRequest(locked(), never)) == found
     assert starts(site) == ["all"]
     assert list((store.root / "partial").iterdir()) == []
 
@@ -215,12 +215,12 @@ def test_the_next_address_is_tried(store: Store, http: Http, site: Site) -> None
 
 def test_no_address_left(store: Store, http: Http, site: Site) -> None:
     urls = [site.url("one/x.whl", "me:secret"), site.url("two/x.whl") + "?token=secret"]
-    with pytest.raises(FetchFailed, match="no address gives it") as caught:
+    with pytest.raises(FetchFailed, match="it could not be downloaded") as caught:
         fetch(store, http, want(*urls))
     assert "one/x.whl: 404" in caught.value.message
     assert "two/x.whl: 404" in caught.value.message
     assert "secret" not in caught.value.message + str(caught.value.hint)
-    with pytest.raises(FetchFailed, match="no index has it any more"):
+    with pytest.raises(FetchFailed, match="no index still has it"):
         fetch(store, http, want())
 
 
@@ -264,13 +264,13 @@ def test_a_lock_with_a_wrong_size_is_named(store: Store, http: Http, site: Site)
     fetch(store, http, want(site.url("x.whl")))
     wrong = LockedFile(file="x.whl", size=1, sha256=sha256(DATA))
     with pytest.raises(IntegrityError, match="the lock says 1 bytes"):
-        fetch_all([Want(wrong, list)], Context(store, http), title="test")
+        fetch_all([FileRequest(wrong, list)], Context(store, http), title="test")
 
 
 def test_a_disk_that_is_too_small_is_said_first(store: Store, http: Http) -> None:
     vast = LockedFile(file="vast", size=1 << 60, sha256="0" * 64)
     with pytest.raises(WorkFailed, match="GB free") as caught:
-        fetch_all([Want(vast, list)], Context(store, http), title="test")
+        fetch_all([FileRequest(vast, list)], Context(store, http), title="test")
     assert caught.value.hint
 
 
@@ -289,7 +289,10 @@ def test_a_failure_stops_the_others_and_keeps_their_parts(
 
     with pytest.raises(FetchFailed, match="404"):
         fetch(
-            store, http, Want(locked(big, "big"), lambda: [site.url("big")]), Want(locked(), later)
+            store,
+            http,
+            FileRequest(locked(big, "big"), lambda: [site.url("big")]),
+            FileRequest(locked(), later),
         )
     assert store.file(sha256(big)) is None
     assert (store.root / "partial" / sha256(big)).stat().st_size < len(big)
@@ -313,12 +316,12 @@ def test_ctrl_c_keeps_what_arrived(
 
     monkeypatch.setattr(threading.Thread, "join", join)
     with pytest.raises(Interrupted) as caught:
-        fetch(store, http, Want(locked(big, "big"), lambda: [site.url("big")]))
+        fetch(store, http, FileRequest(locked(big, "big"), lambda: [site.url("big")]))
     assert "run it again" in str(caught.value.hint)
     kept = partial.stat().st_size
     assert 100_000 < kept < len(big)
     site.pause = 0
-    assert fetch(store, http, Want(locked(big, "big"), lambda: [site.url("big")]))
+    assert fetch(store, http, FileRequest(locked(big, "big"), lambda: [site.url("big")]))
     assert starts(site, "big")[-1] == f"bytes={kept}-"
 
 
@@ -365,7 +368,7 @@ def test_whatever_happens_the_file_is_right(
     store = Store.open(tmp_path_factory.mktemp("cache"))
     begin(store, data[:right] + begun, data)
     with serve(Site(files={"x": data}, cuts=list(cuts), ranges=ranges, announce=announce)) as site:
-        wanted = Want(locked(data, "x"), lambda: [site.url("x")])
+        wanted = FileRequest(locked(data, "x"), lambda: [site.url("x")])
         try:
             found = fetch_all([wanted], Context(store, http), title="test")
         except FetchFailed:

@@ -171,20 +171,23 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
     ("arguments", "words"),
     [
         (("--requirements", "pins.txt", TARGET), "cannot be combined"),
-        (("--requirements", "pins.txt"), "one Python and one architecture"),
-        (("--requirements", "pins.txt", "--python", "3.11"), "one architecture"),
+        (("trl==0.18.2", TARGET), "trl==0.18.2 and targets cannot be combined"),
+        (("trl==0.18.2", "--all"), "trl==0.18.2 and targets cannot be combined"),
+        (("trl==0.18.2", "--arch", "arm64", "--arch", "x86_64"), "pins are audited on one"),
+        (("trl==0.18", "--python", "3"), "--python 3: "),
+        (("trl @ file:///tmp/trl.tar.gz",), "names no wheel, so its version is unknown"),
         (
             ("--requirements", "pins.txt", "--python", "3.11", "--arch", "arm64"),
             "cannot read pins.txt: No such file or directory\nhint: ",
         ),
         (("--requirements", "loose.txt", "--python", "3.11", "--arch", "arm64"), "loose.txt:2"),
         (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
-        ((*LOOSE, "--keep"), "--keep: wheels of --requirements loose.txt are not downloaded"),
+        ((*LOOSE, "--keep"), "--keep: wheels of pins are not downloaded"),
         (
             (*LOOSE, "--select", "elf"),
-            "--select elf cannot be combined with --requirements",
+            "--select elf needs whole wheels, which are not read of pins",
         ),
-        ((*LOOSE, "--drop"), "--drop: wheels of --requirements loose.txt are not downloaded"),
+        ((*LOOSE, "--drop"), "--drop: wheels of pins are not downloaded"),
         (
             (*LOOSE[2:], "--requirements", "pins.txt", "--matrix", "no.yaml"),
             "no.yaml: no such file",

@@ -272,7 +272,7 @@ def test_an_interrupt_is_said(
         (["cache", "nope"], "'nope'"),
         (["lock", TARGET, "--check", "--again"], "--again and --check cannot be combined"),
         (["audit", TARGET, "--python", "3.11"], "--python 3.11: a locked target has its own"),
-        (["slurm", TARGET, "--job", "check", "train.py"], "--job check runs no command"),
+        (["slurm", TARGET, "--job", "check", "train.py"], "--job check takes no command"),
         (["digest", TARGET, "--all"], "cannot be combined"),
         (["list", TARGET, "--into", "README.md"], "cannot be combined with a selection"),
     ],

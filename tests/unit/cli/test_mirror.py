@@ -13,7 +13,7 @@ from imgbuild.assemble import mirror
 from imgbuild.publish import gc_roots
 from imgbuild.registry.client import Client
 from imgbuild.show import revisions
-from imgbuild.show.revisions import Ever, Past
+from imgbuild.show.revisions import ImageHistory, RevisionRange
 from tests.support import inprocess_project, memory_registry
 from tests.support.inprocess_project import TARGET, Command, Sample, json_of
 from tests.support.memory_registry import Registry
@@ -46,10 +46,12 @@ def registry() -> Iterator[Registry]:
 @pytest.fixture
 def past(monkeypatch: pytest.MonkeyPatch) -> None:
     """A history without revisions: no process is started in unit tests."""
-    monkeypatch.setattr(revisions, "past", lambda *_: Past(commits=(), shallow=False))
+    monkeypatch.setattr(revisions, "past", lambda *_: RevisionRange(commits=(), shallow=False))
     monkeypatch.setattr(revisions, "named", lambda *_: set())
     monkeypatch.setattr(revisions, "locks_of", lambda *_: iter(()))
-    monkeypatch.setattr(revisions, "ever", lambda *_: Ever(images={}, targets=frozenset()))
+    monkeypatch.setattr(
+        revisions, "image_history", lambda *_: ImageHistory(images={}, targets=frozenset())
+    )
 
 
 def test_use_writes_the_setting_of_the_project_or_of_the_user(sample, command):

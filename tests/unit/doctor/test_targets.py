@@ -11,7 +11,7 @@ import pytest
 from imgbuild.cli import doctor as verb
 from imgbuild.doctor import targets
 from imgbuild.doctor.host import Host, HostGpu, Runs, driver_of, parse_gpus
-from imgbuild.doctor.targets import Offer
+from imgbuild.doctor.targets import TargetNeeds
 from imgbuild.plan.seal import seal_path
 from imgbuild.report import Floors
 from imgbuild.values import Arch
@@ -34,7 +34,7 @@ MACHINE = Host(
     shared_memory=16 << 30,
     igzip=True,
 )
-CU124 = Offer(
+CU124 = TargetNeeds(
     target="cu124-vllm",
     cuda="12.4",
     as_of="2025-06-20",
@@ -47,7 +47,7 @@ CU124 = Offer(
         )
     },
 )
-CU130 = Offer(
+CU130 = TargetNeeds(
     target="cu130-vllm",
     cuda="13.0",
     as_of="2026-09-27",
@@ -68,7 +68,7 @@ def host(**changes: object) -> Host:
     return msgspec.structs.replace(MACHINE, **changes)
 
 
-def verdict(on: Host, of: Offer) -> tuple[bool, str]:
+def verdict(on: Host, of: TargetNeeds) -> tuple[bool, str]:
     found = targets.judge(on, of)
     return found.fits, "; ".join((*found.reasons, *found.remarks))
 

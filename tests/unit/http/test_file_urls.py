@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.http.client import Refused
@@ -48,7 +48,7 @@ def test_a_wheel_is_found_read_locked_and_fetched(folder: Path, tmp_path: Path) 
     wheel = lock_wheel("flash-attn", "2.8.3+cu12torch2.9", "wheels", file, http)
     assert (wheel.file, wheel.size, wheel.sha256) == (NAME, len(data), sha256(data))
     have = fetch_all(
-        [Want(locked=wheel, urls=lambda: [file.url])], Context(store, http), title="test"
+        [FileRequest(locked=wheel, urls=lambda: [file.url])], Context(store, http), title="test"
     )
     assert have[wheel.sha256].read_bytes() == data
 

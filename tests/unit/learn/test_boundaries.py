@@ -12,7 +12,7 @@ from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import boundaries
-from imgbuild.learn.boundaries import Shelf, asks, at_time, boundary, lacks
+from imgbuild.learn.boundaries import ReleaseCatalogue, asks, at_time, boundary, lacks
 from imgbuild.report import Evidence, Relation
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
@@ -88,13 +88,13 @@ def test_a_release_without_a_hash_is_refused_where_nothing_may_be_fetched(tmp_pa
     tags = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
     rules = Rules(as_of=datetime.date(2025, 1, 1), tags=tags, pins={})
     catalogue = Catalogue(Indexes({"own": place}, {}, "own", http), rules, http, store)
-    release = Shelf(catalogue, Library(store), store).release("lib", "1.0")
+    release = ReleaseCatalogue(catalogue, Library(store), store).release("lib", "1.0")
     assert release is not None
     with pytest.raises(FetchFailed, match="the index own gives no hash of it") as caught:
-        Shelf(catalogue, Library(store), store).wheel("lib", release)
+        ReleaseCatalogue(catalogue, Library(store), store).wheel("lib", release)
     assert caught.value.hint == "run once without --offline"
     # A folder needs no network: its files are hashed offline too.
-    wheel = Shelf(catalogue, Library(store, http), store).wheel("lib", release)
+    wheel = ReleaseCatalogue(catalogue, Library(store, http), store).wheel("lib", release)
     assert wheel.sha256 == sha256(wheel_bytes("lib", "1.0"))
 
 

@@ -71,7 +71,7 @@ def test_an_ordinary_matrix_is_read_as_ever(tmp_path: Path) -> None:
 
 PROBLEMS = {
     "another target": ("extends: small", "extends: §smal", "extends", "unknown published target"),
-    "the same name": ("  ours:", "  §small:", "small", "two images of one name"),
+    "the same name": ("  ours:", "  §small:", "small", "has this name already"),
     "an older day": ("2025-07-01", "§2025-06-01", "as_of", "were uploaded until 2025-06-20"),
     "another torch": (
         'wandb: "0.20.1"',
@@ -149,7 +149,7 @@ PROBLEMS = {
         "from: train.sh",
         "from: §/etc/passwd",
         "files./opt/team/train.sh.from",
-        "the path is absolute, and on another machine it leads elsewhere",
+        "the path is absolute, so it may not exist on another machine",
     ),
     "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "another form"),
     "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "another form"),
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_told_with_its_place(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        ("registry.example.org/team/small:v1", "a tag says nothing"),
+        ("registry.example.org/team/small:v1", "a tag is not needed"),
         ("Registry", "another form"),
         (f"registry.example.org/small@sha256:{'0' * 64}", "digests.json says sha256:"),
     ],

@@ -116,7 +116,7 @@ SHARED = {
     "more layers than the limit": (
         "groups: 4",
         "groups: 4\n  limit: §8",
-        ("layers.limit", "more than layers may be", "8", "at least 9", None),
+        ("layers.limit", "exceed the limit of 8 layers", "8", "at least 9", None),
     ),
     "unknown package for a build": (
         "requires: [torch]}",
@@ -207,7 +207,13 @@ TARGETS = {
     "a build for another CUDA": (
         'torch: "2.6.0"',
         'torch: §"2.6.0+cu126"',
-        (f"{TARGET}.pins.torch", "another CUDA than 12.4", "2.6.0+cu126", "2.6.0+cu124", None),
+        (
+            f"{TARGET}.pins.torch",
+            "another CUDA release than 12.4",
+            "2.6.0+cu126",
+            "2.6.0+cu124",
+            None,
+        ),
     ),
     "a compiler of another CUDA release": (
         'trl: "0.18.2"',

@@ -16,12 +16,12 @@ YAML = {
     "a key that is a number": (
         "labels: {org.example.team: rl}",
         "labels: {§12: rl}",
-        (None, "YAML takes this for a number", "12", 'in quotes: "12"', None),
+        (None, "YAML reads this as a number", "12", 'in quotes: "12"', None),
     ),
     "a key that is a truth value": (
         "labels: {org.example.team: rl}",
         "labels: {§on: rl}",
-        (None, "YAML takes this for a truth value", "on", 'in quotes: "on"', None),
+        (None, "YAML reads this as a truth value", "on", 'in quotes: "on"', None),
     ),
     "a key that is a list": (
         "labels: {org.example.team: rl}",

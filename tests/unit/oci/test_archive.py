@@ -29,7 +29,7 @@ def _two(tmp_path: Path) -> Layout:
 def made(folder: Path, arches: tuple[Arch, ...]) -> Layout:
     layers = [images.layer(folder / "blobs", [images.text("word", word)]) for word in ("a", "b")]
     out = folder / "out"
-    layout.write(out, {arch: images.picture(layers, arch) for arch in arches}, "tiny")
+    layout.write(out, {arch: images.summary(layers, arch) for arch in arches}, "tiny")
     return layout.read(out)
 
 

@@ -20,12 +20,12 @@ from tests.support import images
 def made(folder: Path, *arches: Arch) -> Layout:
     blobs = folder / "blobs"
     stack = [images.layer(blobs, [images.text(name, name * 3000)]) for name in ("one", "two")]
-    pictures = {arch: images.picture(stack, arch) for arch in arches or (Arch.X86_64,)}
-    layout.write(folder / "layout", pictures, "tiny")
+    summaries = {arch: images.summary(stack, arch) for arch in arches or (Arch.X86_64,)}
+    layout.write(folder / "layout", summaries, "tiny")
     return layout.read(folder / "layout")
 
 
-def paths(found: image.Picture) -> list[str]:
+def paths(found: image.ImageSummary) -> list[str]:
     """What the layers really hold."""
     tree = Merged()
     for blob in found.layers:
@@ -107,7 +107,7 @@ def test_what_is_not_an_image_is_refused(tmp_path):
     (tmp_path / "text").write_text("no tar")
     for place, error in (
         (tmp_path / "empty", "neither index.json nor manifest.json"),
-        (tmp_path / "text", "is no tar archive"),
+        (tmp_path / "text", "is not a tar archive"),
         (tmp_path / "absent", "No such file"),
         (tar(tmp_path / "other.tar", {"x": b""}), "neither index.json nor manifest.json"),
         (tar(tmp_path / "bad.tar", {"index.json": b"{}"}), "not a valid image"),

@@ -17,7 +17,7 @@ BOTH = (Arch.X86_64, Arch.ARM64)
 def make(folder: Path, *words: str, arches: tuple[Arch, ...] = (Arch.X86_64,)) -> Path:
     out = folder / "out"
     made = [images.layer(folder / "blobs", [images.text("word", word)]) for word in words]
-    layout.write(out, {arch: images.picture(made, arch) for arch in arches}, "tiny")
+    layout.write(out, {arch: images.summary(made, arch) for arch in arches}, "tiny")
     return out
 
 
@@ -60,7 +60,7 @@ def test_layers_are_copied_across_file_systems(tmp_path):
     try:
         made = [images.layer(blobs, [images.text("word", "far")])]
         for _ in range(2):
-            layout.write(tmp_path / "out", {Arch.X86_64: images.picture(made)}, "tiny")
+            layout.write(tmp_path / "out", {Arch.X86_64: images.summary(made)}, "tiny")
             images.verified(tmp_path / "out")
     finally:
         for path in blobs.iterdir():
@@ -83,10 +83,10 @@ def test_a_failed_write_leaves_the_old_image(tmp_path):
     out = make(tmp_path, "old")
     before = layout.read(out)
     made = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
-    picture = images.picture(made)
+    summary = images.summary(made)
     made[1][1].unlink()
     with pytest.raises(FileNotFoundError):
-        layout.write(out, {Arch.X86_64: picture}, "tiny")
+        layout.write(out, {Arch.X86_64: summary}, "tiny")
     assert images.verified(out) == before
 
 
@@ -184,10 +184,10 @@ def test_a_file_in_the_way_is_an_input_error(tmp_path):
 
 def test_a_layer_of_another_size_is_an_error(tmp_path):
     made = [images.layer(tmp_path / "blobs", [images.text("word", "one")])]
-    picture = images.picture(made)
+    summary = images.summary(made)
     made[0][1].write_bytes(b"short")
     with pytest.raises(IntegrityError, match="has 5 bytes"):
-        layout.write(tmp_path / "out", {Arch.X86_64: picture}, "tiny")
+        layout.write(tmp_path / "out", {Arch.X86_64: summary}, "tiny")
 
 
 def test_a_missing_architecture_is_an_error(tmp_path):

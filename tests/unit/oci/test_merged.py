@@ -106,6 +106,8 @@ def on_disk(root: Path) -> dict[str, tuple[object, ...]]:
 # A folder that gave way to a link, and one that is named by way of that link.
 GONE = [("a/a", "folder", "", 0o700), ("a", "link", "b", 0o755), ("a/a/a", "folder", "", 0o755)]
 BEHIND = [("a", "link", "b", 0o755), ("a/c", "folder", "", 0o700), ("a", "file", "", 0o644)]
+# A folder in place of the link by which it is named.
+THROUGH = [("a/a", "link", "/a", 0o755), ("a/a/a", "folder", "", 0o755)]
 # A whiteout after the folder that its own layer writes: what was below goes, the folder stays.
 LATE = [[("a/a", "folder", "", 0o755)], [("a", "folder", "", 0o755), (".wh.a", "file", "", 0o644)]]
 # A hard link to what the same layer's whiteout takes away: of two names one stays.
@@ -119,6 +121,7 @@ SHARED = [
 @given(layers)
 @example([GONE])
 @example([BEHIND])
+@example([THROUGH])
 @example(LATE)
 @example(SHARED)
 def test_a_tree_in_memory_is_the_tree_on_disk(stack: list[list[Given]]) -> None:

@@ -17,7 +17,7 @@ from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.learn import loop
-from imgbuild.learn.boundaries import Shelf
+from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock.lock import Lock, make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.model import Matrix, PackageIndex, Waiver
@@ -50,7 +50,9 @@ def index() -> LocalIndex:
 class AuditedLock:
     """A lock of what `index` has, and what may read it."""
 
-    def __init__(self, folder: Path, shelf: Shelf, site: Site, waivers: tuple[Waiver, ...]):
+    def __init__(
+        self, folder: Path, shelf: ReleaseCatalogue, site: Site, waivers: tuple[Waiver, ...]
+    ):
         pins = {"vllm": "0.8.5", "transformers": "5.0.0"}
         matrix = samples.matrix(waive=waivers, pins=pins, as_of=datetime.date(2100, 1, 1))
         here = PackageIndex(url=site.url("simple"))
@@ -103,7 +105,7 @@ def test_an_audit_finds_what_settling_and_an_audit_of_pins_find(tmp_path: Path) 
             Terms(),
             CALLS,
         )
-        assert pinned.findings == (found,)
+        assert (pinned.report.findings, pinned.unread) == ((found,), ())
 
 
 def test_a_waiver_of_it_is_used_and_not_called_unused(tmp_path: Path) -> None:

@@ -95,5 +95,5 @@ def test_apptainers_command_before_there_is_a_sif(
     made = run_target.command(found, ContainerRequest(command=("true",)), through="apptainer")
     assert made.command[-2:] == (f"{found.place}.sif", "true")
     assert f"imgbuild build {TARGET} --format sif" in capsys.readouterr().err
-    with pytest.raises(InputError, match="no command to copy"):
+    with pytest.raises(InputError, match="no single command does this"):
         run_target.command(found, ContainerRequest(), through="root")

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from imgbuild.errors import InputError
-from imgbuild.lock.lock import Cutting
+from imgbuild.lock.lock import LayerRules
 from imgbuild.matrix.model import Drop
 from imgbuild.plan.plan import (
     DebianRecipe,
@@ -22,7 +22,7 @@ from imgbuild.plan.plan import (
 from imgbuild.values import Arch
 from tests.support import samples
 
-RULES = Cutting(
+RULES = LayerRules(
     own_from=1000, named=("trl", "vllm"), groups=2, order=("nvidia-*", "torch"), limit=40
 )
 

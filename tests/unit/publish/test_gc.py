@@ -64,12 +64,12 @@ def attached(
 
 
 def known(
-    *words: str, ever: dict[str, int] | None = None, unread: frozenset[str] = frozenset()
+    *words: str, named_since: dict[str, int] | None = None, unread: frozenset[str] = frozenset()
 ) -> Named:
     """What names `words`; `ever` are words with their seconds."""
     return Named(
         digests=frozenset(map(name, words)),
-        ever={name(word): moment for word, moment in (ever or {}).items()},
+        named_since={name(word): moment for word, moment in (named_since or {}).items()},
         targets=frozenset({"small"}),
         tags=frozenset({"small"}),
         until=UNTIL,
@@ -108,7 +108,7 @@ def test_an_old_image_goes_whole_and_only_its_own_bytes_count():
         attached("list", "old-a", tags=(f"sha256-{sha256(b'old-a')}",)),
         attached("bill", "old-a"),
     ]
-    sweep = judged(*held, by=known("new", ever={"old": OLD, "old-a": OLD, "new": 0, "new-a": 0}))
+    sweep = judged(*held, by=known("new", named_since={"old": OLD, "old-a": OLD, "new-a": 0}))
     (entry,) = sweep.garbage
     assert entry.manifests[:2] == (name("old"), name("old-a"))
     assert set(entry.manifests) == {name(word) for word in ("old", "old-a", "list", "bill")}
@@ -129,14 +129,14 @@ def test_a_list_of_referrers_goes_before_what_it_lists():
         tags=(f"sha256-{sha256(b'old')}",), children=(name("bill"), name("lock")),
     )  # fmt: skip
     held = [image("old", "x"), attached("bill", "old"), attached("lock", "old"), listing]
-    (group,) = gone(judged(*held, by=known(ever={"old": OLD})))
+    (group,) = gone(judged(*held, by=known(named_since={"old": OLD})))
     assert group[:2] == [name("old"), name("list")]
     assert set(group[2:]) == {name("bill"), name("lock")}
 
 
 def test_two_old_images_share_bytes_that_are_counted_once():
     held = [image("a", "both", tags=("small-20260101",)), image("b", "both")]
-    sweep = judged(*held, by=known(ever={"a": OLD, "b": OLD}))
+    sweep = judged(*held, by=known(named_since={"a": OLD, "b": OLD}))
     assert [entry.size for entry in sweep.garbage] == [111, 111]
     assert sweep.size == 10 + 1 + 10 + 1 + 100
 
@@ -174,13 +174,14 @@ def test_an_index_of_others_stays_with_its_images():
 def test_an_image_that_a_seal_named_once_is_no_part_of_what_is_named():
     """All its layers are in use, and still no seal names it."""
     old = image("old", "named")
-    assert gone(judged(old, by=known("named", ever={"old": OLD}))) == [[name("old")]]
+    assert gone(judged(old, by=known("named", named_since={"old": OLD}))) == [[name("old")]]
     base = [index("base", "base-a", tags=("small-base-20260101",)), image("base-a", "named")]
     assert judged(*base, by=known("named")).kept == {Reason.PART: 2}
 
 
 def test_what_belonged_to_an_image_that_is_gone_goes_too():
-    assert gone(judged(attached("bill", "old"), by=known(ever={"old": OLD}))) == [[name("bill")]]
+    sweep = judged(attached("bill", "old"), by=known(named_since={"old": OLD}))
+    assert gone(sweep) == [[name("bill")]]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_what_belonged_to_an_image_that_is_gone_goes_too():
 )
 def test_age_is_of_the_newest_dated_tag_or_of_the_last_seal(tags, moment, stays):
     since = OLD + 100 * 86400
-    by = known(ever={"x": moment} if moment else {})
+    by = known(named_since={"x": moment} if moment else {})
     sweep = judged(image("x", "l", tags=tags), by=by, policy=KeepPolicy(since=since))
     assert bool(sweep.kept) is stays
     assert gone(judged(image("x", "l", tags=tags), by=by)) == [[name("x")]]
@@ -305,7 +306,7 @@ def test_what_a_newer_checkout_has_pushed_is_kept():
         image("named-once", tags=("small-20260702",)),
         image("without-a-day", tags=("small-test",)),
     ]
-    sweep = judged(*held, by=known(ever={"named-once": OLD}))
+    sweep = judged(*held, by=known(named_since={"named-once": OLD}))
     assert sweep.kept == {Reason.NEWER: 1, Reason.BESIDE: 2}
     assert {entry.digest for entry in sweep.garbage} == {
         name("older"), name("named-once"), name("without-a-day")
@@ -317,7 +318,7 @@ def test_deletion_leaves_what_is_kept_and_nothing_of_the_rest(registry):
     new, old = place.image("new", "small"), place.image("old", "small-20260101")
     bills = place.attach(new), place.attach(old)
     named = Named(
-        digests=frozenset({new}), ever={old: OLD}, targets=frozenset({"small"}),
+        digests=frozenset({new}), named_since={old: OLD}, targets=frozenset({"small"}),
         tags=frozenset({"small"}), until=UNTIL,
     )  # fmt: skip
     held = place.scan()
@@ -344,7 +345,7 @@ def test_a_registry_that_deletes_nothing_says_what_to_change(registry):
     place = Place(registry)
     old = place.image("old", "small-20260101")
     named = Named(
-        digests=frozenset(), ever={old: OLD}, targets=frozenset({"small"}), tags=frozenset(),
+        digests=frozenset(), named_since={old: OLD}, targets=frozenset({"small"}), tags=frozenset(),
         until=UNTIL,
     )  # fmt: skip
     held = place.scan()
@@ -359,7 +360,7 @@ def test_what_is_tagged_while_it_is_looked_at_is_left_alone(registry, capsys):
     place = Place(registry)
     old, older = place.image("old", "small-20260101"), place.image("older", "small-20250101")
     named = Named(
-        digests=frozenset(), ever={old: OLD, older: OLD}, targets=frozenset({"small"}),
+        digests=frozenset(), named_since={old: OLD, older: OLD}, targets=frozenset({"small"}),
         tags=frozenset({"small"}), until=UNTIL,
     )  # fmt: skip
     held = place.scan()

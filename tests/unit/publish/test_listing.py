@@ -140,7 +140,7 @@ def test_no_tag_is_put_on_what_is_broken(place, half):
     if half:
         place.registry.blobs[NAME, lost] = data[:10]
     reference = Reference(place.registry.host, NAME, digest=done.digest)
-    with pytest.raises(IntegrityError, match=f"is not whole: {lost}"):
+    with pytest.raises(IntegrityError, match=f"is incomplete: {lost}"):
         tag.tag(CLIENT, reference, ["good"])
     place.registry.blobs[NAME, lost] = data
     del place.registry.manifests[NAME, done.arch[Arch.X86_64]]
@@ -159,7 +159,7 @@ def test_a_push_puts_no_tag_where_a_part_goes_while_the_rest_is_sent(place):
     place.registry.faults.append(
         Fault(where, edit=lambda _: place.registry.blobs.pop((NAME, gone), None))
     )
-    with pytest.raises(IntegrityError, match=f"is not whole: {gone}") as caught:
+    with pytest.raises(IntegrityError, match=f"is incomplete: {gone}") as caught:
         place.push()
     assert "push it again" in str(caught.value.hint)
     assert place.tags() == {}
@@ -273,7 +273,7 @@ def test_push_says_where_it_cannot_go(place, imgbuild):
     for words, told in (
         ((TARGET,), "no repository is named"),
         ((TARGET, f"{where}/a", f"{where}/b"), "one repository is expected"),
-        ((TARGET, f"{where}/a:tag"), "where a repository is wanted"),
+        ((TARGET, f"{where}/a:tag"), "but a repository is expected"),
         ((TARGET, f"{where}/a", "--mount-from", "other.example/b"), "mounts only its own layers"),
         ((TARGET, f"{where}/a", "--date", "yesterday"), "invalid date: yesterday"),
     ):

@@ -50,8 +50,8 @@ def test_a_plan_has_the_digests_of_the_seal(place):
     made = place.both()
     assert made.top.digest == made.sealed.digest
     assert made.top.media_type == documents.INDEX
-    assert made.papers == (*made.manifests, made.top)
-    assert [paper.digest for paper in made.manifests] == [
+    assert made.small_documents == (*made.manifests, made.top)
+    assert [document.digest for document in made.manifests] == [
         made.sealed.arch[arch].manifest for arch in made.arches
     ]
     digests = [blob.digest for blob in made.blobs]
@@ -65,7 +65,7 @@ def test_tags_say_what_an_image_is(place):
     assert whole.tags == (f"{BOTH}-20261121", BOTH)
     some = place.both(Arch.ARM64)
     assert some.tags == (f"{BOTH}-arm64-20261121", f"{BOTH}-arm64")
-    assert some.top == some.papers[0]
+    assert some.top == some.small_documents[0]
     assert some.top.digest == whole.sealed.arch[Arch.ARM64].manifest
     base = place.plan(only_base=True)
     assert (base.tags[-1], base.only_base) == (f"{TARGET}-base", True)
@@ -85,7 +85,7 @@ def test_the_base_is_the_one_that_dockerfiles_name(place):
 def test_blobs_come_first_then_manifests_then_tags(place):
     made = place.both()
     done = push.push(place.work(), made)
-    digests = {paper.digest: number for number, paper in enumerate(made.papers)}
+    digests = {document.digest: number for number, document in enumerate(made.small_documents)}
     kinds = []
     for one in place.registry.asked("PUT "):
         target = one.path.rpartition("/manifests/")[2]

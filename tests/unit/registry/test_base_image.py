@@ -114,7 +114,7 @@ class Quiet(http.server.BaseHTTPRequestHandler):
 @pytest.fixture(name="source")
 def _source(tmp_path: Path) -> layout.Layout:
     made = [images.layer(tmp_path / "b", [images.text("word", word)]) for word in ("a", "b")]
-    layout.write(tmp_path / "l", {arch: images.picture(made, arch) for arch in BOTH}, "base")
+    layout.write(tmp_path / "l", {arch: images.summary(made, arch) for arch in BOTH}, "base")
     return layout.read(tmp_path / "l")
 
 

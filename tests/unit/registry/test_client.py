@@ -267,7 +267,7 @@ def test_a_page_elsewhere_is_refused(client, registry):
     push(client, registry)
     link = f'<http://{registry.storage}/v2/me/x/tags/list?secret=1>; rel="next"'
     registry.faults.append(Fault("GET .*/tags/list", edit=says("Link", link)))
-    with pytest.raises(FetchFailed, match="the next page lies elsewhere") as caught:
+    with pytest.raises(FetchFailed, match="the next page is on another server") as caught:
         list(client.tags(registry.repository("me/x")))
     assert "secret" not in caught.value.message
 

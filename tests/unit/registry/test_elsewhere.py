@@ -248,9 +248,9 @@ def test_addresses_that_are_none(registry, place):
     registry.faults.append(
         Fault("tags/list", times=9, status=200, body=b'{"tags": []}', headers={"Link": link})
     )
-    with pytest.raises(ImgbuildError, match=r"not a(n| web) address"):
+    with pytest.raises(ImgbuildError, match=r"invalid address|other than http"):
         client().upload(registry.repository("me/x"), BLOB)
-    with pytest.raises(ImgbuildError, match=r"no address|lies elsewhere"):
+    with pytest.raises(ImgbuildError, match=r"no address|on another server"):
         list(client().tags(registry.repository("me/x")))
     registry.faults[:] = [Fault("HEAD", times=9, status=307, headers={"Location": place})]
     with pytest.raises(ImgbuildError, match="not a web address"):

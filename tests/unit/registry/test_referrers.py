@@ -180,7 +180,7 @@ def test_two_who_write_all_the_time_end_in_an_error(client, plain):
         plain.tags[NAME, tag(subject)] = named(empty)
 
     plain.faults.append(Fault(f"PUT .*/{tag(subject)}", times=99, edit=_empty))
-    with pytest.raises(FetchFailed, match="are written by others too"):
+    with pytest.raises(FetchFailed, match="are being changed by other clients"):
         refer(client, plain, subject, SBOM)
 
 

@@ -345,7 +345,7 @@ def test_no_configuration_is_no_login():
 def test_a_configuration_that_cannot_be_read_does_not_leak(tmp_path, text):
     write_config(tmp_path)
     (tmp_path / "docker/config.json").write_text(text, encoding="latin-1")
-    with pytest.raises(InputError, match=r"config\.json is not what Docker writes"):
+    with pytest.raises(InputError, match=r"config\.json is not a valid Docker configuration"):
         logins.find("h")
 
 

@@ -37,8 +37,8 @@ from tests.support.inprocess_project import TARGET, UNLOCKED
 GOLDEN = """\
 # yaml-language-server: $schema=./matrix.schema.json
 #
-# An image of our own on a published one. `imgbuild lock` resolves what is added and locks the sum,
-# `imgbuild build` makes the added layers; all else is the published target's, unchanged.
+# An image of our own that extends a published one. `imgbuild lock` resolves the additions and locks
+# the whole image, `imgbuild build` makes the added layers. All other layers stay as published.
 version: 1
 
 published:
@@ -137,7 +137,7 @@ def test_a_matrix_that_cannot_be_read_is_not_left_behind(tmp_path: Path) -> None
         init.write(tmp_path / "matrix.yaml", init.text(wanted, below, "../project", ""))
     assert "small has torch 2.6.0" in caught.value.problems[0].message
     assert caught.value.problems[0].file == "matrix.yaml (not written)"
-    assert caught.value.message == "these options give no valid matrix"
+    assert caught.value.message == "these options do not give a valid matrix"
     assert not (tmp_path / "matrix.yaml").exists()
 
 
@@ -169,11 +169,11 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
         _begin(RequestedPackage(package="torch", spec="==2.7.0"))
     assert not (tmp_path / "ours/published").exists(), "what was refused leaves nothing"
     (tmp_path / "ours/published/small").mkdir(parents=True)
-    with pytest.raises(InputError, match="ours/published/small is there already"):
+    with pytest.raises(InputError, match="ours/published/small already exists"):
         _begin()
     (tmp_path / "ours/published/small").rmdir()
     _begin()
-    with pytest.raises(InputError, match=r"ours/matrix\.yaml is there already"):
+    with pytest.raises(InputError, match=r"ours/matrix\.yaml already exists"):
         _begin()
 
 
@@ -205,8 +205,8 @@ def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("train.sh", "a path here and an absolute one"),
-        ("train.sh:opt/train.sh", "a path here and an absolute one"),
+        ("train.sh", "a colon and an absolute path"),
+        ("train.sh:opt/train.sh", "a colon and an absolute path"),
         ("gone.sh:/opt/train.sh", r"no such file: gone\.sh"),
         ("../train.sh:/opt/train.sh", r"\.\./train\.sh is outside this folder"),
         ("/etc/passwd:/opt/passwd", "/etc/passwd is outside this folder"),

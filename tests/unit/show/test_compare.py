@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import documents as oci_documents
-from imgbuild.oci import image as picture
+from imgbuild.oci import image as summary
 from imgbuild.oci import layout
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan import documents
@@ -31,7 +31,7 @@ SITE = "opt/venv/lib/python3.11/site-packages"
 
 def made(
     folder: Path, *layers: Iterable[Member], config: RuntimeConfig | None = None
-) -> picture.Picture:
+) -> summary.ImageSummary:
     """The image of these layers, read back."""
     folder.mkdir(parents=True, exist_ok=True)
     stack = [images.layer(folder / "blobs", list(members)) for members in layers]
@@ -46,7 +46,7 @@ def made(
         layers={record.digest: path for record, path in stack},
     )
     layout.write(folder / "layout", {Arch.X86_64: own}, "tiny")
-    return picture.read(folder / "layout")
+    return summary.read(folder / "layout")
 
 
 def compared(
@@ -335,7 +335,7 @@ def test_the_builders_list_is_read_and_needed_nowhere_else():
         ("- {path: /a, field: mode, reason: ' '}", "without a reason"),
         ("- {path: /a, field: mode, reason: x, because: y}", "because"),
         ("- {path: /a, field: mode, reason: x, like: that}", "like"),
-        ("a: [", "no list of accepted differences"),
+        ("a: [", "not a list of accepted differences"),
     ],
 )
 def test_a_list_that_is_wrong_is_refused(tmp_path, text, told):

@@ -102,6 +102,30 @@ def test_what_is_shown_is_what_the_lock_says(committed: dict[str, Environment]) 
     assert of(committed["cu124-vllm"], "PATH").by == "image.env"
 
 
+def test_sources_are_of_the_packages_that_the_image_has(committed: dict[str, Environment]) -> None:
+    made = committed[TARGET]
+    pinned, locked = of(made, "DO_NOT_TRACK").source
+    assert pinned.startswith("vllm==0.24.0 vllm/")
+    assert pinned.endswith(f" (the image has 0.8.5.post1, from targets.{TARGET}.pins)")
+    assert locked.endswith(" (the image has 0.33.0, from the lock)")
+    absent = of(made, "FLASHINFER_WORKSPACE_BASE").source
+    assert absent[0].endswith(" (the image has no flashinfer-python)")
+    [own] = of(made, "VLLM_CACHE_ROOT").source  # the one of vllm 0.24.0 is left out
+    assert own.startswith("vllm==0.8.5.post1 vllm/envs.py:")
+    assert "(" not in of(committed["cu130-vllm"], "DO_NOT_TRACK").source[0]
+    [at_run] = {one.source for one in made.late if one.name == "LOGNAME"}
+    assert at_run[1].endswith(f" (the image has 2.6.0, from targets.{TARGET}.pins)")
+
+
+def test_without_a_lock_only_pins_are_compared() -> None:
+    cited = ("torch==2.7.0 torch/a.py:1", "ray==2.47.1 ray/b.py:2", "docs/x==1 .md")
+    variable = Variable(value="1", reason=samples.REASON, source=cited)
+    made = stage.environment(samples.matrix(env={"X": variable}), "small", (), None)
+    torch, *others = of(made, "X").source
+    assert torch == "torch==2.7.0 torch/a.py:1 (the image has 2.6.0, from targets.small.pins)"
+    assert tuple(others) == cited[1:]
+
+
 def test_variables_of_ray_are_told_where_ray_is(committed: dict[str, Environment]) -> None:
     with_ray = {made.target for made in committed.values() if "RAY_ADDRESS" in late(made)}
     assert {"cu124-vllm", "cu130-vllm", "cu130-ray"} <= with_ray

@@ -24,7 +24,7 @@ DIGEST = f"sha256:{'1' * 64}"
 TIME = 1750377600
 
 
-def picture(**settings: object) -> image.SifSource:
+def summary(**settings: object) -> image.SifSource:
     """An image with these settings, by image-spec's names."""
     return image.SifSource(
         name="small",
@@ -141,14 +141,14 @@ def test_an_image_without_a_time_is_an_error(tmp_path):
 def test_values_of_the_environment_are_quoted():
     odd = "a 'b' $(id) \"c\" `d` \\ *\nsecond line"
     text = files.environment(
-        picture(Env=[f"ODD={odd}", "PATH=/a:/b", "EMPTY=", "not-a-name=1", "UID=1000"])
+        summary(Env=[f"ODD={odd}", "PATH=/a:/b", "EMPTY=", "not-a-name=1", "UID=1000"])
     )
     words = shlex.split(text, comments=True)
     assert words == ["export", f"ODD={odd}", "export", "PATH=/a:/b", "export", "EMPTY="]
 
 
 def test_the_callers_python_variables_are_hidden_and_the_images_kept():
-    text = files.kept_out(picture(Env=["PYTHONPATH=/opt/mine", "PATH=/bin"]))
+    text = files.kept_out(summary(Env=["PYTHONPATH=/opt/mine", "PATH=/bin"]))
     assert "PYTHONPATH" not in text
     assert {"PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE"} == {
         line.removeprefix("export ").rstrip("=")
@@ -159,7 +159,7 @@ def test_the_callers_python_variables_are_hidden_and_the_images_kept():
 
 def test_the_home_is_the_callers():
     """Apptainer binds it, and --home names another; the image's own is nobody's to write."""
-    assert "HOME" not in files.environment(picture(Env=["HOME=/root", "PATH=/bin"]))
+    assert "HOME" not in files.environment(summary(Env=["HOME=/root", "PATH=/bin"]))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_the_home_is_the_callers():
     ],
 )
 def test_the_runscript_is_entry_point_and_command(entrypoint, command, lines):
-    text = files.runscript(picture(Entrypoint=entrypoint, Cmd=command))
+    text = files.runscript(summary(Entrypoint=entrypoint, Cmd=command))
     assert text.splitlines() == ["#!/bin/sh", *lines]
 
 
@@ -184,7 +184,7 @@ def test_missing_mount_points_are_added():
         (info("etc/hosts"), b"mine"),
         (info("environment"), b"a file of the image's own"),
     )
-    added = image.archive(files.members(picture(), merged(below)))
+    added = image.archive(files.members(summary(), merged(below)))
     names = [entry.path.rstrip("/") for entry in Reader(_stream(added), "added")]
     assert len(names) == len(set(names))
     assert {"proc", "sys", "dev", "root", "home", "var/tmp", "etc/resolv.conf"} <= set(names)
@@ -201,7 +201,7 @@ def _stream(data):
 
 
 def test_labels_have_the_digests_of_image_and_lock():
-    small = picture(Labels={"title": "small"})
+    small = summary(Labels={"title": "small"})
     assert files.labels(small) == {"title": "small", "dev.imgbuild.image": DIGEST}
     locked = msgspec.structs.replace(small, lock=b"{}\n")
     assert files.labels(locked)["dev.imgbuild.lock"] == f"sha256:{sha256(b'{}' + bytes([10]))}"
@@ -217,7 +217,7 @@ def test_labels_have_the_digests_of_image_and_lock():
 
 
 def test_enroot_finds_environment_mounts_and_start():
-    small = picture(
+    small = summary(
         Env=["A=b c"], Entrypoint=["/e"], Cmd=["x y"], WorkingDir="/work/a", Volumes={"/data": {}}
     )
     tree = Merged()

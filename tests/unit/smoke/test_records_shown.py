@@ -88,9 +88,12 @@ def test_committed_records_are_sound_and_name_reports_that_are_there() -> None:
             assert not run.report or (ROOT / run.report).exists(), run
 
 
-def test_the_readme_shows_the_images_and_proofs_of_now(tmp_path: Path, imgbuild: Command) -> None:
-    page = tmp_path / "README.md"
-    shutil.copy(ROOT / "README.md", page)
+@pytest.mark.parametrize("name", ["README.md", "docs/targets.md"])
+def test_documents_show_the_images_and_test_records_of_now(
+    tmp_path: Path, imgbuild: Command, name: str
+) -> None:
+    page = tmp_path / "page.md"
+    shutil.copy(ROOT / name, page)
     done = imgbuild("list", "--into", str(page), "--matrix", str(ROOT / "matrix.yaml"))
     assert done.status == 0, done.stderr
-    assert page.read_text() == (ROOT / "README.md").read_text(), "imgbuild list --into README.md"
+    assert page.read_text() == (ROOT / name).read_text(), f"imgbuild list --into {name}"

@@ -120,7 +120,7 @@ def test_a_statement_that_nobody_checked_is_read_where_none_is_attached(sample):
     bundle = forms.bundle(statements.seal(said, sample.key), sample.key.public.hint)
     stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, in_toto.CYCLONEDX)
     found = sample.failed(key=None)
-    assert "is not what follows from the lock" in found["SBOM CycloneDX arm64"]
+    assert "does not match the lock" in found["SBOM CycloneDX arm64"]
 
 
 # -- built again
@@ -153,7 +153,7 @@ def test_a_lock_that_the_key_did_not_name_is_not_built(sample):
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
     found = sample.failed(key=other.public, rebuild=built)
     assert found["rebuild"] == (
-        "not built: whose lock it is was refused; --rebuild asks for this check"
+        "not built: the check of the lock's origin failed; --rebuild asks for this check"
     )
     sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
     assert "rebuild" in sample.failed(rebuild=built)

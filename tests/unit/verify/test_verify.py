@@ -191,7 +191,7 @@ def test_an_sbom_that_is_rewritten(sample):
     for key in (sample.key.public, None):
         found = sample.failed(key=key)
         assert set(found) == {"SBOM CycloneDX arm64"}
-        assert "not what follows from the lock" in found["SBOM CycloneDX arm64"]
+        assert "does not match the lock" in found["SBOM CycloneDX arm64"]
 
 
 def test_what_is_known_of_packages_may_change_where_the_image_does_not(sample, monkeypatch):
@@ -330,7 +330,7 @@ def test_another_lock_of_the_same_image_is_refused_by_the_key(sample):
     sample.replace(sample.top, bundle.ARTIFACT_TYPE, _files(other, sealed, sample))
     found = sample.failed()
     assert {"lock", "provenance"} <= set(found)
-    assert "no provenance that the key signed names" in found["lock"]
+    assert "no provenance signed by the key names" in found["lock"]
     assert sha256(codec.encode(other)) in found["provenance"]
 
 
@@ -385,7 +385,7 @@ def test_a_signature_of_another_image_is_refused(sample):
         NAME, forms.tag(other.digest, forms.SIGNATURES)
     ]
     found = sample.failed()
-    assert f"of another image: {other.digest}" in found["signature"]
+    assert f"about another image: {other.digest}" in found["signature"]
 
 
 def test_a_statement_alone_is_no_signature_of_the_image(sample):

@@ -79,7 +79,7 @@ def _component(part: Component) -> dict[str, Any]:
 
 
 def _about(sbom: Sbom) -> dict[str, str]:
-    """What the image says of itself: each of its layers by the name that parts have it by."""
+    """The image itself: each of its layers, by the name with which components refer to it."""
     layers = {
         f"layer.{layer.name}.{what}": value
         for layer in sbom.layers

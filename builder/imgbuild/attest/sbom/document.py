@@ -37,7 +37,7 @@ SEES = 4  # copyright files that refer to another, one after the other
 
 
 class ComponentKind(enum.StrEnum):
-    """What a part is."""
+    """The kind of a component."""
 
     IMAGE = "image"
     SYSTEM = "system"  # the distribution that debs are of
@@ -168,7 +168,7 @@ def _own(
 
 
 class _Maker:
-    """Makes the parts of one image; every question is asked of the lock or of `known`."""
+    """Makes the parts of one image; all facts come from the lock or from `known`."""
 
     def __init__(
         self, lock: Lock, arch: Arch, known: SbomPackages, places: Mapping[Sha256, SealedLayer]
@@ -195,7 +195,7 @@ class _Maker:
             )
 
     def base(self) -> Iterator[Component]:
-        """The image of a registry below; what is in it is not known here."""
+        """The base image from a registry; its contents are not known here."""
         manifest = self._resolution.base_manifest
         if manifest is None:
             return

@@ -105,7 +105,7 @@ def of_metadata(text: str) -> Licence:
 def of_copyright(text: str) -> Licence:
     """All licences that a copyright file in Debian's machine-readable format names, as one sum.
 
-    They are those of the source package, whatever of it is in the binary one.
+    They are the licences of the source package, even if the binary one has only a part of it.
     """
     if not FORMAT.search(text.split("\n\n", 1)[0]):
         return Licence()
@@ -138,7 +138,7 @@ def _valid(text: str) -> str:
 
 
 def _conjuncts(text: str) -> Iterator[str]:
-    """What follows `License:` as expressions that hold together; a comma binds weakest."""
+    """The text after `License:` as expressions that apply together; a comma binds weakest."""
     for part in re.split(r", +and +|, +", text):
         choices = [
             [known for name in re.split(r" +and +", choice) if (known := _short_name(name))]

@@ -33,7 +33,7 @@ READERS = 2  # threads that unpack debs; the decompressors run beside each other
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one file says of itself.
+    """The metadata of one file.
 
     `licence` is an SPDX expression; `words` are its statement where it is not one. `see` is the
     package whose copyright file is used for its own. `source` and `source_version` are Debian's.
@@ -75,12 +75,14 @@ def read(data: bytes, file: str) -> SbomPackages:
     found = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
     if found.format != PACKAGES_FORMAT:
         message = f"{file}: format {found.format}; this imgbuild reads {PACKAGES_FORMAT}"
-        raise LockStale(message, hint="use the imgbuild that wrote it, or delete it and lock again")
+        raise LockStale(
+            message, hint="use the version of imgbuild that wrote it, or delete it and lock again"
+        )
     return found
 
 
 def of_lock(known: SbomPackages, lock: Lock) -> SbomPackages:
-    """What of `known` counts for `lock`: its files, and of their needs those that are there."""
+    """The part of `known` for `lock`: its files, and those of their requirements it has."""
     files = {key: known.packages[key] for key, _ in _sorted(lock) if key in known.packages}
     there = {normalize(item.package) for _, item in _files(lock)}
     there |= {normalize(given) for package in files.values() for given in package.gives}
@@ -114,7 +116,7 @@ def keep(images: Path, lock: Lock, store: Store) -> None:
 
 
 def look(files: Iterable[tuple[Sha256, Wheel | Deb]], store: Store) -> dict[Sha256, Package]:
-    """What those of `files` say that are in the cache; remembered there, each is read once."""
+    """The metadata of `files` that are in the cache, where it is kept: each is read once."""
     due = dict(files)
     with ThreadPoolExecutor(READERS) as pool:
         said = list(pool.map(lambda item: _remembered(item, store), due.values()))

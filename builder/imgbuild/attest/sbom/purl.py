@@ -12,12 +12,12 @@ from imgbuild.values import Digest, normalize
 
 
 def pypi(package: str, version: str, file: str) -> str:
-    """Of a wheel or an sdist."""
+    """The URL of a wheel or an sdist."""
     return _purl("pypi", normalize(package), version, {"file_name": file})
 
 
 def deb(package: str, version: str, arch: str, *, release: str, source: str) -> str:
-    """Of a Debian package; `release` is Debian's number, `source` as `NAME@VERSION`."""
+    """The URL of a Debian package; `release` is Debian's number, `source` as `NAME@VERSION`."""
     distro = f"debian-{release}" if release else ""
     return _purl(
         "deb", f"debian/{package}", version, {"arch": arch, "distro": distro, "upstream": source}
@@ -25,7 +25,7 @@ def deb(package: str, version: str, arch: str, *, release: str, source: str) -> 
 
 
 def oci(name: str, digest: Digest, *, arch: str, place: str = "") -> str:
-    """Of an image; `place` is its repository with the host, where it is known."""
+    """The URL of an image; `place` is its repository with the host, where it is known."""
     return _purl("oci", name.lower(), digest, {"arch": arch, "repository_url": place})
 
 

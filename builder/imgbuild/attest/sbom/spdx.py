@@ -116,7 +116,7 @@ def _own_words(words: str) -> str:
 
 
 def _texts(sbom: Sbom) -> list[dict[str, str]]:
-    """What stands behind each licence that SPDX does not list: the words of those who named it."""
+    """The text of each licence that SPDX does not list, in the words of its package."""
     words = {_own_words(part.licence.words): part.licence.words
              for part in sbom.components if part.licence.words}  # fmt: skip
     named: dict[str, list[str]] = {}
@@ -128,14 +128,14 @@ def _texts(sbom: Sbom) -> list[dict[str, str]]:
                 else part.file
             )
             named.setdefault(reference, []).append(place)
-    texts = words | {reference: _told(places) for reference, places in named.items()}
+    texts = words | {reference: _license_comment(places) for reference, places in named.items()}
     return [
         {"licenseId": reference, "extractedText": text, "name": words.get(reference, reference)}
         for reference, text in sorted(texts.items())
     ]
 
 
-def _told(places: Sequence[str]) -> str:
+def _license_comment(places: Sequence[str]) -> str:
     more = len(set(places)) - 1
     others = f"; {more} other packages that name it have it in their own" if more else ""
     return f"The text stands in {places[0]}{others}"

@@ -1,6 +1,6 @@
 """Signing without a key: cosign itself, with the identity that the CI gives its jobs.
 
-The bundles have a certificate in place of a key. Only cosign speaks to the authorities that issue
+The bundles have a certificate in place of a key. Only cosign contacts the authorities that issue
 and log it.
 """
 

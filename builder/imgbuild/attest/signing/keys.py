@@ -103,8 +103,8 @@ def load_public(path: Path) -> PublicKey:
         isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
     ):
         return PublicKey(key)
-    message = f"{path} is a key of another kind than imgbuild verifies with"
-    raise InputError(message, hint=f"these are {KINDS}")
+    message = f"{path} is a kind of key that imgbuild cannot verify with"
+    raise InputError(message, hint=f"supported keys: {KINDS}")
 
 
 def load_private(path: Path, password: Callable[[Path], bytes] | None = None) -> PrivateKey:
@@ -130,8 +130,8 @@ def load_private(path: Path, password: Callable[[Path], bytes] | None = None) ->
         isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1)
     ):
         return PrivateKey(key)
-    message = f"{path} is a key of another kind than imgbuild signs with"
-    raise InputError(message, hint=f"these are {KINDS}; {MAKE}")
+    message = f"{path} is a kind of key that imgbuild cannot sign with"
+    raise InputError(message, hint=f"supported keys: {KINDS}; {MAKE}")
 
 
 def known_password(path: Path) -> bytes:
@@ -174,7 +174,9 @@ def _opened(body: bytes, password: bytes, path: Path) -> bytes:
         raise ValueError(str(path)) from error
     if (sealed.kdf.name, sealed.cipher.name) != ("scrypt", "nacl/secretbox"):
         message = f"{path} is encrypted with {sealed.kdf.name} and {sealed.cipher.name}"
-        raise InputError(message, hint="imgbuild reads scrypt with nacl/secretbox, cosign's own")
+        raise InputError(
+            message, hint="imgbuild supports only scrypt with nacl/secretbox, as cosign writes it"
+        )
     cost, block, parallel = (sealed.kdf.params.get(name, 0) for name in ("N", "r", "p"))
     memory = 128 * cost * block + 128 * block * parallel
     if not 1 < cost <= _SCRYPT_LIMIT or not 0 < block <= 64 or not 0 < parallel <= 16:

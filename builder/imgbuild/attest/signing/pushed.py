@@ -1,7 +1,7 @@
 """What is signed of a pushed image: its digest, its provenance and its SBOMs.
 
 Signatures are attached to the index and to each manifest, so that they are found for one
-architecture alone. Statements are made here, of the lock; what the registry has is never signed.
+architecture alone. Statements are made here, from the lock; those in the registry are never signed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from imgbuild.attest import attachments, in_toto, provenance
-from imgbuild.attest.bundle import Carried
+from imgbuild.attest.bundle import LockBundle
 from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import signer, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
@@ -30,7 +30,7 @@ PREDICATES = {cyclonedx.MEDIA_TYPE: in_toto.CYCLONEDX, spdx.MEDIA_TYPE: in_toto.
 def sign_pushed(
     client: Client,
     repository: Repository,
-    own: Carried,
+    own: LockBundle,
     project: Project,
     arches: Collection[Arch],
     key: PrivateKey,
@@ -45,7 +45,7 @@ def sign_pushed(
 def sign_made(
     client: Client,
     repository: Repository,
-    own: Carried,
+    own: LockBundle,
     arches: Collection[Arch],
     made: bytes,
     key: PrivateKey,
@@ -64,7 +64,7 @@ def sign_made(
 
 
 def sign_all(
-    own: Carried, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
+    own: LockBundle, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
 ) -> tuple[Signed, ...]:
     """Sign the index and each manifest, with the statements about each, by calling `sign`."""
     subjects = attachments.subjects(own.lock, own.sealed, arches)
@@ -83,7 +83,7 @@ def sign_all(
     )
 
 
-def sboms(own: Carried, arch: Arch) -> tuple[bytes, ...]:
+def sboms(own: LockBundle, arch: Arch) -> tuple[bytes, ...]:
     """Statements with the SBOMs of `own` on `arch`, about its manifest."""
     digest = own.sealed.arch[arch].manifest
     return tuple(

@@ -49,7 +49,7 @@ class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttachedSignatures(msgspec.Struct, frozen=True, kw_only=True):
-    """All signatures beside an image, and what cannot be read, in words."""
+    """All signatures attached to an image, and a description of each that cannot be read."""
 
     signatures: tuple[StoredSignature, ...]
     damaged: tuple[str, ...]

@@ -2,8 +2,9 @@
 
 `read_elf` returns None for a file that is not ELF, is damaged or would be refused by a loader. A
 large file is read once from end to end; section headers are at its end and symbol tables at either
-end, so both ends are kept. Where a table lies in between, the stream is opened a second time and
-read as far as the last table.
+end, so both ends are kept. If a table is in between, the stream is opened a second time and read as
+far as the last table.
+
 Source: System V ABI, chapters 4 and 5; Linux Standard Base, symbol versioning.
 """
 
@@ -99,7 +100,7 @@ def read_elf(
         return None
 
 
-class Ends:
+class StreamEnds:
     """The first and the last bytes of a stream."""
 
     def __init__(self, kept: int) -> None:
@@ -139,8 +140,10 @@ class Ends:
         return None
 
 
-def _pass(first: bytes, stream: Iterable[bytes], kept: int) -> tuple[Ends, tuple[GpuCode, ...]]:
-    ends, scanner = Ends(kept), FatbinScanner()
+def _pass(
+    first: bytes, stream: Iterable[bytes], kept: int
+) -> tuple[StreamEnds, tuple[GpuCode, ...]]:
+    ends, scanner = StreamEnds(kept), FatbinScanner()
     ends.feed(first)
     scanner.feed(first)
     for piece in stream:
@@ -153,7 +156,7 @@ def _pass(first: bytes, stream: Iterable[bytes], kept: int) -> tuple[Ends, tuple
 class Tables:
     """The sections of a file, and their content on demand."""
 
-    def __init__(self, ends: Ends, opened: Callable[[], Iterator[bytes]]) -> None:
+    def __init__(self, ends: StreamEnds, opened: Callable[[], Iterator[bytes]]) -> None:
         self._ends = ends
         self._opened = opened
         header = HEADER.unpack_from(ends.head)

@@ -62,7 +62,7 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             if one.symbols
         )
 
-    def bringer(self, library: str) -> str:
+    def provider(self, library: str) -> str:
         """The package that has a library; "" if unknown."""
         found = (one.package for one in self.brings if fnmatchcase(library, one.library))
         return next(found, "")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
-from imgbuild.audit.main_path.guards import ATTRIBUTE, TYPE, VALUE, Course, judge
+from imgbuild.audit.main_path.guards import ATTRIBUTE, OTHER_DEVICES, TYPE, VALUE, Course, judge
 from imgbuild.audit.main_path.policy import MainPathPolicy, load
 from imgbuild.audit.names import search
 from imgbuild.audit.names.scopes import Meaning, meaning, scopes
@@ -65,8 +65,12 @@ class _ModuleCalls:
     def findings(self) -> Iterator[Finding]:
         """The findings in this module."""
         here = scopes(self.facts)
+        noted = normalize(self.package or "") in self.rules.walk
         facts: tuple[Call | Attribute, ...] = (*self.facts.calls, *self.facts.attributes)
         for fact in facts:
+            how = self.path.reached(self.facts.module, here.runner(fact.scope))
+            if (how is None and not noted) or _of_other_device(fact):
+                continue
             course = judge(self.package_set, fact.guards)
             if not course.runs:
                 continue
@@ -74,21 +78,23 @@ class _ModuleCalls:
             other = self._other(what)
             if other is None:
                 continue
-            how = self.path.reached(self.facts.module, here.runner(fact.scope))
             for problem in self._problems(fact, what, other, course):
                 one = self._finding(fact, other, problem, how, course)
                 if one is not None:
                     yield one
 
     def _other(self, what: Meaning) -> str | None:
-        """The walked package that is used; None if it is this module's own, or not walked."""
+        """The other package that is used; None if there is none.
+
+        Packages that are not walked are read for the names of their modules only.
+        """
         home = what.found.home or (what.holder.home if what.holder is not None else None)
         if home is None:
             return None
         owner = self.package_set.owner(home.module)
-        if owner is None or owner == self.package or normalize(owner) not in self.rules.walk:
+        if owner is None or owner == self.package:
             return None
-        return owner
+        return owner if normalize(owner) in self.rules.walk or _of_module(what) else None
 
     def _problems(
         self, fact: Call | Attribute, what: Meaning, other: str, course: Course
@@ -121,7 +127,7 @@ class _ModuleCalls:
         error = (
             how is not None
             and how.level < Level.REMOTE
-            and course.clear
+            and course.understood(scopes(self.facts).runner(fact.scope))
             and not course.catches(*_CATCHERS[relation])
         )
         return finding(
@@ -134,6 +140,18 @@ class _ModuleCalls:
             text=text,
             error=error,
         )
+
+
+def _of_other_device(fact: Call | Attribute) -> bool:
+    """Whether code for other devices than NVIDIA GPUs is used: `torch.xpu.empty_cache`."""
+    expression = fact.callee if isinstance(fact, Call) else fact.expression
+    return not OTHER_DEVICES.isdisjoint(expression.split("."))
+
+
+def _of_module(what: Meaning) -> bool:
+    """Whether a module lacks the name."""
+    holder = what.holder.definition if what.holder is not None else None
+    return what.found.state == "absent" and isinstance(holder, ModuleFacts)
 
 
 def _asked(fact: Call | Attribute, course: Course) -> bool:

@@ -85,7 +85,7 @@ def _fails(how: Reached | None, course: Course, relation: Relation, *, top: bool
     A missing package must be certain to be imported there. A function that runs only in some cases
     and imports a package itself does so to spare the other cases.
     """
-    if how is None or not course.clear:
+    if how is None or not course.understood("" if top else "function"):
         return False
     if relation is Relation.PACKAGE:
         return how.level is Level.CERTAIN

@@ -104,32 +104,32 @@ class _Linker:
     ) -> Iterator[Finding]:
         """One finding for the missing libraries of a file, about the best known of them."""
         library, *more = sorted(
-            missing, key=lambda one: (not self._map.relatives(one), not self._known.bringer(one))
+            missing, key=lambda one: (not self._map.relatives(one), not self._known.provider(one))
         )
-        brings = self._known.bringer(library)
-        version = self._package_set.version(brings) if brings else None
+        owner = self._known.provider(library)
+        version = self._package_set.version(owner) if owner else None
         near = self._map.relatives(library)
         text = f"{facts.file} is linked to {library}, which nothing in the image provides"
         if version is not None:
-            text += f": {brings} {version} does not have it"
+            text += f": {owner} {version} does not have it"
             text += " (it is a build for the CPU)" if library.endswith("_cuda.so") else ""
         elif near:
             names = {one.soname or posixpath.basename(one.file) for _, one in near}
             text += f"; there is {', '.join(sorted(names))}"
         if more:
             text += f"; {', '.join(more)} too"
-        other = brings if version is not None else near[0][0] if near else ""
+        other = owner if version is not None else near[0][0] if near else ""
         remedy = _apart(package, other)
-        if brings and version is None:
-            remedy = f"add {brings}, or a {package} that is built for the installed libraries"
+        if owner and version is None:
+            remedy = f"add {owner}, or a {package} that is built for the installed libraries"
         elif not other:
             remedy = f"if this part of {package} is used, add {library} to the base"
         yield self._finding(package, facts, Relation.LIBRARY, other, library, text, remedy)
 
     def _is_certain(self, library: str) -> bool:
         """Whether a library is certainly missing, although the package set is partial."""
-        brings = self._known.bringer(library)
-        there = bool(brings) and self._package_set.version(brings) is not None
+        owner = self._known.provider(library)
+        there = bool(owner) and self._package_set.version(owner) is not None
         return there or bool(self._map.relatives(library))
 
     # -- symbols
@@ -172,7 +172,7 @@ class _Linker:
     def _owner(self, symbol: str) -> str:
         """The installed package that should define a symbol; "" if unknown."""
         name, _, version = symbol.partition("@")
-        owner = self._known.owner(name) or (self._known.bringer(version) if version else "")
+        owner = self._known.owner(name) or (self._known.provider(version) if version else "")
         return owner if owner and self._package_set.version(owner) is not None else ""
 
     def _hint(self, package: str, name: str, other: str) -> str:

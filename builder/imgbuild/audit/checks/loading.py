@@ -13,7 +13,7 @@ from imgbuild.audit.packages.library_map import LibraryMap
 from imgbuild.audit.packages.protocols import ModuleSource
 from imgbuild.audit.source.facts import ElfFacts, Guard, Import, ModuleFacts
 
-HIDING = frozenset(("handled", "absent", "typing", "unknown", "platform"))
+HIDING = frozenset(("handled", "absent", "typing", "unknown", "platform", "result"))
 
 
 class Loading:

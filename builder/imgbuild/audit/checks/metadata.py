@@ -2,12 +2,15 @@
 
 Findings are requirements that are absent or of a wrong version (with markers and the extras that
 other packages ask for), and a Python or platform that a wheel does not allow. uv has checked most
-of this; overrides, wheels from other sources and wheels built from sdists can still be wrong.
+of this; overrides, wheels from other sources and wheels built from sdists can still be wrong. A
+version that no extra of another package allows is a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -22,10 +25,11 @@ from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
 CHECK = "metadata"
+_EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A requirement that applies in a package set; `extra` is the extra of `package` with it.
+    """A requirement that applies in a package set; `extra` is the extra of `package` that has it.
 
     `number` is its line in METADATA, 0 if unknown.
     """
@@ -40,8 +44,10 @@ class Need(msgspec.Struct, frozen=True):
 def check(package_set: PackageSet, constraints: Sequence[Constraint] = ()) -> list[Finding]:
     """Violations of METADATA, file names and learned constraints."""
     tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
-    found = [finding for need in needs(package_set) for finding in _of_need(package_set, need)]
+    applied = needs(package_set)
+    found = [finding for need in applied for finding in _of_need(package_set, need)]
     for package in package_set.packages:
+        found += _of_extras(package_set, package, {need.line for need in applied})
         found += _of_python(package_set, package, tags)
         found += _of_tags(package_set, package, tags)
     versions = {package: package_set.version(package) or "" for package in package_set.packages}
@@ -117,6 +123,54 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
         )
 
 
+def _of_extras(
+    package_set: PackageSet, package: str, applied: Collection[str]
+) -> Iterator[Finding]:
+    """Warnings for packages that are installed, in versions that no extra naming them allows.
+
+    Nothing asked for the extra, but its range says which versions the package's code supports.
+    """
+    ranges: dict[str, list[Need]] = {}
+    for need in _optional(package_set, package):
+        if need.line not in applied and package_set.version(need.requirement.name) is not None:
+            ranges.setdefault(normalize(need.requirement.name), []).append(need)
+    for other, found in ranges.items():
+        version = package_set.version(other) or ""
+        if not any(_contains(need.requirement.specifier, version) for need in found):
+            need = found[0]
+            finding = _finding(
+                package_set,
+                package,
+                f"supports {other}{need.requirement.specifier} by its extra {need.extra},"
+                f" and {other} is {version}",
+                remedy=f"choose a {other} of {need.requirement.specifier}, or another {package}",
+                subject=need.line,
+                other=other,
+                spec=str(need.requirement.specifier),
+                line=need.number,
+            )
+            yield msgspec.structs.replace(finding, severity=Severity.WARNING)
+
+
+def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
+    """The requirements with a range that only an extra named after them brings: `trl[vllm]`.
+
+    Other extras are tools: their ranges are no statement about the package's own code.
+    """
+    metadata = package_set.metadata(package)
+    if metadata is None:
+        return
+    numbers = metadata.lines or (0,) * len(metadata.requires)
+    for line, number in zip(metadata.requires, numbers, strict=True):
+        extra = _EXTRA.search(line)
+        if extra is None:
+            continue
+        with contextlib.suppress(InvalidRequirement):
+            requirement = Requirement(line)
+            if requirement.specifier and normalize(requirement.name) == normalize(extra[1]):
+                yield Need(package, requirement, line, extra[1], number)
+
+
 def _of_python(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:
     metadata = package_set.metadata(package)
     wanted = metadata.requires_python if metadata is not None else ""
@@ -145,7 +199,7 @@ def _of_tags(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Find
             package,
             f"{name} does not fit Python {package_set.python} with glibc {package_set.glibc}"
             f" on {package_set.arch}",
-            remedy="choose a wheel of this platform, or a base with a newer glibc",
+            remedy="choose a wheel for this platform, or a base with a newer glibc",
             subject=name,
         )
 

@@ -25,6 +25,7 @@ from imgbuild.report import Evidence, Finding, Relation, Severity
 
 CHECK = "support"
 _COMPARED = re.compile(r"(==|!=|\^=|!\^=)@(\w+)")
+_PREDICATE = re.compile(r"_?(?:has|is|have)_(\w+?)(?:_available|_installed)?")
 _CLAUSE = re.compile(r"(<=|>=|==|!=|<|>)([^,]+)")
 
 
@@ -123,13 +124,13 @@ def state(package_set: PackageSet, guard: Guard) -> GuardState:
             if version is None:
                 return GuardState.UNKNOWN
             return GuardState.SKIPPED if within(version, guard.spec[1:]) else GuardState.RUNS
-    if guard.kind in ("unknown", "data"):
-        asked = re.fullmatch(
-            r"_?(?:has|is|have)_(\w+?)(?:_available|_installed)?\(\)", guard.subject
-        )
+    found = evaluate(package_set, guard)
+    if found in (GuardState.UNKNOWN, GuardState.DATA) and not guard.spec:
+        # A predicate of the module itself, about an installed package.
+        asked = _PREDICATE.fullmatch(guard.subject.rpartition(":")[2].removesuffix("()"))
         if asked is not None and package_of(package_set, asked[1])[1] is not None:
-            return GuardState.RUNS  # a predicate of the module itself, about an installed package
-    return evaluate(package_set, guard)
+            return GuardState.RUNS
+    return found
 
 
 def _compared(package_set: PackageSet, version: str | None, sign: str, subject: str) -> GuardState:

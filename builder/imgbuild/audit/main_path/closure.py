@@ -39,11 +39,15 @@ Place = tuple[str, str]  # module and runner: "" for its top level, else a funct
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
-    """How the main path reaches a place: its entry point, and the place before."""
+    """How the main path reaches a place: its entry point, and the place before.
+
+    `importing`: it runs while the entry point is imported, before anything of it is called.
+    """
 
     level: Level
     entry: str
     via: Place | None = None
+    importing: bool = False
 
 
 class MainPath:
@@ -95,7 +99,7 @@ def main_path(
     """
     rules = rules or policy.load()
     view = View(package_set)
-    walk = _Walk(view, rules.walk)
+    walk = _Walk(view, rules)
     for entry in rules.entries:
         if _applies(package_set, entry):
             walk.enter(entry)
@@ -140,12 +144,13 @@ class _BaseClasses:
 class _Walk:
     """One pass over a package set; places are visited again if a more certain path is found."""
 
-    def __init__(self, package_set: ImportablePackages, walked: frozenset[str]) -> None:
+    def __init__(self, package_set: ImportablePackages, rules: MainPathPolicy) -> None:
         self.package_set = package_set
         self.places: dict[Place, Reached] = {}
         self.called: set[Place] = set()
-        self._walked = walked
-        self._owned: dict[str, bool] = {}
+        self._walked = rules.walk | rules.imported
+        self._imported = rules.imported
+        self._owners: dict[str, str] = {}
         self._made: dict[Place, Level] = {}
         self._looked: dict[tuple[str, str], LookupResult] = {}
         self._queue: list[Place] = []
@@ -153,7 +158,7 @@ class _Walk:
     def enter(self, entry: MainPathEntry) -> None:
         """Follow one entry point to its end."""
         for name in (entry.name, *entry.also):
-            self._enter(name, Reached(Level.CERTAIN, entry.name))
+            self._enter(name, Reached(Level.CERTAIN, entry.name, importing=True))
         while self._queue:
             batch, self._queue = self._queue, []
             self._prefetch(batch)
@@ -184,11 +189,16 @@ class _Walk:
         facts = self.package_set.module(module) if module else None
         if isinstance(facts, ModuleFacts):
             self._module(module, how)
-            self._use(search.resolve(self.package_set, facts, rest), how)
+            called = msgspec.structs.replace(how, importing=False)
+            self._use(search.resolve(self.package_set, facts, rest), called)
 
     # -- marking places
 
     def _mark(self, place: Place, how: Reached) -> None:
+        if self._owner(place[0]) in self._imported and not (
+            how.importing and how.level is Level.CERTAIN
+        ):
+            return
         known = self.places.get(place)
         if known is None or how.level < known.level:
             self.places[place] = how
@@ -203,22 +213,26 @@ class _Walk:
                 self._mark((at, ""), how)
 
     def _is_walked(self, module: str) -> bool:
-        if module not in self._owned:
-            owner = self.package_set.owner(module)
-            self._owned[module] = owner is not None and normalize(owner) in self._walked
-        return self._owned[module]
+        return self._owner(module) in self._walked
+
+    def _owner(self, module: str) -> str:
+        """The package that has a module; "" if none has."""
+        if module not in self._owners:
+            self._owners[module] = normalize(self.package_set.owner(module) or "")
+        return self._owners[module]
 
     def _use(self, found: LookupResult, how: Reached) -> None:
         """Follow a definition that is called, constructed or named."""
         if found.ambiguous:
             how = msgspec.structs.replace(how, level=Level.DOUBTFUL)
+        through = msgspec.structs.replace(how, level=Level.DOUBTFUL) if found.tried else how
         for step in found.trace:
-            self._module(step.partition(":")[0].lstrip("*"), how)
+            self._module(step.partition(":")[0].lstrip("*"), through)
         found = search.follow(self.package_set, found)
         home, definition = found.home, found.definition
         if home is None or not self._is_walked(home.module):
             return
-        self._module(home.module, how)
+        self._module(home.module, through)
         if isinstance(definition, Class):
             self._make(found, how)
         elif isinstance(definition, Function):
@@ -274,12 +288,12 @@ class _Walk:
 
     def _beyond(self, course: Course, how: Reached, *errors: str) -> Reached:
         """The level of what a guarded step leads to."""
-        level = how.level
-        if course.catches(*errors) or not course.clear:
+        level, runner = how.level, how.via[1] if how.via is not None else ""
+        if course.catches(*errors) or not course.understood(runner):
             level = Level.DOUBTFUL
         elif not course.certain:
             level = max(level, Level.POSSIBLE)
-        return Reached(level, how.entry, how.via)
+        return msgspec.structs.replace(how, level=level)
 
     def _follow_import(self, line: Import, how: Reached) -> None:
         course = judge(self.package_set, line.guards)
@@ -310,7 +324,7 @@ class _Walk:
             return
         beyond = self._beyond(course, how, *IMPORT)
         if isinstance(fact, Attribute):
-            beyond = Reached(max(beyond.level, Level.POSSIBLE), beyond.entry, beyond.via)
+            beyond = msgspec.structs.replace(beyond, level=max(beyond.level, Level.POSSIBLE))
         self._use(meaning(self.package_set, facts, fact).found, beyond)
 
     def _follow_decorators(

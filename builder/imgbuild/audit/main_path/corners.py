@@ -7,20 +7,22 @@ these in a second.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import MainPath, main_path
+from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.main_path.policy import MainPathPolicy
-from imgbuild.audit.packages.library import Book
+from imgbuild.audit.packages.library import LibraryWheel
 from imgbuild.audit.packages.package_set import PackageSet
 
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
-def survey(package_set: PackageSet, rules: MainPathPolicy | None = None) -> MainPath:
-    """The main path of `package_set`, with its corners."""
-    rules = rules or policy.load()
-    return main_path(package_set, rules, corners(package_set, rules))
+def survey(package_set: PackageSet, named: Collection[str] = ()) -> MainPath:
+    """The main path of `package_set` with the packages `named`, and the corners of the policy."""
+    marginal = corners(package_set, policy.load())
+    return main_path(package_set, with_named(package_set, named), marginal)
 
 
 def corners(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
@@ -38,7 +40,7 @@ def corners(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
     return found
 
 
-def _mentioning(book: Book, others: set[bytes]) -> list[str]:
+def _mentioning(book: LibraryWheel, others: set[bytes]) -> list[str]:
     """The modules of `book` that import one of `others`."""
     files = {file: module for module, file in book.modules.items() if file.endswith(".py")}
     return [

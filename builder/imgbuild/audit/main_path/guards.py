@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -18,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.names import search
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import FIELDS, Guard, ModuleFacts
+from imgbuild.audit.source.facts import FIELDS, Function, Guard, ModuleFacts
 
 
 class GuardState(enum.Enum):
@@ -45,6 +46,14 @@ class Course(msgspec.Struct, frozen=True):
     caught: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
 
+    def understood(self, runner: str) -> bool:
+        """Whether no condition on the package set is left open for what `runner` runs.
+
+        While a module is imported (""), no condition depends on data of a user: one that seems to
+        is not understood.
+        """
+        return self.clear if runner else self.certain
+
     def catches(self, *errors: str) -> bool:
         """Whether an exception of the kind `errors[0]`, or of its listed parents, is caught."""
         return bool(self.caught & {*errors, "Exception", "BaseException", ""})
@@ -68,6 +77,9 @@ _COMPARES: dict[str, Callable[[Any, Any], bool]] = {
 }
 _COMPARISON = re.compile(r"(<=|>=|==|!=|<|>)(\w+(?:\.\w+)*)")
 _PART = re.compile(r"\[(:?)(\d+)\]")
+
+# Devices that images are not for, as torch names their modules.
+OTHER_DEVICES = frozenset(("hip", "hpu", "mps", "mtia", "musa", "npu", "tpu", "xpu"))
 
 # Kinds of guards that do not depend on the package set.
 _STATES = {
@@ -106,6 +118,8 @@ def evaluate(package_set: ImportablePackages, guard: Guard) -> GuardState:
             return _held(_python(package_set.python, guard.subject, guard.spec))
         case "takes":
             return _held(_takes(package_set, guard))
+        case "result":
+            return _result(package_set, guard)
         case "platform":
             return _platform(package_set, guard)
         case "version":
@@ -133,7 +147,7 @@ def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
         {"arm64": "aarch64"}.get(package_set.arch, package_set.arch),
     }
     others = {"win32", "windows", "nt", "darwin", "cygwin", "x86_64", "amd64", "aarch64", "arm64"}
-    others |= {"hip", "hpu", "mps", "musa", "npu", "tpu", "xpu"}
+    others |= OTHER_DEVICES
     if wanted not in here | others:
         return GuardState.UNKNOWN
     matches = wanted in here or (wanted == "amd64" and "x86_64" in here)
@@ -183,6 +197,38 @@ def _takes(package_set: ImportablePackages, guard: Guard) -> bool | None:
         shown = search.parameters(package_set, found)
         has = None if shown is None else name in shown
     return None if has is None else has != guard.spec.startswith("!")
+
+
+# Package set → states of the results of its functions; None while one is being found.
+_results: WeakKeyDictionary[ImportablePackages, dict[Guard, GuardState | None]] = (
+    WeakKeyDictionary()
+)
+
+
+def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
+    """Whether a function returns a true value, by the guards of what it returns."""
+    memory = _results.setdefault(package_set, {})
+    if guard not in memory:
+        memory[guard] = None  # a function that calls itself is not understood
+        memory[guard] = _returned(package_set, guard)
+    return memory[guard] or GuardState.UNKNOWN
+
+
+def _returned(package_set: ImportablePackages, guard: Guard) -> GuardState:
+    module, scope, callee = guard.subject.split(":")
+    facts = package_set.module(module)
+    if not isinstance(facts, ModuleFacts):
+        return GuardState.UNKNOWN
+    found = search.resolve(package_set, facts, callee, scope=scope)
+    if not isinstance(found.definition, Function) or found.ambiguous:
+        return GuardState.UNKNOWN
+    guards = found.definition.falsy if guard.spec else found.definition.truthy
+    states = {evaluate(package_set, one) for one in guards}
+    if GuardState.SKIPPED in states:
+        return GuardState.SKIPPED
+    if not states or not states <= {GuardState.RUNS, GuardState.DATA}:
+        return GuardState.UNKNOWN
+    return GuardState.DATA if GuardState.DATA in states else GuardState.RUNS
 
 
 def _version(package_set: ImportablePackages, subject: str) -> str | None:

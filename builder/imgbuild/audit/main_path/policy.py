@@ -41,10 +41,14 @@ class NameRegistry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Packages whose code is followed (`walk`), entry points, and registries of names."""
+    """Packages whose code is followed (`walk`), entry points, and registries of names.
+
+    Of packages in `imported`, only what importing them certainly runs is followed.
+    """
 
     walk: frozenset[str]
     entries: tuple[MainPathEntry, ...]
+    imported: frozenset[str] = frozenset()
     registries: tuple[NameRegistry, ...] = ()
 
 

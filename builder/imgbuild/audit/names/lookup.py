@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+import msgspec
+
 from imgbuild.audit.names.model import LookupResult, Modules, Opaque, Searchable
 from imgbuild.audit.source.facts import Assigned, Class, Function, Guard, Import, ModuleFacts
 
@@ -115,6 +117,9 @@ def _search(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> 
     step = f"{module}:{name}"
     facts = modules.module(module)
     if facts is None:
+        target = _alias(modules, module)
+        if target and step not in path:
+            return _search(modules, target, name, (*path, step))
         return _missing(modules, module, (*path, step))
     if isinstance(facts, Opaque) or facts.broken or len(path) > _DEPTH:
         return LookupResult(state="unknown", trace=(*path, step))
@@ -164,6 +169,13 @@ def _missing(modules: Modules, module: str, path: tuple[str, ...]) -> LookupResu
     return LookupResult(state="absent", trace=path)
 
 
+def _alias(modules: Modules, module: str) -> str:
+    """The module that a parent of `module` puts into sys.modules by this name; "" if none does."""
+    parent = module.rpartition(".")[0]
+    facts = modules.module(parent) if parent else None
+    return facts.aliases.get(module, "") if isinstance(facts, ModuleFacts) else ""
+
+
 def matches(module: str, pattern: str) -> bool:
     """Whether a registered name, in which "*" matches anything, is this module or a parent."""
     if "*" not in pattern:
@@ -199,7 +211,9 @@ def _choose(
         and not any(guard.kind == "absent" for guard in entry.guards)
     ]
     if not rivals:
-        return first
+        entry = next(entry for entry, one in there if one is first)
+        tried = isinstance(entry, Import) and any(one.kind == "handled" for one in entry.guards)
+        return msgspec.structs.replace(first, tried=True) if tried else first
     return LookupResult(
         state=first.state,
         definition=first.definition,

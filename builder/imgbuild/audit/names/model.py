@@ -53,7 +53,8 @@ class LookupResult(msgspec.Struct, frozen=True):
     (a compiled module, `__file__`). `home` is the module that holds the definition,
     `owner` the class that a member was found in (an ancestor too). `exact` is False for a class of
     which instances of subclasses may be meant. `trace` lists the modules that the search went
-    through, "module:name". `ambiguous`: other conditions give another definition.
+    through, "module:name". `ambiguous`: other conditions give another definition. `tried`: it is
+    imported in a `try`, so that the module that has it may be absent.
     """
 
     state: State
@@ -62,6 +63,7 @@ class LookupResult(msgspec.Struct, frozen=True):
     owner: Class | None = None
     trace: tuple[str, ...] = ()
     ambiguous: bool = False
+    tried: bool = False
     exact: bool = True
 
 

@@ -69,7 +69,7 @@ class Scopes:
         return owner in self.classes and name not in MAKERS
 
     def class_around(self, scope: str) -> Class | None:
-        """The class in whose body `scope` lies, the innermost one."""
+        """The innermost class whose body contains `scope`."""
         while scope:
             if scope in self.classes:
                 return self.classes[scope]

@@ -22,7 +22,7 @@ from isal import isal_zlib
 
 from imgbuild.audit.packages.content import WheelContent, open_content
 from imgbuild.audit.packages.reading import (
-    Crew,
+    ReaderProcesses,
     ReadRequest,
     WheelIndex,
     WheelMetadata,
@@ -66,7 +66,7 @@ class Text(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(found))
 
 
-class Book:
+class LibraryWheel:
     """One wheel of the library, read lazily. Not safe for threads."""
 
     def __init__(self, wheel: Wheel, where: Path | str, library: Library) -> None:
@@ -236,8 +236,8 @@ class Library:
     ) -> None:
         self.store = store
         self.http = http
-        self.crew = Crew(processes or len(os.sched_getaffinity(0)))
-        self._books: dict[tuple[str, bool], Book] = {}
+        self.workers = ReaderProcesses(processes or len(os.sched_getaffinity(0)))
+        self._books: dict[tuple[str, bool], LibraryWheel] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -248,32 +248,32 @@ class Library:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.crew.close()
+        self.workers.close()
         self.save()
 
-    def book(self, wheel: Wheel, where: Path | str) -> Book:
+    def book(self, wheel: Wheel, where: Path | str) -> LibraryWheel:
         """The book of `wheel`, which is at `where` (a file, or a URL)."""
         key = (wheel.sha256, isinstance(where, Path))
         book = self._books.get(key)
         if book is None:
-            book = self._books[key] = Book(wheel, where, self)
+            book = self._books[key] = LibraryWheel(wheel, where, self)
         return book
 
-    def prefetch(self, wanted: Mapping[Book, Iterable[str]]) -> None:
+    def prefetch(self, wanted: Mapping[LibraryWheel, Iterable[str]]) -> None:
         """Read modules of several books at once: in processes, and with few requests."""
         requests = {book: book.lacking(names) for book, names in wanted.items()}
         requests = {book: files for book, files in requests.items() if files}
-        answers = self.crew.modules(
+        answers = self.workers.modules(
             [ReadRequest(book.content, files, book.files) for book, files in requests.items()]
         )
         for book, found in zip(requests, answers, strict=True):
             book.learn(found)
 
-    def prefetch_elves(self, books: Sequence[Book]) -> None:
+    def prefetch_elves(self, books: Sequence[LibraryWheel]) -> None:
         """Read the shared objects of all local `books` that have not been read."""
         unread = [book for book in books if book.local and book.kept_elves() is None]
         for book, elves in zip(
-            unread, self.crew.elves([book.content for book in unread]), strict=True
+            unread, self.workers.elves([book.content for book in unread]), strict=True
         ):
             book.keep_elves(elves)
 

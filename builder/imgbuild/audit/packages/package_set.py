@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from imgbuild.audit.packages.library import Book, Library
+from imgbuild.audit.packages.library import Library, LibraryWheel
 from imgbuild.audit.packages.reading import WheelMetadata, is_metadata
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
 from imgbuild.lock.resolution import Resolution, Wheel
@@ -38,7 +38,7 @@ class PackageSet:
 
     def __init__(
         self,
-        books: Sequence[Book],
+        books: Sequence[LibraryWheel],
         library: Library,
         *,
         python: str,
@@ -47,7 +47,7 @@ class PackageSet:
         partial: bool = False,
     ) -> None:
         self._library = library
-        self.books: dict[str, Book] = {book.package: book for book in books}
+        self.books: dict[str, LibraryWheel] = {book.package: book for book in books}
         self.python = python
         self.arch = arch
         self.glibc = glibc
@@ -139,7 +139,7 @@ class PackageSet:
 
     def prefetch(self, modules: Iterable[str]) -> None:
         """Read many modules at once, which is faster than one by one."""
-        wanted: dict[Book, list[str]] = {}
+        wanted: dict[LibraryWheel, list[str]] = {}
         for name in modules:
             owner = self._owners.get(name)
             if owner is not None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.errors import InputError, Problem
@@ -25,11 +27,15 @@ _HASH = re.compile(r"\s--hash[= ]\S+")
 
 
 class Picked(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheels of a set, their URLs, and the packages without a wheel for the machine."""
+    """The wheels of a set, their URLs, and the packages without a wheel for the machine.
+
+    `public`: pins with a local version (`2.10.0+cu130`) of which the public version is read.
+    """
 
     wheels: tuple[Wheel, ...]
     urls: dict[Sha256, str]
     lacking: tuple[str, ...] = ()
+    public: tuple[str, ...] = ()
 
 
 def pick(pins: Mapping[str, str], tags: Tags, indexes: Indexes, http: Ranges) -> Picked:
@@ -40,8 +46,13 @@ def pick(pins: Mapping[str, str], tags: Tags, indexes: Indexes, http: Ranges) ->
     wheels: list[Wheel] = []
     urls: dict[Sha256, str] = {}
     lacking: list[str] = []
+    public: list[str] = []
     for package, version in sorted(pins.items()):
-        file = _best(indexes, package, Version(version), tags)
+        exact = Version(version)
+        file = _best(indexes, package, exact, tags)
+        if file is None and exact.local:  # built for another index from the same code
+            file = _best(indexes, package, Version(exact.public), tags)
+            public += [f"{package}=={version}"] if file is not None else []
         if file is None:
             lacking.append(f"{package}=={version}")
             continue
@@ -49,7 +60,7 @@ def pick(pins: Mapping[str, str], tags: Tags, indexes: Indexes, http: Ranges) ->
         wheel = lock_wheel(package, str(file.version), index, file, http)
         wheels.append(wheel)
         urls[wheel.sha256] = file.url
-    return Picked(wheels=tuple(wheels), urls=urls, lacking=tuple(lacking))
+    return Picked(wheels=tuple(wheels), urls=urls, lacking=tuple(lacking), public=tuple(public))
 
 
 def _best(indexes: Indexes, package: str, version: Version, tags: Tags) -> IndexFile | None:
@@ -93,9 +104,22 @@ def read_pins(text: str, name: str, tags: Tags) -> dict[str, str]:
     return pins
 
 
+def _of_file(requirement: Requirement) -> tuple[str, str]:
+    """Package and version of `NAME @ URL`, by the name of the wheel."""
+    file = unquote(urlsplit(requirement.url or "").path).rpartition("/")[2]
+    try:
+        name, version, *_ = parse_wheel_filename(file)
+    except InvalidWheelFilename:
+        message = f"{requirement} names no wheel, so its version is unknown"
+        raise ValueError(message) from None
+    return normalize(name), str(version)
+
+
 def _pin(statement: str, tags: Tags) -> tuple[str, str]:
     """Package and version of one statement; empty if its marker does not match."""
     requirement = Requirement(statement)
+    if requirement.url is not None:
+        return _of_file(requirement)
     if requirement.marker is not None and not requirement.marker.evaluate(dict(tags.markers)):
         return "", ""
     exact = [

@@ -25,7 +25,7 @@ class ModuleSource(Modules, Protocol):
 
 
 class InstalledPackages(ModuleSource, Protocol):
-    """InstalledPackages that are installed together on one machine."""
+    """Packages that are installed together on one machine."""
 
     @property
     def python(self) -> str:

@@ -1,6 +1,6 @@
 """Reads a wheel into facts: its index, its modules, its shared objects.
 
-A `Crew` reads the modules of local wheels in several processes where there are enough of them.
+`ReaderProcesses` read the modules of local wheels where there are enough of them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class WheelIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_index(content: WheelContent) -> WheelIndex:
-    """The files and METADATA of a wheel; IntegrityError if it has not exactly one METADATA."""
+    """The files and METADATA of a wheel; IntegrityError unless it has exactly one METADATA."""
     members = content.members()
     found = [name for name in members if is_metadata(name)]
     if len(found) != 1:
@@ -176,7 +176,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
     sizes: Mapping[str, int]
 
 
-class Crew:
+class ReaderProcesses:
     """Processes that read, started by the first large task and ended by `close`."""
 
     def __init__(self, processes: int) -> None:

@@ -101,8 +101,9 @@ class Assignments:
         """`return value`: conditions that call the function depend on it."""
         if node.value is not None:
             self.expressions.visit(node.value)
-            name = self.expressions.scope.name.rpartition(".")[2]
-            self.names.add_answer(name, self.conditions.value(node.value))
+            scope, held = self.expressions.scope, self.conditions.value(node.value)
+            self.names.add_answer(scope.name.rpartition(".")[2], held)
+            self.names.frame.results.append((self.expressions.guards[scope.guarded :], held))
 
     def expression(self, node: ast.Expr) -> None:
         """An expression by itself: `__all__.extend(…)` at the top of the module adds exports."""

@@ -54,8 +54,8 @@ def _opposite(guard: Guard, text: str) -> Guard:
         return Guard("absent", subject, spec)
     if kind == "absent":
         return Guard("present", subject, spec)
-    if kind == "platform":
-        return Guard("platform", subject, "" if spec else "!")
+    if kind in ("platform", "result"):
+        return Guard(kind, subject, "" if spec else "!")
     if kind == "takes":
         return Guard("takes", subject, spec[1:] if spec.startswith("!") else f"!{spec}")
     return Guard("unknown", f"not ({text})")

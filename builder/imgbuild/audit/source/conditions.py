@@ -20,7 +20,7 @@ from imgbuild.audit.source.comparisons import (
 )
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.name_values import UNKNOWN, Branches, Guards, NameValue, NameValues
-from imgbuild.audit.source.text import SourceText, dotted, string
+from imgbuild.audit.source.text import SourceText, dotted, empty_collection, string
 from imgbuild.audit.source.versions import (
     Versions,
     part_comparison,
@@ -71,16 +71,6 @@ def _constant(value: object) -> NameValue:
     )
 
 
-def _empty(node: ast.expr) -> bool:
-    """Whether an expression is an empty collection: `[]`, `dict()`."""
-    if isinstance(node, ast.Call):
-        last = dotted(node.func) in ("dict", "frozenset", "list", "set", "tuple")
-        return last and not node.args and not node.keywords
-    if isinstance(node, ast.Dict):
-        return not node.keys
-    return isinstance(node, (ast.List, ast.Tuple)) and not node.elts
-
-
 class Conditions:
     """Reads conditions, with the values of names at that place."""
 
@@ -124,7 +114,7 @@ class Conditions:
             return found
         text = self.source.short(test)
         if _SURROUNDINGS.search(text) or self.versions.depends_on_version(test):
-            return self._unknown(text)
+            return self._result(test) or self._unknown(text)
         yes, no = self._unknown(text)
         says = self.versions.answers(test)
         return yes if says[0] else (), no if says[1] else ()
@@ -132,13 +122,20 @@ class Conditions:
     def _unknown(self, text: str) -> Branches:
         return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
 
+    def _result(self, test: ast.expr) -> Branches | None:
+        """`is_nvtx_available()`: the function is looked up in the package set."""
+        name = dotted(test.func) if isinstance(test, ast.Call) else ""
+        if not name or self.names.is_local(name.partition(".")[0]):
+            return None
+        return self._both(test, Guard("result", f"{self.module}:{self.scope}:{name}"))
+
     def value(self, node: ast.expr) -> NameValue:
         """The value of a name that is bound to this expression."""
         if isinstance(node, ast.Constant):
             return _constant(node.value)
         if isinstance(node, ast.Name) and (held := self.names.value(node.id)) != UNKNOWN:
             return held
-        empty = _empty(node)
+        empty = empty_collection(node)
         package = self.versions.package(node)
         literal = "" if package else self.versions.literal(node)
         truthy: Guards = ()

@@ -6,10 +6,14 @@ import ast
 import re
 from collections.abc import Callable, Sequence
 
+import msgspec
+
+from imgbuild.audit.source.comparisons import opposite
 from imgbuild.audit.source.expressions import Expressions
 from imgbuild.audit.source.facts import Class, Field, Function, Guard, Parameter
+from imgbuild.audit.source.name_values import NONE, Branches, Guards, NameValue, Result
 from imgbuild.audit.source.scopes import ClassMembers, Scope
-from imgbuild.audit.source.text import SourceText, dotted, string, type_name
+from imgbuild.audit.source.text import SourceText, dotted, never_continues, string, type_name
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _RETURN = re.compile(rb"\breturn\b\s*([\w.]*)(\(?)")
@@ -48,28 +52,30 @@ class Definitions:
             for annotation in (node.returns, *(item.annotation for item in (*everything, *extra))):
                 if annotation is not None:
                     expressions.visit(annotation)
-        self.functions.append(
-            function_facts(self.source, node, name, decorators, expressions.guards)
-        )
+        facts = function_facts(self.source, node, name, decorators, expressions.guards)
+        place = len(self.functions)
+        self.functions.append(facts)
         self.names.bind(node.name)
         if scope.members is not None:
             scope.members.methods.append(node.name)
         elif scope.kind == "function":
             scope.locals.bind(node.name, "")
         inner = Scope(name, "function", scope)
-        if scope.members is not None and "staticmethod" not in decorators:
-            first = next(iter([*given.posonlyargs, *given.args]), None)
-            inner.instance = first.arg if first is not None else ""
-            inner.instance = "" if "classmethod" in decorators else inner.instance
+        inner.guarded = len(expressions.guards)
+        if scope.members is not None and not {"staticmethod", "classmethod"} & set(decorators):
+            inner.instance = next((item.arg for item in (*given.posonlyargs, *given.args)), "")
         for argument in everything:
             inner.locals.bind(argument.arg, type_name(argument.annotation))
         for argument in extra:
             inner.locals.bind(argument.arg, "")
-        names = [item.arg for item in (*everything, *extra)]
-        self.names.enter("function", node.body, node.lineno, names)
+        self.names.enter(
+            "function", node.body, node.lineno, [item.arg for item in (*everything, *extra)]
+        )
         expressions.scope = inner
         self.conditions.scope = inner.name
         block(node.body)
+        truthy, falsy = result_guards(node, self.names.frame.results)
+        self.functions[place] = msgspec.structs.replace(facts, truthy=truthy, falsy=falsy)
         expressions.scope = scope
         self.conditions.scope = scope.name if scope.kind == "function" else ""
         self.names.leave()
@@ -104,6 +110,52 @@ class Definitions:
                 expressions.guards,
             )
         )
+
+
+def result_guards(node: FunctionNode, results: Sequence[Result]) -> Branches:
+    """The guards under which a function returns a true value, and a false one.
+
+    Both are empty unless one of them is understood: a condition, or constants in branches.
+    """
+    if not results or not all(held.condition or held.is_literal for _, held in results):
+        return (), ()
+    if not never_continues(node.body):
+        results = [*results, ((), NONE)]
+    text = f"{node.name}()"
+    unknown = (Guard("unknown", text),)
+    true, false = (
+        [
+            _plain(guards + found + (() if held.is_literal or _is_complete(held) else unknown))
+            for guards, held in results
+            if (found := getattr(held, side)) is not None
+        ]
+        for side in ("truthy", "falsy")
+    )
+    yes, no = (_in_each(ways, unknown) for ways in (true, false))
+    if any(guard.kind == "data" for guards, _ in results for guard in guards):
+        return (*yes, Guard("data")), (*no, Guard("data"))
+    if not yes and len(false) == 1:
+        yes = opposite(no, text)
+    if not no and len(true) == 1:
+        no = opposite(yes, text)
+    return yes, no
+
+
+def _in_each(ways: Sequence[Guards], unknown: Guards) -> Guards:
+    """The guards that hold on every way, and an unknown one if there is more than one way."""
+    if len(ways) <= 1:
+        return ways[0] if ways else unknown
+    return (*(one for one in ways[0] if all(one in other for other in ways)), *unknown)
+
+
+def _is_complete(held: NameValue) -> bool:
+    """Whether both sides of a condition are understood, so that each is the other's opposite."""
+    return bool(held.truthy and held.falsy)
+
+
+def _plain(guards: Guards) -> Guards:
+    """Guards without exceptions that are caught around them."""
+    return tuple(dict.fromkeys(one for one in guards if one.kind != "handled"))
 
 
 def function_facts(

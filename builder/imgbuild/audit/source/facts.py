@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-FACTS_FORMAT = 3
+FACTS_FORMAT = 4
 # Follows the name of a dataclass in a guard on one of its fields.
 FIELDS = ".__dataclass_fields__"
 
@@ -28,6 +28,8 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
                 of it, "[:2]" a part, "[1]" an item number, that it is compared with as CPython does
     takes       "module:scope:callable", as it is   a parameter that its signature must have, or "!"
                 written in that place               and one that it must not have
+    result      "module:scope:callable", as it is   "" if its result must be true, "!" if it must be
+                written in that place               false
     platform    "linux", "win32", "xpu", …          "" or "!" for the other branch
     typing      ""                                  "": under TYPE_CHECKING only
     data        ""                                  "": it depends on data, not on what is installed
@@ -48,6 +50,7 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
         "handled",
         "python",
         "takes",
+        "result",
         "platform",
         "typing",
         "data",
@@ -88,7 +91,8 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `returns` is the annotation, "Self" for a classmethod without one that returns the result of
     `cls(…)`. `forwards` are the callees that get its `**kwargs`, if they are not used otherwise;
-    `takes` the keys that it removes first.
+    `takes` the keys that it removes first. `truthy` and `falsy` are the guards that hold where its
+    result is true, and where it is false; both are empty if they are not understood.
     """
 
     name: str
@@ -101,6 +105,8 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
     guards: tuple[Guard, ...] = ()
     forwards: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
+    truthy: tuple[Guard, ...] = ()
+    falsy: tuple[Guard, ...] = ()
 
 
 class Field(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -213,10 +219,11 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     is unknown. `lazy_stars` are modules all of whose exports are imported on first use
     (transformers derives its table from the `__all__` of the files in the folder); "a.b.*" means
     every module below a.b. `registers` are names that the module assigns in `sys.modules` (with
-    "*" for computed parts). `deleted` are module-level names that `del` removes. `dynamic` says
-    that names are bound in ways that were not understood (`__getattr__` without a readable table,
-    `globals().update`, `sys.modules[__name__] = …`). `broken` is the message of a syntax error;
-    everything else is empty then. `windows` are read by `windows`, the rest by `module`.
+    "*" for computed parts), `aliases` those of other modules by their names. `deleted` are
+    module-level names that `del` removes. `dynamic` says that names are bound in ways that were not
+    understood (`__getattr__` without a readable table, `globals().update`,
+    `sys.modules[__name__] = …`). `broken` is the message of a syntax error; everything else is
+    empty then. `windows` are read by `windows`, the rest by `module`.
     """
 
     module: str
@@ -232,6 +239,7 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     lazy: dict[str, str] = {}
     lazy_stars: tuple[str, ...] = ()
     registers: tuple[str, ...] = ()
+    aliases: dict[str, str] = {}
     deleted: tuple[str, ...] = ()
     dynamic: bool = False
     broken: str = ""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from imgbuild.audit.source.assignments import Assignments
 from imgbuild.audit.source.definitions import FunctionNode
-from imgbuild.audit.source.text import dotted, one_or_more, string, strings
+from imgbuild.audit.source.text import dotted, one_or_more, pattern, string, strings
 
 # Without any of these words a module's names are what it binds.
 _SIGNS = (
@@ -38,10 +38,12 @@ class LazyNames:
         self.lazy: dict[str, str] = {}
         self.stars: list[str] = []
         self.registers: list[str] = []
-        self.dynamic = False
+        self.aliases: dict[str, str] = {}
+        self.dynamic = _sets_own(source, assignments.module)
+        self._aliasing: set[str] = set()  # functions that put an alias into sys.modules
         self.tables: dict[str, ast.expr] = {}
         if any(sign in source for sign in _SIGNS):
-            self.dynamic = _INTO_GLOBALS.search(source) is not None
+            self.dynamic |= _INTO_GLOBALS.search(source) is not None
             statements = list(_top(tree.body))
             self.tables = _tables(statements)
             self._read(statements)
@@ -52,6 +54,8 @@ class LazyNames:
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 if statement.name == "__getattr__":
                     self._getattr(statement)
+                elif _puts_alias(statement):
+                    self._aliasing.add(statement.name)
                 continue
             if isinstance(statement, ast.Assign):
                 self._assignment(statement)
@@ -78,6 +82,7 @@ class LazyNames:
             self.registers.append(f"{self.assignments.base}.{key}")
 
     def _assignment(self, statement: ast.Assign) -> None:
+        self.dynamic |= _itself(statement.value)  # module = sys.modules[__name__]
         for target in statement.targets:
             if isinstance(target, ast.Tuple):
                 self._attached(target, statement.value)
@@ -170,6 +175,10 @@ class LazyNames:
             self.dynamic = True
         elif isinstance(call.func, ast.Attribute):
             self._method_called(call, call.func, name)
+        elif name in self._aliasing:
+            alias, target = pattern(call.args[0], self.assignments.module), string(call.args[1])
+            if alias and target and "*" not in alias:
+                self.aliases[alias] = (self.assignments.base if target[0] == "." else "") + target
         elif name:
             for argument in call.args[:1]:
                 text = pattern(argument, self.assignments.module) if "alias" in name else None
@@ -363,31 +372,21 @@ def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
     return found
 
 
+def _sets_own(source: bytes, module: str) -> bool:
+    """Whether a function imports its own module and sets computed names in it: numpy.dtypes."""
+    own = module.rpartition(".")[2].encode()
+    return re.search(rb"\bsetattr\(\s*" + own + rb"\s*,\s*[^\"'\s]", source) is not None
+
+
+def _puts_alias(node: FunctionNode) -> bool:
+    """Whether a function of an alias and its target puts the alias into `sys.modules`."""
+    text = ast.unparse(node)
+    return len(node.args.args) == 2 and "sys.modules[" in text and "import_module(" in text
+
+
 def _itself(node: ast.expr) -> bool:
     """Whether this is `sys.modules[__name__]`."""
     return isinstance(node, ast.Subscript) and dotted(node.slice) == "__name__"
-
-
-def pattern(node: ast.expr, module: str) -> str | None:
-    """A string expression with "*" for computed parts; None if it is not a string."""
-    text = string(node)
-    if text is not None:
-        return text
-    if isinstance(node, ast.JoinedStr):
-        parts = [
-            string(part) if isinstance(part, ast.Constant) else _formatted(part, module)
-            for part in node.values
-        ]
-        return "".join(part or "*" for part in parts)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = pattern(node.left, module), pattern(node.right, module)
-        return None if left is None and right is None else (left or "*") + (right or "*")
-    return module if dotted(node) == "__name__" else None
-
-
-def _formatted(part: ast.expr, module: str) -> str:
-    name = dotted(part.value) if isinstance(part, ast.FormattedValue) else ""
-    return module if name in ("__name__", "__package__") else "*"
 
 
 def _entries(table: ast.Dict) -> dict[str, list[str] | None]:

@@ -62,6 +62,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool) -> ModuleFact
         lazy=more.lazy,
         lazy_stars=tuple(dict.fromkeys(more.stars)),
         registers=tuple(dict.fromkeys(more.registers)),
+        aliases=more.aliases,
         deleted=tuple(assignments.deleted),
         dynamic=more.dynamic,
     )

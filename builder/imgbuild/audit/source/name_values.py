@@ -65,7 +65,11 @@ class NameValue(msgspec.Struct, frozen=True):
 
 
 UNKNOWN = NameValue()
+NONE = NameValue(truthy=None, is_none=True, is_literal=True)
 State = dict[str, NameValue]
+
+
+Result = tuple[Guards, NameValue]
 
 
 class FlowPath(msgspec.Struct, frozen=True):
@@ -88,6 +92,7 @@ class Frame:
         "line",
         "parameters",
         "parent",
+        "results",
         "values"
     )  # fmt: skip
 
@@ -113,6 +118,8 @@ class Frame:
         self.parameters = frozenset(names)
         self.values: State = dict.fromkeys(self.parameters, UNKNOWN)
         self.declared: set[str] = set()
+        # Of a function: the values that it returns, each with the guards within the function.
+        self.results: list[Result] = []
         self._sites: dict[str, list[BindingSite]] | None = None
 
     def sites(self, name: str) -> list[BindingSite]:

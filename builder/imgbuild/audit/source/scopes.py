@@ -95,7 +95,7 @@ class Scope:
     """A function, class or module that is being read."""
 
     __slots__ = (
-        "imported", "instance", "kind", "locals", "members", "name", "owner", "parent"
+        "guarded", "imported", "instance", "kind", "locals", "members", "name", "owner", "parent"
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +109,8 @@ class Scope:
         self.imported: set[str] = set()
         # In a method: the name of its first parameter.
         self.instance = ""
+        # The number of guards around the definition of the function that is being read.
+        self.guarded: int = parent.guarded if parent is not None else 0
         # A class's members; for a function, `owner` are those of the class around it.
         self.members = members
         self.owner: ClassMembers | None = parent.owner if parent and kind == "function" else members

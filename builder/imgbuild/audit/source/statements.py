@@ -17,7 +17,7 @@ from imgbuild.audit.source.definitions import Definitions, FunctionNode
 from imgbuild.audit.source.expressions import Expressions
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.name_values import UNKNOWN, FlowPath, Guards, State
-from imgbuild.audit.source.text import dotted
+from imgbuild.audit.source.text import dotted, never_continues
 from imgbuild.audit.source.try_statements import Try, TryGuards, read_try
 
 
@@ -218,15 +218,3 @@ def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
 def typing_only(guards: Guards) -> bool:
     """Whether a condition is on TYPE_CHECKING, so that one branch always runs."""
     return any(guard.kind == "typing" for guard in guards)
-
-
-def never_continues(block: Sequence[ast.stmt]) -> bool:
-    """Whether a block never continues with the statement after it."""
-    if not block:
-        return False
-    last = block[-1]
-    if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
-        return True
-    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        return dotted(last.value.func) in ("sys.exit", "exit", "quit", "os._exit", "pytest.skip")
-    return isinstance(last, ast.If) and never_continues(last.body) and never_continues(last.orelse)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+from collections.abc import Sequence
 
 BUILTINS = frozenset(dir(builtins))
 
@@ -139,3 +140,50 @@ class SourceText:
     def span(self, node: ast.stmt) -> bytes:
         """The lines of a statement."""
         return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+
+
+def empty_collection(node: ast.expr) -> bool:
+    """Whether an expression is an empty collection: `[]`, `dict()`."""
+    if isinstance(node, ast.Call):
+        last = dotted(node.func) in ("dict", "frozenset", "list", "set", "tuple")
+        return last and not node.args and not node.keywords
+    if isinstance(node, ast.Dict):
+        return not node.keys
+    return isinstance(node, (ast.List, ast.Tuple)) and not node.elts
+
+
+def never_continues(block: Sequence[ast.stmt]) -> bool:
+    """Whether a block never continues with the statement after it."""
+    if not block:
+        return False
+    last = block[-1]
+    if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
+        return True
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        return dotted(last.value.func) in ("sys.exit", "exit", "quit", "os._exit", "pytest.skip")
+    if isinstance(last, (ast.Try, ast.TryStar)):
+        bodies = [last.orelse or last.body, *(handler.body for handler in last.handlers)]
+        return never_continues(last.finalbody) or all(map(never_continues, bodies))
+    return isinstance(last, ast.If) and never_continues(last.body) and never_continues(last.orelse)
+
+
+def pattern(node: ast.expr, module: str) -> str | None:
+    """A string expression with "*" for computed parts; None if it is not a string."""
+    text = string(node)
+    if text is not None:
+        return text
+    if isinstance(node, ast.JoinedStr):
+        parts = [
+            string(part) if isinstance(part, ast.Constant) else _formatted(part, module)
+            for part in node.values
+        ]
+        return "".join(part or "*" for part in parts)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = pattern(node.left, module), pattern(node.right, module)
+        return None if left is None and right is None else (left or "*") + (right or "*")
+    return module if dotted(node) == "__name__" else None
+
+
+def _formatted(part: ast.expr, module: str) -> str:
+    name = dotted(part.value) if isinstance(part, ast.FormattedValue) else ""
+    return module if name in ("__name__", "__package__") else "*"

@@ -112,7 +112,7 @@ def _raises(block: list[ast.stmt]) -> bool:
 
 
 def _raised(node: Try, conditions: Conditions) -> Branches | None:
-    """`try: if not is_torch_available(): raise X` with `except X`, which is an `if`."""
+    """`try: if not is_torch_available(): raise X` with `except X`, which works like an `if`."""
     first = node.body[0]
     if len(node.body) != 1 or not isinstance(first, ast.If) or first.orelse:
         return None

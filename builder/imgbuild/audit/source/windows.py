@@ -122,11 +122,13 @@ class _WindowReader:
         self._window(call.lineno, "raise", "ImportError", self.expressions.with_guards((guard,)))
 
     def _window(self, line: int, outcome: Outcome, name: str, guards: Guards) -> None:
-        """Record a window if its last guard is on the version of another package."""
+        """Record a window if its function's last guard is on the version of another package."""
+        scope = self.expressions.scope
         kept = tuple(one for one in guards if not _UNSET.fullmatch(one.subject))
+        within = [one for one in guards[scope.guarded :] if one in kept]
         own = self.conditions.module.partition(".")[0]
-        if kept and kept[-1].kind == "version" and kept[-1].subject != own:
-            self.windows.append(Window(line, outcome, name, self.expressions.scope.name, kept))
+        if within and within[-1].kind == "version" and within[-1].subject != own:
+            self.windows.append(Window(line, outcome, name, scope.name, kept))
 
 
 def _complement(guards: Guards, other: Guards) -> Guards:

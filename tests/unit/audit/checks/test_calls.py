@@ -117,10 +117,17 @@ def test_what_the_other_does_not_know(source, relation, subject):
         "import lib\nif hasattr(lib.envs, 'SLOW'):\n    print(lib.envs.SLOW)\n",
         "import lib\nprint(getattr(lib.envs, 'SLOW', None))\n",
         "import json\njson.dumps(1, nonsense=2)\n",
+        "import lib\nlib.xpu.empty_cache()\n",
     ],
 )
 def test_what_it_knows_or_may_know_is_not_mentioned(source):
     assert subjects(source) == []
+
+
+def test_packages_that_are_not_followed_are_read_for_names_of_their_modules():
+    source = "import lib\nclass Mine(lib.core.Gone):\n    pass\nlib.core.Args('m', gone=1)\n"
+    (one,) = check(source, rules("user", walk=("user",)))
+    assert (one.severity, one.evidence.subject) == (Severity.ERROR, "lib.core:Gone")
 
 
 def test_a_caught_error_is_a_note():

@@ -172,8 +172,8 @@ def test_a_runpath_is_followed_from_the_file_as_installed() -> None:
 
 def test_what_a_package_requires_may_bring_its_libraries() -> None:
     asks = module("a/_a.abi3.so", needed=("libtvm_ffi.so",))
-    brings = library("tvm_ffi/lib/libtvm_ffi.so")
-    packages = {"a 1": [asks], "middle 1": [], "apache-tvm-ffi 1": [brings]}
+    library_file = library("tvm_ffi/lib/libtvm_ffi.so")
+    packages = {"a 1": [asks], "middle 1": [], "apache-tvm-ffi 1": [library_file]}
     requires = {"a": ("middle>=1",), "middle": ("apache_tvm_ffi",)}
     assert found(SharedObjects(packages, requires=requires)) == []
     assert len(found(SharedObjects(packages))) == 1

@@ -94,3 +94,17 @@ def test_what_was_learned_counts_too(tmp_path):
     assert finding.where == "a 1 a/x.py:7"
     assert finding.evidence.spec == ">=2"
     assert found(tmp_path / "new", ["a==1", "b==2.0"], constraints=[learned]) == []
+
+
+def test_a_version_that_no_extra_named_after_the_package_allows_is_a_warning(tmp_path):
+    requires = {
+        "a==1": [
+            'Requires-Dist: b<2,>=1; extra == "b"',
+            'Requires-Dist: c<2; extra == "test"',
+            'Requires-Dist: d; extra == "d"',
+        ]
+    }
+    (finding,) = found(tmp_path, ["a==1", "b==3", "c==3", "d==3"], requires)
+    assert finding.severity is Severity.WARNING
+    assert finding.message == "a 1 supports b<2,>=1 by its extra b, and b is 3"
+    assert found(tmp_path / "fits", ["a==1", "b==1.5"], requires) == []

@@ -48,6 +48,18 @@ def load(fast):
 """
 
 
+NESTED = """
+import jinja2
+from packaging import version
+def compile(template):
+    if version.parse(jinja2.__version__) < version.parse("3.1"):
+        raise ImportError("too old")
+    def raise_exception(message):
+        raise jinja2.TemplateError(message)
+    return raise_exception
+"""
+
+
 def guards(source, module="own.a"):
     return [
         window.guards[-1] for window in windows.read_windows(source.encode(), module, package=False)
@@ -56,6 +68,11 @@ def guards(source, module="own.a"):
 
 def test_a_range_is_read_with_its_outside():
     assert guards(RANGE) == [Guard("version", "vllm", "!>=0.10.2,<=0.11.2")]
+
+
+def test_a_nested_function_has_conditions_of_its_own():
+    (window,) = windows.read_windows(NESTED.encode(), "own.a", package=False)
+    assert (window.line, window.scope) == (6, "compile")
 
 
 def test_a_bound_at_the_top_of_a_module():

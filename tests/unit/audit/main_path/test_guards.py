@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from imgbuild.audit.main_path.guards import ATTRIBUTE, IMPORT, MISSING, GuardState, evaluate, judge
-from imgbuild.audit.source.facts import Guard
+from imgbuild.audit.source.facts import Guard, ModuleFacts
 from imgbuild.audit.source.module import read_module
 from tests.support.source_modules import SourceModules
 
@@ -239,3 +239,47 @@ def test_whether_a_callable_takes_a_parameter(callee, name, state):
 
 def test_a_guard_of_a_module_that_is_not_there_is_not_known():
     assert evaluate(CALLEES, Guard("takes", "peft::LLM", "seed")) is UNKNOWN
+
+
+FOUND = "    return find_spec('nvtx') is not None\n"
+TRIED = """
+    try:
+        import nvtx
+        return True
+    except ImportError:
+        return False
+"""
+EARLY = """
+    if find_spec('nvtx') is None:
+        return False
+    return True
+"""
+ASKED = "    if not flag:\n        return False\n" + FOUND
+
+
+@pytest.mark.parametrize(
+    ("body", "present", "absent"),
+    [
+        (FOUND, RUNS, SKIPPED),
+        (TRIED, RUNS, SKIPPED),
+        (EARLY, RUNS, SKIPPED),
+        (ASKED, GuardState.DATA, SKIPPED),
+        ("    return flag > 3\n", UNKNOWN, UNKNOWN),
+        ("    return flag and find_spec('nvtx') is not None\n", UNKNOWN, SKIPPED),
+        ("    return is_nvtx_available()\n", UNKNOWN, UNKNOWN),
+    ],
+)
+def test_the_result_of_a_function_of_another_module(body: str, present, absent) -> None:
+    defined = f"from importlib.util import find_spec\ndef is_nvtx_available(flag=0):\n{body}"
+    used = "from lib.tools import is_nvtx_available\nif is_nvtx_available():\n    import lib.fast\n"
+    packages = {"lib 1": {"lib/__init__.py": used, "lib/tools.py": defined}}
+    for more, state in (({"nvtx 1": {"nvtx.py": ""}}, present), ({}, absent)):
+        modules = SourceModules({**packages, **more})
+        facts = modules.module("lib")
+        assert isinstance(facts, ModuleFacts)
+        (guard,) = next(line.guards for line in facts.imports if line.module == "lib.fast")
+        assert guard == Guard("result", "lib::is_nvtx_available")
+        assert evaluate(modules, guard) is state
+        opposite = {RUNS: SKIPPED, SKIPPED: RUNS}.get(state)
+        if opposite is not None and present is RUNS:
+            assert evaluate(modules, Guard("result", guard.subject, "!")) is opposite

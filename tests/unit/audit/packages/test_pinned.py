@@ -25,11 +25,13 @@ torch==2.6.0+cu124 \\
 Flash_Attn === 2.8.3  # why
 colorama==0.4.6 ; sys_platform == "win32"
 setuptools==78.1.1 ; python_version < "3.12"
+my-trl @ file:///home/me/my_trl-0.18.2%2Blocal-py3-none-any.whl#sha256=00
 """
 
 
 def test_what_pip_and_uv_write_is_read() -> None:
     pins = {"torch": "2.6.0+cu124", "flash-attn": "2.8.3", "setuptools": "78.1.1"}
+    pins["my-trl"] = "0.18.2+local"
     assert read_pins(TEXT, "pins.txt", MACHINE) == pins
 
 
@@ -40,7 +42,7 @@ def test_what_pip_and_uv_write_is_read() -> None:
         ("trl==0.18.*", "is not an exact version"),
         ("trl", "is not an exact version"),
         ("./trl.whl", "Expected"),
-        ("trl @ https://example.invalid/trl.whl", "is not an exact version"),
+        ("trl @ https://example.invalid/trl.whl", "names no wheel, so its version is unknown"),
     ],
 )
 def test_a_line_that_pins_nothing_is_named(line: str, words: str) -> None:

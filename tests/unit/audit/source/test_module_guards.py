@@ -136,9 +136,6 @@ def test_a_chain_of_comparisons_with_python():
         "sys.version_info[1:] > (9,)",
         "sys.version_info == NEEDED",
         "sys.version_info[0] == (3, 9)",
-        "current_platform.is_cuda()",
-        "torch.cuda.is_available()",
-        "is_torch_npu_available()",
         "torch.version.hip is not None",
         "os.environ.get('VLLM_USE_V1') == '1'",
     ],
@@ -146,6 +143,14 @@ def test_a_chain_of_comparisons_with_python():
 def test_what_is_not_understood_is_unknown(test):
     yes, no = branches(test)
     assert [guard.kind for guard in (*yes, *no)] == ["unknown", "unknown"]
+
+
+@pytest.mark.parametrize(
+    "test", ["current_platform.is_cuda()", "torch.cuda.is_available()", "is_torch_npu_available()"]
+)
+def test_a_function_about_what_is_installed_is_looked_up(test):
+    guard = Guard("result", f"m::{test.removesuffix('()')}")
+    assert branches(test) == ((guard,), (Guard("result", guard.subject, "!"),))
 
 
 def test_type_checking_and_hasattr():

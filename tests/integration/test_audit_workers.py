@@ -10,7 +10,7 @@ from imgbuild.audit.packages.content import LocalContent
 from imgbuild.audit.packages.reading import (
     RUNNING,
     WORTH,
-    Crew,
+    ReaderProcesses,
     ReadRequest,
     find_modules,
     read_modules,
@@ -31,19 +31,19 @@ def request(folder: Path, name: str, size: int) -> ReadRequest:
     return ReadRequest(content, find_modules(files), sizes)
 
 
-@pytest.fixture(name="crew")
-def _crew():
-    crew = Crew(2)
-    yield crew
-    crew.close()
+@pytest.fixture(name="workers")
+def _workers():
+    workers = ReaderProcesses(2)
+    yield workers
+    workers.close()
 
 
-def test_processes_read_what_one_reads(tmp_path: Path, crew: Crew):
+def test_processes_read_what_one_reads(tmp_path: Path, workers: ReaderProcesses):
     large = [request(tmp_path, "large", WORTH), request(tmp_path, "other", WORTH // 8)]
     small = request(tmp_path, "small", RUNNING)
     tiny = request(tmp_path, "tiny", RUNNING // 8)
     for batch in ([tiny], large, [small], [tiny]):
-        found = crew.modules(batch)
+        found = workers.modules(batch)
         assert found == [read_modules(one.content, one.files) for one in batch]
         assert [list(modules) for modules in found] == [list(one.files) for one in batch]
         broken = [facts.broken for modules in found for facts in modules.values()]
