@@ -27,8 +27,8 @@ from imgbuild.cli._smoke_image import SmokeOptions, Subject
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
-from imgbuild.system import files
 from imgbuild.smoke.result import RunSettings, stopped
+from imgbuild.system import files
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
