@@ -208,7 +208,7 @@ def test_a_file_that_changed_makes_the_lock_stale(user: Project, tmp_path: Path)
     for verb in (("lock", "--check", OWN), ("build", OWN)):
         told = other.run(*verb, status=5).stderr
         assert "train.sh has changed: sha256" in told
-        assert f"imgbuild lock --target {OWN}" in told
+        assert f"imgbuild lock {OWN}" in told
     (copy / "train.sh").unlink()
     assert "train.sh: No such file" in other.run("build", OWN, status=5).stderr
 

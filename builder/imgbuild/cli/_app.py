@@ -184,5 +184,5 @@ def run_verb() -> int:
         message = f"{name}: {text.replace('Value error, ', '')}"
         hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":
-            hint = f"write -- before the command: {name} TARGET -- COMMAND"
+            hint = f"options of the command go after --: {name} TARGET -- COMMAND; {hint}"
         raise InputError(message, hint=hint) from error

@@ -52,7 +52,7 @@ def _warn(made: Environment) -> None:
         console.warn(f"{made.target}: not locked; these are the values of the matrix")
     differing = [item.name for item in made.image if item.differs]
     if differing:
-        again = f"imgbuild lock --target {made.target}"
+        again = f"imgbuild lock {made.target}"
         console.warn(
             f"{made.target}: the lock is stale: the matrix has other values for"
             f" {', '.join(differing)}; to lock it again: {again}"

@@ -33,8 +33,9 @@ def load(
 ) -> None:
     """Load built images into Docker or podman.
 
-    The loaded image is compared with the built one. Exit status 6 if neither Docker nor podman
-    answers.
+    Prints the name and the id that the image has in the engine; the id is the digest of the image,
+    or that of its configuration. The loaded image is compared with the built one. Exit
+    status 6 if neither Docker nor podman answers.
 
     Example:
 

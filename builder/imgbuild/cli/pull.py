@@ -9,6 +9,7 @@ from imgbuild.cli._options import OUTPUT_PATH, Arches, PlainHttp, Reference
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import verb
+from imgbuild.system import files
 from imgbuild.system.console import console
 
 
@@ -44,6 +45,7 @@ def pull(
     store = Store.open()
     client = Client(plain_http=plain_http or (), reporter=console)
     place = output or Path(pulls.name(found))
+    files.require_writable([place], hint=files.OUTPUT_HINT)
     with console.step(f"pulling {found}"):
         made = pulls.pull(client, found, place, store, only)
     prune.trim(store)

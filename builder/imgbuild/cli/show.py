@@ -15,6 +15,7 @@ from imgbuild.cli._output import aligned, answer, count, fitted
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.system import files
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -100,6 +101,8 @@ def show(
     if output is not None and sbom is None:
         message = "--output needs --sbom"
         raise InputError(message, hint="redirect stdout instead: imgbuild show TARGET > FILE")
+    if output is not None:
+        files.require_writable([output], hint=files.OUTPUT_HINT)
     if layers:
         _show_layers.show(selection)
     elif variables:

@@ -28,6 +28,7 @@ from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.smoke.result import RunSettings, stopped
+from imgbuild.system import files
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ def smoke(
         _smoke_import.record(imports, project)
         return
     _refuse(sif, layout, through, tier, model, case, arbitrary=arbitrary_user, record=record)
+    if junit is not None:
+        files.require_writable([junit], hint="choose another file with --junit")
     through = Through.APPTAINER if sif is not None else through
     options = SmokeOptions(
         tiers=_tiers(tier, through),

@@ -12,7 +12,7 @@ from imgbuild.cli._options import Offline, complete_target
 from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import verb
-from imgbuild.errors import NothingSelected
+from imgbuild.errors import InputError, NothingSelected
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
@@ -46,9 +46,13 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
 
         imgbuild why torch cu130-vllm --arch arm64 --json
     """
+    from imgbuild.lock.lock import lock_path
     from imgbuild.matrix import constraints
     from imgbuild.show import dependencies
 
+    if name and lock_path(selection.project().images, package).exists():
+        message = f"{package} is a target, and the package comes first"
+        raise InputError(message, hint=f"imgbuild why {name} {package}")
     wanted = normalize(package)
     chosen = _dependencies.locked(selection, [name] if name else [])
     several = len(chosen) > 1

@@ -113,7 +113,7 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
         data = read_file(matrix.folder, file.file)
         if sha256(data) != file.sha256:
             message = f"{file.file} has sha256 {sha256(data)}, the lock says {file.sha256}"
-            raise IntegrityError(message, hint=f"imgbuild lock --target {lock.target}")
+            raise IntegrityError(message, hint=f"imgbuild lock {lock.target}")
         found[path] = data
     return found
 

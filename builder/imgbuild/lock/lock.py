@@ -191,7 +191,7 @@ def read_lock(images: Path, target: str) -> Lock:
     InputError if it is damaged, or the lock of another target.
     """
     path = lock_path(images, target)
-    remedy = f"make it with: imgbuild lock --target {target}"
+    remedy = f"make it with: imgbuild lock {target}"
     if not path.exists():
         message = f"{path}: no lock for target {target}"
         raise LockStale(message, hint=remedy)
@@ -223,7 +223,7 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
 
 def damaged(target: str) -> str:
     """What to do about a lock or seal of `target` that cannot be read."""
-    return f"restore it from git, or make it again with: imgbuild lock --target {target}"
+    return f"restore it from git, or make it again with: imgbuild lock {target}"
 
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ def audit_lock(
     resolution = lock.arch.get(arch)
     if resolution is None:
         message = f"the lock of {lock.target} is for {', '.join(lock.arch)}, not for {arch}"
-        raise LockStale(message, hint=f"imgbuild lock --target {lock.target}")
+        raise LockStale(message, hint=f"imgbuild lock {lock.target}")
     terms = judge.narrowed(terms_of(lock, inputs.matrix, learned), resolution.versions)
     if lock.extends is not None:
         terms = msgspec.structs.replace(terms, named=lock.extends.arch[arch].wheels)

@@ -101,7 +101,7 @@ def within_reach(
         if lacking:
             reporter.info(f"{item.name} needs {'; '.join(lacking)}")
         kept.append(item)
-    hint = f"to try it, name it: --target {passed[0]}" if passed else None
+    hint = f"to try it, name it: {passed[0]}" if passed else None
     if selected and not kept:
         message = "every selected target needs a non-default index"
         raise NothingSelected(message, hint=hint)

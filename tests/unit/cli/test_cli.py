@@ -186,7 +186,7 @@ def test_a_stale_lock_tells_every_reason(imgbuild: Command, sample: Sample) -> N
             'the matrix says "2025-06-21", the lock "2025-06-20"',
             "trl 0.18.2 is locked, trl==0.19.0 is wanted",
             "requirements-x86_64.txt does not follow from the lock",
-            f"imgbuild lock --target {TARGET}",
+            f"imgbuild lock {TARGET}",
         )
         assert told["error"] == "LockStale"
     assert not (sample.folder / "build").exists()
@@ -195,7 +195,7 @@ def test_a_stale_lock_tells_every_reason(imgbuild: Command, sample: Sample) -> N
 def test_a_seal_of_another_lock(imgbuild: Command, sample: Sample) -> None:
     path = sample.folder / "images" / TARGET / "digests.json"
     path.write_text(path.read_text().replace(sample.seal.digest, OTHER))
-    error(imgbuild, ["digest", TARGET], 5, str(path), f"imgbuild lock --target {TARGET}")
+    error(imgbuild, ["digest", TARGET], 5, str(path), f"imgbuild lock {TARGET}")
 
 
 def test_offline_with_missing_inputs(imgbuild: Command, sample: Sample) -> None:

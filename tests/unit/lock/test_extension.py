@@ -262,7 +262,7 @@ def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_pat
     (path.parent / "train.sh").write_bytes(b"other")
     with pytest.raises(IntegrityError, match=r"train\.sh has sha256") as caught:
         added_files(lock, due, matrix, store)
-    assert caught.value.hint == "imgbuild lock --target ours"
+    assert caught.value.hint == "imgbuild lock ours"
 
 
 def test_a_file_that_is_not_there_is_refused(path: Path) -> None:

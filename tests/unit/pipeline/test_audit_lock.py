@@ -181,4 +181,4 @@ def test_an_architecture_that_the_lock_has_not_is_said(tmp_path: Path) -> None:
     with package_set(tmp_path) as one, pytest.raises(LockStale) as caught:
         audit_lock.audit_lock(one.lock, Arch.ARM64, one.inputs())
     assert caught.value.message == "the lock of small is for x86_64, not for arm64"
-    assert caught.value.hint == "imgbuild lock --target small"
+    assert caught.value.hint == "imgbuild lock small"
