@@ -46,8 +46,10 @@ def named() -> dict[str, list[str]]:
     for name, target in MATRIX.targets.items():
         if lock_path(IMAGES, name).exists():
             made = environment.environment(MATRIX, name, target.arch, read_lock(IMAGES, name))
-            for one in (*made.image, *made.late):
-                found.setdefault(one.name, set()).update(filter(PLACE.fullmatch, one.source))
+            cited = [(one.name, one.source) for one in made.image]
+            cited += [(one.name, one.source) for one in made.late]
+            for variable, places in cited:
+                found.setdefault(variable, set()).update(filter(PLACE.fullmatch, places))
     return {name: sorted(places) for name, places in sorted(found.items()) if places}
 
 
