@@ -28,8 +28,7 @@ Setter = Literal[
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A variable of the image. `by` is what sets it: a place of the matrix, a mode.
 
-    `differs` names the value that the matrix has now, if it is another one. A `source` in a wheel
-    of another version than the image's ends with the version that the image has, in parentheses.
+    `differs` names the value that the matrix has now, if it is another one.
     """
 
     name: str

@@ -96,10 +96,10 @@ def _commands(
         yield f"imgbuild lock {name}"
         return
     yield f"imgbuild build {name}"
+    yield f"imgbuild load {name}"
     has_torch = all("torch" in locked.versions for locked in lock.arch.values())
     command = "python -c 'import torch'" if has_torch else "python --version"
     yield f"imgbuild run {name} -- {command}"
-    yield f"imgbuild load {name}"
     yield f"imgbuild build {name} --format sif"
     if registry:
         yield f"docker pull {registry}@{sealed.digest}"
