@@ -42,8 +42,8 @@ def test_characters_that_the_encoding_lacks_are_written_in_ascii(tmp_path):
     done = imgbuild("ci", "jobs", "--all", **env)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     assert "gate -> pull -> smoke" in done.stdout
-    told = imgbuild("ci", "jobs", "--all", "--json", **env)
-    assert json.loads(told.stdout) == json.loads(
+    result = imgbuild("ci", "jobs", "--all", "--json", **env)
+    assert json.loads(result.stdout) == json.loads(
         imgbuild("ci", "jobs", "--all", "--json", HOME=str(tmp_path)).stdout
     )
 

@@ -97,10 +97,10 @@ def test_results_are_on_stdout_and_refusals_on_stderr(
         "numpy  2.2.6  a requires ==1; b; c",
     ]
     assert words.say_refusals(ANSWER)
-    told = capsys.readouterr().err
-    assert "verl 0.4.1 is of 2025-07" in told
-    assert "because torch 2.6.0 is a CPU build\n" in told
-    assert "suggestion: vllm 0.20.0, with torch 2.11.0 for CUDA 13.0\n" in told
+    result = capsys.readouterr().err
+    assert "verl 0.4.1 is of 2025-07" in result
+    assert "because torch 2.6.0 is a CPU build\n" in result
+    assert "suggestion: vllm 0.20.0, with torch 2.11.0 for CUDA 13.0\n" in result
 
 
 def locked_target(name: str) -> LockedTarget:

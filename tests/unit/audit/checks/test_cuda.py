@@ -265,12 +265,12 @@ def test_drivers_and_releases_are_in_order() -> None:
     known = gpus.load()
     order = [gpus.numbers(one.cuda) for one in known.releases]
     assert order == sorted(order)
-    told = [one for one in known.releases if one.driver]
-    for one in told:
+    result = [one for one in known.releases if one.driver]
+    for one in result:
         assert gpus.numbers(known.oldest(one.cuda)) <= gpus.numbers(one.driver)
-    drivers = [gpus.numbers(one.driver) for one in told]
+    drivers = [gpus.numbers(one.driver) for one in result]
     assert drivers == sorted(drivers)
-    assert told == list(known.releases[: len(told)])  # the newest alone have none
+    assert result == list(known.releases[: len(result)])  # the newest alone have none
     written = [gpus.numbers(one.ptx) for one in known.releases]
     assert written == sorted(written)
 
