@@ -130,6 +130,19 @@ def test_components_are_of_the_release(cuda: str, package: str, version: str, br
     assert subjects(findings) == ([(name, f"{name} {version}")] if broken else [])
 
 
+@pytest.mark.parametrize(
+    ("beside", "severity"), [({}, "warning"), ({"nvidia-cuda-nvcc 13.0.88": []}, "error")]
+)
+def test_headers_of_another_release_matter_to_its_compiler(
+    beside: dict[str, list[ElfFacts]], severity: str
+) -> None:
+    package_set = SharedObjects(
+        {"cuda-toolkit 13.0.2": [], "nvidia-cuda-cccl 13.3.5": [], **beside},
+        requires={"cuda-toolkit": ('nvidia-cuda-cccl==13.0.85.*; extra == "cccl"',)},
+    )
+    assert [one.severity for one in cudas.check(package_set, "13.0")] == [severity]
+
+
 def test_the_metapackage_says_what_is_of_its_release() -> None:
     package_set = SharedObjects(
         {"cuda-toolkit 13.0.2": [], "nvidia-cublas 13.2.0.9": [], "nvidia-cufft 12.0.0.61": []},
