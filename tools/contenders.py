@@ -129,10 +129,9 @@ class Imgbuild:
         )
 
     def _script(self, built: Built) -> list[str | Path]:
-        build = [IMGBUILD, *_build(built, None), *self._jobs]
-        run = [IMGBUILD, "run", built.project.target, "--through", self._through, "--", *ANSWER]
-        words = [shlex.join(map(str, each)) for each in (build, run)]
-        return ["sh", "-c", " && ".join(words)]
+        """`imgbuild run`, which builds and loads the image."""
+        words = ["run", built.project.target, "--through", self._through, *self._jobs]
+        return [IMGBUILD, *words, "--", *ANSWER]
 
     def digest(self, built: Built) -> measuring.Measure:
         """Print the digest from the lock."""

@@ -1,7 +1,8 @@
 """Loads an image of a layout into Docker or podman; only layers that the engine lacks are sent.
 
 An engine on this machine pulls from a registry on the loopback (see `container.loopback`): it
-requests the layers that it lacks, and unpacks one while it fetches the next. An engine that cannot
+requests the layers that it lacks. Docker unpacks them when it has all, one after another; to pull
+some of them first, or while the image is built, is no faster on two cores. An engine that cannot
 reach that registry, on another or a virtual machine, is sent an archive. For Docker it leaves out
 the layers of its other images, unless Docker refuses that.
 """
