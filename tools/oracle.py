@@ -1,0 +1,428 @@
+#!/usr/bin/env python3
+"""Holds the audit against Python on random package sets that nobody tuned it to.
+
+Each seed draws two sets from the same requirements: the control, as uv resolves it, and one in
+which one version is forced. Both are installed and imported on the CPU, each package in a fresh
+process, and both are audited by `imgbuild audit --requirements`. A failure counts only if the
+control imports. Results are lines of JSON, one a seed: a seed that is there is skipped, so that a
+run may be ended and continued. Even seeds are for development; `report` shows no details of odd
+ones.
+
+    oracle.py run --seeds 1-200
+    oracle.py again --seeds 1-200 --results new.jsonl --draws results.jsonl
+    oracle.py report --details
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from imgbuild.report import Report
+
+import oracle_sets
+from oracle_sets import Draw, Pins, Shop
+from oracle_verdicts import (
+    METADATA,
+    UNTESTABLE,
+    Alarm,
+    Failure,
+    Row,
+    SetResult,
+    Verdict,
+    errors_of,
+    metadata_verdict,
+    module_of,
+    table,
+    verdict,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+PROBE = Path(__file__).with_name("oracle_probe.py")
+FOLDER = Path(tempfile.gettempdir(), "oracle")
+CACHE_LIMIT = 15 << 30  # bytes of downloaded wheels
+IMPORT_LIMIT = 240  # seconds
+AUDIT_LIMIT = 900
+ALARMS = 12  # errors of one set that are looked up
+LIBRARIES = 40  # shared objects of one package that are opened
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the results. Without a draw, uv refused all attempts; `failure` says the rest."""
+
+    seed: int
+    draw: Draw | None = None
+    control: SetResult | None = None
+    forced: SetResult | None = None
+    failure: str = ""
+    commit: str = ""
+
+
+class Bench:
+    """Installs, imports and audits sets below `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.table = oracle_sets.load()
+        self.shop = Shop(self.table, folder)
+        self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
+
+    def measure(self, seed: int, known: Draw | None = None) -> Measured:
+        """The draw of `seed`, or a known one, installed, imported and audited."""
+        draw = known or oracle_sets.draw(seed, self.shop)
+        if draw is None:
+            return Measured(seed=seed, failure="uv refused all attempts", commit=self.commit)
+        try:
+            control = self._set(draw, draw.control)
+            forced = self._set(draw, draw.forced)
+        except oracle_sets.Unresolved as error:
+            return Measured(seed=seed, draw=draw, failure=str(error)[-500:], commit=self.commit)
+        control, forced = _comparable(control, forced)
+        return Measured(
+            seed=seed, draw=draw, control=control, forced=forced, commit=self.commit
+        )
+
+    def _set(self, draw: Draw, pins: Pins) -> SetResult:
+        packages = oracle_sets.imported(draw.package, pins, self.table)
+        mains = [one.partition("==")[0] for one in draw.requirements]
+        packages = tuple(dict.fromkeys([*packages, *mains]))
+        with tempfile.TemporaryDirectory(prefix="set-", dir=self.folder) as folder:
+            target = Path(folder, "site")
+            self.shop.install(oracle_sets.installed(pins.versions), target)
+            paths = [target]
+            if draw.torch:
+                paths.append(self._base(draw.torch))
+            tried = Probe(Path(folder), paths)
+            failures: list[Failure] = []
+            for package in packages:
+                failures += self._failures(tried, target, package, main=package in mains)
+            elsewhere = pins.versions.keys() - oracle_sets.installed(pins.versions).keys()
+            unmet = oracle_sets.conflicts(
+                target, {name: pins.versions[name] for name in elsewhere}
+            )
+            start = time.monotonic()
+            found, complaint = self._audit(Path(folder), pins)
+            seconds = time.monotonic() - start
+            return SetResult(
+                imported=packages,
+                failures=tuple(failures),
+                unmet=unmet,
+                alarms=tuple(_looked_up(found, tried)),
+                audited=complaint,
+                audit_seconds=round(seconds, 1),
+            )
+
+    def _failures(
+        self, tried: Probe, target: Path, package: str, *, main: bool
+    ) -> Iterator[Failure]:
+        """What of one package cannot be imported, read or opened."""
+        modules = oracle_sets.modules_of(target, package)
+        listed = self.table.packages.get(package)
+        names = listed.names if listed is not None and main else ()
+        objects = [
+            str(path)
+            for module in modules
+            for path in sorted(target.joinpath(*module.split(".")).rglob("*.so"))
+        ]
+        answer = tried.ask(modules=modules, names=names, libraries=objects[:LIBRARIES])
+        for each in answer["failures"]:
+            name = each["name"].removeprefix(f"{target}/")
+            trace = tuple(each["trace"])
+            yield Failure(package=package, name=name, error=each["error"], trace=trace)
+
+    def _base(self, torch: str) -> Path:
+        """The folder with this torch, installed once."""
+        base = self.folder / f"torch-{torch}"
+        if base.exists():
+            return base
+        with tempfile.TemporaryDirectory(prefix="base-", dir=self.folder) as folder:
+            partial = Path(folder, "site")
+            self.shop.install({"torch": torch}, partial)
+            if not list(partial.glob("torch-*+cpu.dist-info")):
+                needed = self.shop.resolve([f"torch=={torch}"]).versions
+                self.shop.install(
+                    {
+                        name: version
+                        for name, version in needed.items()
+                        if name.startswith(oracle_sets.GPU_ONLY)
+                    },
+                    partial,
+                )
+            command = [sys.executable, "-m", "compileall", "-q", str(partial)]
+            subprocess.run(command, capture_output=True, check=False)
+            partial.rename(base)
+        return base
+
+    def _audit(self, folder: Path, pins: Pins) -> tuple[Report | None, str]:
+        """The report of `imgbuild audit` on the pins; without one, what it said last."""
+        path = folder / "pins.txt"
+        lines = [f"{name}=={version}\n" for name, version in sorted(pins.versions.items())]
+        path.write_text("".join(lines), encoding="utf-8")
+        command = [
+            *(sys.executable, "-m", "imgbuild", "audit", "--requirements", str(path)),
+            *("--python", oracle_sets.PYTHON, "--arch", "x86_64", "--json"),
+        ]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "builder"),
+            "IMGBUILD_CACHE": str(self.folder / "imgbuild-cache"),
+        }
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                env=environment,
+                check=False,
+                timeout=AUDIT_LIMIT,
+            )
+        except subprocess.TimeoutExpired:
+            return None, f"no answer after {AUDIT_LIMIT} s"
+        try:
+            return _report(done.stdout), ""
+        except (msgspec.MsgspecError, ValueError, IndexError):
+            return None, done.stderr.strip()[-500:] or f"exit status {done.returncode}"
+
+    def trim(self) -> None:
+        """Empty uv's cache if it has grown over its limit."""
+        cache = self.folder / "uv-cache"
+        if cache.exists():
+            kilobytes = int(_output(["du", "-sk", str(cache)]).split()[0])
+            if kilobytes << 10 > CACHE_LIMIT:
+                oracle_sets.remove(cache)
+
+
+class Probe:
+    """Asks tools/oracle_probe.py about an installed set; each question is a fresh process."""
+
+    def __init__(self, folder: Path, paths: Sequence[Path]) -> None:
+        self._folder = folder
+        self._paths = [str(path) for path in paths]
+
+    def ask(
+        self,
+        *,
+        modules: Sequence[str] = (),
+        names: Sequence[str] = (),
+        libraries: Sequence[str] = (),
+        facts: Sequence[dict[str, str]] = (),
+    ) -> dict[str, Any]:
+        """The answer; a process that died is a failure of what it was at."""
+        request = {
+            "paths": self._paths,
+            "modules": modules,
+            "names": names,
+            "libraries": libraries,
+            "facts": facts,
+        }
+        question, reply = self._folder / "question.json", self._folder / "reply.json"
+        question.write_text(json.dumps(request), encoding="utf-8")
+        reply.unlink(missing_ok=True)
+        command = [sys.executable, "-I", "-S", str(PROBE), str(question), str(reply)]
+        process = subprocess.Popen(
+            command,
+            env=self._environment(),
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            status = str(process.wait(IMPORT_LIMIT))
+        except subprocess.TimeoutExpired:
+            status = f"none after {IMPORT_LIMIT} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        answer: dict[str, Any] = {"failures": [], "facts": [], "at": "start"}
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            answer |= json.loads(reply.read_text(encoding="utf-8"))
+        if status != "0":
+            died = {"name": answer["at"], "error": f"exit status {status}", "trace": []}
+            answer["failures"].append(died)
+        return answer
+
+    def _environment(self) -> dict[str, str]:
+        home = self._folder / "home"
+        home.mkdir(exist_ok=True)
+        return {
+            "HOME": str(home),
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "CUDA_VISIBLE_DEVICES": "",
+            "HF_HUB_OFFLINE": "1",
+            "WANDB_MODE": "offline",
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+
+
+def _report(text: str) -> Report:
+    """The report in what the audit wrote to stdout."""
+    document = json.loads(text)
+    return msgspec.convert(document[0] if isinstance(document, list) else document, Report)
+
+
+def _looked_up(report: Report | None, tried: Probe) -> Iterator[Alarm]:
+    """The errors of a report, and whether Python agrees with those that it can look up."""
+    left = ALARMS
+    for finding in errors_of(report.findings if report is not None else ()):
+        evidence = finding.evidence
+        if evidence is None or finding.check in (METADATA, *UNTESTABLE) or not left:
+            yield Alarm(finding=finding)
+            continue
+        left -= 1
+        module = module_of(evidence.file)
+        fact = {"relation": str(evidence.relation), "subject": evidence.subject}
+        answer = tried.ask(modules=[module] if module else [], facts=[fact])
+        failing = [place.rpartition(":")[0] for one in answer["failures"] for place in one["trace"]]
+        if evidence.file in failing:
+            yield Alarm(finding=finding, fact="fails")
+        else:
+            yield Alarm(finding=finding, fact=next(iter(answer["facts"]), "unknown"))
+
+
+def _comparable(control: SetResult, forced: SetResult) -> tuple[SetResult, SetResult]:
+    """Both without shared objects that cannot be opened in the control: many never can alone."""
+    unopened = {one.package for one in control.failures if one.name.endswith(".so")}
+    kept = [
+        one
+        for one in forced.failures
+        if not one.name.endswith(".so") or one.package not in unopened
+    ]
+    return (
+        msgspec.structs.replace(
+            control,
+            failures=tuple(one for one in control.failures if not one.name.endswith(".so")),
+        ),
+        msgspec.structs.replace(forced, failures=tuple(kept)),
+    )
+
+
+def _output(command: Sequence[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def read(path: Path) -> dict[int, Measured]:
+    """The results of a file, by seed."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    decoded = (msgspec.json.decode(line, type=Measured) for line in lines if line.strip())
+    return {one.seed: one for one in decoded}
+
+
+def row(one: Measured) -> Row | None:
+    """The verdicts of a seed; None if it was not measured."""
+    if one.draw is None or one.control is None or one.forced is None:
+        return None
+    stated = metadata_verdict(one.forced)
+    return Row(
+        seed=one.seed,
+        sound=not one.control.failures,
+        fails=one.forced.fails,
+        metadata_clean=not one.forced.unmet,
+        forced=verdict(one.forced, one.draw.package),
+        control=verdict(one.control, one.draw.package),
+        forced_metadata=stated,
+        control_metadata=metadata_verdict(one.control),
+        metadata_said=stated is Verdict.TRUE,
+    )
+
+
+def details(one: Measured) -> Iterator[str]:
+    """Misses and false alarms of a seed, for who mends the audit."""
+    verdicts = row(one)
+    if verdicts is None or one.draw is None or one.control is None or one.forced is None:
+        return
+    sets = [("control", one.control, verdicts.control, verdicts.control_metadata)]
+    if verdicts.sound:
+        sets.append(("forced", one.forced, verdicts.forced, verdicts.forced_metadata))
+    for name, result, code, metadata in sets:
+        if name == "control" and not verdicts.sound and code is Verdict.MISS:
+            continue
+        wrong = (Verdict.MISS, Verdict.FALSE_ALARM, Verdict.LATENT, Verdict.UNANSWERED)
+        if code not in wrong and metadata not in wrong:
+            continue
+        pins = one.draw.control if name == "control" else one.draw.forced
+        yield f"- seed {one.seed}, {name}: **{code}**, METADATA {metadata}"
+        yield f"  - {one.draw.how} {one.draw.package}=={pins.versions.get(one.draw.package)}"
+        yield f"  - from {', '.join(one.draw.requirements)}; torch {one.draw.torch or 'none'}"
+        for failure in result.failures:
+            about = f"{failure.package} {pins.versions.get(failure.package)}, {failure.name}"
+            yield f"  - Python: {about}: {failure.error} ({', '.join(failure.trace[-3:])})"
+        for alarm in result.alarms:
+            finding = alarm.finding
+            yield f"  - audit [{finding.check}, {alarm.fact}]: {finding.message} ({finding.where})"
+        if metadata in wrong:
+            yield f"  - unmet: {'; '.join(result.unmet)}"
+        if result.audited:
+            yield f"  - audit without an answer: {result.audited}"
+
+
+def seeds_of(text: str) -> Iterable[int]:
+    """The seeds of "5" or "1-200"."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure seeds that the results lack, and append each."""
+    known = read(options.results)
+    draws = read(options.draws) if options.draws else None
+    bench = Bench(options.folder)
+    for seed in options.seeds:
+        if seed in known or (draws is not None and seed not in draws):
+            continue
+        bench.trim()
+        measured = bench.measure(seed, draws[seed].draw if draws is not None else None)
+        with options.results.open("ab") as file:
+            file.write(msgspec.json.encode(measured) + b"\n")
+        found = row(measured)
+        text = f"{found.control}, {found.forced}" if found is not None else measured.failure
+        print(f"{seed}: {text if seed % 2 == 0 else 'measured'}", flush=True)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Print the table, and details of development seeds."""
+    known = read(options.results)
+    rows = [found for one in known.values() if (found := row(one)) is not None]
+    print("\n".join(table(rows)))
+    if options.details:
+        for one in sorted(known.values(), key=lambda one: one.seed):
+            if options.held_out or one.seed % 2 == 0:
+                print("\n".join(details(one)), end="\n" if list(details(one)) else "")
+
+
+def main() -> None:
+    """Run or report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", choices=("run", "again", "report"))
+    parser.add_argument("--seeds", type=seeds_of, default=range(1, 201), help="such as 1-200")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="sets, downloads and facts")
+    parser.add_argument("--results", type=Path, help="default: results.jsonl in the folder")
+    parser.add_argument("--draws", type=Path, help="audit the draws of these results again")
+    parser.add_argument("--details", action="store_true", help="list misses and false alarms")
+    parser.add_argument("--held-out", action="store_true", help="list those of odd seeds, too")
+    options = parser.parse_args()
+    options.results = options.results or options.folder / "results.jsonl"
+    if options.command == "again" and options.draws is None:
+        parser.error("again needs --draws FILE")
+    with contextlib.suppress(KeyboardInterrupt):
+        report(options) if options.command == "report" else run(options)
+
+
+if __name__ == "__main__":
+    main()
