@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from imgbuild.report import Report
 
 import oracle_sets
+from imgbuild.report import Report
 from oracle_sets import Draw, Pins, Shop
 from oracle_verdicts import (
     METADATA,
@@ -90,14 +90,11 @@ class Bench:
         except oracle_sets.Unresolved as error:
             return Measured(seed=seed, draw=draw, failure=str(error)[-500:], commit=self.commit)
         control, forced = _comparable(control, forced)
-        return Measured(
-            seed=seed, draw=draw, control=control, forced=forced, commit=self.commit
-        )
+        return Measured(seed=seed, draw=draw, control=control, forced=forced, commit=self.commit)
 
     def _set(self, draw: Draw, pins: Pins) -> SetResult:
         packages = oracle_sets.imported(draw.package, pins, self.table)
-        mains = [one.partition("==")[0] for one in draw.requirements]
-        packages = tuple(dict.fromkeys([*packages, *mains]))
+        packages = tuple(dict.fromkeys([*packages, *draw.mains]))
         with tempfile.TemporaryDirectory(prefix="set-", dir=self.folder) as folder:
             target = Path(folder, "site")
             self.shop.install(oracle_sets.installed(pins.versions), target)
@@ -107,11 +104,9 @@ class Bench:
             tried = Probe(Path(folder), paths)
             failures: list[Failure] = []
             for package in packages:
-                failures += self._failures(tried, target, package, main=package in mains)
+                failures += self._failures(tried, target, package, main=package in draw.mains)
             elsewhere = pins.versions.keys() - oracle_sets.installed(pins.versions).keys()
-            unmet = oracle_sets.conflicts(
-                target, {name: pins.versions[name] for name in elsewhere}
-            )
+            unmet = oracle_sets.conflicts(target, {name: pins.versions[name] for name in elsewhere})
             start = time.monotonic()
             found, complaint = self._audit(Path(folder), pins)
             seconds = time.monotonic() - start
@@ -328,7 +323,6 @@ def row(one: Measured) -> Row | None:
     """The verdicts of a seed; None if it was not measured."""
     if one.draw is None or one.control is None or one.forced is None:
         return None
-    stated = metadata_verdict(one.forced)
     return Row(
         seed=one.seed,
         sound=not one.control.failures,
@@ -336,9 +330,9 @@ def row(one: Measured) -> Row | None:
         metadata_clean=not one.forced.unmet,
         forced=verdict(one.forced, one.draw.package),
         control=verdict(one.control, one.draw.package),
-        forced_metadata=stated,
+        forced_metadata=metadata_verdict(one.forced),
         control_metadata=metadata_verdict(one.control),
-        metadata_said=stated is Verdict.TRUE,
+        metadata_said=any(alarm.finding.check == METADATA for alarm in one.forced.alarms),
     )
 
 

@@ -30,6 +30,8 @@ PYTHON = "3.11"
 MACHINE = Tags(python=PYTHON, glibc="2.36", arch=Arch.X86_64)
 UV_PLATFORM = "x86_64-manylinux_2_36"
 ATTEMPTS = 25  # draws of one seed that uv may refuse
+OF_MAINS = 0.65  # of the forced packages; the others are required by a package of the set
+PINNED = 0.2  # of the main packages; of these, the control has any version, not the newest
 # Whatever installs torch brings these, and no import on a CPU needs them.
 GPU_ONLY = ("nvidia-", "cuda-")
 
@@ -42,12 +44,16 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that sets are resolved from; `torch` is the version that its sets share."""
+    """Packages that sets are resolved from.
+
+    `torch` is the version that its sets share; `companions` are requirements of each set.
+    """
 
     name: str
     weight: int
     mains: tuple[str, ...]
     torch: str = ""
+    companions: tuple[str, ...] = ()
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +80,7 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     group: str
     torch: str
+    mains: tuple[str, ...]
     requirements: tuple[str, ...]
     how: str
     package: str
@@ -186,14 +193,15 @@ def draw(seed: int, shop: Shop) -> Draw | None:
 
 def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw | None:
     mains = dice.sample(group.mains, dice.randint(1, 3))
-    wanted = {name: _pinned(name, dice, shop) for name in mains}
+    wanted = {Requirement(one).name: one for one in group.companions}
+    wanted |= {name: _pinned(name, dice, shop) for name in mains}
     control = shop.resolve(wanted.values(), torch=group.torch)
-    candidates = sorted(
+    needed = sorted(
         name
         for name, users in control.needed_by.items()
-        if name in shop.table.packages and (name in mains or set(users) & control.versions.keys())
+        if name in shop.table.packages and set(users) & control.versions.keys()
     )
-    package = dice.choice(candidates)
+    package = dice.choice(mains if dice.random() < OF_MAINS or not needed else needed)
     others = [one for one in shop.versions(package) if one != control.versions[package]]
     if not others:
         return None
@@ -207,6 +215,7 @@ def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw |
         seed=seed,
         group=group.name,
         torch=group.torch,
+        mains=tuple(mains),
         requirements=tuple(wanted.values()),
         how=how,
         package=package,
@@ -217,9 +226,9 @@ def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw |
 
 
 def _pinned(name: str, dice: random.Random, shop: Shop) -> str:
-    """A requirement of a main package: at any version, or at the newest that fits."""
+    """A requirement of a main package: mostly the newest that fits, else any version."""
     versions = shop.versions(name)
-    pinned = bool(versions) and dice.random() < 0.5
+    pinned = bool(versions) and dice.random() < PINNED
     return f"{name}=={dice.choice(versions)}" if pinned else name
 
 

@@ -222,9 +222,7 @@ def _column(rows: Sequence[Row]) -> dict[str, str]:
         "whose control imports": str(len(sound)),
         "sets": str(len(sound) * 2),
         "that fail": str(len(failing)),
-        "not answered": str(
-            sum(Verdict.UNANSWERED in (row.control, row.forced) for row in sound)
-        ),
+        "not answered": str(sum(Verdict.UNANSWERED in (row.control, row.forced) for row in sound)),
         "failures seen by code or libraries": share(len(seen), len(answered)),
         "failures seen by these or METADATA": share(
             sum(row.forced is Verdict.TRUE or row.metadata_said for row in answered),
@@ -233,9 +231,7 @@ def _column(rows: Sequence[Row]) -> dict[str, str]:
         "failures that METADATA allows, seen": share(
             sum(row.forced is Verdict.TRUE for row in hidden), len(hidden)
         ),
-        "healthy sets with a false alarm": share(
-            healthy.count(Verdict.FALSE_ALARM), len(healthy)
-        ),
+        "healthy sets with a false alarm": share(healthy.count(Verdict.FALSE_ALARM), len(healthy)),
         "healthy sets with an error whose fact holds": share(
             healthy.count(Verdict.LATENT), len(healthy)
         ),
