@@ -89,9 +89,11 @@ def places(error: BaseException, paths: list[str]) -> list[str]:
     while step is not None and id(step) not in seen:
         seen.add(id(step))
         for frame in traceback.extract_tb(step.__traceback__):
-            for path in paths:
-                if frame.filename.startswith(f"{path}/"):
-                    found.append(f"{frame.filename[len(path) + 1 :]}:{frame.lineno}")
+            found += [
+                f"{frame.filename[len(path) + 1 :]}:{frame.lineno}"
+                for path in paths
+                if frame.filename.startswith(f"{path}/")
+            ]
         step = step.__cause__ or step.__context__
     return found
 

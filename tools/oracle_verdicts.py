@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import Finding, Relation, Severity
 
 # A CPU has no driver: these are no failures of a set.
 NO_GPU = re.compile(
@@ -116,10 +116,11 @@ def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
 
 def metadata_verdict(result: SetResult) -> Verdict:
     """METADATA alone: what the audit says of requirements, held against the installed METADATA."""
+    evidence = [one.finding.evidence for one in result.alarms if one.finding.check == METADATA]
     said = {
-        one.finding.evidence.package
-        for one in result.alarms
-        if one.finding.check == METADATA and _is_requirement(one.finding.evidence)
+        one.package
+        for one in evidence
+        if one is not None and one.relation in (Relation.REQUIREMENT, Relation.PACKAGE)
     }
     unmet = {line.partition(":")[0] for line in result.unmet}
     if result.audited:
@@ -129,10 +130,6 @@ def metadata_verdict(result: SetResult) -> Verdict:
     if said - unmet:
         return Verdict.FALSE_ALARM
     return Verdict.TRUE if unmet else Verdict.HEALTHY
-
-
-def _is_requirement(evidence: Evidence | None) -> bool:
-    return evidence is not None and evidence.relation in (Relation.REQUIREMENT, Relation.PACKAGE)
 
 
 def module_of(file: str) -> str:
