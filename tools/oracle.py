@@ -19,19 +19,18 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 import oracle_sets
 from imgbuild.report import Report
+from oracle_probe import Probe
 from oracle_sets import Draw, Pins, Shop
 from oracle_verdicts import (
     METADATA,
@@ -49,11 +48,9 @@ from oracle_verdicts import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-PROBE = Path(__file__).with_name("oracle_probe.py")
 FOLDER = Path(tempfile.gettempdir(), "oracle")
 CACHE_LIMIT = 15 << 30  # bytes of downloaded wheels
-IMPORT_LIMIT = 240  # seconds
-AUDIT_LIMIT = 900
+AUDIT_LIMIT = 900  # seconds
 ALARMS = 12  # errors of one set that are looked up
 LIBRARIES = 40  # shared objects of one package that are opened
 
@@ -197,73 +194,6 @@ class Bench:
             kilobytes = int(_output(["du", "-sk", str(cache)]).split()[0])
             if kilobytes << 10 > CACHE_LIMIT:
                 oracle_sets.remove(cache)
-
-
-class Probe:
-    """Asks tools/oracle_probe.py about an installed set; each question is a fresh process."""
-
-    def __init__(self, folder: Path, paths: Sequence[Path]) -> None:
-        self._folder = folder
-        self._paths = [str(path) for path in paths]
-
-    def ask(
-        self,
-        *,
-        modules: Sequence[str] = (),
-        names: Sequence[str] = (),
-        libraries: Sequence[str] = (),
-        facts: Sequence[dict[str, str]] = (),
-    ) -> dict[str, Any]:
-        """The answer; a process that died is a failure of what it was at."""
-        request = {
-            "paths": self._paths,
-            "modules": modules,
-            "names": names,
-            "libraries": libraries,
-            "facts": facts,
-        }
-        question, reply = self._folder / "question.json", self._folder / "reply.json"
-        question.write_text(json.dumps(request), encoding="utf-8")
-        reply.unlink(missing_ok=True)
-        command = [sys.executable, "-I", "-S", str(PROBE), str(question), str(reply)]
-        process = subprocess.Popen(
-            command,
-            env=self._environment(),
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            status = str(process.wait(IMPORT_LIMIT))
-        except subprocess.TimeoutExpired:
-            status = f"none after {IMPORT_LIMIT} s"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        answer: dict[str, Any] = {"failures": [], "facts": [], "at": "start"}
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-            answer |= json.loads(reply.read_text(encoding="utf-8"))
-        if status != "0":
-            died = {"name": answer["at"], "error": f"exit status {status}", "trace": []}
-            answer["failures"].append(died)
-        return answer
-
-    def _environment(self) -> dict[str, str]:
-        home = self._folder / "home"
-        home.mkdir(exist_ok=True)
-        return {
-            "HOME": str(home),
-            "PATH": os.environ["PATH"],
-            "LANG": "C.UTF-8",
-            "CUDA_VISIBLE_DEVICES": "",
-            "HF_HUB_OFFLINE": "1",
-            "WANDB_MODE": "offline",
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-        }
 
 
 def _report(text: str) -> Report:

@@ -1,31 +1,109 @@
-"""Run by tools/oracle.py in a fresh process: imports modules of a package set, and looks up names.
+"""Imports modules of a package set in a fresh process, and looks up names, for tools/oracle.py.
 
-Reads a JSON request from the file named first: `paths` are folders of packages, `modules` and
-`names` are imported and read in this order, `libraries` are opened, `facts` are claims to look up.
-Writes the answer as JSON to the file named second. Needs only the standard library.
+The request is JSON: `paths` are folders of packages, `modules` and `names` are imported and read in
+this order, `libraries` are opened, `facts` are claims to look up. Needs only the standard library.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import ctypes
 import importlib
 import importlib.util
 import inspect
 import json
+import os
+import signal
 import site
+import subprocess
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+IMPORT_LIMIT = 240  # seconds
+
+
+class Probe:
+    """Asks about an installed set; each question is a fresh process."""
+
+    def __init__(self, folder: Path, paths: Sequence[Path]) -> None:
+        self._folder = folder
+        self._paths = [str(path) for path in paths]
+
+    def ask(
+        self,
+        *,
+        modules: Sequence[str] = (),
+        names: Sequence[str] = (),
+        libraries: Sequence[str] = (),
+        facts: Sequence[dict[str, str]] = (),
+    ) -> dict[str, Any]:
+        """The answer; a process that died is a failure of what it was at."""
+        request = {
+            "paths": self._paths,
+            "modules": modules,
+            "names": names,
+            "libraries": libraries,
+            "facts": facts,
+        }
+        question, reply = self._folder / "question.json", self._folder / "reply.json"
+        question.write_text(json.dumps(request), encoding="utf-8")
+        reply.unlink(missing_ok=True)
+        command = [sys.executable, "-I", "-S", __file__, str(question), str(reply)]
+        process = subprocess.Popen(
+            command,
+            env=self._environment(),
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            status = str(process.wait(IMPORT_LIMIT))
+        except subprocess.TimeoutExpired:
+            status = f"none after {IMPORT_LIMIT} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        answer: dict[str, Any] = {"failures": [], "facts": [], "at": "start"}
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            answer |= json.loads(reply.read_text(encoding="utf-8"))
+        if status != "0":
+            died = {"name": answer["at"], "error": f"exit status {status}", "trace": []}
+            answer["failures"].append(died)
+        return answer
+
+    def _environment(self) -> dict[str, str]:
+        home = self._folder / "home"
+        home.mkdir(exist_ok=True)
+        return {
+            "HOME": str(home),
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "CUDA_VISIBLE_DEVICES": "",
+            "HF_HUB_OFFLINE": "1",
+            "WANDB_MODE": "offline",
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
 
 
 def main() -> None:
     """Answer one request."""
-    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("request", type=Path, help="a file of JSON")
+    parser.add_argument("answer", type=Path, help="the file that is written")
+    options = parser.parse_args()
+    request = json.loads(options.request.read_text(encoding="utf-8"))
     for path in request["paths"]:
         site.addsitedir(path)
     answer: dict[str, Any] = {"failures": [], "facts": []}
-    out = Path(sys.argv[2])
+    out = options.answer
     for name in [*request["modules"], *request["names"]]:
         # What was reached is written before each step, since an import may end the process.
         out.write_text(json.dumps({**answer, "at": name}), encoding="utf-8")
@@ -66,7 +144,7 @@ def look_up(name: str) -> Any:
             try:
                 found = importlib.import_module(".".join(parts[:depth]))
             except ModuleNotFoundError as absent:
-                if absent.name == ".".join(parts[:depth]):
+                if (absent.name or "").startswith(".".join(parts[:2])):
                     raise error from None
                 raise
     return found
