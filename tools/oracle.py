@@ -4,9 +4,9 @@
 Each seed draws two sets from the same requirements: the control, as uv resolves it, and one in
 which one version is forced. Both are installed and imported on the CPU, each package in a fresh
 process, and both are audited by `imgbuild audit --requirements`. A failure counts only if the
-control imports. Results are lines of JSON, one a seed: a seed that is there is skipped, so that a
-run may be ended and continued. Even seeds are for development; `report` shows no details of odd
-ones.
+control imports. Draws without a failure are audited for one seed of four only. Results are lines of
+JSON, one a seed: a seed that is there is skipped, so that a run may be ended and continued. Even
+seeds are for development; `report` shows no details of odd ones.
 
     oracle.py run --seeds 1-200
     oracle.py again --seeds 1-200 --results new.jsonl --draws results.jsonl
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -66,6 +67,24 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     commit: str = ""
 
 
+@dataclasses.dataclass
+class InstalledSet:
+    """A set on this disk, and what of it Python could not import."""
+
+    pins: Pins
+    folder: Path
+    probe: Probe
+    imported: tuple[str, ...]
+    unmet: tuple[str, ...]
+    failures: list[Failure] = dataclasses.field(default_factory=list)
+
+    def result(self) -> SetResult:
+        """Python's half of the result."""
+        return SetResult(
+            imported=self.imported, failures=tuple(self.failures), unmet=self.unmet, alarms=()
+        )
+
+
 class Bench:
     """Installs, imports and audits sets below `folder`."""
 
@@ -77,44 +96,66 @@ class Bench:
         self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
 
     def measure(self, seed: int, known: Draw | None = None) -> Measured:
-        """The draw of `seed`, or a known one, installed, imported and audited."""
+        """The draw of `seed`, or a known one, installed, imported and audited.
+
+        Of draws without a failure, only a sample is audited.
+        """
         draw = known or oracle_sets.draw(seed, self.shop)
         if draw is None:
             return Measured(seed=seed, failure="uv refused all attempts", commit=self.commit)
-        try:
-            control = self._set(draw, draw.control)
-            forced = self._set(draw, draw.forced)
-        except oracle_sets.Unresolved as error:
-            return Measured(seed=seed, draw=draw, failure=str(error)[-500:], commit=self.commit)
-        control, forced = _comparable(control, forced)
-        return Measured(seed=seed, draw=draw, control=control, forced=forced, commit=self.commit)
+        found = Measured(seed=seed, draw=draw, commit=self.commit)
+        with contextlib.ExitStack() as stack:
+            try:
+                forced = stack.enter_context(self._installed(draw, draw.forced))
+                if not forced.failures and known is None and not oracle_sets.sampled(seed):
+                    return msgspec.structs.replace(found, failure="imports, not in the sample")
+                control = stack.enter_context(self._installed(draw, draw.control))
+            except oracle_sets.Unresolved as error:
+                return msgspec.structs.replace(found, failure=str(error)[-500:])
+            _ignore_unopened(control, forced)
+            if control.failures:
+                return msgspec.structs.replace(
+                    found, failure="the control fails", control=control.result()
+                )
+            return msgspec.structs.replace(
+                found, control=self._audited(control), forced=self._audited(forced)
+            )
 
-    def _set(self, draw: Draw, pins: Pins) -> SetResult:
+    @contextlib.contextmanager
+    def _installed(self, draw: Draw, pins: Pins) -> Iterator[InstalledSet]:
+        """A set, installed in a temporary folder, with its failures."""
         packages = oracle_sets.imported(draw.package, pins, self.table)
         packages = tuple(dict.fromkeys([*packages, *draw.mains]))
         with tempfile.TemporaryDirectory(prefix="set-", dir=self.folder) as folder:
             target = Path(folder, "site")
             self.shop.install(oracle_sets.installed(pins.versions), target)
-            paths = [target]
-            if draw.torch:
-                paths.append(self._base(draw.torch))
-            tried = Probe(Path(folder), paths)
-            failures: list[Failure] = []
-            for package in packages:
-                failures += self._failures(tried, target, package, main=package in draw.mains)
+            base = [self._base(draw.torch)] if draw.torch else []
+            tried = Probe(Path(folder), [target, *base])
             elsewhere = pins.versions.keys() - oracle_sets.installed(pins.versions).keys()
-            unmet = oracle_sets.conflicts(target, {name: pins.versions[name] for name in elsewhere})
-            start = time.monotonic()
-            found, complaint = self._audit(Path(folder), pins)
-            seconds = time.monotonic() - start
-            return SetResult(
+            made = InstalledSet(
+                pins=pins,
+                folder=Path(folder),
+                probe=tried,
                 imported=packages,
-                failures=tuple(failures),
-                unmet=unmet,
-                alarms=tuple(_looked_up(found, tried)),
-                audited=complaint,
-                audit_seconds=round(seconds, 1),
+                unmet=oracle_sets.conflicts(
+                    target, {name: pins.versions[name] for name in elsewhere}
+                ),
             )
+            for package in packages:
+                made.failures += self._failures(tried, target, package, main=package in draw.mains)
+            yield made
+
+    def _audited(self, made: InstalledSet) -> SetResult:
+        """What Python and the audit say of a set."""
+        start = time.monotonic()
+        found, complaint = self._audit(made.folder, made.pins)
+        seconds = round(time.monotonic() - start, 1)
+        return msgspec.structs.replace(
+            made.result(),
+            alarms=tuple(_looked_up(found, made.probe)),
+            audited=complaint,
+            audit_seconds=seconds,
+        )
 
     def _failures(
         self, tried: Probe, target: Path, package: str, *, main: bool
@@ -221,21 +262,15 @@ def _looked_up(report: Report | None, tried: Probe) -> Iterator[Alarm]:
             yield Alarm(finding=finding, fact=next(iter(answer["facts"]), "unknown"))
 
 
-def _comparable(control: SetResult, forced: SetResult) -> tuple[SetResult, SetResult]:
-    """Both without shared objects that cannot be opened in the control: many never can alone."""
+def _ignore_unopened(control: InstalledSet, forced: InstalledSet) -> None:
+    """Drop failures of shared objects that the control cannot open either: many never can alone."""
     unopened = {one.package for one in control.failures if one.name.endswith(".so")}
-    kept = [
+    control.failures = [one for one in control.failures if not one.name.endswith(".so")]
+    forced.failures = [
         one
         for one in forced.failures
         if not one.name.endswith(".so") or one.package not in unopened
     ]
-    return (
-        msgspec.structs.replace(
-            control,
-            failures=tuple(one for one in control.failures if not one.name.endswith(".so")),
-        ),
-        msgspec.structs.replace(forced, failures=tuple(kept)),
-    )
 
 
 def _output(command: Sequence[str]) -> str:
@@ -250,12 +285,11 @@ def read(path: Path) -> dict[int, Measured]:
 
 
 def row(one: Measured) -> Row | None:
-    """The verdicts of a seed; None if it was not measured."""
+    """The verdicts of a seed; None if it was not audited."""
     if one.draw is None or one.control is None or one.forced is None:
         return None
     return Row(
         seed=one.seed,
-        sound=not one.control.failures,
         fails=one.forced.fails,
         metadata_clean=not one.forced.unmet,
         forced=verdict(one.forced, one.draw.package),
@@ -266,17 +300,27 @@ def row(one: Measured) -> Row | None:
     )
 
 
+def left_out(results: Iterable[Measured]) -> Iterator[str]:
+    """Why draws were not audited, and how many of each half."""
+    counts: dict[str, list[int]] = {}
+    for one in results:
+        if row(one) is None:
+            reason = one.failure if one.draw is None or len(one.failure) < 40 else "not installed"
+            counts.setdefault(reason, [0, 0])[one.seed % 2] += 1
+    for reason, (even, odd) in sorted(counts.items()):
+        yield f"Not audited: {reason}: {even} of development, {odd} held out."
+
+
 def details(one: Measured) -> Iterator[str]:
     """Misses and false alarms of a seed, for who mends the audit."""
     verdicts = row(one)
     if verdicts is None or one.draw is None or one.control is None or one.forced is None:
         return
-    sets = [("control", one.control, verdicts.control, verdicts.control_metadata)]
-    if verdicts.sound:
-        sets.append(("forced", one.forced, verdicts.forced, verdicts.forced_metadata))
+    sets = (
+        ("control", one.control, verdicts.control, verdicts.control_metadata),
+        ("forced", one.forced, verdicts.forced, verdicts.forced_metadata),
+    )
     for name, result, code, metadata in sets:
-        if name == "control" and not verdicts.sound and code is Verdict.MISS:
-            continue
         wrong = (Verdict.MISS, Verdict.FALSE_ALARM, Verdict.LATENT, Verdict.UNANSWERED)
         if code not in wrong and metadata not in wrong:
             continue
@@ -323,7 +367,8 @@ def report(options: argparse.Namespace) -> None:
     """Print the table, and details of development seeds."""
     known = read(options.results)
     rows = [found for one in known.values() if (found := row(one)) is not None]
-    print("\n".join(table(rows)))
+    print("\n".join(table(rows)), end="\n\n")
+    print("\n".join(left_out(known.values())))
     if options.details:
         for one in sorted(known.values(), key=lambda one: one.seed):
             if options.held_out or one.seed % 2 == 0:
