@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import subprocess
@@ -86,11 +87,13 @@ class InstalledSet:
 
 
 class Bench:
-    """Installs, imports and audits sets below `folder`."""
+    """Installs, imports and audits sets below `folder`; waits for another process there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / "lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # sets have one path: one process at a time
         self.table = oracle_sets.load()
         self.shop = Shop(self.table, folder)
         self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
@@ -106,10 +109,10 @@ class Bench:
         found = Measured(seed=seed, draw=draw, commit=self.commit)
         with contextlib.ExitStack() as stack:
             try:
-                forced = stack.enter_context(self._installed(draw, draw.forced))
+                forced = stack.enter_context(self._installed(draw, "forced"))
                 if not forced.failures and known is None and not oracle_sets.sampled(seed):
                     return msgspec.structs.replace(found, failure="imports, not in the sample")
-                control = stack.enter_context(self._installed(draw, draw.control))
+                control = stack.enter_context(self._installed(draw, "control"))
             except oracle_sets.Unresolved as error:
                 return msgspec.structs.replace(found, failure=str(error)[-500:])
             _ignore_unopened(control, forced)
@@ -122,28 +125,32 @@ class Bench:
             )
 
     @contextlib.contextmanager
-    def _installed(self, draw: Draw, pins: Pins) -> Iterator[InstalledSet]:
-        """A set, installed in a temporary folder, with its failures."""
+    def _installed(self, draw: Draw, which: str) -> Iterator[InstalledSet]:
+        """The set "forced" or "control", installed while this context lasts, with its failures.
+
+        Its path is always the same, so that bytecode of files that are the same is used again.
+        """
+        pins = draw.forced if which == "forced" else draw.control
         packages = oracle_sets.imported(draw.package, pins, self.table)
         packages = tuple(dict.fromkeys([*packages, *draw.mains]))
-        with tempfile.TemporaryDirectory(prefix="set-", dir=self.folder) as folder:
-            target = Path(folder, "site")
+        folder = self.folder / which
+        oracle_sets.remove(folder)
+        folder.mkdir()
+        try:
+            target = folder / "site"
             self.shop.install(oracle_sets.installed(pins.versions), target)
             base = [self._base(draw.torch)] if draw.torch else []
-            tried = Probe(Path(folder), [target, *base])
+            tried = Probe(folder, [target, *base], bytecode=self.folder / "bytecode")
             elsewhere = pins.versions.keys() - oracle_sets.installed(pins.versions).keys()
+            unmet = oracle_sets.conflicts(target, {name: pins.versions[name] for name in elsewhere})
             made = InstalledSet(
-                pins=pins,
-                folder=Path(folder),
-                probe=tried,
-                imported=packages,
-                unmet=oracle_sets.conflicts(
-                    target, {name: pins.versions[name] for name in elsewhere}
-                ),
+                pins=pins, folder=folder, probe=tried, imported=packages, unmet=unmet
             )
             for package in packages:
                 made.failures += self._failures(tried, target, package, main=package in draw.mains)
             yield made
+        finally:
+            oracle_sets.remove(folder)
 
     def _audited(self, made: InstalledSet) -> SetResult:
         """What Python and the audit say of a set."""
@@ -193,8 +200,6 @@ class Bench:
                     },
                     partial,
                 )
-            command = [sys.executable, "-m", "compileall", "-q", str(partial)]
-            subprocess.run(command, capture_output=True, check=False)
             partial.rename(base)
         return base
 
@@ -359,7 +364,7 @@ def run(options: argparse.Namespace) -> None:
         with options.results.open("ab") as file:
             file.write(msgspec.json.encode(measured) + b"\n")
         found = row(measured)
-        text = f"{found.control}, {found.forced}" if found is not None else measured.failure
+        text = f"{found.control}, {found.forced}" if found else measured.failure
         print(f"{seed}: {text if seed % 2 == 0 else 'measured'}", flush=True)
 
 
@@ -369,10 +374,9 @@ def report(options: argparse.Namespace) -> None:
     rows = [found for one in known.values() if (found := row(one)) is not None]
     print("\n".join(table(rows)), end="\n\n")
     print("\n".join(left_out(known.values())))
-    if options.details:
-        for one in sorted(known.values(), key=lambda one: one.seed):
-            if options.held_out or one.seed % 2 == 0:
-                print("\n".join(details(one)), end="\n" if list(details(one)) else "")
+    for one in sorted(known.values(), key=lambda one: one.seed) if options.details else ():
+        if options.held_out or one.seed % 2 == 0:
+            sys.stdout.writelines(f"{line}\n" for line in details(one))
 
 
 def main() -> None:

@@ -27,10 +27,14 @@ IMPORT_LIMIT = 240  # seconds
 
 
 class Probe:
-    """Asks about an installed set; each question is a fresh process."""
+    """Asks about an installed set; each question is a fresh process.
 
-    def __init__(self, folder: Path, paths: Sequence[Path]) -> None:
+    `bytecode` takes compiled modules, for other sets with the same path.
+    """
+
+    def __init__(self, folder: Path, paths: Sequence[Path], bytecode: Path) -> None:
         self._folder = folder
+        self._bytecode = bytecode
         self._paths = [str(path) for path in paths]
 
     def ask(
@@ -52,7 +56,10 @@ class Probe:
         question, reply = self._folder / "question.json", self._folder / "reply.json"
         question.write_text(json.dumps(request), encoding="utf-8")
         reply.unlink(missing_ok=True)
-        command = [sys.executable, "-I", "-S", __file__, str(question), str(reply)]
+        command = [
+            *(sys.executable, "-I", "-S", "-X", f"pycache_prefix={self._bytecode}"),
+            *(__file__, str(question), str(reply)),
+        ]
         process = subprocess.Popen(
             command,
             env=self._environment(),

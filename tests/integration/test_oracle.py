@@ -21,7 +21,7 @@ def _installed(folder, **files):
         path = site / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-    return oracle_probe.Probe(folder, [site])
+    return oracle_probe.Probe(folder, [site], folder / "bytecode")
 
 
 def test_what_imports_has_no_failure(tmp_path):
