@@ -33,20 +33,17 @@ import msgspec
 import oracle_sets
 from imgbuild.report import Report
 from oracle_probe import Probe
+from oracle_results import Measured, details, left_out, read, row
 from oracle_sets import Draw, Pins, Shop
 from oracle_verdicts import (
     METADATA,
     UNTESTABLE,
     Alarm,
     Failure,
-    Row,
     SetResult,
-    Verdict,
     errors_of,
-    metadata_verdict,
     module_of,
     table,
-    verdict,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,17 +52,6 @@ CACHE_LIMIT = 15 << 30  # bytes of downloaded wheels
 AUDIT_LIMIT = 900  # seconds
 ALARMS = 12  # errors of one set that are looked up
 LIBRARIES = 40  # shared objects of one package that are opened
-
-
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the results. Without a draw, uv refused all attempts; `failure` says the rest."""
-
-    seed: int
-    draw: Draw | None = None
-    control: SetResult | None = None
-    forced: SetResult | None = None
-    failure: str = ""
-    commit: str = ""
 
 
 @dataclasses.dataclass
@@ -147,7 +133,9 @@ class Bench:
                 pins=pins, folder=folder, probe=tried, imported=packages, unmet=unmet
             )
             for package in packages:
-                made.failures += self._failures(tried, target, package, main=package in draw.mains)
+                listed = self.table.packages.get(package)
+                names = listed.names_in(pins.versions) if listed and package in draw.mains else ()
+                made.failures += _failures(tried, target, package, names)
             yield made
         finally:
             oracle_sets.remove(folder)
@@ -163,24 +151,6 @@ class Bench:
             audited=complaint,
             audit_seconds=seconds,
         )
-
-    def _failures(
-        self, tried: Probe, target: Path, package: str, *, main: bool
-    ) -> Iterator[Failure]:
-        """What of one package cannot be imported, read or opened."""
-        modules = oracle_sets.modules_of(target, package)
-        listed = self.table.packages.get(package)
-        names = listed.names if listed is not None and main else ()
-        objects = [
-            str(path)
-            for module in modules
-            for path in sorted(target.joinpath(*module.split(".")).rglob("*.so"))
-        ]
-        answer = tried.ask(modules=modules, names=names, libraries=objects[:LIBRARIES])
-        for each in answer["failures"]:
-            name = each["name"].removeprefix(f"{target}/")
-            trace = tuple(each["trace"])
-            yield Failure(package=package, name=name, error=each["error"], trace=trace)
 
     def _base(self, torch: str) -> Path:
         """The folder with this torch, installed once."""
@@ -242,6 +212,20 @@ class Bench:
                 oracle_sets.remove(cache)
 
 
+def _failures(tried: Probe, target: Path, package: str, names: Sequence[str]) -> Iterator[Failure]:
+    """What of one package cannot be imported, read or opened."""
+    modules = oracle_sets.modules_of(target, package)
+    objects = [
+        str(path)
+        for module in modules
+        for path in sorted(target.joinpath(*module.split(".")).rglob("*.so"))
+    ]
+    answer = tried.ask(modules=modules, names=names, libraries=objects[:LIBRARIES])
+    for each in answer["failures"]:
+        name = each["name"].removeprefix(f"{target}/")
+        yield Failure(package=package, name=name, error=each["error"], trace=tuple(each["trace"]))
+
+
 def _report(text: str) -> Report:
     """The report in what the audit wrote to stdout."""
     document = json.loads(text)
@@ -280,69 +264,6 @@ def _ignore_unopened(control: InstalledSet, forced: InstalledSet) -> None:
 
 def _output(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def read(path: Path) -> dict[int, Measured]:
-    """The results of a file, by seed."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    decoded = (msgspec.json.decode(line, type=Measured) for line in lines if line.strip())
-    return {one.seed: one for one in decoded}
-
-
-def row(one: Measured) -> Row | None:
-    """The verdicts of a seed; None if it was not audited."""
-    if one.draw is None or one.control is None or one.forced is None:
-        return None
-    return Row(
-        seed=one.seed,
-        fails=one.forced.fails,
-        metadata_clean=not one.forced.unmet,
-        forced=verdict(one.forced, one.draw.package),
-        control=verdict(one.control, one.draw.package),
-        forced_metadata=metadata_verdict(one.forced),
-        control_metadata=metadata_verdict(one.control),
-        metadata_said=any(alarm.finding.check == METADATA for alarm in one.forced.alarms),
-    )
-
-
-def left_out(results: Iterable[Measured]) -> Iterator[str]:
-    """Why draws were not audited, and how many of each half."""
-    counts: dict[str, list[int]] = {}
-    for one in results:
-        if row(one) is None:
-            reason = one.failure if one.draw is None or len(one.failure) < 40 else "not installed"
-            counts.setdefault(reason, [0, 0])[one.seed % 2] += 1
-    for reason, (even, odd) in sorted(counts.items()):
-        yield f"Not audited: {reason}: {even} of development, {odd} held out."
-
-
-def details(one: Measured) -> Iterator[str]:
-    """Misses and false alarms of a seed, for who mends the audit."""
-    verdicts = row(one)
-    if verdicts is None or one.draw is None or one.control is None or one.forced is None:
-        return
-    sets = (
-        ("control", one.control, verdicts.control, verdicts.control_metadata),
-        ("forced", one.forced, verdicts.forced, verdicts.forced_metadata),
-    )
-    for name, result, code, metadata in sets:
-        wrong = (Verdict.MISS, Verdict.FALSE_ALARM, Verdict.LATENT, Verdict.UNANSWERED)
-        if code not in wrong and metadata not in wrong:
-            continue
-        pins = one.draw.control if name == "control" else one.draw.forced
-        yield f"- seed {one.seed}, {name}: **{code}**, METADATA {metadata}"
-        yield f"  - {one.draw.how} {one.draw.package}=={pins.versions.get(one.draw.package)}"
-        yield f"  - from {', '.join(one.draw.requirements)}; torch {one.draw.torch or 'none'}"
-        for failure in result.failures:
-            about = f"{failure.package} {pins.versions.get(failure.package)}, {failure.name}"
-            yield f"  - Python: {about}: {failure.error} ({', '.join(failure.trace[-3:])})"
-        for alarm in result.alarms:
-            finding = alarm.finding
-            yield f"  - audit [{finding.check}, {alarm.fact}]: {finding.message} ({finding.where})"
-        if metadata in wrong:
-            yield f"  - unmet: {'; '.join(result.unmet)}"
-        if result.audited:
-            yield f"  - audit without an answer: {result.audited}"
 
 
 def seeds_of(text: str) -> Iterable[int]:

@@ -38,10 +38,19 @@ GPU_ONLY = ("nvidia-", "cuda-")
 
 
 class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A package of the table: its oldest version, and names that are imported with it."""
+    """A package of the table: its oldest version, and names that are read when it is imported.
+
+    `beside` are names that are read only if the other package is in the set.
+    """
 
     oldest: str
     names: tuple[str, ...] = ()
+    beside: dict[str, tuple[str, ...]] = msgspec.field(default={}, name="with")
+
+    def names_in(self, versions: Mapping[str, str]) -> tuple[str, ...]:
+        """The names that are read in a set of these packages."""
+        more = [name for other, names in self.beside.items() if other in versions for name in names]
+        return (*self.names, *more)
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
