@@ -121,10 +121,22 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True):
     glibc: str = ""
 
 
+class Unread(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that an audit did not look at: a package (name==version), or a part of all.
+
+    `required`: the user named it, so that an audit without it is no success.
+    """
+
+    what: str
+    why: str
+    required: bool = False
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The findings and test cases for one target on one architecture.
 
-    `floors` are the image's requirements of its host, if its shared objects were read.
+    `floors` are the image's requirements of its host, if its shared objects were read; `unread` is
+    what an audit did not look at.
     """
 
     target: str
@@ -133,10 +145,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     floors: Floors | None = None
     findings: tuple[Finding, ...] = ()
     cases: tuple[Case, ...] = ()
+    unread: tuple[Unread, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether no finding is an error and no case failed."""
-        return not any(finding.severity is Severity.ERROR for finding in self.findings) and not any(
-            case.outcome == "failed" for case in self.cases
+        """Whether no finding is an error, no case failed, and everything required was read."""
+        return not (
+            any(finding.severity is Severity.ERROR for finding in self.findings)
+            or any(case.outcome == "failed" for case in self.cases)
+            or any(one.required for one in self.unread)
         )

@@ -93,7 +93,7 @@ def test_pins_of_an_index_are_audited_where_they_lie(project: Project, site: Sit
     assert [one["where"] for one in errors] == ["trl 9.0 trl/__init__.py:1"]
     assert errors[0]["evidence"]["subject"] == "vllm:Gone"
     pins.write_text("trl==9.0\nvllm==8.0\n", encoding="utf-8")
-    assert project.run("audit", *PINS).stdout.startswith("pins.txt x86_64: 0 errors")
+    assert "pins.txt x86_64: 0 errors" in project.run("audit", *PINS).stdout
 
 
 def test_pins_are_named_or_read_from_stdin_and_a_local_version_is_read_as_its_public_one(
@@ -102,7 +102,8 @@ def test_pins_are_named_or_read_from_stdin_and_a_local_version_is_read_as_its_pu
     machine = ("--python", "3.11", "--arch", "x86_64")
     named = project.run("audit", "trl==9.0", "vllm==9.0+cu130", *machine, status=4)
     assert "trl 9.0 imports Gone from vllm, which vllm 9.0 does not have there" in named.stdout
-    assert "vllm==9.0+cu130 is not on the index; the audit reads vllm==9.0" in named.stderr
+    unread = "not looked at: vllm==9.0+cu130: not on the index; vllm==9.0 was read instead\n"
+    assert unread in named.stdout
     piped = project.run("audit", "-r", "-", *machine, status=4, stdin="trl==9.0\nvllm==9.0\n")
     assert "imports Gone from vllm" in piped.stdout
 
@@ -110,7 +111,7 @@ def test_pins_are_named_or_read_from_stdin_and_a_local_version_is_read_as_its_pu
 def test_a_pin_without_a_wheel_is_left_out_and_no_success(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
-    assert "vllm==7.0 has no wheel for this machine" in done.stderr
+    assert "not read: vllm==7.0: no wheel of the index fits this machine" in done.stdout
     assert "not all packages were read: vllm==7.0" in done.stderr
 
 

@@ -256,10 +256,10 @@ def test_two_builds_at_once_do_not_disturb_each_other(project, template, tmp_pat
         if number == 0:  # the other begins in the middle of it
             assert process.stderr is not None
             assert any("started" in line for line in process.stderr)
-    told = [process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], told
-    assert "waiting for another imgbuild" in told[1][1]
-    answers = [json.loads(stdout)[0] for stdout, _ in told]
+    result = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], result
+    assert "waiting for another imgbuild" in result[1][1]
+    answers = [json.loads(stdout)[0] for stdout, _ in result]
     assert answers[0]["digest"] == answers[1]["digest"]
     for answer in answers:
         images.verified(Path(answer["output"]))
@@ -283,9 +283,9 @@ def test_an_interrupt_cancels_the_build_and_leaves_nothing(project, template, si
             if line.endswith(" started\n"):
                 break
         process.send_signal(sign)
-        told = process.stderr.read()
-    assert process.returncode == 130, told
-    assert "Traceback" not in told
+        result = process.stderr.read()
+    assert process.returncode == 130, result
+    assert "Traceback" not in result
     assert not out.exists()
     assert leftovers(project) == []
     for _ in range(300):

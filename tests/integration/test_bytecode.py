@@ -95,13 +95,13 @@ def test_modules_are_loaded_from_the_wheel_and_none_is_compiled(sample):
         f"{WHERE}/usr/lib/python3.11/json/__init__.cpython-311.pyc",
         f"{WHERE}/{SITE}/thewheel/__init__.cpython-311.pyc",
     ]
-    told = inside(project, "python", "-v", "-c", "import json, thewheel")["stderr"]
+    result = inside(project, "python", "-v", "-c", "import json, thewheel")["stderr"]
     # Python says so of each module from a source: with .py where it had to compile.
-    loaded = re.findall(r"# code object from '?([^'\n]+)", told)
+    loaded = re.findall(r"# code object from '?([^'\n]+)", result)
     assert f"{WHERE}/{SITE}/helper.cpython-311.pyc" in loaded
     assert f"{WHERE}/usr/lib/python3.11/json/decoder.cpython-311.pyc" in loaded
     assert [path for path in loaded if not path.startswith(f"{WHERE}/")] == []
-    assert "# wrote" not in told
+    assert "# wrote" not in result
 
 
 def test_a_source_that_changed_is_not_served_stale(sample, tmp_path):
@@ -111,11 +111,14 @@ def test_a_source_that_changed_is_not_served_stale(sample, tmp_path):
         pyc = (root.path / WHERE.strip("/") / SITE / "helper.cpython-311.pyc").read_bytes()
         assert int.from_bytes(pyc[4:8], "little") == CHECKED
         source = root.path / SITE / "helper.py"
-        told, text = source.stat(), source.read_text()
+        result, text = source.stat(), source.read_text()
         changed = tmp_path / "helper.py"
         changed.write_text(text.replace("42", "43"))
         shutil.copystat(source, changed)  # as large and as old as before
-        assert (changed.stat().st_size, changed.stat().st_mtime) == (told.st_size, told.st_mtime)
+        assert (changed.stat().st_size, changed.stat().st_mtime) == (
+            result.st_size,
+            result.st_mtime,
+        )
         done = run_in_image.run_in_root(
             root,
             run_in_image.running(built, Arch.X86_64),

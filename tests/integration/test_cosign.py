@@ -118,11 +118,11 @@ def test_cosign_verifies_what_imgbuild_signs(registry, pairs, tmp_path, kind):
     for form in ((), ("--new-bundle-format=false",)):
         assert top.digest in verify(registry, kind, public, *form)
         for short, (kind_of, _) in SAID.items():
-            told = cosign(
+            result = cosign(
                 "verify-attestation", "--key", str(public), "--insecure-ignore-tlog", *form,
                 "--type", short, f"{registry.host}/{kind}:one",
             )  # fmt: skip
-            assert kind_of in told or "payload" in told
+            assert kind_of in result or "payload" in result
     other = pairs["openssl" if kind != "openssl" else "cosign"][1]
     verify(registry, kind, other, right=False)
 

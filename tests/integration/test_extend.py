@@ -206,9 +206,9 @@ def test_a_file_that_changed_makes_the_lock_stale(user: Project, tmp_path: Path)
     assert other.run("lock", "--check", OWN).returncode == 0
     (copy / "train.sh").write_text("#!/bin/sh\necho other\n")
     for verb in (("lock", "--check", OWN), ("build", OWN)):
-        told = other.run(*verb, status=5).stderr
-        assert "train.sh has changed: sha256" in told
-        assert f"imgbuild lock --target {OWN}" in told
+        result = other.run(*verb, status=5).stderr
+        assert "train.sh has changed: sha256" in result
+        assert f"imgbuild lock {OWN}" in result
     (copy / "train.sh").unlink()
     assert "train.sh: No such file" in other.run("build", OWN, status=5).stderr
 
@@ -220,37 +220,37 @@ def test_another_published_lock_makes_it_stale(user: Project, tmp_path: Path) ->
     path = copy / OFFICIAL / "lock.json"
     path.write_bytes(path.read_bytes().replace(b"small image", b"small  image"))
     path.write_bytes(path.read_bytes() + b"\n")
-    told = other.run("build", OWN, status=5).stderr
-    assert "it extends small sha256:" in told
-    told = other.run("init", "--refresh").stdout
-    assert told.startswith("small sha256:")
+    result = other.run("build", OWN, status=5).stderr
+    assert "it extends small sha256:" in result
+    result = other.run("init", "--refresh").stdout
+    assert result.startswith("small sha256:")
     assert other.run("lock", "--check", OWN).returncode == 0
 
 
 def test_a_package_that_needs_another_torch_is_refused(shelf: Shelf, tmp_path: Path) -> None:
     project = shelf.user(tmp_path / "newer", "--add", "newer==3.0")
-    told = project.run("lock", OWN, status=8).stderr
-    assert "newer cannot be added to small" in told
-    assert "small has torch 2.6.0" in told
-    assert "you asked for newer==3.0" in told
-    assert "newer 3.0 requires torch>=2.7 (its METADATA)" in told
-    assert "suggestion: newer 2.9, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code" in told
-    assert "small cannot change" in told
+    result = project.run("lock", OWN, status=8).stderr
+    assert "newer cannot be added to small" in result
+    assert "small has torch 2.6.0" in result
+    assert "you asked for newer==3.0" in result
+    assert "newer 3.0 requires torch>=2.7 (its METADATA)" in result
+    assert "suggestion: newer 2.9, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code" in result
+    assert "small cannot change" in result
     assert not (project.folder / "images" / OWN).exists()
 
 
 def test_a_range_of_which_no_version_fits_is_refused(shelf: Shelf, tmp_path: Path) -> None:
     project = shelf.user(tmp_path / "range", "--add", "newer>=3")
-    told = project.run("lock", OWN, status=8).stderr
-    assert "of which 3.1 is the newest" in told
-    assert "nor does any other of 2 versions of newer fit" in told
+    result = project.run("lock", OWN, status=8).stderr
+    assert "of which 3.1 is the newest" in result
+    assert "nor does any other of 2 versions of newer fit" in result
 
 
 def test_the_audit_covers_what_is_added(shelf: Shelf, tmp_path: Path) -> None:
     project = shelf.user(tmp_path / "broken", "--add", "broken")
-    told = project.run("lock", OWN, status=8).stderr
-    assert "GONE" in told
-    assert "broken.py:1" in told
+    result = project.run("lock", OWN, status=8).stderr
+    assert "GONE" in result
+    assert "broken.py:1" in result
 
 
 def test_the_published_cut_off_counts_unless_the_row_says_another(
@@ -267,9 +267,9 @@ def test_the_published_cut_off_counts_unless_the_row_says_another(
 
 def test_a_script_that_nobody_has_read_is_refused(shelf: Shelf, tmp_path: Path) -> None:
     project = shelf.user(tmp_path / "scripts", "--system", "mariadb-common")
-    told = project.run("lock", OWN, status=9).stderr
-    assert "maintainer scripts that are not in the reviewed table" in told
-    assert "mariadb-common" in told
+    result = project.run("lock", OWN, status=9).stderr
+    assert "maintainer scripts that are not in the reviewed table" in result
+    assert "mariadb-common" in result
 
 
 def test_verbs_that_show_know_an_extension(user: Project) -> None:

@@ -98,7 +98,7 @@ def test_what_needs_another_torch_is_refused(tmp_path: Path) -> None:
         tmp_path, "init", OWN, "--extends", TARGET, "--lock", str(ROOT), "--add",
         "torch-tensorrt==2.7.0",
     )  # fmt: skip
-    told = imgbuild(tmp_path, "lock", OWN, status=8).stderr
-    assert "torch-tensorrt cannot be added to cu124-vllm" in told
-    assert "cu124-vllm has torch 2.6.0" in told
-    assert "torch-tensorrt 2.7.0 requires torch<2.8.0,>=2.7.0 (its METADATA)" in told
+    result = imgbuild(tmp_path, "lock", OWN, status=8).stderr
+    assert "torch-tensorrt cannot be added to cu124-vllm" in result
+    assert "cu124-vllm has torch 2.6.0" in result
+    assert "torch-tensorrt 2.7.0 requires torch<2.8.0,>=2.7.0 (its METADATA)" in result

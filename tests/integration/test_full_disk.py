@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,33 @@ from imgbuild.values import Arch
 from tests.support import images, needs, sample_project
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
+
+EMPTY_CACHE = ("CACHEDIR.TAG", "FORMAT", "live", "locks", "locks/entries", "scratch")
+# Fills the disk after a layer was unpacked, adds the layer, and makes room again.
+ADD = """
+import sys
+from pathlib import Path
+from imgbuild.cache.store import Store
+from imgbuild.errors import ImgbuildError
+store = Store.open("cache")
+try:
+    with store.scratch() as scratch:
+        made = scratch / "layer"
+        made.mkdir()
+        (made / "member").write_bytes(b"content")
+        try:
+            with open("zeros", "wb", buffering=0) as zeros:
+                while zeros.write(bytes(4096)):
+                    pass
+        except OSError:
+            pass
+        store.add_unpacked({"sha256:" + "1" * 64: made})
+except ImgbuildError as error:
+    print(error.message, flush=True)
+    sys.exit(error.exit_code)
+finally:
+    Path("zeros").unlink()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +76,17 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def mounted(
-    project: Project, disk: Path, setup: str, *arguments: str
+    project: Project, disk: Path, setup: str, *arguments: str, cache: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run imgbuild in `disk` with a tmpfs there that `setup` prepares; then list its files."""
+    environment = project.environment() | ({"IMGBUILD_CACHE": str(cache)} if cache else {})
+    return in_disk(disk, setup, project.command(*arguments), project.folder, environment)
+
+
+def in_disk(
+    disk: Path, setup: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run `command` in `disk`, a tmpfs with the matrix of `folder`; then list its files."""
     mount, unshare = needs.tool("mount"), needs.tool("unshare", "util-linux")
     disk.mkdir()
     script = (
@@ -58,9 +94,9 @@ def mounted(
         f' "$@"; status=$?; find {disk} -mindepth 1; exit $status'
     )
     return subprocess.run(
-        [unshare, "--mount", "sh", "-c", script, "sh", *project.command(*arguments)],
-        cwd=project.folder,
-        env=project.environment(),
+        [unshare, "--mount", "sh", "-c", script, "sh", *command],
+        cwd=folder,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
@@ -139,3 +175,29 @@ def test_a_lock_on_a_full_disk_names_the_file(project, tmp_path):
     assert done.returncode == 1
     assert f"error: {disk}/images/layers.json: No space left on device" in done.stderr
     assert ".tmp" not in done.stdout + done.stderr
+
+
+def test_layers_that_a_full_cache_cannot_hold_unpacked_are_removed(project, tmp_path):
+    """The cache is on the full disk; its 1 MB is less than the wheel of the layer `large`."""
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    project.run("build", TARGET, "--output", str(image))
+    words = ("run", TARGET, "--matrix", str(project.folder), "--layout", str(image))
+    command = (*words, "--through", "root", "--", "true")
+    done = mounted(project, disk, full(disk), *command, cache=disk / "cache")
+    assert done.returncode == 1
+    assert f"error: no space left for {disk}/cache" in done.stderr
+    assert "hint: free some space: imgbuild cache prune" in done.stderr
+    names = {path.removeprefix(f"{disk}/") for path in done.stdout.splitlines()}
+    assert names == {"matrix.yaml", "cache", *(f"cache/{name}" for name in EMPTY_CACHE)}
+
+
+def test_a_disk_that_is_full_when_an_unpacked_layer_is_added(project, tmp_path):
+    disk = tmp_path / "disk"
+    done = in_disk(
+        disk, full(disk), [sys.executable, "-c", ADD], project.folder, project.environment()
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    message, *left = done.stdout.splitlines()
+    assert message == f"no space left for {disk}/cache: No space left on device"
+    assert f"{disk}/cache/FORMAT" in left
+    assert not [path for path in left if "member" in path or "/unpacked" in path]

@@ -84,7 +84,7 @@ def test_check_is_clean_until_a_pin_changes(project, base, site):
     project.write(base, thewheel="2.0")
     done = project.run("lock", TARGET, "--check", status=5)
     assert "thewheel 1.0 is locked, thewheel==2.0 is wanted" in " ".join(done.stderr.split())
-    assert f"imgbuild lock --target {TARGET}" in " ".join(done.stderr.split())
+    assert f"imgbuild lock {TARGET}" in " ".join(done.stderr.split())
     project.run("build", TARGET, status=5)
     assert project.files() == before
     assert len(site.requests) == asked  # nothing was solved or fetched
@@ -111,8 +111,8 @@ def test_check_sees_a_file_that_was_edited(project, name, before, after):
     path.write_text(edited)
     done = project.run("lock", TARGET, "--check", status=5)
     # A lock's own files are told apart by what follows from it.
-    told = OWN[2] if name == "lock.json" else name
-    assert told in done.stderr.replace("\n", "")
+    result = OWN[2] if name == "lock.json" else name
+    assert result in done.stderr.replace("\n", "")
 
 
 def test_check_wants_every_file(project):
@@ -146,13 +146,13 @@ def test_diff_says_what_changed_in_words_and_bytes(project, base):
     fresh = [layer for layer in new["layers"] if layer["digest"] not in held]
     assert 1 <= len(fresh) < len(new["layers"])
     (found,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)
-    told = found["arch"]["x86_64"]
-    assert told["pull"] == sum(layer["size"] for layer in fresh)
-    assert told["total"] == new["size"]
-    assert told["layers"] == [layer["name"] for layer in fresh]
+    result = found["arch"]["x86_64"]
+    assert result["pull"] == sum(layer["size"] for layer in fresh)
+    assert result["total"] == new["size"]
+    assert result["layers"] == [layer["name"] for layer in fresh]
     head, *rows = project.run("lock", TARGET, "--diff", "HEAD").stdout.splitlines()
     assert head.startswith(f"{TARGET} x86_64: 2 packages changed; ")
-    assert ", ".join(told["layers"]) in head
+    assert ", ".join(result["layers"]) in head
     assert [row.strip() for row in rows] == ["another (new) → 0.1", "thewheel 1.0 → 2.0"]
     done = project.run("lock", TARGET, "--diff", "no-such-branch", status=2)
     assert "no-such-branch is not a revision" in " ".join(done.stderr.split())
@@ -162,10 +162,10 @@ def test_a_target_that_is_new_since_the_revision(project):
     git(project, "init", "--quiet")
     git(project, "commit", "--quiet", "--allow-empty", "--message", "nothing")
     (found,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)
-    told = found["arch"]["x86_64"]
+    result = found["arch"]["x86_64"]
     layers = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]["layers"]
-    assert told["pull"] == sum(layer["size"] for layer in layers)
-    assert {change["before"] for change in told["changes"]} == {""}
+    assert result["pull"] == sum(layer["size"] for layer in layers)
+    assert {change["before"] for change in result["changes"]} == {""}
 
 
 def test_drop_leaves_no_wheel_in_the_cache(site, base, tmp_path):

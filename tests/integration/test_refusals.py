@@ -145,7 +145,7 @@ def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
         for reason in found.reasons
     )
     assert found.nearest
-    assert not [told for told in found.nearest if "the target later" in told]
+    assert not [result for result in found.nearest if "the target later" in result]
     assert not [reason for reason in found.reasons if "you asked for" in reason]
     same = explain.explained(before, SolveProblem(matrix(), "cu124-vllm", Arch.X86_64, context))
     assert same is before

@@ -85,7 +85,7 @@ def test_a_program_may_answer_with_an_identity_token(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "result"),
     [
         ("echo credentials not found in native keychain; exit 1", ""),
         ("echo no session of my-secret >&2; exit 1", "gives no login for h:1"),
@@ -93,15 +93,15 @@ def test_a_program_may_answer_with_an_identity_token(tmp_path):
         ("echo '{}'", ""),
     ],
 )
-def test_a_program_without_an_answer(tmp_path, capsys, script, told):
+def test_a_program_without_an_answer(tmp_path, capsys, script, result):
     auth = base64.b64encode(":".join(LOGIN).encode()).decode()
     configure(tmp_path, credsStore="all", auths={"h:1": {"auth": auth}})
     program(tmp_path, "all", script)
     assert logins.find("h:1", console) == RegistryLogin(LOGIN)
     said = " ".join(capsys.readouterr().err.split())
-    assert told in said
+    assert result in said
     assert "my-secret" not in said
-    assert bool(told) == bool(said)
+    assert bool(result) == bool(said)
 
 
 # -- a registry with TLS and a login

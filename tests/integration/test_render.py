@@ -183,20 +183,20 @@ def test_a_script_never_touches_what_is_there(project, wheels, with_uv, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "result"),
     [
         ('"thewheel": "1.0"', '"thewheel": "1.1"', "thewheel 1.0, the lock has 1.1"),
         ('f"import {module}"', 'f"import {module}, no_such"', "No module named 'no_such'"),
     ],
 )
-def test_a_script_sees_what_is_wrong(project, wheels, with_uv, tmp_path, old, new, told):
+def test_a_script_sees_what_is_wrong(project, wheels, with_uv, tmp_path, old, new, result):
     text = (project.folder / "small.sh").read_text()
     assert text.count(old) == 1
     (tmp_path / "small.sh").write_text(text.replace(old, new))
     changed = Project(tmp_path, project.index_url, cache=None)
     done = run_script(changed, with_uv, tmp_path / "venv", wheels)
     assert done.returncode == 1
-    assert told in done.stderr
+    assert result in done.stderr
 
 
 def step(project: Project, wheels: Path, venv: Path) -> subprocess.CompletedProcess[str]:
@@ -364,7 +364,7 @@ def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "result"),
     [
         (["--online"], "--output FOLDER"),
         (["--registry", "host/name"], "--registry needs --online"),
@@ -374,10 +374,10 @@ def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
         (["--online", "--output", "x"], "no registry has its base"),
     ],
 )
-def test_flags_that_contradict_each_other(project, words, told):
+def test_flags_that_contradict_each_other(project, words, result):
     """Said at once: no index is asked before, and here none would answer."""
     alone = Project(project.folder, "http://127.0.0.1:1/simple", cache=None)
-    assert told in alone.run("render", TARGET, *words, status=2).stderr
+    assert result in alone.run("render", TARGET, *words, status=2).stderr
 
 
 def test_an_installed_imgbuild_has_the_templates(tmp_path):

@@ -226,9 +226,9 @@ def test_the_copied_command_does_the_same(folder: Path, through: str) -> None:
     first = run(folder, words(through, script="true"))  # the image is loaded, or the SIF made
     assert through == "apptainer" or f"loading {TARGET} into {through} …" in first.stderr
     asked = words(through, "--dry-run", "-e", "A=b c", script='echo "$A $HF_TOKEN"')
-    told = run(folder, asked, HF_TOKEN="another")
+    result = run(folder, asked, HF_TOKEN="another")
     done = subprocess.run(
-        ["sh", "-c", told.stdout], cwd=folder, env={**os.environ, "HF_TOKEN": "secret"},
+        ["sh", "-c", result.stdout], cwd=folder, env={**os.environ, "HF_TOKEN": "secret"},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "b c secret\n"), done.stderr

@@ -54,6 +54,7 @@ def package_set(
     arch: Arch = Arch.X86_64,
     glibc: str = "2.36",
     partial: bool = False,
+    known: Mapping[str, str] | None = None,
     library: Library | None = None,
 ) -> PackageSet:
     """A package set of `packages`: "name==version" → path in the wheel → content."""
@@ -73,6 +74,7 @@ def package_set(
         glibc=glibc,
         locate=lambda one: paths[one.sha256],
         partial=partial,
+        known=known,
     )
 
 

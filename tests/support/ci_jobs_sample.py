@@ -54,7 +54,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     yield from registry_project.place(tmp_path, monkeypatch)
 
 
-def told(sample: Sample, text: str = "") -> CiSettings:
+def read_settings(sample: Sample, text: str = "") -> CiSettings:
     """The settings of the project, with `text` in its ci.yaml."""
     if text:
         (sample.folder / "ci.yaml").write_text(f"version: 1\n{text}")
@@ -65,12 +65,12 @@ def way(sample: Sample, text: str = "", **more: object) -> RunContext:
     """The values with which jobs of the project run."""
     fixed = {"registry": "registry.example/rl", "date": DAY, "results": sample.folder / "build/ci"}
     project = Project(matrix=sample.matrix)
-    return RunContext(project=project, settings=told(sample, text), **{**fixed, **more})  # type: ignore[arg-type]
+    return RunContext(project=project, settings=read_settings(sample, text), **{**fixed, **more})  # type: ignore[arg-type]
 
 
 def of(sample: Sample, text: str = RUNNERS, *, again: bool = False, gate: str = "") -> TargetJobs:
     """The jobs of the target with one architecture."""
-    found = told(sample, text + gate)
+    found = read_settings(sample, text + gate)
     made = jobs.jobs(TARGET, (Arch.X86_64,), sample.seal, found, again=again)
     return jobs.labelled(made, found)
 

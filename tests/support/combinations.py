@@ -25,10 +25,11 @@ from imgbuild.audit.binaries.elf import read_elf
 from imgbuild.audit.judge import Terms
 from imgbuild.audit.main_path import closure, corners, policy
 from imgbuild.audit.main_path.policy import MainPathEntry
-from imgbuild.audit.packages.content import RemoteContent, WheelMember, open_content
+from imgbuild.audit.packages.content import RemoteContent, WheelMember
 from imgbuild.audit.packages.library import Library, LibraryWheel
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.pinned import pick
+from imgbuild.audit.packages.reading import open_content
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store

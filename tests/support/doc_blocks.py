@@ -107,10 +107,12 @@ def read_mark(comment: str) -> Mark | None:
         return None
     if found["kind"] != "run":
         return Mark(found["kind"], found["said"])
-    told = RUN.fullmatch(found["said"])
-    if told is None:
+    result = RUN.fullmatch(found["said"])
+    if result is None:
         return None
-    return Mark("run", found["said"], told["environment"], told["verb"] or "", told["file"] or "")
+    return Mark(
+        "run", found["said"], result["environment"], result["verb"] or "", result["file"] or ""
+    )
 
 
 def commands(block: Block) -> list[Command]:

@@ -168,9 +168,9 @@ class Shell:
         assert (status != 0) == command.fails, said
         if command.expected:
             printed = err if command.fails else out
-            told = "\n".join(command.expected)
+            result = "\n".join(command.expected)
             shown = shows(command.expected, printed, whole=not command.fails)
-            assert shown, f"{said}\nbut the docs show:\n{told}"
+            assert shown, f"{said}\nbut the docs show:\n{result}"
 
     def write(self, block: Block) -> None:
         """Write or merge a block into the file that its mark names."""

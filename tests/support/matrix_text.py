@@ -93,11 +93,11 @@ def only(text: str | bytes) -> Problem:
     return found[0]
 
 
-def check(old: str, new: str, told: tuple[str | None, ...]) -> None:
+def check(old: str, new: str, result: tuple[str | None, ...]) -> None:
     """Break the right matrix; `told`: path, part of message, value, part of expected, nearest."""
     text, line, column = broken(old, new)
     found = only(text)
-    path, message, value, expected, nearest = told
+    path, message, value, expected, nearest = result
     assert (found.file, found.line, found.column) == (FILE, line, column), str(found)
     assert message is not None
     assert message in found.message

@@ -59,17 +59,17 @@ def test_broken_json_is_an_input_error():
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "result"),
     [
         (b'{"name": "\xff\xfe"}', "a string in it is not UTF-8"),
         (b'{"name": "a", "more": ' + b"[" * 1_000_000, "nested too deeply"),
     ],
 )
-def test_what_no_json_reader_takes_names_the_file(data, told, tmp_path):
+def test_what_no_json_reader_takes_names_the_file(data, result, tmp_path):
     (tmp_path / "thing.json").write_bytes(data)
     with pytest.raises(InputError, match=r"thing\.json is not a valid thing$") as caught:
         codec.read(tmp_path / "thing.json", Thing, what="thing", hint="mend it")
-    assert told in str(caught.value.problems[0])
+    assert result in str(caught.value.problems[0])
     assert caught.value.hint == "mend it"
 
 

@@ -45,7 +45,7 @@ class _Stopped(Exception):
     """Another thread failed or the user stopped the work: this one ends quietly."""
 
 
-def fetch_all(wants: Sequence[FileRequest], context: Context, *, title: str) -> dict[str, Path]:
+def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) -> dict[str, Path]:
     """Download all `wants` into the store; returns the path of each by its sha256.
 
     FetchFailed if no address gives a file, IntegrityError if one gives another file, WorkFailed if
@@ -53,14 +53,14 @@ def fetch_all(wants: Sequence[FileRequest], context: Context, *, title: str) -> 
     """
     have: dict[str, Path] = {}
     missing: dict[str, FileRequest] = {}
-    for want in wants:
-        path = _present(want.locked, context)
+    for request in requests:
+        path = _present(request.locked, context)
         if path is not None:
-            have[want.locked.sha256] = path
+            have[request.locked.sha256] = path
         else:
-            missing.setdefault(want.locked.sha256, want)
+            missing.setdefault(request.locked.sha256, request)
     if missing:
-        sizes = {key: want.locked.size for key, want in missing.items()}
+        sizes = {key: request.locked.size for key, request in missing.items()}
         check_space(missing, sum(sizes.values()), context.store)
         with _bar(sizes, context, title) as bar:
             have.update(_Pool(list(missing.values()), context, bar).run())
@@ -111,9 +111,11 @@ def check_space(missing: Iterable[str], size: int, store: Store) -> None:
 class _Pool:
     """Daemon threads that empty one list: an executor would wait for slow reads at Ctrl-C."""
 
-    def __init__(self, wants: list[FileRequest], context: Context, bar: ProgressBar) -> None:
+    def __init__(self, requests: list[FileRequest], context: Context, bar: ProgressBar) -> None:
         # Largest first, so that the last to finish is a small one; taken from the end.
-        self._wants = sorted(wants, key=lambda want: (want.locked.size, want.locked.file))
+        self._requests = sorted(
+            requests, key=lambda request: (request.locked.size, request.locked.file)
+        )
         self._context = context
         self._bar = bar
         self._stop = threading.Event()
@@ -123,7 +125,7 @@ class _Pool:
 
     def run(self) -> dict[str, Path]:
         """Download all of it: sha256 → path; the first failure, or Interrupted, if not."""
-        count = min(THREADS, len(self._wants))
+        count = min(THREADS, len(self._requests))
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
         try:
             for thread in threads:
@@ -144,14 +146,14 @@ class _Pool:
     def _work(self) -> None:
         while not self._stop.is_set():
             with self._lock:
-                if not self._wants:
+                if not self._requests:
                     return
-                want = self._wants.pop()
+                request = self._requests.pop()
             try:
-                download = _Download(want.locked, self._context, self._bar, self._stop)
-                path = download.run(want.urls)
+                download = _Download(request.locked, self._context, self._bar, self._stop)
+                path = download.run(request.urls)
                 with self._lock:
-                    self._have[want.locked.sha256] = path
+                    self._have[request.locked.sha256] = path
             except _Stopped:
                 return
             except BaseException as failure:  # noqa: BLE001 - the main thread raises it

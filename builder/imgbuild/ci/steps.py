@@ -130,10 +130,10 @@ def check(way: RunContext, job: CiJob, step: Step, known: Mapping[str, CiJob]) -
 def require(way: RunContext, job: CiJob, known: Mapping[str, CiJob]) -> None:
     """WorkFailed unless all jobs that `job` needs have passed for the same digest."""
     needed = [results.read_job(way.results, known[name]) for name in job.needs]
-    lacking = [found for found in needed if not found.passed]
-    if lacking:
-        message = f"{job.id} has to wait: {'; '.join(str(one) for one in lacking)}"
-        raise WorkFailed(message, hint=f"run it first: {way.repeat(lacking[0].job)}")
+    missing = [found for found in needed if not found.passed]
+    if missing:
+        message = f"{job.id} has to wait: {'; '.join(str(one) for one in missing)}"
+        raise WorkFailed(message, hint=f"run it first: {way.repeat(missing[0].job)}")
 
 
 def _tested(way: RunContext, job: CiJob) -> None:
@@ -143,9 +143,9 @@ def _tested(way: RunContext, job: CiJob) -> None:
     answer = results.place(way.results, job.id, "smoke", "answer.json")
     found = codec.read(answer, tuple[SmokeRun, ...], what="answer of imgbuild smoke")
     ran = {one.tier for one in found if one.config and one.config == config}
-    lacking = [tier for tier in job.tiers if tier not in ran]
-    if lacking:
-        message = f"{answer}: tier {', '.join(lacking)} does not say that it ran in {config}"
+    missing = [tier for tier in job.tiers if tier not in ran]
+    if missing:
+        message = f"{answer}: tier {', '.join(missing)} does not say that it ran in {config}"
         raise WorkFailed(message, hint="test the image that is sealed: without --through here")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import itertools
 import sys
@@ -12,11 +13,27 @@ from imgbuild.system.console import console
 STOPPED = "interrupted; finished work is kept, and the same command continues"
 
 
+ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├": "|", "└": "`"})
+
+
+def in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """An error handler of codecs: ASCII for characters that the encoding lacks, else escapes.
+
+    JSON has escapes only.
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    text = text if console.json else text.translate(ASCII)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
 def main() -> None:
     """Run the command line; the exit status is 0, that of the error's class, or a command's own."""
+    codecs.register_error("imgbuild", in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # another encoding than UTF-8 lacks characters
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="imgbuild")
     words = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
     console.configure(verbosity=0, json="--json" in words)  # for an invalid command line
     try:

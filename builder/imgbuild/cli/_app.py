@@ -39,7 +39,7 @@ from imgbuild.cli import (
     why,
 )
 from imgbuild.cli import list as listing
-from imgbuild.cli._help import RunCommand, VerbGroup, add
+from imgbuild.cli._help import AuditCommand, RunCommand, VerbGroup, add
 from imgbuild.cli._output import discard, put
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
@@ -112,7 +112,7 @@ add(app, "run", run.run, cls=RunCommand, rich_help_panel=COMMON)
 add(app, "init", init.init, rich_help_panel=COMMON)
 add(app, "lock", lock.lock, rich_help_panel=COMMON)
 add(app, "resolve", resolve.resolve, rich_help_panel=COMMON)
-add(app, "audit", audit.audit, rich_help_panel=COMMON)
+add(app, "audit", audit.audit, cls=AuditCommand, rich_help_panel=COMMON)
 add(app, "doctor", doctor.doctor, rich_help_panel=COMMON)
 add(app, "why", why.why, rich_help_panel=IMAGES)
 add(app, "tree", tree.tree, rich_help_panel=IMAGES)
@@ -184,5 +184,5 @@ def run_verb() -> int:
         message = f"{name}: {text.replace('Value error, ', '')}"
         hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":
-            hint = f"write -- before the command: {name} TARGET -- COMMAND"
+            hint = f"options of the command go after --: {name} TARGET -- COMMAND; {hint}"
         raise InputError(message, hint=hint) from error

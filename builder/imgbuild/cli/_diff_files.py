@@ -12,7 +12,7 @@ import typer
 
 from imgbuild.cli import _builders
 from imgbuild.cli._options import Builder
-from imgbuild.cli._output import answer, count
+from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._targets import Filter
 from imgbuild.system.console import console
@@ -75,7 +75,7 @@ def compare(
         made = [_of_files(names, selection.arches, accepted)]
     for item in made:
         _show(item.comparison)
-    answer(made, [_line(item) for item in made])
+    answer(made, folded(map(_line, made)))
     if not all(item.comparison.equal for item in made):
         raise typer.Exit(1)
 

@@ -17,6 +17,7 @@ from imgbuild.cli._verb import OFTEN, OUTPUT, WORK
 
 INDENT = "  "
 COLUMN = 26  # where the text of an option begins, at most
+ACTIVE = "active"  # the value of --environment without one
 EXAMPLES = ("Example:", "Examples:")
 # The order of panels; others come between these in the order in which options are declared.
 FIRST, LAST = (WORK,), (OUTPUT,)
@@ -45,6 +46,19 @@ class RunCommand(VerbCommand):
         """Parse the words; options after the command's name are its own, as in `docker run`."""
         place = command_place(self.params, args)
         words = args if place is None else [*args[:place], "--", *args[place:]]
+        return super().parse_args(ctx, words)
+
+
+class AuditCommand(VerbCommand):
+    """The verb whose option --environment may have no value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words; --environment without a value is the active environment."""
+        words = []
+        for word, after in zip(args, [*args[1:], "-"], strict=True):
+            words.append(word)
+            if word == "--environment" and after.startswith("-"):
+                words.append(ACTIVE)
         return super().parse_args(ctx, words)
 
 
@@ -140,7 +154,11 @@ def listing(group: Any, ctx: Any) -> Iterator[str]:
     for panel, rows in panels.items():
         yield ""
         yield f"{panel}:"
-        yield from (f"{INDENT}{name.ljust(widest)}  {text}" for name, text in rows)
+        for name, text in rows:
+            head = f"{INDENT}{name.ljust(widest)}  "
+            yield from textwrap.wrap(
+                head + text, _width(), subsequent_indent=" " * len(head), break_on_hyphens=False
+            )
     own = [each for each in group.params if not each.hidden]
     names = [flag for each in own for flag in each.opts if "completion" not in flag]
     yield ""

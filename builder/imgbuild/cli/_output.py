@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,11 @@ from imgbuild import codec
 from imgbuild.system.amounts import count as count  # noqa: PLC0414 - verbs import it from here
 from imgbuild.system.amounts import size_text as size_text  # noqa: PLC0414
 from imgbuild.system.console import console, visible
+
+GAP = "  "  # between the columns of a table, and before what is below them
+WORD = re.compile(r"\S+")
+PIECE = re.compile(r"[^\s,/@-]*[,/@-]|[^\s,/@-]+")  # of a word that is too long
+BELOW = "    "  # before what continues a line
 
 
 def answer(value: Any, lines: Sequence[str]) -> None:
@@ -37,45 +45,123 @@ def discard() -> None:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
-def aligned(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
+def aligned(
+    rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), width: int | None = None
+) -> list[str]:
     """Lines of columns as wide as their widest cell; the columns `right` are right-aligned.
 
-    Line breaks and control characters in a cell are escaped. On a terminal, the cells of the widest
-    column are cut so that a line fits.
+    Line breaks and control characters in a cell are escaped. Lines wider than `width`, by default
+    the terminal's, are folded: cells between words, or else within them; and where that does not
+    suffice, the column with the longest word is on lines of its own. In a pipe each row is a line.
     """
-    rows = [[visible(cell).replace("\n", "\\n") for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        widest = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        columns = shutil.get_terminal_size().columns
-        rows = [list(row) for row in narrowed(rows, widest.index(max(widest)), columns)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if place in right else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    if not rows:
+        return []
+    escaped = [[visible(cell).replace("\n", "\\n") for cell in row] for row in rows]
+    blocks = _folded(escaped, right, terminal_width() if width is None else width)
+    return [line.rstrip() for block in blocks for line in block]
 
 
-def narrowed(rows: Sequence[Sequence[str]], place: int, width: int = 80) -> list[Sequence[str]]:
-    """`rows` whose cells in the column `place` are cut so that `aligned` lines fit `width`."""
-    widest = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    over = sum(widest) + 2 * (len(widest) - 1) - width
-    limit = max(widest[place] - over, 8)
-    return [
-        [*row[:place], _cut(row[place], limit), *row[place + 1 :]] if over > 0 else row
-        for row in rows
-    ]
+def terminal_width() -> int:
+    """The columns of the terminal; unlimited if stdout is not one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+
+
+def _folded(
+    rows: Sequence[Sequence[str]], right: frozenset[int], width: int
+) -> Iterator[list[str]]:
+    """The lines of each row."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    room = width - len(GAP) * (len(columns) - 1)
+    words = _needs(columns, WORD)
+    pieces = words if sum(words) <= room else _needs(columns, PIECE)
+    if len(columns) > 1 and sum(pieces) > room:
+        yield from _without(words.index(max(words)), rows, right, width)
+        return
+    while (over := sum(widths) - room) > 0 and len(columns) > 1:
+        # The widest of those that can be folded becomes as wide as the next, if so much is needed.
+        place = max(
+            (i for i, need in enumerate(pieces) if widths[i] > need), key=widths.__getitem__
+        )
+        others = [each for each in widths if each < widths[place]]
+        widths[place] -= max(1, min(over, widths[place] - max([pieces[place], *others])))
+    widths = widths if len(columns) > 1 else [min(widths[0], room)]
+    for row in rows:
+        cells = [_wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
+        yield [
+            GAP.join(
+                cell.rjust(size) if place in right else cell.ljust(size)
+                for place, (cell, size) in enumerate(zip(line, widths, strict=True))
+            )
+            for line in itertools.zip_longest(*cells, fillvalue="")
+        ]
+
+
+def _needs(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]:
+    """The length of the longest `part` in each of `columns`."""
+    return [max(len(found) for cell in column for found in (*part.findall(cell), ""))
+            for column in columns]  # fmt: skip
+
+
+def _without(
+    place: int, rows: Sequence[Sequence[str]], right: frozenset[int], width: int
+) -> Iterator[list[str]]:
+    """The lines of each row, with the cell of one column on lines of its own.
+
+    The first is above the others, another is below them; the last is behind them if it fits.
+    """
+    others = [[*row[:place], *row[place + 1 :]] for row in rows]
+    right = frozenset(each - (each > place) for each in right if each != place)
+    inner = max(width - len(GAP), 1)
+    blocks = list(_folded(others, right, width if place else inner))
+    taken = max(len(line) for block in blocks for line in block) + len(GAP)
+    for block, row in zip(blocks, rows, strict=True):
+        if place == 0:
+            yield [*_wrapped(row[0], width), *(GAP + line for line in block)]
+        elif place == len(row) - 1 and len(row[-1]) <= width - taken:
+            yield [block[0].ljust(taken) + row[-1], *block[1:]]
+        else:
+            below = _wrapped(row[place], inner)
+            yield [*block, *(GAP + line for line in below)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """`text` folded between words, and too long words after a comma, slash, @ or hyphen."""
+    if len(text) <= width:
+        return [text]
+    found = []
+    for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
+        left = line
+        while len(left) > width:
+            end = max(left.rfind(mark, 0, width) for mark in ",/@") + 1
+            end = end or left.rfind("-", 0, width) + 1 or width
+            found.append(left[:end])
+            left = left[end:]
+        found.append(left)
+    return found
+
+
+def folded(lines: Iterable[str]) -> list[str]:
+    """`lines` folded to the width of the terminal between words, which stay whole to be copied.
+
+    Whole if stdout is not a terminal.
+    """
+    width = terminal_width()
+    found: list[str] = []
+    for line in lines:
+        indent = line[: len(line) - len(line.lstrip())]
+        found += [line] if len(line) <= width else textwrap.wrap(
+            line, width, subsequent_indent=indent + BELOW,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    return found
+
+
+def fitted(lines: Iterable[str]) -> list[str]:
+    """`lines` cut to the width of the terminal, with an ellipsis; whole if stdout is not one."""
+    width = terminal_width()
+    return [_cut(line, width) for line in lines]
 
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def fitted(lines: Sequence[str]) -> list[str]:
-    """`lines` cut to the width of the terminal, with an ellipsis; whole if stdout is not one."""
-    if not sys.stdout.isatty():
-        return list(lines)
-    width = shutil.get_terminal_size().columns
-    return [_cut(line, width) for line in lines]

@@ -23,7 +23,7 @@ def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str
     left = [target.target for target in answer.locked[len(shown) :]]
     if left:
         found += [*_comment(f"also: {', '.join(left)}; --full shows their versions"), ""]
-    return [*found, "# for other versions: --solve"]
+    return [*found, "# to solve for other versions, add --solve"]
 
 
 def _locked(target: LockedTarget) -> list[str]:
@@ -71,7 +71,7 @@ def _table(packages: Sequence[ChosenVersion]) -> list[str]:
     if not packages:
         return []
     rows = [(item.package, item.version, "; ".join(item.why[:WHY])) for item in packages]
-    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in aligned(rows)]
+    return aligned(rows, width=WIDTH)
 
 
 def _comment(text: str) -> list[str]:
@@ -106,4 +106,5 @@ def _say(arch: Arch, outcome: ArchOutcome) -> None:
     if error is not None:
         details = [f"because {reason}" for reason in error.reasons]
         details += [f"suggestion: {each}" for each in error.nearest]
-        console.error("\n  ".join((f"{arch}: {error.message}", *details)), hint=error.hint)
+        named = error.message if arch in error.message else f"{arch}: {error.message}"
+        console.error("\n  ".join((named, *details)), hint=error.hint)

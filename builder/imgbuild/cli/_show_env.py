@@ -52,7 +52,7 @@ def _warn(made: Environment) -> None:
         console.warn(f"{made.target}: not locked; these are the values of the matrix")
     differing = [item.name for item in made.image if item.differs]
     if differing:
-        again = f"imgbuild lock --target {made.target}"
+        again = f"imgbuild lock {made.target}"
         console.warn(
             f"{made.target}: the lock is stale: the matrix has other values for"
             f" {', '.join(differing)}; to lock it again: {again}"
@@ -67,7 +67,7 @@ def _lines(made: Environment) -> Iterator[str]:
         yield from _setting(item)
     for by, rows in itertools.groupby(made.late, lambda item: item.by):
         yield ""
-        yield f"{made.target}, when it runs: {WORDS[by]}"
+        yield from textwrap.wrap(f"{made.target}, when it runs: {WORDS[by]}", WIDTH)
         # Variables that are set together are shown together.
         for _, same in itertools.groupby(rows, lambda item: (item.value, item.when, item.reason)):
             yield ""
@@ -81,7 +81,7 @@ def _setting(item: Setting) -> Iterator[str]:
     if item.reason:
         yield from _wrapped(item.reason)
     yield from _wrapped(f"set by: {item.by}")
-    yield from (f"{INDENT}source: {visible(source)}" for source in item.source)
+    yield from _sources(item.source)
 
 
 def _late(same: Sequence[RuntimeVariable]) -> Iterator[str]:
@@ -91,11 +91,17 @@ def _late(same: Sequence[RuntimeVariable]) -> Iterator[str]:
     if first.when:
         yield from _wrapped(f"when: {first.when}")
     yield from _wrapped(first.reason)
-    yield from (f"{INDENT}source: {source}" for source in first.source)
+    yield from _sources(first.source)
 
 
-def _wrapped(text: str) -> list[str]:
+def _sources(sources: Sequence[str]) -> Iterator[str]:
+    for source in sources:
+        line = f"source: {source}"
+        yield from _wrapped(line, "  ") if " " in source else [f"{INDENT}{visible(line)}"]
+
+
+def _wrapped(text: str, more: str = "") -> list[str]:
     return textwrap.wrap(
-        visible(text), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT,
+        visible(text), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT + more,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from imgbuild.cli._output import aligned, answer, count, narrowed, size_text
+from imgbuild.cli._output import aligned, answer, count, size_text
 from imgbuild.cli._targets import Selection
 from imgbuild.system.console import console
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 HEAD = ("#", "layer", "MB", "unpacked", "contents", "digest")
 NUMBERS = frozenset({0, 2, 3})
-CONTENTS = 4
+WIDTH = 80
 
 
 def show(selection: Selection) -> None:
@@ -35,7 +35,7 @@ def show(selection: Selection) -> None:
         rows: list[Sequence[str]] = [HEAD, *_rows(item, seals[item.target].arch[item.arch])]
         lines += [""] if lines else []
         lines += [f"{item.target} {item.arch}"] if len(planned) > 1 else []
-        lines += aligned(narrowed(rows, CONTENTS), right=NUMBERS)
+        lines += aligned(rows, right=NUMBERS, width=WIDTH)
     answer(planned, lines)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from imgbuild.cli._output import answer, put
+from imgbuild.cli._output import answer, folded, put
 from imgbuild.cli._targets import Selection
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
@@ -66,7 +66,7 @@ def show(selection: Selection, form: Form, output: Path | None) -> None:
         codec.write_bytes(place, data)
         made.append(msgspec.structs.replace(sbom, output=place))
     lines = [f"{item.target} {item.arch} {item.digest} {item.output}" for item in made]
-    answer(made, lines)
+    answer(made, folded(lines))
 
 
 def _sboms(

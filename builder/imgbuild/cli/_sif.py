@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one, one_arch, same_image
 from imgbuild.cli._verb import option
 from imgbuild.errors import InputError
@@ -78,7 +78,7 @@ def build(
                      form, compress, how.jobs)
             for each in sources
         ]  # fmt: skip
-    answer(made, [f"{each.output} {each.digest}" for each in made])
+    answer(made, folded(f"{each.output} {each.digest}" for each in made))
 
 
 def push(
@@ -110,7 +110,7 @@ def push(
             sent = pushing.push(client, repository, file)
         made.append((msgspec.structs.replace(file, pushed=sent), sent.reference))
     lines = [f"{file.output} {file.digest} oras://{place}" for file, place in made]
-    answer([file for file, _ in made], lines)
+    answer([file for file, _ in made], folded(lines))
 
 
 def _convert(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from textwrap import indent
 
+from imgbuild.cli._output import aligned
 from imgbuild.report import Report, counts
 from imgbuild.system.console import console
 
 QUICK = 1.0  # seconds
 TAIL = 30  # lines of a failed case's log
+INDENT = "  "
 COLUMNS = ("case", "outcome", "seconds")
 
 
@@ -31,7 +34,9 @@ def print_report(report: Report) -> None:
     ]
     if quick:
         rows.append((f"{len(quick)} more, under {QUICK:.0f} s each", "passed", f"{sum(quick):.1f}"))
-    console.table(title, COLUMNS, rows)
+    width = shutil.get_terminal_size().columns - len(INDENT)
+    table = aligned([COLUMNS, *rows], right=frozenset({2}), width=width)
+    console.info("\n".join((title, *(f"{INDENT}{line}" for line in table))))
     console.info(f"{title}: {counts(report.cases)}")
     for case in report.cases:
         if case.outcome == "skipped":

@@ -20,7 +20,7 @@ from imgbuild.cli._options import (
     PlainHttp,
     processes,
 )
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
@@ -147,7 +147,7 @@ def build(
             session, selected, output, form=form, only_base=part is ImagePart.BASE
         )
     lines = [f"{item.target} {item.digest} {item.output}" for item in made]
-    answer(made, lines)
+    answer(made, folded(lines))
 
 
 def _refuse_beside(origin: str, given: Sequence[object]) -> None:
@@ -180,4 +180,4 @@ def _again(
 
     found = rebuild.find(origin, plain_http=how.plain_http, offline=how.offline)
     made = rebuild.build(found, arches, output, how, form=form)
-    answer([made], [f"{made.target} {made.digest} {made.output}"])
+    answer([made], folded([f"{made.target} {made.digest} {made.output}"]))

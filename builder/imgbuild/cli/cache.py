@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from imgbuild.cli._help import VerbGroup, add
-from imgbuild.cli._output import answer, count, size_text
+from imgbuild.cli._output import aligned, answer, count, size_text
 from imgbuild.cli._verb import option, verb
 from imgbuild.system.console import console
 
@@ -117,13 +117,13 @@ def list_entries() -> None:
         for entry in prune.entries(Store.open())
         if console.verbosity > 0 or entry.kind != "fact"
     ]
-    lines = []
+    rows = []
     for entry in found:
         used = datetime.datetime.fromtimestamp(entry.used, datetime.UTC)
         state = "used" if entry.in_use else "idle"
-        columns = (entry.kind, entry.size, f"{used:%Y-%m-%dT%H:%M:%SZ}", state, entry.sha256)
-        lines.append("\t".join((*map(str, columns), entry.label)))
-    answer(found, lines)
+        moment = f"{used:%Y-%m-%dT%H:%M:%SZ}"
+        rows.append((entry.kind, str(entry.size), moment, state, entry.sha256, entry.label))
+    answer(found, aligned(rows, right=frozenset({1})))
 
 
 @verb
@@ -193,8 +193,7 @@ def verify() -> None:
     total = sum(entry.size for entry in prune.entries(store) if entry.kind in ("file", "blob"))
     with console.progress("Hashing the cache", total) as bar:
         damaged = prune.verify(store, bar.advance)
-    names = [f"{entry.kind}\t{entry.sha256}\t{entry.label}" for entry in damaged]
-    answer(damaged, names)
+    answer(damaged, aligned([(entry.kind, entry.sha256, entry.label) for entry in damaged]))
     if not damaged:
         console.info("no damage found")
         return

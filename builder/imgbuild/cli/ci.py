@@ -19,10 +19,11 @@ from imgbuild.cli._ci_options import (
 )
 from imgbuild.cli._help import VerbGroup, add
 from imgbuild.cli._options import Arches, PlainHttp, Record
-from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._output import aligned, answer, fitted
 from imgbuild.cli._targets import MatrixFile, Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, option, verb
 from imgbuild.errors import InputError
+from imgbuild.system import files
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def jobs(
     )  # fmt: skip
     if actions is not None:
         _add(actions, _outputs(chosen))
-    answer(chosen, _table(chosen))
+    answer(chosen, fitted(_table(chosen)))
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -248,6 +249,8 @@ def report(
     project = open_project(matrix)
     if record:
         project.require_writable("imgbuild ci report --record")
+    places = [place for place in (summary, issues) if place is not None]
+    files.require_writable(places, hint="choose another place with --summary or --issues")
     folder = _ci_options.folder(project, results)
     last = folder / _ci_options.JOBS
     if jobs_file is None and last.exists() and not (skip_published or arch or gate or no_gpu):

@@ -9,7 +9,7 @@ import typer
 
 from imgbuild.cli import _diff_files
 from imgbuild.cli._options import Jobs, Offline, PlainHttp, complete_target, processes
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
@@ -105,4 +105,4 @@ def diff(
     client = Client(plain_http=plain_http or (), reporter=console)
     old, new = (diff_sides.side(name, client, selection.matrix, console) for name in wanted)
     found = diffs.between(old, new)
-    answer(found, diffs.words(found))
+    answer(found, folded(diffs.words(found)))

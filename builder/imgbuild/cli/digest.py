@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
 from imgbuild.values import Arch, Digest
@@ -41,7 +41,8 @@ def digest(selection: Selection) -> None:
     chosen = selection.locked(project)
     answers = [_digests(seal.read_seal(project.images, item.lock), item.arches) for item in chosen]
     one = len(answers) == 1
-    answer(answers, [item.digest if one else f"{item.target} {item.digest}" for item in answers])
+    lines = [item.digest if one else f"{item.target} {item.digest}" for item in answers]
+    answer(answers, folded(lines))
 
 
 def _digests(sealed: Seal, arches: Sequence[Arch]) -> Digests:

@@ -20,7 +20,7 @@ from imgbuild.cli._options import (
     Through,
     supported,
 )
-from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._output import aligned, answer, folded
 from imgbuild.cli._selection import choose, one_arch, single
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import verb
@@ -103,7 +103,7 @@ def doctor(
     names = {one.lock.target for one in chosen}
     all_of = judging.diagnose(host, [judging.offer(project.images, one.lock) for one in every])
     found = judging.only(all_of, names)
-    answer(found, list(_lines(found)))
+    answer(found, folded(_lines(found)))
     unfit = [one.target for one in found.verdicts if not one.fits] if wanted else []
     if (
         unfit and console.json
@@ -144,7 +144,7 @@ def _look(
         report = image.in_image(
             locked, built, one_arch(built, None), options, through=through, store=Store.open()
         )
-    answer(report, image.lines(report))
+    answer(report, folded(image.lines(report)))
     if not report.ok:
         raise typer.Exit(WorkFailed.exit_code)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli._options import LOCK
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._verb import SELECT, option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
@@ -162,4 +162,4 @@ def _refresh() -> None:
     ]  # fmt: skip
     if any(item.before != item.after for item in found):
         console.info("next: imgbuild lock --all")
-    answer(found, lines)
+    answer(found, folded(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -112,7 +113,7 @@ def list_targets(
     if form == "markdown":
         lines = table.markdown(rows)
     elif wide:
-        lines = fitted(aligned(table.cells(rows)))
+        lines = fitted(aligned(table.cells(rows), width=sys.maxsize))
     else:
         lines = aligned(table.narrow(rows))
     answer(rows, lines)

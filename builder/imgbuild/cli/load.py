@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from imgbuild.cli._options import THROUGH, LayoutFolder, Through, supported
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import one_arch, same_image
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
@@ -33,8 +33,9 @@ def load(
 ) -> None:
     """Load built images into Docker or podman.
 
-    The loaded image is compared with the built one. Exit status 6 if neither Docker nor podman
-    answers.
+    Prints the name and the id that the image has in the engine; the id is the digest of the image,
+    or that of its configuration. The loaded image is compared with the built one. Exit
+    status 6 if neither Docker nor podman answers.
 
     Example:
 
@@ -59,4 +60,4 @@ def load(
                 target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id
             )
         )
-    answer(done, [f"{item.reference} {item.id}" for item in done])
+    answer(done, folded(f"{item.reference} {item.id}" for item in done))

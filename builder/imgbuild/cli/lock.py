@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from imgbuild.cli._options import AGAIN, CHECK, KEEP, Jobs, Offline, processes
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, SomeFailed
@@ -62,18 +62,18 @@ def lock(
     chosen = selection.of(session)
     if check:
         current = targets.check_all(session, chosen)
-        answer(current, [f"{item.target} {item.digest}" for item in current])
+        answer(current, folded(f"{item.target} {item.digest}" for item in current))
         return
     if diff is not None:
         found = targets.diff_all(session, chosen, diff)
-        answer(found, [line for item in found for line in diffs.words(item)])
+        answer(found, folded(line for item in found for line in diffs.words(item)))
         return
     drop = len(chosen) > 1 if keep is None else not keep
     done = targets.lock_all(session, chosen, drop=drop, again=again or not selection.everything)
     lines = [f"{item.target} {item.digest}" for item in done.sealed]
     if done.failed and console.json:
         raise SomeFailed(done.failed)  # the error is the answer
-    answer(done.sealed, lines)
+    answer(done.sealed, folded(lines))
     if done.failed:
         raise SomeFailed(done.failed)
 

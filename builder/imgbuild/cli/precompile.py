@@ -11,7 +11,7 @@ import typer
 
 from imgbuild.cli._help import VerbGroup, add
 from imgbuild.cli._options import GPU, MODULE, OUTPUT_PATH, LayoutFolder, OneArch
-from imgbuild.cli._output import answer, count
+from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._selection import at_most_one, one_arch
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import option, verb
@@ -164,7 +164,7 @@ def _finish(made: Packed, session: Session, out: Path) -> None:
 
     row = pack.row(made, session.matrix.targets[made.target])
     console.info(f"to use it, add to matrix.yaml:\n{row}")
-    answer(made, [f"{out / made.file} sha256:{made.sha256}"])
+    answer(made, folded([f"{out / made.file} sha256:{made.sha256}"]))
 
 
 def _refuse_beside(given_option: str, given: Mapping[str, object]) -> None:

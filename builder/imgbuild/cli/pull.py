@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 from imgbuild.cli._options import OUTPUT_PATH, Arches, PlainHttp, Reference
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import verb
+from imgbuild.system import files
 from imgbuild.system.console import console
 
 
@@ -44,9 +45,10 @@ def pull(
     store = Store.open()
     client = Client(plain_http=plain_http or (), reporter=console)
     place = output or Path(pulls.name(found))
+    files.require_writable([place], hint=files.OUTPUT_HINT)
     with console.step(f"pulling {found}"):
         made = pulls.pull(client, found, place, store, only)
     prune.trim(store)
     work = "up to date" if made.unchanged else f"{made.moved / 1e6:,.1f} MB downloaded"
     console.info(f"{made.size / 1e9:.2f} GB in {made.output}, {work}")
-    answer(made, [f"{made.digest} {made.output}"])
+    answer(made, folded([f"{made.digest} {made.output}"]))

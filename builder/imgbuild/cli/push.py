@@ -22,11 +22,12 @@ from imgbuild.cli._options import (
     SignKey,
     processes,
 )
-from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._output import aligned, answer, folded
 from imgbuild.cli._selection import split_places
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.system import files
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ def push(
     if layout is not None or compress != "zstd":
         message = "--layout and --compress need --sif"
         raise InputError(message, hint="add --sif, or leave them out")
+    if digest_file is not None:
+        files.require_writable([digest_file], hint="choose another file with --digest-file")
     session = selection.session(how)
     repository = _repository(place, session)
     key = _key(sign_key)
@@ -183,7 +186,7 @@ def _pushed(made: Sequence[Pushed], file: Path | None) -> None:
         from imgbuild import codec
 
         codec.write_bytes(file, "".join(f"{line}\n" for line in lines).encode())
-    answer(made, lines)
+    answer(made, folded(lines))
 
 
 def _key(path: Path | None) -> PrivateKey | None:

@@ -10,7 +10,7 @@ import typer
 from imgbuild.cli import registry_gc, registry_mirror
 from imgbuild.cli._help import VerbGroup, add
 from imgbuild.cli._options import PlainHttp, Reference
-from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._verb import verb
 from imgbuild.system.console import console
 
@@ -103,7 +103,7 @@ def tag(
     made = tag.tag(client, found, names)
     for item in made:
         console.info(str(item))
-    answer(made, [f"{found.repository}:{item.name} {item.digest}" for item in made])
+    answer(made, folded(f"{found.repository}:{item.name} {item.digest}" for item in made))
 
 
 add(app, "ls", ls)

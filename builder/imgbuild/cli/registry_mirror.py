@@ -10,7 +10,7 @@ import typer
 
 from imgbuild.cli._help import VerbGroup, add
 from imgbuild.cli._options import DRY_RUN, KEEP, MirrorOnly, Offline, PlainHttp
-from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._selection import split_places
 from imgbuild.cli._targets import Filter, MatrixFile
 from imgbuild.cli._verb import option, verb
@@ -96,7 +96,7 @@ def push(
         f" {count(filled.files, 'file')} of {filled.size / 1e9:.2f} GB in total"
     )
     lines = [f"{item.target} {item.arch} {repository}@{item.artifact}" for item in filled.artifacts]
-    answer(filled, [] if dry_run else lines)
+    answer(filled, [] if dry_run else folded(lines))
 
 
 @verb

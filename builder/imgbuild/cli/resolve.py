@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli._options import AGAIN, ARCH, CUDA, PYTHON, Offline
+from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, Offline
 from imgbuild.cli._output import answer
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import OUTPUT, option, verb
@@ -62,12 +62,7 @@ AsOfOption = Annotated[
 PythonOption = Annotated[str | None, PYTHON("A base of the matrix must have this version.")]
 BaseOption = Annotated[
     str | None,
-    option(
-        "--base",
-        "A base of the matrix. Default: the one that most targets use.",
-        metavar="NAME",
-        panel=ASK,
-    ),
+    BASE("Default: the one that most targets use."),
 ]
 IndexOption = Annotated[
     list[str] | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from imgbuild.cli._output import aligned, answer, count, fitted
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.system import files
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -69,7 +71,8 @@ def show(
 
     --variables lists the variables of the image, as its lock has them, then those that are set when
     it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source
-    is a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository.
+    is a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository. If the image has
+    another version, it follows with the place that it is from: pins of the target, or the lock.
 
     --sbom writes the same bytes on every machine, those that `imgbuild push` attaches.
 
@@ -98,6 +101,8 @@ def show(
     if output is not None and sbom is None:
         message = "--output needs --sbom"
         raise InputError(message, hint="redirect stdout instead: imgbuild show TARGET > FILE")
+    if output is not None:
+        files.require_writable([output], hint=files.OUTPUT_HINT)
     if layers:
         _show_layers.show(selection)
     elif variables:
@@ -156,7 +161,7 @@ def _packages(selection: Selection) -> None:
             rows: list[Sequence[str]] = [HEAD]
             rows += [(one.package, one.version, Path(one.file).name) for one in locked.wheels]
             rows += [(one.package, one.version, Path(one.file).name) for one in locked.debs]
-            lines += fitted(aligned(rows))
+            lines += fitted(aligned(rows, width=sys.maxsize))
             found.append(made)
             console.info(
                 f"{made.target} {arch}: {count(len(locked.wheels), 'wheel')},"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from imgbuild.cli import _published
 from imgbuild.cli._options import LOCK, TARGET, Keyless, PlainHttp, Reference, SignKey
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
@@ -55,7 +55,7 @@ def sign(
     own = _published.lock(target, lock, matrix)
     with console.step(f"signing {image}"):
         made = signing.sign(client, reference, private, own)
-    answer(made, [_signed(item) for item in made])
+    answer(made, folded(map(_signed, made)))
 
 
 def _signed(item: Signed) -> str:

@@ -22,12 +22,13 @@ from imgbuild.cli._options import (
     TimeoutFactor,
     processes,
 )
-from imgbuild.cli._output import answer, count
+from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._smoke_image import SmokeOptions, Subject
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.smoke.result import RunSettings, stopped
+from imgbuild.system import files
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ def smoke(
         _smoke_import.record(imports, project)
         return
     _refuse(sif, layout, through, tier, model, case, arbitrary=arbitrary_user, record=record)
+    if junit is not None:
+        files.require_writable([junit], hint="choose another file with --junit")
     through = Through.APPTAINER if sif is not None else through
     options = SmokeOptions(
         tiers=_tiers(tier, through),
@@ -181,7 +184,7 @@ def smoke(
         if junit is not None and reports:
             write_bytes(junit, junits.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
-    answer(reports, words)
+    answer(reports, folded(words))
     if failures:
         raise typer.Exit(SomeFailed(failures).exit_code)
     if not all(report.result == "pass" for report in reports):

@@ -9,10 +9,10 @@ import typer
 
 from imgbuild.cli import _dependencies
 from imgbuild.cli._options import Offline, complete_target
-from imgbuild.cli._output import aligned, answer, narrowed
+from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import verb
-from imgbuild.errors import NothingSelected
+from imgbuild.errors import InputError, NothingSelected
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
@@ -46,9 +46,13 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
 
         imgbuild why torch cu130-vllm --arch arm64 --json
     """
+    from imgbuild.lock.lock import lock_path
     from imgbuild.matrix import constraints
     from imgbuild.show import dependencies
 
+    if name and lock_path(selection.project().images, package).exists():
+        message = f"{package} is a target, and the package comes first"
+        raise InputError(message, hint=f"imgbuild why {name} {package}")
     wanted = normalize(package)
     chosen = _dependencies.locked(selection, [name] if name else [])
     several = len(chosen) > 1
@@ -67,7 +71,7 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     ]
     if several:
         rows = [(one.target, one.version, dependencies.in_short(one)) for one in found]
-        answer(found, aligned(narrowed([("target", wanted, "bounds"), *rows], 2)))
+        answer(found, aligned([("target", wanted, "bounds"), *rows]))
     else:
         answer(found, [line for one in found for line in _lines(one)])
 
@@ -79,7 +83,7 @@ def _lines(found: VersionReason) -> Iterator[str]:
 
     yield f"{found.package} {found.version} in {found.target} ({found.arch})"
     rows = [("", *pair) for pair in dependencies.why_lines(found)]
-    yield from aligned(narrowed(rows, 2))
+    yield from aligned(rows)
     if found.bounds:
         yield from textwrap.wrap(
             f"together: {found.bounds}", 80, initial_indent="  ", subsequent_indent="    ",

@@ -15,6 +15,7 @@ from imgbuild.container import sandbox
 from imgbuild.oci import tree
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.unpack import keep, stack, unpack
+from imgbuild.system import files
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
@@ -33,13 +34,17 @@ def root_folder(
         probe.mkdir()
         overlay = sandbox.can_overlay(probe)
         root = sandbox.Root(path=scratch / "root", changes=scratch if overlay else None)
-        if overlay:
-            kept = _kept_layers(layout, digests, store, scratch, reporter)
-            stack(kept, root.path, reporter=reporter)
-        else:
-            reporter.detail(f"{store.root}: no overlay can be mounted, so all layers are unpacked")
-            with reporter.step(f"unpacking {len(digests)} layers"):
-                unpack([layout.blob(digest) for digest in digests], root.path, reporter=reporter)
+        with files.plain_errors(store.root):
+            if overlay:
+                kept = _kept_layers(layout, digests, store, scratch, reporter)
+                stack(kept, root.path, reporter=reporter)
+            else:
+                reporter.detail(
+                    f"{store.root}: no overlay can be mounted, so all layers are unpacked"
+                )
+                with reporter.step(f"unpacking {len(digests)} layers"):
+                    blobs = [layout.blob(digest) for digest in digests]
+                    unpack(blobs, root.path, reporter=reporter)
         try:
             yield root
         finally:

@@ -69,7 +69,7 @@ def read_host() -> Host:
     return Host(
         arch=_arch(platform.machine()),
         kernel=platform.release(),
-        glibc=_glibc(),
+        glibc=glibc(),
         driver=driver or driver_of(_text(DRIVER_FILE)),
         gpus=gpus,
         engines=tuple(_engines()),
@@ -154,7 +154,8 @@ def _arch(machine: str) -> Arch | None:
         return None
 
 
-def _glibc() -> str:
+def glibc() -> str:
+    """The version of this machine's glibc; "" if it has another C library."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (OSError, ValueError):

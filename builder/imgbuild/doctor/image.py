@@ -57,13 +57,13 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def in_sif(
-    lock: Lock, arch: Arch, image: Path, asked: InspectOptions, reporter: Reporter = SILENT
+    lock: Lock, arch: Arch, image: Path, wanted: InspectOptions, reporter: Reporter = SILENT
 ) -> Report:
     """Run the checks in the SIF `image`; ToolMissing without Apptainer."""
     program = apptainer.require()
     words = [program, "exec", "--no-privs", "--bind", f"{run.TESTS.resolve()}:{PLACE}:ro"]
-    words += ["--nv"] if asked.gpus else []
-    command = [*words, *asked.words, str(image), ENTRYPOINT, *_command(lock, asked)]
+    words += ["--nv"] if wanted.gpus else []
+    command = [*words, *wanted.words, str(image), ENTRYPOINT, *_command(lock, wanted)]
     with reporter.step(f"{lock.target}: checking inside the image, in apptainer"):
         done = processes.run(command, check=False)
     return _report(lock, arch, done, reporter)
@@ -73,7 +73,7 @@ def in_image(
     lock: Lock,
     layout: Layout,
     arch: Arch,
-    asked: InspectOptions,
+    wanted: InspectOptions,
     *,
     through: str,
     store: Store,
@@ -86,14 +86,14 @@ def in_image(
             image = scratch / "image.sif"
             with reporter.step(f"making a SIF of {layout.path.name}"):
                 convert.convert(layout, arch, image, convert.ConvertOptions(), reporter=reporter)
-            return in_sif(lock, arch, image, asked, reporter)
+            return in_sif(lock, arch, image, wanted, reporter)
     if through == "root":
-        return _in_root(lock, layout, arch, asked, store, reporter)
+        return _in_root(lock, layout, arch, wanted, store, reporter)
     found = engine.require(through, reporter=reporter)
     reference = load(found, layout, arch, lock.target, reporter=reporter).reference
-    settings = engine.ContainerOptions(gpus=asked.gpus > 0, options=(f"--volume={PLACE}",))
+    settings = engine.ContainerOptions(gpus=wanted.gpus > 0, options=(f"--volume={PLACE}",))
     with reporter.step(f"{lock.target}: checking inside the image, in {found.kind}"):
-        container = engine.create(found, reference, _command(lock, asked), settings)
+        container = engine.create(found, reference, _command(lock, wanted), settings)
         try:
             engine.copy_in(found, container, _tar(), PLACE)
             done = engine.start(found, container)
@@ -103,7 +103,7 @@ def in_image(
 
 
 def _in_root(
-    lock: Lock, layout: Layout, arch: Arch, asked: InspectOptions, store: Store, reporter: Reporter
+    lock: Lock, layout: Layout, arch: Arch, wanted: InspectOptions, store: Store, reporter: Reporter
 ) -> Report:
     user = lock.settings.user
     unpacked = root_folder(layout, arch, store, reporter=reporter)
@@ -111,14 +111,14 @@ def _in_root(
         settings = run_in_image.running(layout, arch)
         binds = [sandbox.Bind(source=run.TESTS, target=PLACE)]
         env = run_in_image.environment(settings) | {"HOME": user.home}
-        if asked.gpus:
+        if wanted.gpus:
             fetched = driver.driver_files(scratch)
             binds += fetched.binds
             env |= fetched.env
         with reporter.step(f"{lock.target}: checking inside the image, in a root folder"):
             done = sandbox.run(
                 root,
-                [*settings.entrypoint, *_command(lock, asked)],
+                [*settings.entrypoint, *_command(lock, wanted)],
                 env=env,
                 binds=binds,
                 cwd=settings.workdir,
@@ -128,9 +128,9 @@ def _in_root(
     return _report(lock, arch, done, reporter)
 
 
-def _command(lock: Lock, asked: InspectOptions) -> list[str]:
+def _command(lock: Lock, wanted: InspectOptions) -> list[str]:
     python = f"{lock.settings.prefix}/bin/python"
-    needs = (f"--gpus={asked.gpus}", f"--shared={asked.shared}")
+    needs = (f"--gpus={wanted.gpus}", f"--shared={wanted.shared}")
     return [python, f"{PLACE}/{SCRIPT}", "--json", *needs]
 
 

@@ -16,6 +16,7 @@ import codecs
 import contextlib
 import http.server
 import json
+import sys
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,6 @@ import msgspec
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from imgbuild.errors import ImgbuildError
 from imgbuild.index.candidates import Rules, is_sdist, late, unwanted, usable
 from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.index.remote_wheel import FactStore, Ranges, metadata
@@ -76,7 +76,7 @@ class Catalogue:
     ) -> None:
         self.indexes = indexes
         self.rules = rules
-        self.failures: list[ImgbuildError] = []
+        self.failures: list[Exception] = []
         self._ranges = ranges
         self._facts = facts
         self._sdists = dict(sdists or {})
@@ -176,11 +176,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         try:
             status, kind, data = self._answer(urllib.parse.unquote(self.path))
-        except ImgbuildError as error:
-            # Uv prints no more than the status: the reason is kept and raised when uv has ended.
-            # 400, since uv would ask again after a 5xx, and fetching has tried often enough.
+        except Exception as error:  # noqa: BLE001 - raised again when uv has ended
+            # Uv prints no more than the status. 400, since uv would ask again after a 5xx, and
+            # fetching has tried often enough.
             self.catalogue.failures.append(error)
-            status, kind, data = 400, "text/plain", error.message.encode()
+            status, kind, data = 400, "text/plain", str(error).encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
@@ -212,7 +212,8 @@ class _Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        del request, client_address  # uv itself reports a connection that it lost
+        if not isinstance(sys.exception(), ConnectionError):  # uv reports those itself
+            super().handle_error(request, client_address)
 
 
 @contextlib.contextmanager

@@ -12,39 +12,43 @@ WIDTH = 100  # characters of a value that are shown
 BEFORE = 20  # of them before the first difference, where a value is cut
 
 
-def lines(field: str, due: object, locked: object) -> list[str]:
+def lines(field: str, expected: object, locked: object) -> list[str]:
     """Each key of `field` in which the matrix's value `due` and the lock's value differ."""
-    found = list(_differences(field, codec.to_builtins(due), codec.to_builtins(locked)))
+    found = list(_differences(field, codec.to_builtins(expected), codec.to_builtins(locked)))
     if len(found) <= LINES:
         return found
     kept = found[: LINES - 1]
     return [*kept, f"{field}: {len(found) - len(kept)} more differences"]
 
 
-def _differences(path: str, due: Any, locked: Any) -> Iterator[str]:
-    if due == locked:
+def _differences(path: str, expected: Any, locked: Any) -> Iterator[str]:
+    if expected == locked:
         return
-    if isinstance(due, dict) and isinstance(locked, dict):
-        for key in sorted(due.keys() | locked.keys()):
+    if isinstance(expected, dict) and isinstance(locked, dict):
+        for key in sorted(expected.keys() | locked.keys()):
             place = f"{path}.{key}"
-            if key not in due:
+            if key not in expected:
                 yield f"{place}: only the lock has it"
             elif key not in locked:
                 yield f"{place}: only the matrix has it"
             else:
-                yield from _differences(place, due[key], locked[key])
+                yield from _differences(place, expected[key], locked[key])
         return
-    ours, theirs = codec.compact(due).decode(), codec.compact(locked).decode()
-    if isinstance(due, list) and isinstance(locked, list) and max(len(ours), len(theirs)) > WIDTH:
-        yield from _items(path, due, locked)
+    ours, theirs = codec.compact(expected).decode(), codec.compact(locked).decode()
+    if (
+        isinstance(expected, list)
+        and isinstance(locked, list)
+        and max(len(ours), len(theirs)) > WIDTH
+    ):
+        yield from _items(path, expected, locked)
         return
     start = _common(ours, theirs)
     yield f"{path}: the matrix says {_cut(ours, start)}, the lock {_cut(theirs, start)}"
 
 
-def _items(path: str, due: list[Any], locked: list[Any]) -> Iterator[str]:
-    more = [item for item in due if item not in locked]
-    less = [item for item in locked if item not in due]
+def _items(path: str, expected: list[Any], locked: list[Any]) -> Iterator[str]:
+    more = [item for item in expected if item not in locked]
+    less = [item for item in locked if item not in expected]
     for owner, items in (("matrix", more), ("lock", less)):
         for item in items:
             yield f"{path}: only the {owner} has {_cut(codec.compact(item).decode(), 0)}"

@@ -113,7 +113,7 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
         data = read_file(matrix.folder, file.file)
         if sha256(data) != file.sha256:
             message = f"{file.file} has sha256 {sha256(data)}, the lock says {file.sha256}"
-            raise IntegrityError(message, hint=f"imgbuild lock --target {lock.target}")
+            raise IntegrityError(message, hint=f"imgbuild lock {lock.target}")
         found[path] = data
     return found
 
@@ -124,11 +124,14 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     if found is None or not isinstance(matrix, Extended) or lock.extends is None:
         return locks.stale(lock, matrix)
     try:
-        due = make_lock(matrix, lock.target, lock.arch)
+        expected = make_lock(matrix, lock.target, lock.arch)
     except InputError as error:
         return (error.message,)
-    due = _with_folders(due, lock.extends)
-    reasons = [*_other_published(lock.extends, found), *_other_files(lock.extends, due.extends)]
+    expected = _with_folders(expected, lock.extends)
+    reasons = [
+        *_other_published(lock.extends, found),
+        *_other_files(lock.extends, expected.extends),
+    ]
     if reasons:
         return tuple(reasons)
     for arch, resolution in lock.arch.items():
@@ -140,31 +143,33 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
                 for item in getattr(old, field)
                 if locked.get(_word(item)) != item
             ]
-    return (*reasons, *locks.differences(lock, due, matrix.targets[lock.target].arch))
+    return (*reasons, *locks.differences(lock, expected, matrix.targets[lock.target].arch))
 
 
-def _with_folders(due: Lock, locked: Extends) -> Lock:
+def _with_folders(expected: Lock, locked: Extends) -> Lock:
     """`due` with the folders of the base as they were read when `locked` was made."""
-    if due.extends is None:
-        return due
+    if expected.extends is None:
+        return expected
     arches = {
         arch: msgspec.structs.replace(added, folders=locked.arch[arch].folders)
-        for arch, added in due.extends.arch.items()
+        for arch, added in expected.extends.arch.items()
         if arch in locked.arch
     }
-    return msgspec.structs.replace(due, extends=msgspec.structs.replace(due.extends, arch=arches))
+    return msgspec.structs.replace(
+        expected, extends=msgspec.structs.replace(expected.extends, arch=arches)
+    )
 
 
 def _other_published(locked: Extends, found: PublishedTarget) -> list[str]:
     if (locked.target, locked.lock, locked.digest) == (found.name, found.hash, found.digest):
         return []
-    own, due = f"{locked.target} {locked.digest}", f"{found.name} {found.digest}"
-    return [f"it extends {own}, the matrix says {due} ({found.folder / LOCK})"]
+    own, expected = f"{locked.target} {locked.digest}", f"{found.name} {found.digest}"
+    return [f"it extends {own}, the matrix says {expected} ({found.folder / LOCK})"]
 
 
-def _other_files(locked: Extends, due: Extends | None) -> list[str]:
+def _other_files(locked: Extends, expected: Extends | None) -> list[str]:
     """The added files whose content is another one than when they were locked."""
-    files = due.files if due is not None else {}
+    files = expected.files if expected is not None else {}
     return [
         f"{files[path].file} has changed: sha256 {files[path].sha256}, the lock says {file.sha256}"
         for path, file in locked.files.items()

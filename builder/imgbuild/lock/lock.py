@@ -191,7 +191,7 @@ def read_lock(images: Path, target: str) -> Lock:
     InputError if it is damaged, or the lock of another target.
     """
     path = lock_path(images, target)
-    remedy = f"make it with: imgbuild lock --target {target}"
+    remedy = f"make it with: imgbuild lock {target}"
     if not path.exists():
         message = f"{path}: no lock for target {target}"
         raise LockStale(message, hint=remedy)
@@ -223,7 +223,7 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
 
 def damaged(target: str) -> str:
     """What to do about a lock or seal of `target` that cannot be read."""
-    return f"restore it from git, or make it again with: imgbuild lock --target {target}"
+    return f"restore it from git, or make it again with: imgbuild lock {target}"
 
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
@@ -233,17 +233,17 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """
     if lock.target not in matrix.targets:
         return (f"the matrix has no target {lock.target}",)
-    due = make_lock(matrix, lock.target, lock.arch)
-    return differences(lock, due, matrix.targets[lock.target].arch)
+    expected = make_lock(matrix, lock.target, lock.arch)
+    return differences(lock, expected, matrix.targets[lock.target].arch)
 
 
-def differences(lock: Lock, due: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
+def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
     """The differences of `lock` from `due`, which follows from the matrix with `arches`."""
     reasons = [
         line
         for field in lock.__struct_fields__
         if field not in ("arch", "format")
-        for line in drift.lines(field, getattr(due, field), getattr(lock, field))
+        for line in drift.lines(field, getattr(expected, field), getattr(lock, field))
     ]
     if set(lock.arch) != set(arches):
         reasons.append(
@@ -251,17 +251,17 @@ def differences(lock: Lock, due: Lock, arches: Collection[Arch]) -> tuple[str, .
             f" the lock has {', '.join(sorted(lock.arch))}"
         )
     for arch, resolution in lock.arch.items():
-        reasons.extend(f"{arch}: {text}" for text in _unsatisfied(due, resolution))
+        reasons.extend(f"{arch}: {text}" for text in _unsatisfied(expected, resolution))
     return tuple(reasons)
 
 
-def _unsatisfied(due: Lock, resolution: Resolution) -> list[str]:
+def _unsatisfied(expected: Lock, resolution: Resolution) -> list[str]:
     from packaging.specifiers import SpecifierSet
 
     versions = {wheel.package: wheel.version for wheel in resolution.wheels}
     versions |= {built.package: built.version for built in resolution.built}
     texts = []
-    for package, spec in due.requirements.items():
+    for package, spec in expected.requirements.items():
         if package not in versions:
             texts.append(f"{package}{spec} is not locked")
         elif not SpecifierSet(spec).contains(versions[package], prereleases=True):
@@ -269,7 +269,10 @@ def _unsatisfied(due: Lock, resolution: Resolution) -> list[str]:
     debs = {deb.package for deb in resolution.debs}
     texts.extend(
         f"Debian package {package} is not locked"
-        for package in (*due.base.packages, *(due.extends.packages if due.extends else ()))
+        for package in (
+            *expected.base.packages,
+            *(expected.extends.packages if expected.extends else ()),
+        )
         if package not in debs
     )
     return texts

@@ -16,7 +16,7 @@ class _Score(msgspec.Struct, frozen=True, order=True):
 
     missed: float
     indexes: int
-    lacking: int
+    missing: int
     name: str
 
 
@@ -43,7 +43,7 @@ def _score(name: str, target: Target, requests: Mapping[str, str], cuda: str | N
         version = target.pins.get(package)
         if version is not None:
             met += 1.0 if SpecifierSet(spec).contains(version, prereleases=True) else 0.5
-    return _Score(missed=-met, indexes=len(target.indexes), lacking=-len(target.pins), name=name)
+    return _Score(missed=-met, indexes=len(target.indexes), missing=-len(target.pins), name=name)
 
 
 def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:

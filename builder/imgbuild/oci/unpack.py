@@ -22,6 +22,7 @@ import msgspec
 from imgbuild.errors import InputError, IntegrityError, WorkFailed
 from imgbuild.oci.reader import FILES, REMEDY, Entry, Parts, Reader, hidden_by, inflated
 from imgbuild.oci.tree import RootFolder
+from imgbuild.system.files import FULL
 from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -45,7 +46,8 @@ class Members(Protocol):
 def unpack(blobs: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) -> None:
     """Unpack `blobs`, bottom first, into the folder `root`, which is new or empty.
 
-    IntegrityError if a layer is damaged or unsafe, WorkFailed if the disk refuses.
+    IntegrityError if a layer is damaged or unsafe, OSError if the disk is full, WorkFailed if it
+    refuses otherwise.
     """
     with _plain_errors(root), _progress(f"unpacking {root.name}", blobs, reporter) as bar:
         _make_root(root, (_Inflated(blob, bar, reporter) for blob in blobs), reporter)
@@ -54,7 +56,7 @@ def unpack(blobs: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) ->
 def keep(layers: Mapping[Path, Path], *, reporter: Reporter = SILENT) -> None:
     """Unpack each layer file of `layers` to its folder, which is new, for `stack`.
 
-    IntegrityError if a layer is damaged, WorkFailed if the disk refuses.
+    Errors: as `unpack`.
     """
     with _progress("unpacking layers", list(layers), reporter) as bar:
         for blob, folder in layers.items():
@@ -110,8 +112,11 @@ def _plain_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"cannot unpack to {folder}: {error.filename or ''}: {error.strerror or error}"
-        raise WorkFailed(message, hint="make room, or name a folder on another disk") from error
+        if error.errno in FULL:
+            raise
+        place = f"{folder}: {error.filename}" if error.filename else str(folder)
+        message = f"cannot unpack to {place}: {error.strerror or error}"
+        raise WorkFailed(message) from error
 
 
 class _Inflated:

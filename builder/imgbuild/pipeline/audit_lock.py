@@ -18,16 +18,13 @@ from imgbuild.assemble.inputs import Inputs, batches
 from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS, Terms
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.main_path.corners import survey
 from imgbuild.audit.packages.base import read_base
 from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
-from imgbuild.audit.packages.pinned import pick
 from imgbuild.audit.source.facts import ElfFacts
-from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.index.pages import Indexes
 from imgbuild.index.remote_wheel import Blocks, Ranges
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import removed_attributes
@@ -90,7 +87,7 @@ def audit_lock(
     resolution = lock.arch.get(arch)
     if resolution is None:
         message = f"the lock of {lock.target} is for {', '.join(lock.arch)}, not for {arch}"
-        raise LockStale(message, hint=f"imgbuild lock --target {lock.target}")
+        raise LockStale(message, hint=f"imgbuild lock {lock.target}")
     terms = judge.narrowed(terms_of(lock, inputs.matrix, learned), resolution.versions)
     if lock.extends is not None:
         terms = msgspec.structs.replace(terms, named=lock.extends.arch[arch].wheels)
@@ -209,13 +206,6 @@ class _Audit:
             return self._supply.path(item, rest)
 
 
-class PinsAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """The audit of pins, and those of which no file could be read."""
-
-    report: Report
-    unread: tuple[str, ...]
-
-
 class LockFiles:
     """The files of a lock, fetched into the store when an audit needs them.
 
@@ -316,45 +306,6 @@ class LockedRanges:
             message = f"{wheel.file} is no longer on the index {wheel.index}"
             raise FetchFailed(message, hint=f"lock {self._lock.target} again")
         return found[0]
-
-
-def audit_pins(
-    pins: Mapping[str, str],
-    machine: Tags,
-    index: str,
-    context: Context,
-    terms: Terms,
-    checks: Sequence[str] = CHECKS,
-    *,
-    partial: bool = False,
-) -> PinsAudit:
-    """The audit of a set of pins that the index at `index` has; its wheels stay there.
-
-    What is compiled is not read. Packages without a wheel are left out, with a warning. `partial`:
-    packages that the pins require and that are not among them are no errors.
-    """
-    http = context.http
-    place = IndexAddress(name="default", address=index)
-    indexes = Indexes({place.name: place}, {}, place.name, http)
-    picked = pick(pins, machine, indexes, http)
-    for package in picked.lacking:
-        context.reporter.warn(f"{package} has no wheel for this machine; the audit leaves it out")
-    for package in picked.public:
-        public = package.partition("+")[0]
-        context.reporter.warn(f"{package} is not on the index; the audit reads {public}")
-    with Library(context.store, Blocks(http)) as library:
-        package_set = open_package_set(
-            picked.wheels,
-            library,
-            python=machine.python,
-            arch=machine.arch,
-            glibc=machine.glibc,
-            locate=lambda wheel: picked.urls[wheel.sha256],
-            partial=partial or bool(picked.lacking),
-        )
-        path = survey(package_set, pins)
-        report = audit_with_past(package_set, path, terms, checks, indexes, library, pins)
-        return PinsAudit(report=report, unread=picked.lacking)
 
 
 def audit_with_past(

@@ -259,7 +259,7 @@ def built_layout(session: Session, name: str, folder: Path | None) -> Layout:
     place = folder or session.project.output(name)
     if not place.exists():
         message = f"{place}: {name} is not built"
-        raise InputError(message, hint=f"imgbuild build --target {name}")
+        raise InputError(message, hint=f"imgbuild build {name}")
     return layout.read(place)
 
 

@@ -47,5 +47,5 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Sea
             reasons.append(f"{path} does not follow from the lock")
     if reasons:
         message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))
-        raise LockStale(message, hint=f"imgbuild lock --target {name}")
+        raise LockStale(message, hint=f"imgbuild lock {name}")
     return lock, seals.read_seal(project.images, lock)

@@ -161,7 +161,7 @@ def read_seal(images: Path, lock: Lock) -> Seal:
     They match if they follow from the plan of the lock; nothing is built to compare them.
     """
     path = seal_path(images, lock.target)
-    remedy = f"make it with: imgbuild lock --target {lock.target}"
+    remedy = f"make it with: imgbuild lock {lock.target}"
     if not path.exists():
         message = f"{path} is missing, though {lock.target} has a lock"
         raise LockStale(message, hint=remedy)

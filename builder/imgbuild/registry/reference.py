@@ -7,6 +7,7 @@ Docker Hub, whose own images are `library/…`.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import msgspec
 
@@ -76,13 +77,18 @@ def parse(text: str, *, default_tag: str | None = None) -> Reference:
     name, colon, tag = name.partition(":")
     if host == HUB and "/" not in name:
         name = f"library/{name}"
+    is_path = text.startswith(("/", "./", "../"))
     right = (
-        HOST.fullmatch(host)
+        not is_path
+        and HOST.fullmatch(host)
         and NAME.fullmatch(name)
         and (not colon or TAG.fullmatch(tag))
         and (not at or re.fullmatch(DIGEST_PATTERN, digest))
     )
     if not right:
+        if is_path and not Path(text).exists():
+            message = f"{text}: no such file or folder"
+            raise InputError(message, hint="name an OCI layout, or an image as HOST/NAME:TAG")
         message = f"invalid image reference: {text!r}"
         raise InputError(message, hint="write HOST/NAME[:TAG][@sha256:…], all in lower case")
     chosen = tag if colon else None if at else default_tag

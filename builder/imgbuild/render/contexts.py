@@ -129,7 +129,7 @@ def _due(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
         for wheel in installed_wheels(lock.arch[arch]):
             if NAME.fullmatch(wheel.file) is None:
                 message = f"{lock.target}: {wheel.file!r} is not a wheel name"
-                raise IntegrityError(message, hint=f"imgbuild lock --target {lock.target}")
+                raise IntegrityError(message, hint=f"imgbuild lock {lock.target}")
             if due.setdefault(wheel.file, wheel.sha256) != wheel.sha256:
                 message = f"{lock.target}: two different wheels are called {wheel.file}"
                 raise IntegrityError(message, hint="build one architecture at a time, with --arch")

@@ -28,10 +28,10 @@ from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
 from imgbuild.matrix.extension import leads_out
 from imgbuild.matrix.schema import published_extension
 from imgbuild.matrix.validate import nearest
-from imgbuild.plan import seal as seals
 from imgbuild.project import CATALOGUE, Project
 from imgbuild.resolve.request import RequestedPackage
 from imgbuild.smoke import recording
+from imgbuild.smoke.records import TIERS
 from imgbuild.values import Arch
 
 TARGET_NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # as matrix.model.Name
@@ -127,17 +127,17 @@ def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
     """The target to extend where a user names none.
 
     `stacks` has each target and the stack that it is recommended for, or "". The one for vLLM
-    comes first, then others that are recommended, then those that passed more tiers of smoke tests
-    on `arch`; the first of several. NothingSelected if none is locked for `arch`.
+    comes first, then others that are recommended, then those that passed a higher tier of smoke
+    tests on `arch`; the first of several. NothingSelected if none is locked for `arch`.
     """
     known = project.sealed()
     rank = {}
     for name, stack in ((name, stack) for name, stack in stacks.items() if name in known):
-        sealed = seals.read_seal(project.images, locks.read_lock(project.images, name))
-        if arch in sealed.arch:
-            runs = recording.counting(project, sealed)[arch]
-            tiers = {run.tier for run in runs if run.good}
-            rank[name] = (stack == DEFAULT_STACK, stack != "", len(tiers))
+        lock = locks.read_lock(project.images, name)
+        if arch in lock.arch:
+            tier = recording.tested(project, lock, [arch])
+            order = TIERS.index(tier) if tier is not None else -1
+            rank[name] = (stack == DEFAULT_STACK, stack != "", order)
     if not rank:
         message = f"no target of {project.matrix} is locked for {arch}"
         raise NothingSelected(message, hint="name a target: imgbuild init --extends TARGET")

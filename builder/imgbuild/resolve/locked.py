@@ -7,11 +7,9 @@ from collections.abc import Mapping
 import msgspec
 from packaging.specifiers import SpecifierSet
 
-from imgbuild import codec
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Matrix
-from imgbuild.plan import seal as seals
 from imgbuild.project import Project
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.smoke import recording
@@ -56,7 +54,7 @@ def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[L
                 as_of=lock.as_of,
                 arch=tuple(lock.arch),
                 versions=versions,
-                tested=_tested(project, name, ask.arches),
+                tested=recording.tested(project, lock, ask.arches) or "",
                 commands=(f"imgbuild run {name}", f"imgbuild init --extends {name}"),
             )
         )
@@ -96,14 +94,3 @@ def _suits(ask: ResolveRequest, matrix: Matrix, name: str) -> bool:
             for package, index in ask.indexes.items()
         )
     )
-
-
-def _tested(project: Project, name: str, arches: tuple[Arch, ...]) -> str:
-    """The highest tier that passed on one of `arches`; "" if none did."""
-    path = seals.seal_path(project.images, name)
-    if not path.exists():
-        return ""
-    sealed = codec.read(path, seals.Seal, what="seal", hint=locks.damaged(name))
-    runs = recording.counting(project, sealed)
-    passed = [run.tier for arch in arches for run in runs.get(arch, ()) if run.good]
-    return max(passed, key=TIERS.index, default="")

@@ -5,7 +5,7 @@ Input: two sealed locks of a target, or two sides of any kind. Output: a `Diff`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -14,6 +14,8 @@ from imgbuild.plan.plan import installed_wheels
 from imgbuild.plan.seal import Seal
 from imgbuild.system.amounts import count
 from imgbuild.values import Arch, Bytes, Digest
+
+NAMED = 5  # layers in a line of text
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +154,11 @@ def versions(lock: Lock, arch: Arch) -> dict[tuple[str, str], str]:
     return wheels | {("deb", deb.package): deb.version for deb in lock.arch[arch].debs}
 
 
+def _layers(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{count(len(names), 'layer')}: {', '.join(names[:NAMED])}{more}"
+
+
 def words(found: Diff) -> list[str]:
     """The difference as lines for people."""
     lines = []
@@ -165,7 +172,7 @@ def words(found: Diff) -> list[str]:
         lines.append(
             f"{name} {arch}: {count(len(part.changes), 'package')} changed;"
             f" {part.pull / 1e6:,.1f} MB of {part.total / 1e6:,.1f} MB to pull"
-            f" ({count(len(part.layers), 'layer')}: {', '.join(part.layers)})"
+            f" ({_layers(part.layers)})"
         )
         lines.extend(
             f"  {change.package} {change.before or '(new)'} → {change.after or '(gone)'}"

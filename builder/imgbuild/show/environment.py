@@ -92,47 +92,74 @@ def environment(
         for by, part in _of_matrix(matrix, name).items()
         for key, variable in part.items()
     }
+    have = _packages(matrix, name, arches, lock)
     if lock is None:
         found = tuple(
             _setting(key, each[1].value, expected) for key, each in sorted(expected.items())
         )
         late = _late(matrix.image.cache, None)
     else:
-        have = dict(
-            pair
-            for arch in arches
-            if arch in lock.arch
-            for pair in lock.arch[arch].versions.items()
-        )
-        found = tuple(
-            msgspec.structs.replace(one, source=_sources(one.source, have))
-            for one in _locked(lock, expected)
-        )
-        late = [
-            msgspec.structs.replace(one, source=_sources(one.source, have))
-            for one in _late(lock.settings.cache, have.keys())
-        ]
+        found = _locked(lock, expected)
+        late = _late(lock.settings.cache, have.versions.keys())
     return Environment(
         target=name,
         arch=tuple(arches),
         locked=lock is not None,
-        image=found,
-        late=tuple(late),
+        image=tuple(
+            msgspec.structs.replace(one, source=_sources(one.source, have)) for one in found
+        ),
+        late=tuple(msgspec.structs.replace(one, source=_sources(one.source, have)) for one in late),
     )
 
 
-def _sources(given: Iterable[str], have: Mapping[str, str]) -> tuple[str, ...]:
-    """Sources, with what the image of packages `have` has in place of another version."""
+class _Packages(msgspec.Struct, frozen=True, kw_only=True):
+    """The packages of an image, and where each version is from; not `complete` without a lock."""
+
+    versions: Mapping[str, str]
+    places: Mapping[str, str]
+    complete: bool
+
+
+def _packages(matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | None) -> _Packages:
+    pins = matrix.targets[name].pins
+    locks = lock.arch if lock is not None else {}
+    locked = {
+        package: version
+        for arch in arches
+        if arch in locks
+        for package, version in locks[arch].versions.items()
+    }
+    places = {
+        package: f"targets.{name}.pins" if pins.get(package) == version else "the lock"
+        for package, version in (locked or pins).items()
+    }
+    return _Packages(versions=locked or pins, places=places, complete=bool(locked))
+
+
+def _sources(given: Iterable[str], have: _Packages) -> tuple[str, ...]:
+    """The sources that are about the versions of `have`.
+
+    If none is about the version of a package, those about others are kept, with that version and
+    where it is from.
+    """
+    cited = [(source, *_cited(source)) for source in given]
+    exact = {package for _, package, version in cited if have.versions.get(package) == version}
     found = []
-    for source in given:
-        package, equal, rest = source.partition("==")
-        version = rest.partition(" ")[0]
-        if not equal or have.get(package) == version:
+    for source, package, version in cited:
+        own = have.versions.get(package)
+        if not package or own == version or (own is None and not have.complete):
             found.append(source)
-        else:
-            other = f"{package} {have[package]}" if package in have else f"no {package}"
-            found.append(f"{source} (the image has {other})")
+        elif own is None:
+            found.append(f"{source} (the image has no {package})")
+        elif package not in exact:
+            found.append(f"{source} (the image has {own}, from {have.places[package]})")
     return tuple(found)
+
+
+def _cited(source: str) -> tuple[str, str]:
+    """Package and version of a source in a wheel; empty for other sources."""
+    package, equal, rest = source.partition("==")
+    return (package, rest.partition(" ")[0]) if equal and " " not in package else ("", "")
 
 
 def _of_matrix(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:

@@ -67,7 +67,7 @@ def page(row: TableRow, lock: Lock | None, sealed: Seal | None, registry: str | 
         row=row,
         digest=sealed.digest if sealed else None,
         images=tuple(found),
-        commands=tuple(_commands(row, sealed, registry)),
+        commands=tuple(_commands(row, lock, sealed, registry)),
     )
 
 
@@ -88,14 +88,18 @@ def _image(lock: Lock, arch: Arch, sealed: SealedImage, runs: Sequence[RecordedR
     )
 
 
-def _commands(row: TableRow, sealed: Seal | None, registry: str | None) -> Iterator[str]:
+def _commands(
+    row: TableRow, lock: Lock | None, sealed: Seal | None, registry: str | None
+) -> Iterator[str]:
     name = shlex.quote(row.target)
-    if sealed is None:
+    if lock is None or sealed is None:
         yield f"imgbuild lock {name}"
         return
     yield f"imgbuild build {name}"
-    yield f"imgbuild run {name} -- python -c 'import torch'"
     yield f"imgbuild load {name}"
+    has_torch = all("torch" in locked.versions for locked in lock.arch.values())
+    command = "python -c 'import torch'" if has_torch else "python --version"
+    yield f"imgbuild run {name} -- {command}"
     yield f"imgbuild build {name} --format sif"
     if registry:
         yield f"docker pull {registry}@{sealed.digest}"

@@ -77,8 +77,8 @@ def past(project: Project, count: int, refs: Sequence[str]) -> RevisionRange:
         commits.update(dict.fromkeys(listed.split()))
         ends.append(int(_git(project, "log", "--max-count=1", "--format=%ct", ref)))
         # Of what has no upstream, a tag or no branch at all, git says nothing and fails.
-        lacking = f"{ref}..{ref}@{{upstream}}"
-        ahead = _git(project, "rev-list", "--count", lacking, empty=128).strip()
+        missing = f"{ref}..{ref}@{{upstream}}"
+        ahead = _git(project, "rev-list", "--count", missing, empty=128).strip()
         if ahead not in ("", "0"):
             behind.append(f"{ref} lacks {ahead} commits of its upstream")
     shallow = _git(project, "rev-parse", "--is-shallow-repository").strip() == "true"

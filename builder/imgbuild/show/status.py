@@ -41,9 +41,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 def state(project: Project, matrix: Matrix, name: str) -> State:
     """The state of target `name`; nothing is solved or fetched."""
     if not locks.lock_path(project.images, name).exists():
-        lacking = needs(matrix, name)
-        condition = Condition.NEEDS if lacking else Condition.UNLOCKED
-        return State(target=name, condition=condition, reasons=lacking)
+        missing = needs(matrix, name)
+        condition = Condition.NEEDS if missing else Condition.UNLOCKED
+        return State(target=name, condition=condition, reasons=missing)
     try:
         _, sealed = current.read_current(project, matrix, name)
     except ImgbuildError as error:
@@ -93,15 +93,15 @@ def within_reach(
     kept, passed = [], []
     for item in selected:
         locked = locks.lock_path(project.images, item.name).exists()
-        lacking = () if locked else needs(matrix, item.name)
-        if lacking and item.name not in patterns:
+        missing = () if locked else needs(matrix, item.name)
+        if missing and item.name not in patterns:
             passed.append(item.name)
-            reporter.warn(f"{item.name} is skipped: it needs {'; '.join(lacking)}")
+            reporter.warn(f"{item.name} is skipped: it needs {'; '.join(missing)}")
             continue
-        if lacking:
-            reporter.info(f"{item.name} needs {'; '.join(lacking)}")
+        if missing:
+            reporter.info(f"{item.name} needs {'; '.join(missing)}")
         kept.append(item)
-    hint = f"to try it, name it: --target {passed[0]}" if passed else None
+    hint = f"to try it, name it: {passed[0]}" if passed else None
     if selected and not kept:
         message = "every selected target needs a non-default index"
         raise NothingSelected(message, hint=hint)

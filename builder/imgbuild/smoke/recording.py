@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import msgspec
 
+from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
@@ -86,6 +87,20 @@ def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[RecordedR
         arch: records.counting(known, arch, image.config, diff_ids(image))
         for arch, image in sealed.arch.items()
     }
+
+
+def tested(project: Project, lock: Lock, arches: Iterable[Arch]) -> Tier | None:
+    """The highest tier that passed for the image of `lock` on one of `arches`; None if none did.
+
+    None also if the lock has no digests. InputError for a file that cannot be read.
+    """
+    path = seals.seal_path(project.images, lock.target)
+    if not path.exists():
+        return None
+    sealed = codec.read(path, seals.Seal, what="list of digests", hint=locks.damaged(lock.target))
+    runs = counting(project, sealed)
+    passed = [run.tier for arch in arches for run in runs.get(arch, ()) if run.good]
+    return max(passed, key=records.TIERS.index, default=None)
 
 
 def require_sealed(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:

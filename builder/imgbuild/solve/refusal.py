@@ -111,7 +111,7 @@ def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
         return "; ".join(f"its wheel {reason}" for reason in reasons)
     arch = rules.tags.arch
     own = [file for file in wheels if arch.wheel in file.name or file.name.endswith("-any.whl")]
-    lacking = (
+    missing = (
         f"no wheel for Python {rules.tags.python} and glibc {rules.tags.glibc} among its Linux "
         f"{arch.wheel} wheels"
         if own
@@ -119,7 +119,7 @@ def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
     )
     has = sorted({described(file.name) if own else system(file.name) for file in wheels})
     more = f" and {len(has) - SHOWN} more" if len(has) > SHOWN else ""
-    return f"{lacking}{_span(catalogue, package, files)} (it has {', '.join(has[:SHOWN])}{more})"
+    return f"{missing}{_span(catalogue, package, files)} (it has {', '.join(has[:SHOWN])}{more})"
 
 
 def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:

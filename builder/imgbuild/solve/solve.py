@@ -334,16 +334,15 @@ def _ask(
     def amend(package: str, version: Version) -> Sequence[str]:
         return constraints.required(known, package, str(version), present)
 
-    problem, catalogue = prepared.problem, prepared.catalogue
+    problem = prepared.problem
     held, store = prepared.release.constraints, problem.context.store
     try:
-        return uv.ask(catalogue, prepared.requirements, held, store, amend)
+        return uv.ask(prepared.catalogue, prepared.requirements, held, store, amend)
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies {problem.name} on {problem.arch}"
         raise NoSolution(
             message,
             reasons=(
-                *(failure.message for failure in catalogue.failures),
                 *refusal.of_resolver(str(error)),
                 *_learned(str(error), known),
             ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -99,17 +99,6 @@ class Console:
         self._terminal.print(f"[bold red]error:[/] {escape(text)}")
         if hint:
             self._terminal.print(f"[bold cyan]hint:[/] {escape(hint)}")
-
-    def table(self, title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-        """Print a table to stderr, except with `-q`."""
-        if self.verbosity < 0:
-            return
-        from rich.table import Table
-
-        table = Table(*columns, title=title, title_justify="left")
-        for row in rows:
-            table.add_row(*(escape(cell) for cell in row))
-        self._terminal.print(table)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[None]:

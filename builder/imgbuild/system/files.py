@@ -24,7 +24,7 @@ NO_SPACE_HINT = (
 CACHE_HINT = "set IMGBUILD_CACHE to a folder that you may write to"
 OUTPUT_HINT = "choose another folder with --output"
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_FOLDER = (errno.EEXIST, errno.ENOTDIR)
 # Errors of a network file system that is mounted without locks.
@@ -52,7 +52,7 @@ def described(error: OSError, place: Path, *, hint: str | None = None) -> Imgbui
     is the cache.
     """
     reason = error.strerror or str(error)
-    if error.errno in _FULL:
+    if error.errno in FULL:
         message = f"no space left for {place}: {reason}"
         return WorkFailed(message, hint=hint or NO_SPACE_HINT)
     if error.errno in _DENIED:

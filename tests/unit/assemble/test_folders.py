@@ -128,7 +128,7 @@ def test_where_all_folders_are_plain_the_layer_is_as_it_was(sample: Sample) -> N
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "result"),
     [("/var/run/team/x", "/var/run is not a folder there: symlink"),
      ("/etc/passwd/x", "/etc/passwd is not a folder there: file"),
      ("/var/local/team/x", "/var/local is a setgid folder, whose files inherit its group"),
@@ -137,12 +137,14 @@ def test_where_all_folders_are_plain_the_layer_is_as_it_was(sample: Sample) -> N
      # A folder that nobody names, above others.
      ("/etc", "/etc is a folder there")],
 )  # fmt: skip
-def test_a_file_below_what_cannot_hold_it_is_refused(sample: Sample, place: str, told: str) -> None:
+def test_a_file_below_what_cannot_hold_it_is_refused(
+    sample: Sample, place: str, result: str
+) -> None:
     with pytest.raises(InputError) as caught:
         folders.known(sample.lock("/srv/a", place), sample.inputs)
-    assert told in caught.value.message
+    assert result in caught.value.message
     assert f"targets.ours.files.{place} " in caught.value.message
-    if told.endswith("is a folder there"):
+    if result.endswith("is a folder there"):
         assert caught.value.hint == f"write {place}/train.sh"
 
 

@@ -179,9 +179,9 @@ def test_image_of_two_architectures_from_either_digest(
     arm, _ = plan.manifests
     (one,) = json_of(command("build", "--from", f"{where}@{arm.digest}", "-o", "arm", "--json"))
     assert (one["digest"], list(one["arch"])) == (arm.digest, ["arm64"])
-    told = command("build", "--from", f"{where}@{arm.digest}", "--arch", "x86_64")
-    assert told.status == 3
-    assert "is not for x86_64, but arm64" in told.stderr
+    result = command("build", "--from", f"{where}@{arm.digest}", "--arch", "x86_64")
+    assert result.status == 3
+    assert "is not for x86_64, but arm64" in result.stderr
 
 
 def test_image_is_built_again_from_a_folder(
@@ -208,9 +208,9 @@ def test_lock_of_another_image_is_refused(
     )
     reference = f"{place.registry.host}/{NAME}:{TARGET}"
     elsewhere(place, monkeypatch, tmp_path)
-    told = command("build", "--from", reference)
-    assert told.status == 9
-    assert f"not of {plan.top.digest}, which it is attached to" in told.stderr
+    result = command("build", "--from", reference)
+    assert result.status == 9
+    assert f"not of {plan.top.digest}, which it is attached to" in result.stderr
     assert not (tmp_path / "empty/build").exists()
 
 
@@ -227,7 +227,7 @@ def test_lock_of_another_image_is_refused(
 )
 def test_refusals(place: Place, command: Command, words: list[str], status: int, said: str):
     push.push(place.work(), place.plan())
-    told = command("build", *(word.replace("HOST", place.registry.host) for word in words))
-    assert (told.status, told.stdout) == (status, "")
-    assert said in told.stderr
-    assert "hint" in told.stderr
+    result = command("build", *(word.replace("HOST", place.registry.host) for word in words))
+    assert (result.status, result.stdout) == (status, "")
+    assert said in result.stderr
+    assert "hint" in result.stderr

@@ -25,7 +25,7 @@ from tests.support.ci_jobs_sample import (
     _place,
     _sample,
     of,
-    told,
+    read_settings,
     way,
 )
 from tests.support.inprocess_project import TARGET, UNLOCKED, Sample
@@ -37,23 +37,25 @@ __all__ = ["_made", "_place", "_sample"]  # fixtures
 
 
 def test_what_the_file_leaves_out_is_the_tool_s(sample):
-    bare = told(sample)
+    bare = read_settings(sample)
     assert bare.gate == ("static", "cpu", "gpu")
-    mine = told(sample, "gate: [cpu, static]\n")
+    mine = read_settings(sample, "gate: [cpu, static]\n")
     assert mine.gate == ("static", "cpu")
     assert mine.runners == bare.runners
 
 
 def test_wrong_settings_are_told_with_their_place(sample):
     with pytest.raises(InputError) as raised:
-        told(sample, "gate: [static, moon]\nrunners: [{labels: [], arch: x86_64, disk: 1}]\n")
+        read_settings(
+            sample, "gate: [static, moon]\nrunners: [{labels: [], arch: x86_64, disk: 1}]\n"
+        )
     lines = [(problem.line, problem.path) for problem in raised.value.problems]
     assert [line for line, _ in lines] == [2, 3]
 
 
 def test_a_gate_is_never_empty(sample):
     with pytest.raises(InputError, match="no tier"):
-        told(sample, "gate: [gpu]\n").gated((), gpu=False)
+        read_settings(sample, "gate: [gpu]\n").gated((), gpu=False)
 
 
 # -- jobs
@@ -74,7 +76,7 @@ def test_jobs_stand_after_those_that_they_need(sample):
 
 
 def test_every_architecture_is_proven_and_one_job_pushes(sample):
-    found = told(sample, RUNNERS)
+    found = read_settings(sample, RUNNERS)
     made = jobs.jobs(UNLOCKED, BOTH, None, found)
     assert [("push" in job.steps) for job in made.image] == [True, False]
     assert [job.arch for job in made.gpu] == [Arch.X86_64]  # where a machine has one
@@ -82,7 +84,7 @@ def test_every_architecture_is_proven_and_one_job_pushes(sample):
 
 
 def test_a_sif_comes_after_the_tags_of_each_architecture(sample):
-    made = jobs.jobs(UNLOCKED, BOTH, None, told(sample, RUNNERS + "sif: true\n"))
+    made = jobs.jobs(UNLOCKED, BOTH, None, read_settings(sample, RUNNERS + "sif: true\n"))
     assert [job.id for job in made.sif] == [f"{UNLOCKED}@x86_64-sif", f"{UNLOCKED}@arm64-sif"]
     command = steps.command(way(sample), made.sif[1], "sif")
     assert command[:6] == ("push", UNLOCKED, "registry.example/rl", "--sif", "--arch", "arm64")
@@ -112,7 +114,7 @@ def chosen(
     """The choice among all targets of the matrix."""
     matrix = load(sample.matrix)
     selected = select(matrix, [], everything=True, arches=[])
-    found = told(sample, RUNNERS + more)
+    found = read_settings(sample, RUNNERS + more)
     return choosing.choose(Project(matrix=sample.matrix), selected, found, asked, published)
 
 
@@ -145,7 +147,9 @@ def test_a_sif_that_a_published_target_lacks_is_made_in_a_later_night(sample):
 
 def test_the_gate_of_a_sif_opens_for_what_is_published(place, tmp_path):
     """On a machine without the results of the night that published it."""
-    made = jobs.jobs(TARGET, (Arch.X86_64,), place.sample.seal, told(place.sample, "sif: true\n"))
+    made = jobs.jobs(
+        TARGET, (Arch.X86_64,), place.sample.seal, read_settings(place.sample, "sif: true\n")
+    )
     here = way(place.sample, results=tmp_path / "none", registry=str(place.repository))
     known = here.jobs_of(made)
     sif, publish = known[made.sif[0].id], known[made.publish[0].id]

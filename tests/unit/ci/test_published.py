@@ -16,7 +16,7 @@ from imgbuild.sif import push as pushing
 from imgbuild.sif.convert import ConvertedImage
 from imgbuild.values import Arch, digest_of
 from tests.support import memory_registry
-from tests.support.ci_jobs_sample import RUNNERS, _place, of, passed, told, way
+from tests.support.ci_jobs_sample import RUNNERS, _place, of, passed, read_settings, way
 from tests.support.inprocess_project import TARGET, Command
 from tests.support.registry_project import Place
 
@@ -167,7 +167,7 @@ def _command(
 
 def test_a_sif_needs_no_machine_with_a_gpu(place, command):
     """`ci jobs` names the job where the target is published; then `ci run` does it."""
-    told(place.sample, "gate: [static, gpu]\nsif: true\nrunners: []\n")
+    read_settings(place.sample, "gate: [static, gpu]\nsif: true\nrunners: []\n")
     words = (f"{TARGET}@x86_64-sif", "--registry", str(place.repository))
     done = command("ci", "run", *words)
     assert (done.status, f"ci run {TARGET}@publish" in done.stderr) == (1, True), done.stderr

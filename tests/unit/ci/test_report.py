@@ -13,7 +13,7 @@ from imgbuild.ci.choosing import JobPlan, SkippedTarget
 from imgbuild.ci.results import StepResult
 from imgbuild.errors import InputError
 from tests.support import memory_registry
-from tests.support.ci_jobs_sample import RUNNERS, _made, _sample, of, passed, told, way
+from tests.support.ci_jobs_sample import RUNNERS, _made, _sample, of, passed, read_settings, way
 from tests.support.inprocess_project import TARGET, Command, Sample
 
 __all__ = ["_made", "_sample"]  # fixtures
@@ -119,7 +119,7 @@ def _command(
 
 
 def test_jobs_fit_a_matrix_of_actions(sample, command):
-    told(sample, RUNNERS)
+    read_settings(sample, RUNNERS)
     output = sample.folder / "output"
     output.write_text("before=1\n")
     done = command("ci", "jobs", TARGET, "--no-gpu", "--actions", str(output), "--json")
@@ -134,7 +134,7 @@ def test_jobs_fit_a_matrix_of_actions(sample, command):
 
 
 def test_a_report_of_a_night_asks_for_what_is_published(sample, command):
-    told(sample, RUNNERS)
+    read_settings(sample, RUNNERS)
     chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
     (sample.folder / "jobs.json").write_text(chosen)
     [target] = codec.decode(chosen.encode(), JobPlan, file="stdout").targets
@@ -161,14 +161,14 @@ def test_a_report_of_a_night_asks_for_what_is_published(sample, command):
     ],
 )
 def test_what_cannot_be_meant_is_refused(sample, command, words, message):
-    told(sample, RUNNERS)
+    read_settings(sample, RUNNERS)
     done = command("ci", *words)
     assert done.status == InputError.exit_code
     assert message in " ".join(done.stderr.split())
 
 
 def test_the_line_that_a_gate_hints_at_runs(sample, command):
-    told(sample, RUNNERS)
+    read_settings(sample, RUNNERS)
     folder = sample.folder / "build/ci"
     made = of(sample, gate="gate: [static, gpu]\n")
     [image], [gpu] = made.image, made.gpu
@@ -186,7 +186,7 @@ def test_the_line_that_a_gate_hints_at_runs(sample, command):
 
 
 def test_a_report_is_of_the_last_night_or_of_what_is_asked(sample, command):
-    told(sample, RUNNERS)
+    read_settings(sample, RUNNERS)
     chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
     [target] = codec.decode(chosen.encode(), JobPlan, file="stdout").targets
     passed(sample.folder / "build/ci", target.image[0])
@@ -200,7 +200,7 @@ def test_a_report_is_of_the_last_night_or_of_what_is_asked(sample, command):
 
 
 def test_what_no_machine_can_prove_is_red_if_asked_for(sample, command):
-    told(sample, RUNNERS)
+    read_settings(sample, RUNNERS)
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
     codec.write(sample.folder / "jobs.json", JobPlan(targets=(), passed=(gone,)))
     words = ("ci", "report", "--jobs-file", "jobs.json", "--issues", "issues")

@@ -14,7 +14,8 @@ from imgbuild import codec
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.pinned import ANY_GLIBC
 from imgbuild.cache.store import Store
-from imgbuild.cli.audit import Check, glibc_of
+from imgbuild.cli._audit_set import project_glibc
+from imgbuild.cli.audit import Check
 from imgbuild.errors import InputError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.resolution import Resolution, Wheel
@@ -91,12 +92,11 @@ def test_an_error_has_its_place_and_ends_with_4(folder: Path, imgbuild: Command)
     Project(folder, BAD)
     done = imgbuild("audit", TARGET, *CODE)
     assert done.status == 4
-    first, *rest = done.stdout.splitlines()
-    assert first == f"{TARGET} x86_64: 1 error, 0 warnings, 1 note"
-    assert rest[0].startswith("  error: trl 1.0 imports Gone from vllm, which vllm 1.0")
-    assert rest[0].endswith("[imports]")
-    assert rest[1] == "    at trl 1.0 trl/__init__.py:1"
-    assert len(rest) == 3
+    error, place, _, counts = done.stdout.splitlines()
+    assert error.startswith("error: trl 1.0 imports Gone from vllm, which vllm 1.0")
+    assert error.endswith("[imports]")
+    assert place == "    at trl 1.0 trl/__init__.py:1"
+    assert counts == f"{TARGET} x86_64: 1 error, 0 warnings, 1 note"
     assert f"the audit found errors in {TARGET} x86_64" in done.stderr
 
 
@@ -105,7 +105,7 @@ def test_notes_are_counted_and_shown_where_asked_for(folder: Path, imgbuild: Com
     plain = imgbuild("audit", TARGET, *CODE)
     noted = imgbuild("audit", TARGET, *CODE, "--notes")
     assert "AlsoGone" not in plain.stdout
-    assert "  note: trl 1.0 imports AlsoGone" in noted.stdout
+    assert "note: trl 1.0 imports AlsoGone" in noted.stdout
 
 
 def test_a_healthy_package_set_is_clean(folder: Path, imgbuild: Command) -> None:
@@ -173,23 +173,30 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
         (("--requirements", "pins.txt", TARGET), "cannot be combined"),
         (("trl==0.18.2", TARGET), "trl==0.18.2 and targets cannot be combined"),
         (("trl==0.18.2", "--all"), "trl==0.18.2 and targets cannot be combined"),
-        (("trl==0.18.2", "--arch", "arm64", "--arch", "x86_64"), "pins are audited on one"),
+        (("trl==0.18.2", "--arch", "arm64", "--arch", "x86_64"), "one package set has one arch"),
+        (("trl==0.18.2", "--environment"), "trl==0.18.2 and --environment cannot be combined"),
+        (("--environment", "gone", "--python", "3.11"), "--environment gone: no such file"),
+        (("--environment", "--all"), "--environment and targets cannot be combined"),
+        ((TARGET, "--glibc", "2.28"), "--glibc 2.28 does not apply to locked targets"),
+        ((TARGET, "--python", "3.11"), "--python 3.11 does not apply to locked targets"),
+        (("trl==0.18.2", "--glibc", "3.1"), "--glibc 3.1: not a version of glibc"),
+        (("trl==0.18.2", "--base", "debian-1"), "the matrix has no base debian-1"),
+        (("trl==0.18.2", "--cuda", "new"), "--cuda new: a CUDA release has two numbers"),
         (("trl==0.18", "--python", "3"), "--python 3: "),
-        (("trl @ file:///tmp/trl.tar.gz",), "names no wheel, so its version is unknown"),
         (
             ("--requirements", "pins.txt", "--python", "3.11", "--arch", "arm64"),
             "cannot read pins.txt: No such file or directory\nhint: ",
         ),
         (("--requirements", "loose.txt", "--python", "3.11", "--arch", "arm64"), "loose.txt:2"),
         (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
-        ((*LOOSE, "--keep"), "--keep: wheels of pins are not downloaded"),
+        ((*LOOSE, "--keep"), "--keep: only wheels of targets are downloaded"),
         (
-            (*LOOSE, "--select", "elf"),
+            ("trl==0.18.2", "--select", "elf"),
             "--select elf needs whole wheels, which are not read of pins",
         ),
-        ((*LOOSE, "--drop"), "--drop: wheels of pins are not downloaded"),
+        ((*LOOSE, "--drop"), "--drop: only wheels of targets are downloaded"),
         (
-            (*LOOSE[2:], "--requirements", "pins.txt", "--matrix", "no.yaml"),
+            ("trl==0.18.2", "--matrix", "no.yaml"),
             "no.yaml: no such file",
         ),
         (("--requirements", "loose.txt", "--python", "abc", "--arch", "arm64"), "--python abc: "),
@@ -216,12 +223,12 @@ def test_the_glibc_of_pins_is_that_of_the_matrix_s_base(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Project(folder, GOOD).edit('glibc: "2.36"', 'glibc: "2.41"')
-    assert glibc_of("3.11", None) == glibc_of("3.12", folder) == "2.41"
+    assert project_glibc("3.11", None) == project_glibc("3.12", folder) == "2.41"
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
-    assert glibc_of("3.11", None) == ANY_GLIBC
+    assert project_glibc("3.11", None) == ANY_GLIBC
     with pytest.raises(InputError, match="no such file"):
-        glibc_of("3.11", elsewhere)
+        project_glibc("3.11", elsewhere)
 
 
 def test_a_target_without_a_lock_is_passed_over_unless_it_is_named(

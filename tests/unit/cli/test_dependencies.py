@@ -31,6 +31,13 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.usefixtures("project")
+def test_a_target_before_the_package_is_refused_with_the_right_order(imgbuild: Command) -> None:
+    done = imgbuild("why", TARGET, "torch")
+    assert (done.status, done.stdout) == (2, "")
+    assert f"hint: imgbuild why torch {TARGET}\n" in done.stderr
+
+
+@pytest.mark.usefixtures("project")
 def test_why_lists_who_needs_a_package(imgbuild: Command) -> None:
     done = imgbuild("why", "torch", TARGET, "--offline")
     assert done.status == 0, done.stderr

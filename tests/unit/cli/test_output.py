@@ -1,31 +1,96 @@
-"""Tables on a terminal and in a pipe."""
+"""Tables and lines on a terminal and in a pipe."""
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from imgbuild.cli._output import aligned
+from imgbuild.cli._output import aligned, folded
 
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 ROWS = [
     ("blob", "size", "digest"),
-    ("layer", "4,110.5 MB", f"sha256:{'0123456789abcdef' * 4}"),
-    ("config", "12.1 kB", "cu130-vllm0.31.0 on x86_64, mounted from another repository"),
+    ("layer", "4,110.5 MB", DIGEST),
+    ("config", "12.1 kB", "cu130-vllm0.31.0 on x86_64, mounted from another repository, of /team"),
 ]
+WORD = st.text(st.sampled_from("abc-/:."), min_size=1, max_size=90)
+CELL = st.lists(WORD, max_size=6).map(" ".join)
 
 
-@pytest.mark.parametrize("columns", [60, 80])
-def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", str(columns))
-    lines = aligned(ROWS, right=frozenset({1}))
-    assert max(map(len, lines)) == columns
-    assert lines[1].startswith("layer   4,110.5 MB  sha256:0123456789abcdef")
-    assert lines[1].endswith("…")
+def test_a_word_that_is_too_long_is_below_its_row() -> None:
+    assert aligned(ROWS, right=frozenset({1}), width=80) == [
+        "blob          size  digest",
+        "layer   4,110.5 MB",
+        f"  {DIGEST}",
+        "config     12.1 kB",
+        "  cu130-vllm0.31.0 on x86_64, mounted from another repository, of /team",
+    ]
 
 
-def test_a_table_in_a_pipe_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_are_folded_in_their_column() -> None:
+    rows = [("a", "x" * 20, "one two three four five"), ("b", "y", "six")]
+    assert aligned(rows, width=40) == [
+        "a  " + "x" * 20 + "  one two three",
+        " " * 25 + "four five",
+        "b  y" + " " * 21 + "six",
+    ]
+
+
+def test_a_first_column_that_is_too_long_is_above_the_others() -> None:
+    rows = [("image", "MB", "digest"), (f"registry/{'a' * 50}:first,second,third", "1", DIGEST)]
+    assert aligned(rows, right=frozenset({1}), width=76) == [
+        "image",
+        "  MB  digest",
+        f"registry/{'a' * 50}:first,second,",
+        "third",
+        "   1",
+        f"    {DIGEST}",
+    ]
+
+
+def test_words_are_folded_at_hyphens_before_a_column_is_moved() -> None:
+    rows = [("layer", "digest"), ("nvidia-cutlass-dsl-libs-cu13", "0123456789ab")]
+    assert aligned(rows, width=36) == [
+        "layer                   digest",
+        "nvidia-cutlass-dsl-     0123456789ab",
+        "libs-cu13",
+    ]
+
+
+@given(
+    st.integers(1, 4).flatmap(
+        lambda number: st.lists(st.tuples(*[CELL] * number), min_size=1, max_size=4)
+    ),
+    st.integers(24, 120),
+)
+def test_every_line_fits_and_nothing_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
+    lines = aligned(rows, width=width)
+    assert max(map(len, lines)) <= width
+    wanted = sorted("".join(cell for row in rows for cell in row if cell).replace(" ", ""))
+    assert sorted("".join(lines).replace(" ", "")) == wanted
+    whole = re.compile(rf"[^\s,/@-]{{1,{width - 6}}}")
+    words = {word for row in rows for cell in row for word in cell.split() if whole.fullmatch(word)}
+    assert words <= {word for line in lines for word in line.split()}
+
+
+def test_output_to_a_pipe_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     monkeypatch.setenv("COLUMNS", "80")
     assert aligned(ROWS)[1].endswith(ROWS[1][2])
+    assert folded(["word " * 40]) == ["word " * 40]
+
+
+def test_lines_are_folded_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    assert folded(["  error: one two three", "short", f"name {DIGEST}"]) == [
+        "  error: one two",
+        "      three",
+        "short",
+        "name",
+        f"    {DIGEST}",
+    ]

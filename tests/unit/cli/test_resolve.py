@@ -97,10 +97,10 @@ def test_results_are_on_stdout_and_refusals_on_stderr(
         "numpy  2.2.6  a requires ==1; b; c",
     ]
     assert words.say_refusals(ANSWER)
-    told = capsys.readouterr().err
-    assert "verl 0.4.1 is of 2025-07" in told
-    assert "because torch 2.6.0 is a CPU build\n" in told
-    assert "suggestion: vllm 0.20.0, with torch 2.11.0 for CUDA 13.0\n" in told
+    result = capsys.readouterr().err
+    assert "verl 0.4.1 is of 2025-07" in result
+    assert "because torch 2.6.0 is a CPU build\n" in result
+    assert "suggestion: vllm 0.20.0, with torch 2.11.0 for CUDA 13.0\n" in result
 
 
 def locked_target(name: str) -> LockedTarget:
@@ -128,16 +128,17 @@ def test_locked_targets_with_versions_and_commands() -> None:
         "  imgbuild init --extends cu128-verl0.5",
         "",
     ]
-    assert short[-1] == "# for other versions: --solve"
+    assert short[-1] == "# to solve for other versions, add --solve"
     assert all(name in "\n".join(short) for name in names)
     assert sum(line.startswith("  imgbuild run") for line in full) == len(names)
     assert max(map(len, short + full)) <= words.WIDTH
 
 
 def test_a_line_of_a_package_fits_the_terminal() -> None:
-    why = tuple(f"{name} requires <{name}.9.9,>=0.0.1" for name in ("a" * 30, "b" * 30, "c" * 30))
+    why = tuple(f"{name} requires <9.9,>=0.0.1" for name in ("a" * 30, "b" * 30, "c" * 30))
     item = ChosenVersion(package="torch", version="2.6.0", why=why)
     found = ResolveAnswer(name="x", python="3.11", requested=("torch",),
                           arch={Arch.X86_64: ArchOutcome(packages=(item,))})  # fmt: skip
-    line = words.lines(found)[1]
-    assert (len(line), line[-1]) == (words.WIDTH, "…")
+    first, *more = words.lines(found)[1:4]
+    assert first == f"torch  2.6.0  {why[0]};"
+    assert more == [f"{'':14}{why[1]};", f"{'':14}{why[2]}"]

@@ -33,10 +33,10 @@ def test_one_bill_goes_to_stdout_or_to_a_file(command: Command, sample: Sample):
     shown = command("show", TARGET, "--sbom", "cyclonedx")
     assert shown.status == 0
     valid_cyclonedx(shown.stdout.encode())
-    told = command("show", TARGET, "--sbom", "cyclonedx", "--output", "out/bill.json")
+    result = command("show", TARGET, "--sbom", "cyclonedx", "--output", "out/bill.json")
     data = (sample.folder / "out/bill.json").read_bytes()
     assert data == shown.stdout.encode()
-    assert told.stdout == f"{TARGET} x86_64 {digest_of(data)} out/bill.json\n"
+    assert result.stdout == f"{TARGET} x86_64 {digest_of(data)} out/bill.json\n"
 
 
 def test_json_says_whose_bill_it_is(command: Command, sample: Sample):
@@ -54,9 +54,9 @@ def test_several_bills_go_to_a_folder_and_not_to_stdout(command: Command, sample
     inprocess_project.seal_target(
         sample.folder, matrix, inprocess_project.UNLOCKED, sample.wheels, Arch
     )
-    told = command("show", "--sbom", "cyclonedx", "--all")
-    assert (told.status, told.stdout) == (2, "")
-    assert "only one SBOM can be written to stdout" in told.stderr
+    result = command("show", "--sbom", "cyclonedx", "--all")
+    assert (result.status, result.stdout) == (2, "")
+    assert "only one SBOM can be written to stdout" in result.stderr
     assert command("show", "--sbom", "cyclonedx", "--all", "--output", "bills").status == 0
     assert sorted(path.name for path in (sample.folder / "bills").iterdir()) == [
         f"{TARGET}-x86_64.cdx.json",
@@ -69,6 +69,6 @@ def test_several_bills_go_to_a_folder_and_not_to_stdout(command: Command, sample
 
 
 def test_target_without_a_lock_is_refused(command: Command):
-    told = command("show", "--sbom", "cyclonedx", inprocess_project.UNLOCKED)
-    assert (told.status, told.stdout) == (5, "")
-    assert f"imgbuild lock {inprocess_project.UNLOCKED}" in told.stderr
+    result = command("show", "--sbom", "cyclonedx", inprocess_project.UNLOCKED)
+    assert (result.status, result.stdout) == (5, "")
+    assert f"imgbuild lock {inprocess_project.UNLOCKED}" in result.stderr

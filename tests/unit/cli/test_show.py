@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from imgbuild.errors import InputError, NothingSelected
+from imgbuild.pipeline import targets
+from imgbuild.show import page, table
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
 from tests.support import inprocess_project
@@ -39,10 +42,29 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sa
     assert f"{size_text(image.size)} to pull" in done.stdout
     assert "  State          locked" in done.stdout
     assert "no test record" in done.stdout
-    assert f"  imgbuild build {TARGET}\n" in done.stdout
+    commands = done.stdout.partition("\nCommands\n")[2].splitlines()
+    assert commands[:3] == [
+        f"  imgbuild build {TARGET}",
+        f"  imgbuild load {TARGET}",
+        f"  imgbuild run {TARGET} -- python -c 'import torch'",
+    ]
     (page,) = json.loads(imgbuild("show", TARGET, "--json").stdout)
     assert page["digest"] == sample.seal.digest
     assert [each["layers"] for each in page["images"]] == [len(image.layers)]
+
+
+def test_a_page_of_an_image_without_torch_imports_none(sample: Sample) -> None:
+    lock = sample.lock
+    arch = {
+        name: msgspec.structs.replace(
+            locked, wheels=tuple(each for each in locked.wheels if each.package != "torch")
+        )
+        for name, locked in lock.arch.items()
+    }
+    session = targets.open_session(sample.matrix, targets.Options())
+    [row] = table.rows(session.matrix, session.select([TARGET]))
+    found = page.page(row, msgspec.structs.replace(lock, arch=arch), sample.seal, None)
+    assert f"imgbuild run {TARGET} -- python --version" in found.commands
 
 
 @pytest.mark.usefixtures("sample")
@@ -51,6 +73,29 @@ def test_a_target_without_a_lock_has_a_page_too(imgbuild: Command) -> None:
     assert done.status == 0
     assert "not locked" in done.stdout
     assert done.stdout.splitlines()[-1] == f"  imgbuild lock {UNLOCKED}"
+
+
+@pytest.mark.usefixtures("sample")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", TARGET, "--sbom", "spdx", "--output", "matrix.yaml/x"],
+        ["push", TARGET, "localhost:1/a/b", "--digest-file", "matrix.yaml/x"],
+        ["pull", "localhost:1/a/b:c", "--output", "matrix.yaml/x"],
+        ["smoke", TARGET, "--tier", "static", "--junit", "matrix.yaml/x"],
+        ["ci", "report", "--summary", "matrix.yaml/x"],
+        ["ci", "report", "--issues", "matrix.yaml/x"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    imgbuild: Command, words: list[str]
+) -> None:
+    done = imgbuild(*words)
+    assert (done.status, done.stdout) == (2, "")
+    first, hint = done.stderr.splitlines()
+    assert first.startswith("error: cannot write matrix.yaml/x: ")
+    assert hint.startswith("hint: choose another ")
 
 
 def test_packages_are_those_of_the_lock(imgbuild: Command, sample: Sample) -> None:

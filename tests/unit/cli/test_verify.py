@@ -85,14 +85,14 @@ def test_what_sign_signs_verify_verifies_anywhere(place, imgbuild, pair, tmp_pat
     assert json.loads(found.stdout)["ok"] is True
     assert set(outcomes(found).values()) == {"passed", "not checked"}
     assert [name for name, how in outcomes(found).items() if how == "not checked"] == ["rebuild"]
-    told = imgbuild("verify", ref(place), "--key", pair[1])
-    assert told.stdout.splitlines()[0].split() == [
+    result = imgbuild("verify", ref(place), "--key", pair[1])
+    assert result.stdout.splitlines()[0].split() == [
         "check",
         "arch",
         "outcome",
         "details",
     ]
-    assert ": 16 passed, 2 not checked" in told.stderr
+    assert ": 16 passed, 2 not checked" in result.stderr
 
 
 def test_signing_again_writes_nothing(place, imgbuild, pair):

@@ -258,14 +258,14 @@ def test_without_buildx_another_builder_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "result"),
     [
         ({"platforms": ("linux/amd64", "linux/arm64")}, "one architecture at a time"),
         ({"builder": "farm"}, "does not support --buildx-builder"),
         ({"cache_to": ("x",)}, "does not support --buildx-builder"),
     ],
 )
-def test_options_that_podman_does_not_support_are_an_error(monkeypatch, change, told):
+def test_options_that_podman_does_not_support_are_an_error(monkeypatch, change, result):
     monkeypatch.setattr(processes, "find", lambda name, remedy: name)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=result):
         podman.build(order(**change), Path("/out"), "podman")

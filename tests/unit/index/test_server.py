@@ -106,6 +106,17 @@ def test_what_is_no_wheel_is_an_error_that_is_kept(stack, tmp_path):
     assert "demo-1.0-py3-none-any.whl is not a valid wheel" in found.failures[0].message
 
 
+def test_an_error_of_the_program_itself_is_kept_too(stack, tmp_path, monkeypatch):
+    index = LocalIndex()
+    index.wheel("demo", "1.0")
+    found = catalogue(stack, tmp_path, index)
+    monkeypatch.setattr(found, "_hide", lambda package, version: {}[package])
+    address = stack.enter_context(serve(found))
+    with pytest.raises(FetchFailed, match="400"):
+        Http(attempts=1).text(f"{address}demo/")
+    assert [type(failure) for failure in found.failures] == [KeyError]
+
+
 def test_an_unknown_package_is_absent_and_a_wheel_is_not_served(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")

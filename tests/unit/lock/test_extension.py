@@ -183,21 +183,21 @@ def test_folders_of_the_base_do_not_make_a_lock_stale(path: Path) -> None:
 def test_a_changed_file_is_told(path: Path) -> None:
     lock = made(path)
     (path.parent / "train.sh").write_bytes(b"other")
-    (told,) = extension.stale(lock, extended.read(path))
-    assert told == (
+    (result,) = extension.stale(lock, extended.read(path))
+    assert result == (
         f"train.sh has changed: sha256 {sha256(b'other')}, the lock says {sha256(extended.SCRIPT)}"
     )
     (path.parent / "train.sh").unlink()
-    (told,) = extension.stale(lock, extended.read(path))
-    assert "train.sh: No such file or directory, and matrix.yaml adds it" in told
+    (result,) = extension.stale(lock, extended.read(path))
+    assert "train.sh: No such file or directory, and matrix.yaml adds it" in result
 
 
 def test_another_published_target_is_told(path: Path) -> None:
     lock = made(path)
     extended.publish(path.parent / "published/small", extended.published(samples.wheel("new")))
-    (told,) = extension.stale(lock, extended.read(path))
-    assert told.startswith("it extends small sha256:")
-    assert str(path.parent / "published/small/lock.json") in told
+    (result,) = extension.stale(lock, extended.read(path))
+    assert result.startswith("it extends small sha256:")
+    assert str(path.parent / "published/small/lock.json") in result
 
 
 def test_a_published_package_that_is_gone_is_told(path: Path) -> None:
@@ -222,12 +222,12 @@ def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> 
     other = msgspec.structs.replace(render_sample.BUILT, env={})
     changed = msgspec.structs.replace(own.arch[Arch.X86_64], built=(other,))
     own = msgspec.structs.replace(own, arch={Arch.X86_64: changed})
-    (told,) = extension.stale(own, extended.read(path))
-    assert told == "x86_64: antlr4-python3-runtime 4.9.3 of small is not locked"
+    (result,) = extension.stale(own, extended.read(path))
+    assert result == "x86_64: antlr4-python3-runtime 4.9.3 of small is not locked"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "result"),
     [
         ("[rsync]", "[rsync, jq]", "x86_64: Debian package jq is not locked"),
         ('"0.20.1"', '"0.21.0"', "x86_64: wandb 0.20.1 is locked, wandb==0.21.0 is wanted"),
@@ -235,11 +235,11 @@ def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> 
         ("value: offline", "value: online", "settings.env.WANDB_MODE: the matrix says"),
     ],
 )
-def test_a_changed_row_is_told(path: Path, old: str, new: str, told: str) -> None:
+def test_a_changed_row_is_told(path: Path, old: str, new: str, result: str) -> None:
     lock = made(path)
     path.write_text(extended.MATRIX.replace(old, new), encoding="utf-8")
     reasons = extension.stale(lock, extended.read(path))
-    assert any(reason.startswith(told) for reason in reasons), reasons
+    assert any(reason.startswith(result) for reason in reasons), reasons
 
 
 def test_a_lock_of_an_extension_is_stale_in_an_ordinary_matrix(path: Path) -> None:
@@ -262,7 +262,7 @@ def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_pat
     (path.parent / "train.sh").write_bytes(b"other")
     with pytest.raises(IntegrityError, match=r"train\.sh has sha256") as caught:
         added_files(lock, due, matrix, store)
-    assert caught.value.hint == "imgbuild lock --target ours"
+    assert caught.value.hint == "imgbuild lock ours"
 
 
 def test_a_file_that_is_not_there_is_refused(path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_lock_holds_no_address():
 def test_an_absent_lock_says_how_to_make_it(tmp_path):
     with pytest.raises(LockStale) as caught:
         lock.read_lock(tmp_path, "small")
-    assert caught.value.hint == "make it with: imgbuild lock --target small"
+    assert caught.value.hint == "make it with: imgbuild lock small"
 
 
 def test_another_format_is_refused_before_it_is_read(tmp_path):
@@ -62,7 +62,7 @@ def test_a_broken_lock_names_the_file(tmp_path):
         with pytest.raises(InputError, match=r"lock\.json is not a valid lock$") as caught:
             lock.read_lock(tmp_path, "small")
         assert "_Versioned" not in str(caught.value.problems[0])
-        remedy = "restore it from git, or make it again with: imgbuild lock --target small"
+        remedy = "restore it from git, or make it again with: imgbuild lock small"
         assert caught.value.hint == remedy
 
 

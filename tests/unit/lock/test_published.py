@@ -203,11 +203,11 @@ def test_what_is_wrong_is_told_with_its_place(name: str, tmp_path: Path) -> None
     with pytest.raises(InputError) as caught:
         published.load(extended.repository(tmp_path, text.replace(MARK, "")))
     problems = caught.value.problems
-    told = [problem for problem in problems if message in problem.message]
-    assert told, [str(problem) for problem in problems]
-    assert told[0].path in (f"targets.{extended.OWN}.{path}", f"targets.{path}")
+    result = [problem for problem in problems if message in problem.message]
+    assert result, [str(problem) for problem in problems]
+    assert result[0].path in (f"targets.{extended.OWN}.{path}", f"targets.{path}")
     if name != "a file and a link":  # told where the file stands
-        assert told[0].line == before.count("\n") + 1
+        assert result[0].line == before.count("\n") + 1
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,8 @@ def test_an_excluded_architecture_asked_for_by_name(matrix: Matrix) -> None:
 def test_the_nearest_target_of_the_real_matrix(name: str, arch: Arch, near: str) -> None:
     with pytest.raises(NoSolution) as caught:
         select(load(ROOT / "matrix.yaml"), [name], everything=False, arches=[arch])
-    (told,) = caught.value.nearest
-    assert told.startswith(f"the target {near} on {arch}: CUDA ")
+    (result,) = caught.value.nearest
+    assert result.startswith(f"the target {near} on {arch}: CUDA ")
 
 
 def test_an_absent_architecture_asked_for_by_name(matrix: Matrix) -> None:

@@ -111,7 +111,7 @@ def test_check_finds_incomplete_layouts(tmp_path, harm):
 
 
 @pytest.mark.parametrize(
-    ("marker", "kind", "told"),
+    ("marker", "kind", "result"),
     [
         (b"", IntegrityError, "is damaged"),
         (b'{"imageLayoutVersion":"1.0', IntegrityError, "is damaged"),
@@ -122,13 +122,13 @@ def test_check_finds_incomplete_layouts(tmp_path, harm):
         (b'{"imageLayoutVersion":"1.0"}', InputError, "layout version '1.0'"),
     ],
 )
-def test_a_damaged_or_newer_marker_is_an_error(tmp_path, marker, kind, told):
+def test_a_damaged_or_newer_marker_is_an_error(tmp_path, marker, kind, result):
     out = make(tmp_path, "one")
     digest = layout.read(out).digest
     (out / "oci-layout").unlink()
     if marker is not None:
         (out / "oci-layout").write_bytes(marker)
-    with pytest.raises(kind, match=told) as caught:
+    with pytest.raises(kind, match=result) as caught:
         layout.read(out)
     assert "oci-layout" in caught.value.message
     assert "build it again" in caught.value.hint

@@ -12,6 +12,7 @@ import pytest
 
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.audit.packages.pinned import Pin, PinList
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
@@ -21,7 +22,7 @@ from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock.lock import Lock, make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.model import Matrix, PackageIndex, Waiver
-from imgbuild.pipeline import audit_lock
+from imgbuild.pipeline import audit_lock, audit_set
 from imgbuild.report import Finding, Relation, Severity
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
@@ -97,15 +98,17 @@ def test_an_audit_finds_what_settling_and_an_audit_of_pins_find(tmp_path: Path) 
         settled = loop.audit_of(one.resolution, one.shelf, Terms(target="small"))
         assert [item for item in settled.findings if item.check == "calls"] == [found]
         machine = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
-        pinned = audit_lock.audit_pins(
-            one.resolution.versions,
-            machine,
-            one.site.url("simple"),
-            Context(one.store, Http(attempts=1)),
-            Terms(),
-            CALLS,
+        request = audit_set.SetRequest(
+            machine=machine,
+            index=lambda: one.site.url("simple"),
+            context=Context(one.store, Http(attempts=1)),
+            terms=Terms(),
+            checks=CALLS,
         )
-        assert (pinned.report.findings, pinned.unread) == ((found,), ())
+        versions = one.resolution.versions
+        listed = PinList(pins={name: Pin(version=each) for name, each in versions.items()})
+        pinned = audit_set.audit_pins(listed, request)
+        assert (pinned.findings, pinned.unread) == ((found,), ())
 
 
 def test_a_waiver_of_it_is_used_and_not_called_unused(tmp_path: Path) -> None:
@@ -178,4 +181,4 @@ def test_an_architecture_that_the_lock_has_not_is_said(tmp_path: Path) -> None:
     with package_set(tmp_path) as one, pytest.raises(LockStale) as caught:
         audit_lock.audit_lock(one.lock, Arch.ARM64, one.inputs())
     assert caught.value.message == "the lock of small is for x86_64, not for arm64"
-    assert caught.value.hint == "imgbuild lock --target small"
+    assert caught.value.hint == "imgbuild lock small"

@@ -38,8 +38,8 @@ def test_an_image_is_built_if_it_is_missing(
     assert (found.layout, found.arches) == (None, (ARCH,))
     made = run_target.built(session, found, ARCH)
     assert made.image(ARCH).manifest.digest == sample.seal.arch[ARCH].manifest
-    told = capsys.readouterr().err
-    assert f"{TARGET} is not built: building it, nothing to download" in told
+    result = capsys.readouterr().err
+    assert f"{TARGET} is not built: building it, nothing to download" in result
     again = run_target.find(session, TARGET, None)
     assert again.layout == made
     assert run_target.built(session, again, ARCH) == made

@@ -94,14 +94,14 @@ def test_a_damaged_file_has_a_hint(tmp_path):
     codec.write(seal.seal_path(tmp_path, lock.target), {"format": 1})
     with pytest.raises(InputError, match=r"digests\.json is not a valid list of") as caught:
         seal.read_seal(tmp_path, lock)
-    remedy = "restore it from git, or make it again with: imgbuild lock --target small"
+    remedy = "restore it from git, or make it again with: imgbuild lock small"
     assert caught.value.hint == remedy
 
 
 def test_a_lock_without_digests_has_a_hint(tmp_path):
     with pytest.raises(LockStale, match="is missing, though small has a lock") as caught:
         seal.read_seal(tmp_path, samples.lock())
-    assert caught.value.hint == "make it with: imgbuild lock --target small"
+    assert caught.value.hint == "make it with: imgbuild lock small"
 
 
 def test_host_requirements_are_stored_and_annotated(tmp_path):

@@ -131,11 +131,11 @@ def test_what_was_left_out_and_what_differs_is_told(tmp_path, capsys):
     said = bytecode.packed(lock(), Arch.X86_64, files, differs, left, [], tmp_path / "out")
     console.configure(verbosity=0, json=False)
     _report(said)
-    told = " ".join(capsys.readouterr().err.split())
-    assert "2 files left out, because of syntax errors, such as /a.py (SyntaxError: x)" in told
-    assert "m1.pyc: two compilations differ in 1 bytes" in told
-    assert "m6.pyc" not in told
-    assert "2 more files differ" in told
+    result = " ".join(capsys.readouterr().err.split())
+    assert "2 files left out, because of syntax errors, such as /a.py (SyntaxError: x)" in result
+    assert "m1.pyc: two compilations differ in 1 bytes" in result
+    assert "m6.pyc" not in result
+    assert "2 more files differ" in result
 
 
 def test_modules_have_a_form():

@@ -48,8 +48,8 @@ def test_the_wheel_is_what_flashinfer_looks_into(tmp_path):
     one = cache(tmp_path / "one", sampling=b"S", page=b"P1")
     other = cache(tmp_path / "other", sampling=b"S", page=b"P2")
     made = flashinfer.take(lock(), Arch.X86_64, (one, other), ["9.0"], tmp_path / "out")
-    told = {each.name: each.differs for each in made.kernels}
-    assert told == {"page": ("outside of sections",), "sampling": ()}
+    result = {each.name: each.differs for each in made.kernels}
+    assert result == {"page": ("outside of sections",), "sampling": ()}
     assert made.version.startswith("0.6.12+k")
     assert made.file == f"flashinfer_jit_cache-{made.version}-py3-none-manylinux_2_36_x86_64.whl"
     wheel = tmp_path / "out" / made.file
@@ -152,8 +152,8 @@ def test_the_row_is_one_of_the_matrix(tmp_path):
     target = msgspec.structs.replace(
         samples.matrix().targets["small"], pins={"vllm": "0.24.0"}, indexes={"torch": "pytorch"}
     )
-    told = yaml.safe_load(pack.row(made, target))
-    assert told == {
+    result = yaml.safe_load(pack.row(made, target))
+    assert result == {
         "small-kernels": {
             "gpu": ["9.0", "10.0"],
             "pins": {

@@ -61,8 +61,8 @@ def test_what_both_runs_compiled_is_the_wheel(tmp_path):
         kernel(folder, OTHER, at=str(folder))
     kernel(one, THIRD)
     made = triton.take(lock(), Arch.X86_64, (one, other), tmp_path / "out")
-    told = [(each.key, each.name, each.differs) for each in made.kernels]
-    assert told == [(ONE, "add", ()), (OTHER, "add", ("add.source",))]
+    result = [(each.key, each.name, each.differs) for each in made.kernels]
+    assert result == [(ONE, "add", ()), (OTHER, "add", ("add.source",))]
     assert (made.apart, made.triton, made.gpus) == (1, "3.6.0", ("9.0",))
     assert made.file == f"imgbuild_triton-{made.version}-py3-none-manylinux_2_36_x86_64.whl"
     wheel = tmp_path / "out" / made.file

@@ -270,7 +270,7 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
 
 def test_push_says_where_it_cannot_go(place, imgbuild):
     where = place.registry.host
-    for words, told in (
+    for words, result in (
         ((TARGET,), "no repository is named"),
         ((TARGET, f"{where}/a", f"{where}/b"), "one repository is expected"),
         ((TARGET, f"{where}/a:tag"), "but a repository is expected"),
@@ -279,7 +279,7 @@ def test_push_says_where_it_cannot_go(place, imgbuild):
     ):
         done = imgbuild("push", *words)
         assert (done.status, done.stdout) == (2, ""), done.stderr
-        assert told in done.stderr
+        assert result in done.stderr
         assert "hint: " in done.stderr
     assert place.registry.requests == []
 

@@ -154,11 +154,11 @@ def test_a_damaged_layer_of_a_layout_is_not_sent(place, monkeypatch):
 
 def test_a_dry_run_says_what_a_push_moves_and_does_nothing(place):
     plans = [place.plan(), place.both()]
-    told = push.dry_run(place.work(), plans)
+    result = push.dry_run(place.work(), plans)
     assert place.writes() == []
     done = [push.push(place.work(), each) for each in plans]
-    assert [item.sent for item in told] == [item.sent for item in done]
-    assert [item.digest for item in told] == [item.digest for item in done]
+    assert [item.sent for item in result] == [item.sent for item in done]
+    assert [item.digest for item in result] == [item.digest for item in done]
     assert [item.sent for item in push.dry_run(place.work(), plans)] == [0, 0]
 
 

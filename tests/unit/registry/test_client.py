@@ -179,11 +179,11 @@ def test_an_answer_to_a_put_that_is_lost(client, registry):
     assert registry.tags == {("me/x", "one"): digest}
 
 
-@pytest.mark.parametrize("told", [OTHER, None])
-def test_a_registry_that_stores_another_manifest(client, registry, told):
+@pytest.mark.parametrize("result", [OTHER, None])
+def test_a_registry_that_stores_another_manifest(client, registry, result):
     def _store(answer: Answer) -> None:
         registry.tags["me/x", "one"] = OTHER
-        says("Docker-Content-Digest", told)(answer)
+        says("Docker-Content-Digest", result)(answer)
 
     registry.faults.append(Fault("PUT .*/manifests/", edit=_store))
     with pytest.raises(IntegrityError, match=f"{registry.host} stored"):

@@ -82,7 +82,7 @@ def client(chunk: int | None = None) -> Client:
     return Client(attempts=2, first_wait=0.001, timeout=(5, 5), chunk=chunk)
 
 
-def told(registry: Registry) -> list[Asked]:
+def result(registry: Registry) -> list[Asked]:
     """The requests that brought a secret."""
     return [one for one in registry.requests if "Authorization" in one.headers]
 
@@ -106,7 +106,7 @@ def test_an_upload_that_is_sent_to_another_registry_writes_nothing_there(
         client(chunk).upload(registry.repository("me/x"), BLOB)
     assert f"{registry.host} sent it to {victim.host}" in str(caught.value.hint)
     assert victim.requests
-    assert told(victim) == []
+    assert result(victim) == []
     assert victim.granted == []
     assert victim.asked("DELETE") == []
     assert set(victim.tags) == {("victim", "latest")}
@@ -123,7 +123,7 @@ def test_what_was_sent_to_a_registry_itself_does_not_help(registry, victim):
     registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
     with pytest.raises(FetchFailed, match="401"):
         pusher.upload(registry.repository("me/x"), BLOB)
-    assert told(victim) == []
+    assert result(victim) == []
     assert [one for one in victim.requests if "Cookie" in one.headers] == []
     # And the other way round: what was refused there is not remembered for it.
     pusher.upload(victim.repository("me/x"), bytes_source(b"more"))
@@ -159,7 +159,7 @@ def test_redirects_of_writes(registry, victim, where, work):
     with pytest.raises(FetchFailed, match="401 Unauthorized"):
         work(registry.repository("me/x"))
     assert victim.asked("/manifests/latest")
-    assert told(victim) == []
+    assert result(victim) == []
     assert victim.granted == []
     assert victim.tags["victim", "latest"] == memory_registry.named(MANIFEST)
 
@@ -172,7 +172,7 @@ def test_redirects_of_reads_bring_no_login_and_may_get_a_token_of_nobodys(regist
     registry.faults.append(Fault("GET", times=9, status=307, headers={"Location": place}))
     with pytest.raises(FetchFailed, match="401"):
         client().manifest(Reference(registry.host, "me/x", "one"))
-    assert [one for one in told(victim) if "/v2/" in one.path or "/token" in one.path] == []
+    assert [one for one in result(victim) if "/v2/" in one.path or "/token" in one.path] == []
     victim.login = None
     if victim.auth == "bearer":
         found = client().manifest(Reference(registry.host, "me/x", "one"))
@@ -188,7 +188,7 @@ def test_a_blob_from_another_registry(registry, victim, tmp_path):
     whole = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
     with pytest.raises(FetchFailed, match="401"):
         client().download(registry.repository("me/x"), whole, tmp_path / "blob")
-    assert told(victim) == []
+    assert result(victim) == []
 
 
 @pytest.mark.usefixtures("logins")
@@ -201,7 +201,7 @@ def test_the_next_page_of_a_list_that_lies_in_another_registry(registry, victim)
     with pytest.raises(FetchFailed, match="401"):
         list(client().tags(registry.repository("me/x")))
     assert len(victim.asked("at=1")) >= 1
-    assert told(victim) == []
+    assert result(victim) == []
 
 
 @pytest.mark.usefixtures("logins")
@@ -214,8 +214,8 @@ def test_from_elsewhere_nothing_leads_back(registry, victim):
     whole = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
     with pytest.raises(FetchFailed, match="401"):
         client().blob(registry.repository("me/x"), whole)
-    assert told(registry)
-    assert [one for one in told(registry) if "private" in one.path] == []
+    assert result(registry)
+    assert [one for one in result(registry) if "private" in one.path] == []
 
 
 @pytest.mark.parametrize(

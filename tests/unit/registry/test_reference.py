@@ -47,6 +47,11 @@ def test_what_names_nothing(text):
         parse(text)
 
 
+def test_a_path_that_does_not_exist_is_named():
+    with pytest.raises(InputError, match=r"^\./absent/image: no such file or folder$"):
+        parse("./absent/image")
+
+
 def test_a_default_tag_is_for_names_alone():
     assert parse("h:1/x", default_tag="one").tag == "one"
     assert parse("h:1/x:two", default_tag="one").tag == "two"

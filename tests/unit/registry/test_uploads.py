@@ -45,11 +45,11 @@ class Counter:
 
     def __init__(self) -> None:
         self.total = 0
-        self.told: list[int] = []
+        self.result: list[int] = []
 
     def __call__(self, amount: int) -> None:
         self.total += amount
-        self.told.append(amount)
+        self.result.append(amount)
 
 
 def push(

@@ -329,7 +329,7 @@ def test_the_builders_list_is_read_and_needed_nowhere_else():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "result"),
     [
         ("- {path: /a, field: mode}", "reason"),
         ("- {path: /a, field: mode, reason: ' '}", "without a reason"),
@@ -338,9 +338,9 @@ def test_the_builders_list_is_read_and_needed_nowhere_else():
         ("a: [", "not a list of accepted differences"),
     ],
 )
-def test_a_list_that_is_wrong_is_refused(tmp_path, text, told):
+def test_a_list_that_is_wrong_is_refused(tmp_path, text, result):
     (tmp_path / "list.yaml").write_text(text)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=result):
         accepted.read(tmp_path / "list.yaml")
 
 

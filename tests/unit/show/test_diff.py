@@ -36,6 +36,16 @@ def test_without_an_old_lock_all_is_new():
     assert part.pull == sum(layer.size for layer in new[1].arch[Arch.X86_64].layers)
 
 
+def test_no_more_than_five_layers_are_named():
+    part = diff.ArchDiff(changes=(), layers=tuple("abcdefg"), pull=1_000_000, total=2_000_000)
+    found = diff.Diff(before="one", target="two", arch={Arch.X86_64: part}, absent=())
+    [line] = diff.words(found)
+    assert line == (
+        "one → two x86_64: 0 packages changed; 1.0 MB of 2.0 MB to pull (7 layers: a, b, c, d, e"
+        " and 2 more)"
+    )
+
+
 def test_two_targets_are_compared_by_name_and_by_layers_not_shared():
     first, second = (samples.lock(samples.wheel(*one)) for one in (("trl", "1.0"), ("vllm", "0.9")))
     old = diff.side(first, sealed(first)[1], "one")

@@ -29,7 +29,7 @@ OWN = ("APPTAINERENV_", "IMGBUILD_ENV_")  # what comes from --env, under a name 
 RAY = samples.wheel("ray", "2.47.1")
 
 
-def told(by: str) -> dict[str, VariableRow]:
+def result(by: str) -> dict[str, VariableRow]:
     """The rows of the table by variable, of those that `by` sets."""
     return {name: row for row in stage.rows() if row.by == by for name in row.names}
 
@@ -103,12 +103,27 @@ def test_what_is_shown_is_what_the_lock_says(committed: dict[str, Environment]) 
 
 
 def test_sources_are_of_the_packages_that_the_image_has(committed: dict[str, Environment]) -> None:
-    found = of(committed[TARGET], "DO_NOT_TRACK").source
-    assert found[0].endswith(" (the image has vllm 0.8.5.post1)")
-    absent = of(committed[TARGET], "FLASHINFER_WORKSPACE_BASE").source
+    made = committed[TARGET]
+    pinned, locked = of(made, "DO_NOT_TRACK").source
+    assert pinned.startswith("vllm==0.24.0 vllm/")
+    assert pinned.endswith(f" (the image has 0.8.5.post1, from targets.{TARGET}.pins)")
+    assert locked.endswith(" (the image has 0.33.0, from the lock)")
+    absent = of(made, "FLASHINFER_WORKSPACE_BASE").source
     assert absent[0].endswith(" (the image has no flashinfer-python)")
-    assert of(committed["cu130-vllm"], "DO_NOT_TRACK").source[0].startswith("vllm==0.24.0 vllm/")
+    [own] = of(made, "VLLM_CACHE_ROOT").source  # the one of vllm 0.24.0 is left out
+    assert own.startswith("vllm==0.8.5.post1 vllm/envs.py:")
     assert "(" not in of(committed["cu130-vllm"], "DO_NOT_TRACK").source[0]
+    [at_run] = {one.source for one in made.late if one.name == "LOGNAME"}
+    assert at_run[1].endswith(f" (the image has 2.6.0, from targets.{TARGET}.pins)")
+
+
+def test_without_a_lock_only_pins_are_compared() -> None:
+    cited = ("torch==2.7.0 torch/a.py:1", "ray==2.47.1 ray/b.py:2", "docs/x==1 .md")
+    variable = Variable(value="1", reason=samples.REASON, source=cited)
+    made = stage.environment(samples.matrix(env={"X": variable}), "small", (), None)
+    torch, *others = of(made, "X").source
+    assert torch == "torch==2.7.0 torch/a.py:1 (the image has 2.6.0, from targets.small.pins)"
+    assert tuple(others) == cited[1:]
 
 
 def test_variables_of_ray_are_told_where_ray_is(committed: dict[str, Environment]) -> None:
@@ -191,13 +206,13 @@ def test_the_entry_point_sets_what_the_table_says() -> None:
     text = (PROGRAM / "data/image/environment.sh").read_text("utf-8")
     (moved,) = re.findall(r"for imgbuild_name in ([A-Z_ ]+);", text)
     exported = set(re.findall(r"(?:export|\s)([A-Z]+)=\"\$", text))
-    assert told("entry point").keys() == exported | set(moved.split())
+    assert result("entry point").keys() == exported | set(moved.split())
 
 
 def test_a_sif_sets_what_the_table_says() -> None:
     exported = re.findall(r"export ([A-Z0-9_]+)=", files.LAST)
-    assert told("SIF").keys() == {*files.UNWANTED, *exported}
-    assert files.LIBRARIES in told("SIF")["LD_LIBRARY_PATH"].value
+    assert result("SIF").keys() == {*files.UNWANTED, *exported}
+    assert files.LIBRARIES in result("SIF")["LD_LIBRARY_PATH"].value
 
 
 def set_by(script: Path) -> Iterator[tuple[str, str]]:
@@ -218,11 +233,11 @@ def test_job_scripts_set_what_the_table_says() -> None:
         for name, value in set_by(script)
         if not name.startswith(OWN)
     }
-    passed = {name for name, row in told("slurm").items() if row.value == "as where sbatch runs"}
-    kept_out = {name for name, row in told("slurm").items() if row.value == "unset"}
-    assert found.keys() == told("slurm").keys() - passed - kept_out
+    passed = {name for name, row in result("slurm").items() if row.value == "as where sbatch runs"}
+    kept_out = {name for name, row in result("slurm").items() if row.value == "unset"}
+    assert found.keys() == result("slurm").keys() - passed - kept_out
     for name, value in found.items():
-        said = told("slurm")[name].value
+        said = result("slurm")[name].value
         if re.fullmatch(r"[\w/.]+", said):  # no words: the value itself
             assert said in re.split(r"[},:-]|=", value), (name, value)
 
@@ -231,7 +246,7 @@ def test_job_scripts_pass_on_and_unset_what_the_table_says() -> None:
     (single,) = [path for path in SCRIPTS if path.stem == "single"]
     (cases,) = re.findall(r"case \$name in(.*?)\)\n", single.read_text("utf-8"), re.DOTALL)
     patterns = set(re.split(r"[\s|\\]+", cases.strip()))
-    assert patterns <= told("slurm").keys()
+    assert patterns <= result("slurm").keys()
     said = {row.value: set(row.names) for row in stage.rows() if row.by == "slurm"}
     assert said["as where sbatch runs"] == patterns
     (pyxis,) = [path for path in SCRIPTS if path.stem == "ray-pyxis"]
@@ -242,25 +257,25 @@ def test_job_scripts_pass_on_and_unset_what_the_table_says() -> None:
 def test_job_scripts_for_ray_alone_speak_of_ray() -> None:
     for script in SCRIPTS:
         names = {name for name, _ in set_by(script)}
-        rays = {name for name, row in told("slurm").items() if row.packages == ("ray",)}
+        rays = {name for name, row in result("slurm").items() if row.packages == ("ray",)}
         assert bool(rays & names) == (script.stem in ("verl", "ray-pyxis"))
 
 
 def test_smoke_tests_set_what_the_table_says() -> None:
     found = dictionary(ROOT / "smoke_tests/run.py", "environment")
     found = {name: value for name, value in found.items() if not name.startswith("SMOKE_")}
-    assert told("smoke").keys() == found.keys()
+    assert result("smoke").keys() == found.keys()
     for name, value in found.items():
-        assert value in (None, told("smoke")[name].value)
+        assert value in (None, result("smoke")[name].value)
 
 
 def test_root_folders_kernels_and_bytecode_set_what_the_table_says() -> None:
     shown = dictionary(PROGRAM / "container/driver.py", "driver_files")
-    assert told("root folder with GPUs").keys() == shown.keys()
+    assert result("root folder with GPUs").keys() == shown.keys()
     compiled = dictionary(PROGRAM / "precompile/flashinfer.py", "_compile")
-    assert told("kernels").keys() == compiled.keys() - {"HOME"}
+    assert result("kernels").keys() == compiled.keys() - {"HOME"}
     compiled = dictionary(PROGRAM / "precompile/bytecode.py", "_run")
-    assert told("bytecode").keys() == compiled.keys() - {"HOME"}
+    assert result("bytecode").keys() == compiled.keys() - {"HOME"}
 
 
 # -- the verb
@@ -291,7 +306,7 @@ def test_the_verb_tells_a_stale_lock(tmp_path: Path, command: Command) -> None:
     done = command("show", "--variables", TARGET)
     assert done.status == 0
     assert "the lock is stale" in done.stderr
-    assert f"imgbuild lock --target {TARGET}" in done.stderr
+    assert f"imgbuild lock {TARGET}" in done.stderr
     assert "VLLM_USE_V1=1\n    stale: the matrix says '0'\n" in done.stdout
 
 

@@ -79,7 +79,7 @@ def test_a_target_in_need_is_passed_over_unless_it_is_named(
     assert [item.name for item in kept] == ["near"]
     said = " ".join(capfd.readouterr().err.split())
     assert "small is skipped: it needs the index pytorch for torch, triton" in said
-    assert "--target small" in said
+    assert "to try it, name it: small" in said
     kept = status.within_reach(project, found, selected, ["small", "near"])
     assert [item.name for item in kept] == ["small", "near"]
 
@@ -91,7 +91,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     selected = [Selected(name="small", target=target, arches=target.arch)]
     with pytest.raises(NothingSelected) as caught:
         status.within_reach(project, found, selected, [])
-    assert caught.value.hint == "to try it, name it: --target small"
+    assert caught.value.hint == "to try it, name it: small"
 
 
 def test_the_states_of_a_project(sample: Sample, imgbuild: Command) -> None:

@@ -201,7 +201,7 @@ def test_size_and_progress_count_the_content_that_is_written():
             )
         ]
     )
-    told: list[int] = []
-    list(made.chunks(told.append))
-    assert made.size == sum(told) == 4
+    result: list[int] = []
+    list(made.chunks(result.append))
+    assert made.size == sum(result) == 4
     assert made.newest == 0

@@ -170,17 +170,17 @@ def test_what_squeue_has_forgotten_sacct_is_asked(monkeypatch):
 def test_tasks_get_the_environment_that_knows_the_cache_unless_told_otherwise(
     tmp_path, monkeypatch, own
 ):
-    told: list[str] = []
+    result: list[str] = []
 
     def taken(_: str, __: Path, options: list[str]) -> str:
-        told.extend(options)
+        result.extend(options)
         return "7"
 
     monkeypatch.setattr(commands, "submit", taken)
     array.start(
         Project(matrix=tmp_path / "matrix.yaml"), tmp_path, "build", COMMAND, [ONE], own, name="x"
     )
-    assert ("--export=ALL" in told) is (not own)
+    assert ("--export=ALL" in result) is (not own)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_a_build_starts_as_many_processes_as_were_granted(tmp_path):
     granted = 'set -- "--jobs=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"'
     own = order(tmp_path, "1", ONE)
     assert granted in templates.render("slurm/array.j2", own, images=None)
-    told = order(tmp_path, "2", ONE, command=(*COMMAND, "--jobs=2"))
-    assert granted not in templates.render("slurm/array.j2", told, images=None)
+    result = order(tmp_path, "2", ONE, command=(*COMMAND, "--jobs=2"))
+    assert granted not in templates.render("slurm/array.j2", result, images=None)
 
 
 def test_options_of_a_cluster_need_a_cluster(command: Command):

@@ -102,6 +102,19 @@ def test_a_run_that_was_ended_after_a_failure_is_one(sample: Sample) -> None:
     assert (one.result, one.new) == ("fail", True)
 
 
+def test_the_highest_tier_that_passed_on_one_of_the_architectures(sample: Sample) -> None:
+    own = project.find(sample.folder)
+    assert recording.tested(own, sample.lock, Arch) is None
+    for tier, case, status in (("static", PASSED, 0), ("cpu", PASSED, 0), ("gpu", FAILED, 1)):
+        document = {"format": 1, "tier": tier, "python": "3.11", "cases": [case]}
+        folder = left(sample, name=tier, document=document, tier=tier, status=status)
+        recording.record(own, reports.image_runs(folder, own), Store.open())
+    assert recording.tested(own, sample.lock, Arch) == "cpu"  # the gpu tier failed
+    assert recording.tested(own, sample.lock, [Arch.ARM64]) is None
+    seals.seal_path(own.images, TARGET).unlink()
+    assert recording.tested(own, sample.lock, Arch) is None
+
+
 def test_what_a_sif_was_run_by_is_kept(sample: Sample, imgbuild: Command) -> None:
     left(sample, through="apptainer 1.4.5 --unsquash", sif=OTHER)
     assert imgbuild("smoke", "--import", "docs/out").status == 0

@@ -93,9 +93,11 @@ def test_status_and_log_give_the_verdict(monkeypatch):
     )
     assert run.verdict(None, "step 1\n", 60)[1] == "timed out after 60 s; last line: step 1"
     waiting = f"{ENGINE}INFO waiting for the engine\n"
-    told = run.verdict(None, waiting, 60)[1]
-    assert told.startswith("timed out after 60 s; last line: INFO waiting for the engine; its log")
-    assert "its log has: ValueError: No memory for" in told
+    answered = run.verdict(None, waiting, 60)[1]
+    assert answered.startswith(
+        "timed out after 60 s; last line: INFO waiting for the engine; its log"
+    )
+    assert "its log has: ValueError: No memory for" in answered
 
 
 def test_a_long_log_keeps_both_ends(monkeypatch):

@@ -30,13 +30,13 @@ def _doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return module
 
 
-def told(findings: object) -> list[tuple[str, str]]:
+def result(findings: object) -> list[tuple[str, str]]:
     return [(one.severity, f"{one.message}: {one.remedy}") for one in findings]  # type: ignore[attr-defined]
 
 
 def worst(findings: object) -> tuple[str, str]:
     order = ("note", "warning", "error")
-    return max(told(findings), key=lambda one: order.index(one[0]))
+    return max(result(findings), key=lambda one: order.index(one[0]))
 
 
 def test_a_package_from_elsewhere_is_an_error(doctor, tmp_path, monkeypatch):
@@ -97,7 +97,7 @@ def test_kernels_on_a_disk_that_runs_nothing(doctor, tmp_path, monkeypatch):
     monkeypatch.setattr(
         doctor.os, "statvfs", lambda place: NoExec() if place == str(tmp_path) else real(place)
     )
-    found = [text for severity, text in told(doctor.folders()) if severity == "error"]
+    found = [text for severity, text in result(doctor.folders()) if severity == "error"]
     assert f"TRITON_CACHE_DIR: {tmp_path} is mounted noexec" in found[0]
 
 
@@ -105,7 +105,7 @@ def test_a_name_of_tmp_that_is_too_long_for_ray(doctor, tmp_path, monkeypatch):
     place = tmp_path / ("x" * 80)
     place.mkdir()
     monkeypatch.setenv("RAY_TMPDIR", str(place))
-    severity, text = told(doctor.temporary())[0]
+    severity, text = result(doctor.temporary())[0]
     assert severity == "warning"
     assert "bytes of 107" in text
 
@@ -130,7 +130,7 @@ def test_few_files(doctor):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
     try:
-        severity, text = told(doctor.limits())[0]
+        severity, text = result(doctor.limits())[0]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert severity == "warning"
@@ -246,7 +246,7 @@ def test_a_tmp_that_takes_no_file_is_told_whatever_else_does(doctor, tmp_path, m
     severity, text = worst(doctor.folders())
     assert severity == "error"
     assert "/tmp: cannot write to /tmp: Read-only" in text
-    assert told(doctor.temporary())[0][1].startswith("/tmp has ")
+    assert result(doctor.temporary())[0][1].startswith("/tmp has ")
 
 
 def test_a_check_that_does_not_end_stops_no_other(doctor, monkeypatch):

@@ -10,11 +10,14 @@ Source: System V ABI, chapters 4 and 5; Linux Standard Base, symbol versioning.
 
 from __future__ import annotations
 
+import os
 import struct
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -84,20 +87,56 @@ def read_elf(
     first = next(stream, b"")
     while MAGIC.startswith(first[:4]) and len(first) < HEADER.size and (more := next(stream, b"")):
         first += more
+    head = _head(first, file)
+    if head is None or head.gpu:
+        return head
+    ends, gpu = _pass(first, stream, kept)
+    try:
+        return _facts(Tables(ends, opened), file, head.machine, gpu)
+    except (Malformed, struct.error):
+        return None
+
+
+def read_elf_file(path: Path, file: str) -> ElfFacts | None:
+    """The same for a file on the disk, of which only the tables are read: without GPU code.
+
+    An OSError if it cannot be read.
+    """
+    with path.open("rb") as opened:
+        head = _head(opened.read(HEADER.size), file)
+        if head is None or head.gpu:
+            return head
+        try:
+            return _facts(Tables(FileRanges(opened), lambda: iter(())), file, head.machine, ())
+        except (Malformed, struct.error):
+            return None
+
+
+def _head(first: bytes, file: str) -> ElfFacts | None:
+    """What the first bytes say: None for no ELF file; with `gpu`, it is a whole GPU program."""
     if not first.startswith(MAGIC) or len(first) < HEADER.size or first[4:6] != LITTLE_64:
         return None
     _, kind, machine, *_, flags = HEADER.unpack_from(first)[:8]
     name = MACHINES.get(machine, f"machine {machine}")
     if machine == CUDA:
-        arch = cubin_arch(flags, first[8])
-        return ElfFacts(file=file, machine=name, gpu=(GpuCode(arch),))
-    if kind not in (EXECUTABLE, SHARED):
-        return None
-    ends, gpu = _pass(first, stream, kept)
-    try:
-        return _facts(Tables(ends, opened), file, name, gpu)
-    except (Malformed, struct.error):
-        return None
+        return ElfFacts(file=file, machine=name, gpu=(GpuCode(cubin_arch(flags, first[8])),))
+    return ElfFacts(file=file, machine=name) if kind in (EXECUTABLE, SHARED) else None
+
+
+class FileRanges:
+    """The bytes of an open file, by ranges."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = file.seek(0, os.SEEK_END)
+        self.head = self.read(0, HEADER.size)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes of a range; Malformed if the file ends before."""
+        if offset + size > self._size:
+            raise Malformed
+        self._file.seek(offset)
+        return self._file.read(size)
 
 
 class StreamEnds:
@@ -156,7 +195,9 @@ def _pass(
 class Tables:
     """The sections of a file, and their content on demand."""
 
-    def __init__(self, ends: StreamEnds, opened: Callable[[], Iterator[bytes]]) -> None:
+    def __init__(
+        self, ends: StreamEnds | FileRanges, opened: Callable[[], Iterator[bytes]]
+    ) -> None:
         self._ends = ends
         self._opened = opened
         header = HEADER.unpack_from(ends.head)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -26,6 +27,9 @@ _OF_MAJOR = re.compile(r"nvidia-.+-cu(\d\d)")
 # Has had the versions of the CUDA releases since CUDA 11.
 _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\d)?")
 _CODE_MAKERS = ("nvcc", "nvrtc", "nvvm", "crt")
+# Headers alone, for the compiler of the same release; nothing else uses them.
+_HEADERS = ("nvidia-cuda-cccl",)
+_COMPILER = "nvidia-cuda-nvcc"
 # They read GPU code only: CUTLASS 4.6 requires the disassembler of CUDA 13 for CUDA 12, too.
 _CODE_READERS = ("nvdisasm", "cuobjdump", "nvprune")
 # CUTLASS' compilers link to no CUDA library: both are installed and chosen by name.
@@ -118,7 +122,10 @@ def _components(package_set: LinkedPackages, cuda: str) -> Iterator[Finding]:
         spec = declared.get(package)
         if spec is not None:
             if not SpecifierSet(spec).contains(version, prereleases=True):
-                yield _component(package, version, cuda, f"which has {package}{spec}", spec)
+                found = _component(package, version, cuda, f"which has {package}{spec}", spec)
+                unused = package in _HEADERS and not _compiles(package_set)
+                severity = Severity.WARNING if unused else found.severity
+                yield msgspec.structs.replace(found, severity=severity)
         elif of_major is not None and of_major[1] != major:
             yield _component(package, version, cuda, f"and is for CUDA {of_major[1]}", "")
         elif _LIKE_RELEASE.fullmatch(package) and _is_other(version, cuda):
@@ -146,6 +153,11 @@ def _is_other(version: str, cuda: str) -> bool:
     """Whether a component is newer than the release, or of another major version."""
     mine, release = gpus.numbers(version)[:2], gpus.numbers(cuda)[:2]
     return mine > release or (mine[:1] != release[:1])
+
+
+def _compiles(package_set: LinkedPackages) -> bool:
+    """Whether the package set has the compiler that reads the headers of a release."""
+    return any(package.startswith(_COMPILER) for package in package_set.packages)
 
 
 def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Finding:

@@ -82,13 +82,13 @@ def _of_import(
 def _fails(how: Reached | None, course: Course, relation: Relation, *, top: bool) -> bool:
     """Whether the main path fails here.
 
-    A missing package must be certain to be imported there. A function that runs only in some cases
-    and imports a package itself does so to spare the other cases.
+    A missing package must be certain to be imported there, and not by an optional part. A function
+    that runs only in some cases and imports a package itself does so to spare the other cases.
     """
     if how is None or not course.understood("" if top else "function"):
         return False
     if relation is Relation.PACKAGE:
-        return how.level is Level.CERTAIN
+        return how.level is Level.CERTAIN and not how.optional
     return how.level <= (Level.REMOTE if top else Level.LIKELY)
 
 

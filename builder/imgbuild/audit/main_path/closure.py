@@ -42,12 +42,14 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
     """How the main path reaches a place: its entry point, and the place before.
 
     `importing`: it runs while the entry point is imported, before anything of it is called.
+    `optional`: the entry point may need packages that are not installed.
     """
 
     level: Level
     entry: str
     via: Place | None = None
     importing: bool = False
+    optional: bool = False
 
 
 class MainPath:
@@ -158,7 +160,8 @@ class _Walk:
     def enter(self, entry: MainPathEntry) -> None:
         """Follow one entry point to its end."""
         for name in (entry.name, *entry.also):
-            self._enter(name, Reached(Level.CERTAIN, entry.name, importing=True))
+            how = Reached(Level.CERTAIN, entry.name, importing=True, optional=entry.optional)
+            self._enter(name, how)
         while self._queue:
             batch, self._queue = self._queue, []
             self._prefetch(batch)

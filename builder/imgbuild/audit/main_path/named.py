@@ -1,11 +1,12 @@
 """Packages that the user names: importing them is part of the main path.
 
 These are the pins of a target, the packages that an extension adds, and the pins that are audited
-without a target.
+without a target. Of two that are named, the part of one for the other is imported, too.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 import msgspec
@@ -13,10 +14,13 @@ import msgspec
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.source.facts import ModuleFacts
 
 # Top-level modules in wheels that are not imported by that name.
 ASIDE = frozenset(("test", "tests", "testing", "docs", "examples", "benchmarks", "scripts"))
 WHY = "named by the user, to be imported"
+PART = "most names of a package that the user names are imported from it on first use"
+INTEGRATION = "for another package that the user names"
 # Not followed: it is large, and has optional parts behind values that other modules compute.
 LEFT_OUT = frozenset(("torch",))
 
@@ -27,11 +31,48 @@ def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolic
     roots = {
         module.partition(".")[0] for package in named for module in package_set.modules_of(package)
     }
-    entries = tuple(
-        MainPathEntry(name=root, why=WHY)
-        for root in sorted(roots - ASIDE)
+    roots = {
+        root
+        for root in roots - ASIDE
         if not root.startswith("_") and package_set.owner(root) in named
-    )
+    }
+    entries = [MainPathEntry(name=root, why=WHY) for root in sorted(roots)]
+    entries += [
+        MainPathEntry(name=module, why=INTEGRATION, optional=True)
+        for package in sorted(named)
+        for module in package_set.modules_of(package)
+        if _is_integration(module, roots)
+    ]
+    entries += [
+        MainPathEntry(name=part, why=PART, optional=True)
+        for entry in tuple(entries)
+        if package_set.owner(entry.name) not in rules.walk | LEFT_OUT
+        and (part := _main_part(package_set, entry.name))
+    ]
     return msgspec.structs.replace(
         rules, imported=frozenset(named) - rules.walk - LEFT_OUT, entries=(*rules.entries, *entries)
+    )
+
+
+def _main_part(package_set: PackageSet, module: str) -> str:
+    """The module from which `module` imports most names on first use; "" if there is none."""
+    facts = package_set.module(module)
+    if not isinstance(facts, ModuleFacts) or not facts.lazy:
+        return ""
+    places = Counter(place.partition(":")[0] for place in facts.lazy.values())
+    [(part, count)] = places.most_common(1)
+    return part if 2 * count > len(facts.lazy) and package_set.exists(part) else ""
+
+
+def _is_integration(module: str, roots: Collection[str]) -> bool:
+    """Whether `module` is a public part for another package: `lmformatenforcer.integrations.vllm`.
+
+    It is named as the module by which the other package is imported, one of `roots`.
+    """
+    parts = module.split(".")
+    return (
+        parts[-1] in roots
+        and parts[-1] != parts[0]
+        and parts[0] in roots
+        and not any(part.startswith("_") or part in ASIDE for part in parts)
     )

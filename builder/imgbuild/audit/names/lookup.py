@@ -116,10 +116,11 @@ def _repeats(function: Function) -> bool:
 def _search(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> LookupResult:
     step = f"{module}:{name}"
     facts = modules.module(module)
-    if facts is None:
+    if facts is None or isinstance(facts, Opaque):
         target = _alias(modules, module)
         if target and step not in path:
             return _search(modules, target, name, (*path, step))
+    if facts is None:
         return _missing(modules, module, (*path, step))
     if isinstance(facts, Opaque) or facts.broken or len(path) > _DEPTH:
         return LookupResult(state="unknown", trace=(*path, step))

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.errors import IntegrityError
 from imgbuild.index.remote_wheel import Ranges, RemoteFile
 from imgbuild.oci.content import CHUNK, Checker, Files, Inflater
 from imgbuild.wheel.zipformat import DEFLATED, LOCAL, STORED, refuse
@@ -55,16 +55,6 @@ class WheelContent(Protocol):
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of one member in pieces, checked as it is read."""
-
-
-def open_content(where: Path | str, label: str, http: Ranges | None = None) -> WheelContent:
-    """The wheel at `where`, a file (Path) or a URL (str); `label` names it in errors."""
-    if isinstance(where, Path):
-        return LocalContent(where, label)
-    if http is None:
-        message = f"{label} is not on this machine and may not be fetched"
-        raise FetchFailed(message, hint="run without --offline, or fetch it first")
-    return RemoteContent(where, label, http)
 
 
 class LocalContent:

@@ -20,13 +20,14 @@ from typing import Self, TypeVar
 import msgspec
 from isal import isal_zlib
 
-from imgbuild.audit.packages.content import WheelContent, open_content
+from imgbuild.audit.packages.content import WheelContent
 from imgbuild.audit.packages.reading import (
     ReaderProcesses,
     ReadRequest,
     WheelIndex,
     WheelMetadata,
     find_modules,
+    open_content,
     read_index,
     readers,
 )

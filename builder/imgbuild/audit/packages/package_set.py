@@ -33,7 +33,8 @@ _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\
 class PackageSet:
     """Packages that are installed together. It is a `Modules` for `names.lookup`.
 
-    `partial`: packages are left out on purpose, so that an absent one is unknown.
+    `partial`: packages are left out on purpose, so that an absent one is unknown. `known` are
+    packages that are installed and of which only the version is known.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class PackageSet:
         arch: Arch,
         glibc: str,
         partial: bool = False,
+        known: Mapping[str, str] | None = None,
     ) -> None:
         self._library = library
+        self._known = {normalize(name): version for name, version in (known or {}).items()}
         self.books: dict[str, LibraryWheel] = {book.package: book for book in books}
         self.python = python
         self.arch = arch
@@ -65,8 +68,9 @@ class PackageSet:
 
     def version(self, package: str) -> str | None:
         """The version of `package` (any spelling); None if it is not in the package set."""
-        book = self.books.get(normalize(package))
-        return book.version if book is not None else None
+        name = normalize(package)
+        book = self.books.get(name)
+        return book.version if book is not None else self._known.get(name)
 
     def metadata(self, package: str) -> WheelMetadata | None:
         """METADATA of `package`; None if it is not in the package set."""
@@ -214,7 +218,7 @@ class PackageSet:
             if parent in self._folders:
                 break
             parent = parent.rpartition(".")[0]
-        if self.partial and (not parent or self._is_shared(parent)):
+        if (self.partial or self._known) and (not parent or self._is_shared(parent)):
             return Opaque(name, "unknown")
         return None
 
@@ -270,13 +274,16 @@ def open_package_set(
     glibc: str,
     locate: Callable[[Wheel], Path | str],
     partial: bool = False,
+    known: Mapping[str, str] | None = None,
 ) -> PackageSet:
     """The package set of `wheels`; `locate` returns the path or the URL of each.
 
-    `python` is "3.11", `glibc` "2.36".
+    `python` is "3.11", `glibc` "2.36". `partial` and `known` as in `PackageSet`.
     """
     books = [library.book(wheel, locate(wheel)) for wheel in wheels]
-    return PackageSet(books, library, python=python, arch=arch, glibc=glibc, partial=partial)
+    return PackageSet(
+        books, library, python=python, arch=arch, glibc=glibc, partial=partial, known=known
+    )
 
 
 def wheels_of(resolution: Resolution) -> tuple[Wheel, ...]:

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.audit.packages.content import LocalContent, WheelContent
+from imgbuild.audit.packages.content import LocalContent, RemoteContent, WheelContent
+from imgbuild.audit.packages.installed import InstalledContent
 from imgbuild.audit.source.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
-from imgbuild.errors import IntegrityError
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.index.remote_wheel import Ranges
 from imgbuild.system.code_digest import code_digest
 
 WORTH = 4 << 20  # bytes of source for which starting processes pays
@@ -56,6 +58,21 @@ class WheelIndex(msgspec.Struct, frozen=True, kw_only=True):
 
     files: dict[str, int]
     metadata: WheelMetadata
+
+
+def open_content(where: Path | str, label: str, http: Ranges | None = None) -> WheelContent:
+    """The wheel at `where`, a file (Path) or a URL (str); `label` names it in errors.
+
+    A Path may also be the folder `.dist-info` of an installed package.
+    """
+    if isinstance(where, Path):
+        if where.is_dir():
+            return InstalledContent(where, label)
+        return LocalContent(where, label)
+    if http is None:
+        message = f"{label} is not on this machine and may not be fetched"
+        raise FetchFailed(message, hint="run without --offline, or fetch it first")
+    return RemoteContent(where, label, http)
 
 
 def read_index(content: WheelContent) -> WheelIndex:
@@ -120,13 +137,19 @@ def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, M
 
 
 def read_elves(content: WheelContent) -> tuple[ElfFacts, ...]:
-    """All shared objects and programs of a wheel, in the order of their paths."""
-    from imgbuild.audit.binaries.elf import read_elf
+    """All shared objects and programs of a wheel, in the order of their paths.
+
+    Of an installed package without their GPU code, which would take reading all of their bytes.
+    """
+    from imgbuild.audit.binaries.elf import read_elf, read_elf_file
 
     found = []
     for file, member in sorted(content.members().items()):
         if member.size >= _SMALLEST_ELF and not file.endswith(_NEVER_ELF):
-            facts = read_elf(partial(content.chunks, file), file)
+            if isinstance(content, InstalledContent):
+                facts = read_elf_file(content.file(file), file)
+            else:
+                facts = read_elf(partial(content.chunks, file), file)
             if facts is not None:
                 found.append(facts)
     return tuple(found)
@@ -247,11 +270,11 @@ _MODULES = dict[str, ModuleFacts]
 
 
 def _modules_task(path: Path, label: str, files: dict[str, str]) -> bytes:
-    return msgspec.msgpack.encode(read_modules(LocalContent(path, label), files))
+    return msgspec.msgpack.encode(read_modules(open_content(path, label), files))
 
 
 def _elves_task(path: Path, label: str) -> bytes:
-    return msgspec.msgpack.encode(read_elves(LocalContent(path, label)))
+    return msgspec.msgpack.encode(read_elves(open_content(path, label)))
 
 
 def _bytes(content: WheelContent) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from imgbuild.audit.source.assignments import Assignments
 from imgbuild.audit.source.definitions import FunctionNode
+from imgbuild.audit.source.facts import Import
 from imgbuild.audit.source.text import dotted, one_or_more, pattern, string, strings
 
 # Without any of these words a module's names are what it binds.
@@ -125,14 +126,11 @@ class LazyNames:
         table = self.tables.get(_TABLE)
         if isinstance(table, ast.Dict):
             self._structure(_entries(table))
-        for line in self.assignments.imports:
-            if line.scope or not any(guard.kind == "typing" for guard in line.guards):
-                continue
+        for line in self._typed():
             if line.name == "*":
                 self.stars.append(line.module)
             elif line.name and ("dummy" not in line.module or line.bound not in self.lazy):
-                other = "" if line.name == line.bound else f":{line.name}"
-                self.lazy[line.bound] = line.module + other
+                self.lazy[line.bound] = _source(line)
         if any(line.bound == "define_import_structure" for line in self.assignments.imports):
             # The table is computed from the files in this folder, the package's from its models.
             folder = self.assignments.module
@@ -213,6 +211,14 @@ class LazyNames:
         elif attributes is not None:
             self.dynamic = True
 
+    def _typed(self) -> list[Import]:
+        """The imports at the top of the module that only type checkers see."""
+        return [
+            line
+            for line in self.assignments.imports
+            if not line.scope and any(guard.kind == "typing" for guard in line.guards)
+        ]
+
     def _getattr(self, node: FunctionNode) -> None:
         """A module's `__getattr__`: the names that it returns values for."""
         name = node.args.args[0].arg if node.args.args else "name"
@@ -220,6 +226,11 @@ class LazyNames:
         for statement in node.body:
             understood &= self._answers(statement, name)
         self.dynamic |= not understood
+        own = f"{self.assignments.module.partition('.')[0]}."
+        for line in self._typed():  # it returns what they see
+            known = line.bound in self.lazy or line.module.startswith(own)
+            if known and line.name not in ("", "*"):
+                self.lazy[line.bound] = self.lazy.get(line.bound) or _source(line)
 
     def _answers(self, statement: ast.stmt, name: str) -> bool:
         """Whether all names that a statement returns values for have been read from it."""
@@ -305,19 +316,7 @@ class LazyNames:
             if text is None:
                 self.dynamic = True
             else:
-                self.lazy[text] = self._target(value, text) or self._typed(text)
-
-    def _typed(self, name: str) -> str:
-        """The module that a name is imported from for type checkers; "" if it is not."""
-        for line in self.assignments.imports:
-            if (
-                line.bound == name
-                and line.name
-                and line.guards
-                and line.guards[-1].kind == "typing"
-            ):
-                return line.module if line.name == name else f"{line.module}:{line.name}"
-        return ""
+                self.lazy[text] = self._target(value, text)
 
     def _target(self, value: ast.expr, name: str) -> str:
         """Module and name of a table's value: ".outputs:X", "pkg.mod", (".mod", "X")."""
@@ -376,6 +375,11 @@ def _sets_own(source: bytes, module: str) -> bool:
     """Whether a function imports its own module and sets computed names in it: numpy.dtypes."""
     own = module.rpartition(".")[2].encode()
     return re.search(rb"\bsetattr\(\s*" + own + rb"\s*,\s*[^\"'\s]", source) is not None
+
+
+def _source(line: Import) -> str:
+    """The value of `lazy` for a name that is imported so."""
+    return line.module if line.name == line.bound else f"{line.module}:{line.name}"
 
 
 def _puts_alias(node: FunctionNode) -> bool:

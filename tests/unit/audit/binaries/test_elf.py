@@ -16,7 +16,7 @@ from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
 from elftools.elf.sections import SymbolTableSection
 from isal import isal_zlib
 
-from imgbuild.audit.binaries.elf import read_elf, symbol_hash
+from imgbuild.audit.binaries.elf import read_elf, read_elf_file, symbol_hash
 from imgbuild.audit.source.facts import ElfFacts, GpuCode
 
 REAL = sorted(
@@ -77,6 +77,18 @@ def test_a_real_library_reads_as_another_reader_reads_it(path: Path) -> None:
     assert set(hashes) == defined
     assert {library: set(versions) for library, versions in facts.wants.items()} == wants
     assert facts.python
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
+def test_a_file_on_the_disk_reads_as_its_stream_does(path: Path) -> None:
+    assert read_elf_file(path, path.name) == read_elf(opened(path.read_bytes()), path.name)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
+def test_a_file_on_the_disk_that_is_cut_short_has_no_facts(tmp_path: Path, share: float) -> None:
+    data = REAL[0].read_bytes()
+    (tmp_path / "cut.so").write_bytes(data[: int(len(data) * share)])
+    assert read_elf_file(tmp_path / "cut.so", "cut.so") is None
 
 
 def test_there_are_real_libraries_to_read() -> None:

@@ -130,6 +130,19 @@ def test_components_are_of_the_release(cuda: str, package: str, version: str, br
     assert subjects(findings) == ([(name, f"{name} {version}")] if broken else [])
 
 
+@pytest.mark.parametrize(
+    ("beside", "severity"), [({}, "warning"), ({"nvidia-cuda-nvcc 13.0.88": []}, "error")]
+)
+def test_headers_of_another_release_matter_to_its_compiler(
+    beside: dict[str, list[ElfFacts]], severity: str
+) -> None:
+    package_set = SharedObjects(
+        {"cuda-toolkit 13.0.2": [], "nvidia-cuda-cccl 13.3.5": [], **beside},
+        requires={"cuda-toolkit": ('nvidia-cuda-cccl==13.0.85.*; extra == "cccl"',)},
+    )
+    assert [one.severity for one in cudas.check(package_set, "13.0")] == [severity]
+
+
 def test_the_metapackage_says_what_is_of_its_release() -> None:
     package_set = SharedObjects(
         {"cuda-toolkit 13.0.2": [], "nvidia-cublas 13.2.0.9": [], "nvidia-cufft 12.0.0.61": []},
@@ -265,12 +278,12 @@ def test_drivers_and_releases_are_in_order() -> None:
     known = gpus.load()
     order = [gpus.numbers(one.cuda) for one in known.releases]
     assert order == sorted(order)
-    told = [one for one in known.releases if one.driver]
-    for one in told:
+    result = [one for one in known.releases if one.driver]
+    for one in result:
         assert gpus.numbers(known.oldest(one.cuda)) <= gpus.numbers(one.driver)
-    drivers = [gpus.numbers(one.driver) for one in told]
+    drivers = [gpus.numbers(one.driver) for one in result]
     assert drivers == sorted(drivers)
-    assert told == list(known.releases[: len(told)])  # the newest alone have none
+    assert result == list(known.releases[: len(result)])  # the newest alone have none
     written = [gpus.numbers(one.ptx) for one in known.releases]
     assert written == sorted(written)
 

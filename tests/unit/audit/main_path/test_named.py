@@ -51,3 +51,67 @@ def test_only_what_runs_on_import_is_followed_in_a_named_package(tmp_path: Path)
         audited.package_set(tmp_path, packages), Terms(named=("gadget",)), checks=["calls"]
     )
     assert [one.evidence.subject for one in report.findings if one.evidence] == ["helper:GONE"]
+
+
+def errors(folder: Path, packages: dict[str, dict[str, str]]) -> list[str]:
+    """The errors of imports if all packages are named."""
+    named = tuple(name.partition("==")[0] for name in packages)
+    report = audit(audited.package_set(folder, packages), Terms(named=named), checks=["imports"])
+    return [one.message for one in report.findings if one.severity is Severity.ERROR]
+
+
+def test_the_part_for_another_named_package_is_imported(tmp_path: Path) -> None:
+    part = "from helper import GONE\nimport absent\n"
+    packages = {
+        "helper==1.0": {"helper.py": ""},
+        "gadget==1.0": {
+            "gadget/__init__.py": "",
+            "gadget/integrations/__init__.py": "",
+            "gadget/integrations/helper.py": part,
+            "gadget/_private/helper.py": part,
+            "gadget/helper_v1.py": part,
+        },
+    }
+    (error,) = errors(tmp_path, packages)
+    assert error.startswith("gadget 1.0 imports GONE from helper")
+
+
+LAZY = """
+from typing import TYPE_CHECKING
+import importlib
+if TYPE_CHECKING:
+    from gadget.core import one, two
+    from gadget.more import three
+def __getattr__(name):
+    return getattr(importlib.import_module(f"gadget.{PLACES[name]}"), name)
+"""
+
+
+def test_the_module_that_has_most_names_is_imported(tmp_path: Path) -> None:
+    packages = {
+        "helper==1.0": {"helper.py": ""},
+        "gadget==1.0": {
+            "gadget/__init__.py": LAZY,
+            "gadget/core.py": "from helper import ONE\none = two = 1\n",
+            "gadget/more.py": "from helper import THREE\nthree = 1\n",
+        },
+    }
+    (error,) = errors(tmp_path, packages)
+    assert error.startswith("gadget 1.0 imports ONE from helper")
+
+
+ALIAS = """
+import importlib, sys
+def _alias(name, target):
+    sys.modules[name] = importlib.import_module(target)
+_alias("helper.old", "helper.new")
+"""
+
+
+def test_an_alias_in_sys_modules_has_the_names_of_its_module(tmp_path: Path) -> None:
+    packages = {
+        "helper==1.0": {"helper/__init__.py": ALIAS, "helper/new.py": "THERE = 1\n"},
+        "gadget==1.0": {"gadget.py": "from helper.old import THERE, GONE\n"},
+    }
+    (error,) = errors(tmp_path, packages)
+    assert error.startswith("gadget 1.0 imports GONE from helper.old")

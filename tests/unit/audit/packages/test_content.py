@@ -5,7 +5,8 @@ import zipfile
 
 import pytest
 
-from imgbuild.audit.packages.content import GAP, LONGEST, WheelMember, coalesce, open_content
+from imgbuild.audit.packages.content import GAP, LONGEST, WheelMember, coalesce
+from imgbuild.audit.packages.reading import open_content
 from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, IntegrityError
 from tests.support import wheels

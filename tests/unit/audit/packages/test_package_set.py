@@ -128,3 +128,12 @@ def test_wheels_of_a_resolution_with_those_that_were_built():
         ("antlr", "4.9", "built"),
         ("zzz", "1.0", "pypi"),
     ]
+
+
+def test_of_a_package_without_files_only_the_version_is_known(tmp_path):
+    opened = audited.package_set(tmp_path, PACKAGES, known={"Odd": "1.0"})
+    assert opened.version("odd") == "1.0"
+    assert opened.packages == ("nvidia-a", "nvidia-b", "pyyaml", "torch")
+    assert opened.exists("odd") is None
+    assert opened.module("odd.inner") == Opaque("odd.inner", "unknown")
+    assert opened.exists("torch.absent") is False

@@ -32,7 +32,39 @@ my-trl @ file:///home/me/my_trl-0.18.2%2Blocal-py3-none-any.whl#sha256=00
 def test_what_pip_and_uv_write_is_read() -> None:
     pins = {"torch": "2.6.0+cu124", "flash-attn": "2.8.3", "setuptools": "78.1.1"}
     pins["my-trl"] = "0.18.2+local"
-    assert read_pins(TEXT, "pins.txt", MACHINE) == pins
+    listed = read_pins(TEXT, "pins.txt", MACHINE)
+    assert listed.versions == pins
+    assert listed.pins["my-trl"].url.startswith("file:///home/me/my_trl-")
+    assert listed.unread == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "why"),
+    [
+        ("-e file:///home/me/verl", "file:///home/me/verl", "an editable installation"),
+        ("--editable=./verl", "./verl", "an editable installation"),
+        ("-r more.txt", "more.txt", "a file in a file"),
+        (
+            "verl @ git+https://example.invalid/verl@abc",
+            "verl@ git+https://example.invalid/verl@abc",
+            "its version is unknown",
+        ),
+        ("numpy @ file:///croot/numpy_1/work", "numpy@ file:///croot/numpy_1/work", "is unknown"),
+    ],
+)
+def test_a_line_of_an_unknown_version_is_required_and_unread(
+    line: str, what: str, why: str
+) -> None:
+    listed = read_pins(f"torch==2.6.0\n{line}\n", "pins.txt", MACHINE)
+    assert listed.versions == {"torch": "2.6.0"}
+    (unread,) = listed.unread
+    assert (unread.what.replace(" @", "@"), unread.required) == (what, True)
+    assert why in unread.why
+
+
+def test_the_name_of_an_sdist_has_a_version() -> None:
+    line = "trl @ https://example.invalid/trl-0.18.2.tar.gz"
+    assert read_pins(line, "pins.txt", MACHINE).versions == {"trl": "0.18.2"}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +74,6 @@ def test_what_pip_and_uv_write_is_read() -> None:
         ("trl==0.18.*", "is not an exact version"),
         ("trl", "is not an exact version"),
         ("./trl.whl", "Expected"),
-        ("trl @ https://example.invalid/trl.whl", "names no wheel, so its version is unknown"),
     ],
 )
 def test_a_line_that_pins_nothing_is_named(line: str, words: str) -> None:

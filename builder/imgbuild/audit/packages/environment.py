@@ -1,0 +1,257 @@
+"""The packages that a Python on this machine imports: a virtual environment, or an installation.
+
+A virtual environment is read, not run: `pyvenv.cfg` names its Python. The interpreter runs only
+where none has one, isolated and without site-packages, to print its version and folders.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.audit.packages.installed import FOLDERS, InstalledContent, pointed
+from imgbuild.errors import ImgbuildError, InputError, IntegrityError
+from imgbuild.lock.resolution import Wheel
+from imgbuild.report import Unread
+from imgbuild.system import process
+from imgbuild.values import normalize
+
+CONFIG = "pyvenv.cfg"
+# Files at the top of site-packages that belong to no package and change none.
+IGNORED = frozenset(("__pycache__", "_virtualenv.py", "sitecustomize.py", "usercustomize.py"))
+_VERSION = re.compile(r"(\d+\.\d+)")
+_SITE = ("site-packages", "dist-packages")
+_PROBE = (
+    "import json, site, sys; print(json.dumps(['%d.%d.%d' % sys.version_info[:3],"
+    " [site.getusersitepackages(), *site.getsitepackages()]]))"
+)
+
+
+class InstalledPackage(msgspec.Struct, frozen=True, kw_only=True):
+    """A package and its folder `NAME-VERSION.dist-info` (or `.egg-info`).
+
+    `wheel` represents it in a package set; its sha256 is that of `InstalledContent.digest`. `tops`
+    are the files and folders of site-packages that belong to it.
+    """
+
+    wheel: Wheel
+    info: Path
+    tops: frozenset[str]
+
+
+class InstalledEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """What one Python imports: `python` is "3.12.4", or "3.12" if it was not asked.
+
+    `folders` are its site-packages in the order of `sys.path`; of a package in several, the first
+    counts. `unread` are packages and modules in them that cannot be read.
+    """
+
+    python: str
+    folders: tuple[Path, ...]
+    packages: tuple[InstalledPackage, ...]
+    unread: tuple[Unread, ...] = ()
+
+
+class _Place(msgspec.Struct, frozen=True):
+    python: str
+    folders: tuple[Path, ...]
+
+
+def open_environment(where: str | None, *, python: str | None = None) -> InstalledEnvironment:
+    """The environment at `where`: its folder, its Python, a site-packages; None for the active one.
+
+    `python` is its version where `where` is a folder that does not say. InputError if there is no
+    environment or no package in it.
+    """
+    path = Path(where).expanduser() if where is not None else active()
+    place = _place(path, python)
+    packages, unread = _packages(place.folders)
+    if not packages:
+        folders = ", ".join(map(str, place.folders)) or str(path)
+        message = f"no package is installed in {folders}"
+        raise InputError(message, hint="name an environment, its Python or its site-packages")
+    unread += _loose(place.folders, packages)
+    return InstalledEnvironment(
+        python=place.python, folders=place.folders, packages=packages, unread=unread
+    )
+
+
+def active() -> Path:
+    """The active environment ($VIRTUAL_ENV, $CONDA_PREFIX), else ./.venv, else python3 of PATH."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if os.environ.get(name):
+            return Path(os.environ[name])
+    if Path(".venv", CONFIG).is_file():
+        return Path(".venv")
+    found = shutil.which("python3") or shutil.which("python")
+    if found is None:
+        message = "no environment is active, and there is neither .venv nor a python3 on PATH"
+        raise InputError(message, hint="name one: --environment .venv")
+    return Path(found)
+
+
+def _place(path: Path, python: str | None) -> _Place:
+    if not path.exists() and os.sep not in str(path):
+        path = Path(shutil.which(str(path)) or path)  # a program, such as python3.12
+    if not path.exists():
+        message = f"--environment {path}: no such file or folder"
+        raise InputError(message, hint="name an environment, its Python or its site-packages")
+    root = path if path.is_dir() else path.parent.parent  # not resolved: a link to its base
+    if (root / CONFIG).is_file():
+        return _virtual(root, python)
+    if path.is_dir() and _is_site(path):
+        return _Place(python or _named(path), (path,))
+    program = path if path.is_file() else path / "bin" / "python3"
+    if not program.is_file():
+        message = f"--environment {path} is neither an environment nor a folder of packages"
+        raise InputError(message, hint="name an environment, its Python or its site-packages")
+    return _asked(program)
+
+
+def _virtual(root: Path, python: str | None) -> _Place:
+    """A virtual environment, by its pyvenv.cfg."""
+    text = (root / CONFIG).read_text(encoding="utf-8", errors="replace")
+    pairs = (line.partition("=") for line in text.splitlines())
+    config = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    # lib64 is a link to lib in some environments, and a folder of its own in others.
+    found: dict[Path, Path] = {}
+    for folder in sorted(root.glob("lib*/python3*/site-packages")):
+        found.setdefault(folder.resolve(), folder)
+    folders = tuple(found.values())
+    version = config.get("version_info") or config.get("version") or python
+    version = ".".join((version or _named(*folders)).split(".")[:3])
+    if config.get("include-system-site-packages", "").lower() == "true":
+        beside = _asked(Path(config.get("home", "/usr/bin"), "python3"))
+        folders += beside.folders
+    return _Place(version, folders)
+
+
+def _asked(program: Path) -> _Place:
+    """What an interpreter says of itself."""
+    command = [str(program), "-I", "-S", "-c", _PROBE]
+    try:
+        result = process.run(command)
+        version, folders = json.loads(result.stdout)
+    except (ImgbuildError, OSError, ValueError) as error:
+        message = f"--environment: {program} is not a Python that runs here: {error}"
+        raise InputError(message, hint="name the folder of its packages, and --python") from error
+    there = (Path(folder) for folder in dict.fromkeys(folders))
+    return _Place(version, tuple(folder for folder in there if folder.is_dir()))
+
+
+def _is_site(path: Path) -> bool:
+    return path.name in _SITE or any(path.glob("*.dist-info"))
+
+
+def _named(*folders: Path) -> str:
+    """The Python version in a path such as lib/python3.12/site-packages."""
+    for folder in folders:
+        for part in reversed(folder.absolute().parts):
+            found = _VERSION.search(part) if part.startswith("python3.") else None
+            if found is not None:
+                return found[1]
+    message = f"the Python version of {', '.join(map(str, folders))} is unknown"
+    raise InputError(message, hint="name it: --python 3.12")
+
+
+def _packages(
+    folders: Iterable[Path],
+) -> tuple[tuple[InstalledPackage, ...], tuple[Unread, ...]]:
+    """The packages, sorted by name, and those that cannot be read."""
+    found: dict[str, InstalledPackage] = {}
+    unread: list[Unread] = []
+    for folder in folders:
+        here: dict[str, InstalledPackage] = {}
+        for info in _infos(folder):
+            one = _package(info)
+            if isinstance(one, Unread):
+                unread.append(one)
+                continue
+            name = one.wheel.package
+            if name in here:
+                if here[name].wheel.version == one.wheel.version:
+                    continue  # Debian has metadata of two kinds for some packages
+                why = f"{here[name].info.name} is in {folder}, too: remove one of them"
+                unread.append(Unread(what=info.name, why=why, required=True))
+                continue
+            here[name] = one
+            found.setdefault(name, one)
+    return tuple(found[name] for name in sorted(found)), tuple(unread)
+
+
+def _infos(folder: Path) -> Iterator[Path]:
+    """Folders of metadata; pip's leftovers, which begin with a tilde, are left out."""
+    for name in sorted(path.name for path in folder.iterdir()):
+        if name.endswith(FOLDERS) and not name.startswith(("~", ".")):
+            path = folder / name
+            if path.is_dir():
+                yield path
+
+
+def _package(info: Path) -> InstalledPackage | Unread:
+    """The package of a folder of metadata."""
+    headers = _headers(info)
+    name, version = headers.get("name", ""), headers.get("version", "")
+    if not name or not version:
+        return Unread(what=info.name, why="it has no METADATA", required=True)
+    content = InstalledContent(info, info.name)
+    try:
+        digest = content.digest()
+    except IntegrityError as error:
+        return Unread(what=f"{name}=={version}", why=error.message, required=True)
+    wheel = Wheel(
+        package=normalize(name),
+        version=version,
+        index="installed",
+        file=info.name,
+        size=0,
+        sha256=digest,
+    )
+    return InstalledPackage(wheel=wheel, info=info, tops=content.tops())
+
+
+def _headers(info: Path) -> dict[str, str]:
+    """Name and version of METADATA, which begins with them."""
+    for own in ("METADATA", "PKG-INFO"):
+        try:
+            with (info / own).open(encoding="utf-8", errors="replace") as file:
+                found: dict[str, str] = {}
+                for line in file:
+                    key, _, value = line.partition(":")
+                    if not line.strip() or {"name", "version"} <= found.keys():
+                        break
+                    found.setdefault(key.lower(), value.strip())
+                return found
+        except OSError:
+            continue
+    return {}
+
+
+def _loose(folders: Iterable[Path], packages: Sequence[InstalledPackage]) -> tuple[Unread, ...]:
+    """Modules, and folders on `sys.path`, that no package lists: one entry for each folder."""
+    known: dict[Path, set[str]] = {}
+    for one in packages:
+        known.setdefault(one.info.parent, set()).update(one.tops)
+    found = []
+    for folder in folders:
+        listed = known.get(folder, set()) | IGNORED
+        names = sorted({path.name for path in folder.iterdir()} - listed)
+        modules = [name for name in names if _is_module(folder / name)]
+        added = [path for name in names if name.endswith(".pth") for path in pointed(folder / name)]
+        loose = [*modules, *map(str, added)]
+        if loose:
+            why = f"no package in {folder} lists them"
+            found.append(Unread(what=", ".join(loose), why=why))
+    return tuple(found)
+
+
+def _is_module(path: Path) -> bool:
+    if path.name.startswith("~"):  # a leftover of pip
+        return False
+    return path.suffix in (".py", ".so") or (path / "__init__.py").is_file()

@@ -1,0 +1,218 @@
+"""The files of an installed package, read where they are instead of from its wheel.
+
+RECORD names them; of a package without one, as Debian installs it, they are below its top-level
+modules. An editable installation has only a pointer in site-packages: its modules are read from
+the folder of the sources.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+
+from imgbuild.audit.packages.content import WheelMember
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.content import CHUNK
+
+FOLDERS = (".dist-info", ".egg-info")
+# Folders of a source tree that are not installed.
+NOT_INSTALLED = frozenset(("test", "tests", "docs", "doc", "examples", "benchmarks", "scripts",
+                           "build", "dist", "node_modules"))  # fmt: skip
+_MAPPING = re.compile(r"^MAPPING(?::[^=]+)? = (\{.*\})\s*$", re.MULTILINE)
+
+
+class InstalledContent:
+    """An installed package as a `WheelContent`; `path` is its folder `NAME-VERSION.dist-info`.
+
+    Members have the paths that they have in a wheel, except those of `.data`.
+    """
+
+    def __init__(self, path: Path, label: str) -> None:
+        self.path: Path | None = path
+        self.label = label
+        self._info = path
+        self._site = path.parent
+
+    def members(self) -> Mapping[str, WheelMember]:
+        """All files by their path below site-packages; IntegrityError if RECORD is damaged.
+
+        Byte code and what is installed elsewhere, such as programs, are left out.
+        """
+        return {
+            name: WheelMember(start=0, end=0, compressed=size, size=size, crc=0, method=0)
+            for name, (size, _) in self._found.items()
+        }
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes]:
+        """The content of the files `names`, without those that do not exist."""
+        found = {}
+        for name in names:
+            place = self._place(name)
+            if place is not None:
+                found[name] = place.read_bytes()
+        return found
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The content of one file in pieces."""
+        with self.file(name).open("rb") as file:
+            while piece := file.read(CHUNK):
+                yield piece
+
+    def file(self, name: str) -> Path:
+        """Where a member is; IntegrityError if it is not there any more."""
+        place = self._place(name)
+        if place is None:
+            message = f"{self.label}: {self._site / name} does not exist"
+            raise IntegrityError(message, hint="install the package again")
+        return place
+
+    def digest(self) -> str:
+        """A hash of paths, sizes and times of modification of all files, and of METADATA."""
+        total = hashlib.sha256(b"installed\0")
+        for name, (size, time) in sorted(self._found.items()):
+            total.update(f"{name}\0{size}\0{time}\n".encode())
+        total.update("\0".join(f"{name}={place}" for name, place in self._roots).encode())
+        return total.hexdigest()
+
+    def tops(self) -> frozenset[str]:
+        """The first part of each path."""
+        return frozenset(name.partition("/")[0] for name in self._found)
+
+    @cached_property
+    def _found(self) -> dict[str, tuple[int, int]]:
+        """Path → size in bytes and time of modification in nanoseconds, of files that exist."""
+        found = {}
+        for name, place in self._listed():
+            try:
+                status = place.stat()
+            except OSError:
+                continue
+            found[name] = (status.st_size, status.st_mtime_ns)
+        for name, place in self._metadata():
+            status = place.stat()
+            found[name] = (status.st_size, status.st_mtime_ns)
+        return found
+
+    def _metadata(self) -> Iterator[tuple[str, Path]]:
+        """METADATA, under the name that a wheel has for it."""
+        for own in ("METADATA", "PKG-INFO"):
+            place = self._info / own
+            if place.is_file():
+                name = f"{self._info.name.removesuffix('.egg-info')}.dist-info/METADATA"
+                yield (f"{self._info.name}/METADATA" if own == "METADATA" else name), place
+                return
+
+    def _listed(self) -> Iterator[tuple[str, Path]]:
+        record = self._info / "RECORD"
+        if record.is_file():
+            for name in _recorded(record, self.label):
+                if not name.startswith(("../", "/")) and not name.endswith(".pyc"):
+                    yield name, self._site / name
+        else:
+            for top in self._top_level():
+                yield from _below(self._site / top, top)
+                yield from ((f"{top}{end}", self._site / f"{top}{end}") for end in (".py",))
+        for top, folder in self._roots:
+            yield from _below(folder, top)
+
+    def _top_level(self) -> list[str]:
+        listed = self._info / "top_level.txt"
+        if listed.is_file():
+            return listed.read_text(encoding="utf-8", errors="replace").split()
+        return [re.sub(r"[-.]+", "_", self._info.name.partition("-")[0])]
+
+    @cached_property
+    def _roots(self) -> tuple[tuple[str, Path], ...]:
+        """Top-level module → its folder or file, of an editable installation."""
+        record = self._info / "RECORD"
+        if self._info.suffix != ".dist-info" or not record.is_file():
+            return ()
+        found: dict[str, Path] = {}
+        for name in _recorded(record, self.label):
+            if "/" in name:
+                continue
+            if name.endswith(".pth"):
+                for folder in pointed(self._site / name):
+                    wanted = self._wanted(folder)
+                    found.update((top, folder / top) for top in wanted)
+            elif name.startswith("__editable__") and name.endswith(".py"):
+                found.update(_mapping(self._site / name))
+        return tuple(sorted(found.items()))
+
+    def _wanted(self, folder: Path) -> list[str]:
+        """The packages of a source folder: those of top_level.txt, else all that may be ones."""
+        listed = self._info / "top_level.txt"
+        if listed.is_file():
+            tops = listed.read_text(encoding="utf-8", errors="replace").split()
+            return [top if (folder / top).is_dir() else f"{top}.py" for top in tops]
+        return sorted(
+            each.name
+            for each in os.scandir(folder)
+            if each.name.isidentifier()
+            and each.name not in NOT_INSTALLED
+            and Path(each.path, "__init__.py").is_file()
+        )
+
+    def _place(self, name: str) -> Path | None:
+        top, _, rest = name.partition("/")
+        for own, folder in self._roots:
+            if own == top:
+                return folder / rest if rest else folder
+        if name.endswith(".dist-info/METADATA") and not (self._site / name).is_file():
+            name = f"{self._info.name}/PKG-INFO"
+        place = self._site / name
+        return place if place.is_file() else None
+
+
+def pointed(path: Path) -> list[Path]:
+    """The folders that a `.pth` file adds to `sys.path`; lines of code are left out."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    plain = (line.strip() for line in lines if not line.startswith(("import ", "import\t", "#")))
+    folders = (path.parent / line for line in plain if line)
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def _mapping(path: Path) -> dict[str, Path]:
+    """Top-level module → folder, as setuptools writes it for an editable installation."""
+    found = _MAPPING.search(path.read_text(encoding="utf-8", errors="replace"))
+    try:
+        mapping = ast.literal_eval(found[1]) if found is not None else {}
+    except (ValueError, SyntaxError):
+        return {}
+    places = {str(name): Path(str(place)) for name, place in mapping.items()}
+    return {
+        name if place.is_dir() else f"{name}.py": place if place.is_dir() else Path(f"{place}.py")
+        for name, place in places.items()
+        if "." not in name
+    }
+
+
+def _recorded(record: Path, label: str) -> Iterator[str]:
+    try:
+        with record.open(encoding="utf-8", newline="") as file:
+            yield from (row[0] for row in csv.reader(file) if row)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        message = f"{label}: {record} cannot be read: {error}"
+        raise IntegrityError(message, hint="install the package again") from error
+
+
+def _below(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
+    """All files of a folder as `top/…`, byte code left out; `folder` itself if it is a file."""
+    if folder.is_file():
+        yield top, folder
+        return
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__" and name[0] != "."]
+        inner = os.path.relpath(place, folder)
+        start = top if inner == "." else f"{top}/{inner}"
+        for name in files:
+            yield f"{start}/{name}", Path(place, name)

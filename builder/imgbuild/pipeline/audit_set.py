@@ -1,0 +1,337 @@
+"""The audit of packages that no lock names: pins of an index, or an installed environment.
+
+Reports are kept by everything that they depend on, as those of locks are: pins until the next day,
+when an index may have other files; an environment until a file of it changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild import codec
+from imgbuild.audit import judge
+from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.audit.main_path.closure import MainPath
+from imgbuild.audit.packages.environment import InstalledEnvironment
+from imgbuild.audit.packages.library import Library, pack, unpack
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set
+from imgbuild.audit.packages.pinned import Pin, PinList, pick
+from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.index import pages
+from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.index.remote_wheel import Blocks
+from imgbuild.lock.resolution import Wheel
+from imgbuild.matrix.model import Matrix
+from imgbuild.report import Finding, Report, Unread
+from imgbuild.resolve.request import TAG, today
+from imgbuild.system.code_digest import code_digest
+from imgbuild.values import Sha256, sha256
+from imgbuild.wheel.tags import Tags
+
+KEPT = "audit-set"
+FILE = "audit-file"  # the sha256 of a local wheel, by its path, size and time
+# As of audit_lock, and what lists the files. It is not imported here: a report that is kept needs
+# nothing of it.
+JUDGING = (
+    "imgbuild.audit.judge",
+    "imgbuild.learn.removed_attributes",
+    "imgbuild.audit.packages.environment",
+    "imgbuild.audit.packages.pinned",
+)
+_CUDA = re.compile(rb"^cuda(?:: [\w\[\]]+)? = ['\"](\d+\.\d+)", re.MULTILINE)
+
+
+class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a package set: wheels, where each is, and packages that have none.
+
+    `known` are the versions of packages without a readable file. `partial`: others may be installed
+    too. `unread` is what the audit does not look at.
+    """
+
+    wheels: tuple[Wheel, ...]
+    places: Mapping[Sha256, Path | str]
+    known: Mapping[str, str] = {}
+    partial: bool = False
+    unread: tuple[Unread, ...] = ()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Package → version."""
+        return {**self.known, **{wheel.package: wheel.version for wheel in self.wheels}}
+
+
+class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """How a package set is audited.
+
+    `index` returns the address of the default index. `again`: not from the cache, even if it was
+    audited before.
+    """
+
+    machine: Tags
+    index: Callable[[], str]
+    context: Context
+    terms: Terms
+    checks: Sequence[str] = CHECKS
+    offline: bool = False
+    again: bool = False
+
+
+def audit_pins(
+    listed: PinList, request: SetRequest, *, partial: bool = False, matrix: Matrix | None = None
+) -> Report:
+    """The audit of a set of pins; wheels on the index stay there, files of this machine are read.
+
+    `partial`: packages that the pins require and that are not among them are no errors. `matrix`
+    has the indexes of builds for one CUDA release (`torch==2.10.0+cu130`).
+    """
+    context = request.context
+    if not request.terms.cuda and "torch" in listed.pins:
+        # The index may lack this build, so that another one is read.
+        terms = msgspec.structs.replace(request.terms, cuda=_cuda_tag(listed.pins["torch"].version))
+        request = msgspec.structs.replace(request, terms=terms)
+    local = {
+        package: _local_wheel(path, package, pin.version, context.store)
+        for package, pin in listed.pins.items()
+        if (path := _path(pin)) is not None
+    }
+    machine = request.machine
+    key = [
+        *("pins", today(), machine.python, machine.arch, machine.glibc, request.index()),
+        *(listed, {package: wheel.sha256 for package, (wheel, _) in local.items()}),
+        *(partial, matrix.indexes if matrix else None),
+    ]
+
+    def _made() -> tuple[Report, bool]:
+        files = _pinned_files(listed, local, request, partial=partial, matrix=matrix)
+        return _audit(files, request, past_may_fail=False)
+
+    return _kept(key, request, _made)
+
+
+def audit_environment(environment: InstalledEnvironment, request: SetRequest) -> Report:
+    """The audit of the files that are installed in an environment."""
+    wheels = tuple(one.wheel for one in environment.packages)
+    files = PackageFiles(
+        wheels=wheels,
+        places={one.wheel.sha256: one.info for one in environment.packages},
+        partial=bool(environment.unread),
+        unread=environment.unread,
+    )
+    machine = request.machine
+    key = [
+        *("environment", machine.python, machine.arch, machine.glibc, wheels, files.unread),
+    ]
+    return _kept(key, request, lambda: _audit(files, request, past_may_fail=True))
+
+
+def _kept(
+    key: Sequence[object], request: SetRequest, make: Callable[[], tuple[Report, bool]]
+) -> Report:
+    """The report from the cache, else a new one, which is kept.
+
+    One that an index would complete is found again only with `offline`.
+    """
+    store = request.context.store
+    terms = msgspec.structs.replace(request.terms, target="")
+    parts = [code_digest(*JUDGING, alone=__name__), terms, tuple(request.checks), *key]
+    complete, offline = (sha256(codec.compact([own, *parts])) for own in ("complete", "offline"))
+    for name in () if request.again else (complete, *([offline] if request.offline else [])):
+        data = store.fact(KEPT, name)
+        report = unpack(data, Report) if data is not None else None
+        if report is not None:
+            request.context.reporter.info("audited before; --again audits it again")
+            return msgspec.structs.replace(report, target=request.terms.target)
+    report, whole = make()
+    if whole or request.offline:
+        store.put_fact(KEPT, complete if whole else offline, pack(report))
+    return report
+
+
+# -- files of pins
+
+
+def _path(pin: Pin) -> Path | None:
+    """The wheel of this machine that a pin names, if it is there."""
+    parts = urlsplit(pin.url)
+    path = Path(unquote(parts.path))
+    return path if parts.scheme == "file" and path.suffix == ".whl" and path.is_file() else None
+
+
+def _local_wheel(path: Path, package: str, version: str, store: Store) -> tuple[Wheel, Path]:
+    status = path.stat()
+    key = f"{path.absolute()} {status.st_size} {status.st_mtime_ns}"
+    known = store.fact(FILE, key)
+    if known is None:
+        with path.open("rb") as file:
+            known = hashlib.file_digest(file, "sha256").hexdigest().encode()
+        store.put_fact(FILE, key, known)
+    wheel = Wheel(
+        package=package,
+        version=version,
+        index="file",
+        file=path.name,
+        size=status.st_size,
+        sha256=known.decode(),
+    )
+    return wheel, path
+
+
+def _pinned_files(
+    listed: PinList,
+    local: Mapping[str, tuple[Wheel, Path]],
+    request: SetRequest,
+    *,
+    partial: bool,
+    matrix: Matrix | None,
+) -> PackageFiles:
+    http = request.context.http
+    elsewhere = {name: one for name, one in listed.versions.items() if name not in local}
+    picked = pick(
+        elsewhere,
+        request.machine,
+        _default(request),
+        http,
+        builds=lambda tag: _builds(tag, matrix, request),
+    )
+    unread = list(listed.unread)
+    for pin in picked.lacking:
+        why = "no wheel of the index fits this machine; only its version was compared"
+        unread.append(Unread(what=pin, why=why, required=True))
+    for pin in picked.public:
+        why = f"not on the index; {pin.partition('+')[0]} was read instead"
+        unread.append(Unread(what=pin, why=why))
+    for package, pinned in listed.pins.items():
+        if pinned.url and package not in local:
+            why = f"{pinned.url} was not read, but this version on the index"
+            unread.append(Unread(what=f"{package}=={pinned.version}", why=why))
+    lacking = {name.partition("==")[0] for name in picked.lacking}
+    places: dict[Sha256, Path | str] = {wheel.sha256: path for wheel, path in local.values()}
+    return PackageFiles(
+        wheels=(*(wheel for wheel, _ in local.values()), *picked.wheels),
+        places={**places, **picked.urls},
+        known={name: version for name, version in listed.versions.items() if name in lacking},
+        partial=partial or bool(listed.unread) or bool(picked.public),
+        unread=tuple(unread),
+    )
+
+
+def _default(request: SetRequest) -> Indexes:
+    place = IndexAddress(name="default", address=request.index())
+    return Indexes({place.name: place}, {}, place.name, request.context.http)
+
+
+def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[Indexes]:
+    """The matrix's indexes of builds for the CUDA release of `tag` ("cu130")."""
+    release = TAG.fullmatch(tag)
+    if release is None or matrix is None:
+        return []
+    found = []
+    for name, index in matrix.indexes.items():
+        if "{cuda_tag}" in (index.url or "") and "{torch}" not in (index.url or ""):
+            cuda = f"{release[1]}.{release[2]}"
+            address = pages.fill(index, cuda=cuda, torch=None) or ""
+            place = IndexAddress(name=name, address=address, flat=index.flat, timed=False)
+            found.append(Indexes({name: place}, {}, name, request.context.http))
+    return found
+
+
+# -- the audit
+
+
+def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> tuple[Report, bool]:
+    """The report, and whether it is complete: all indexes answered that were asked."""
+    from imgbuild.pipeline import audit_lock
+
+    http = Blocks(request.context.http)
+    failed: list[Unread] = []
+    with Library(request.context.store, http) as library:
+        package_set = open_package_set(
+            files.wheels,
+            library,
+            python=request.machine.python,
+            arch=request.machine.arch,
+            glibc=request.machine.glibc,
+            locate=lambda wheel: files.places[wheel.sha256],
+            partial=files.partial,
+            known=files.known,
+        )
+        check = audit_lock.past_of(
+            package_set, lambda: _default(request), library, http, files.versions
+        )
+
+        def _past(path: MainPath) -> list[Finding]:
+            try:
+                return check(path)
+            except FetchFailed as error:
+                if not past_may_fail:
+                    raise
+                why = f"older releases are needed, and {error.message}"
+                failed.append(Unread(what="attributes of objects without a fixed class", why=why))
+                return []
+
+        terms = request.terms
+        terms = msgspec.structs.replace(
+            terms,
+            named=tuple(files.versions),
+            cuda=terms.cuda or cuda_of(package_set),
+        )
+        report = judge.audit(package_set, terms, checks=request.checks, past=_past)
+        unread = (*files.unread, *failed, *_unread_binaries(package_set, files, request.checks))
+    # The whole of the requirements on a host needs all shared objects.
+    return msgspec.structs.replace(report, floors=None, unread=unread), not failed
+
+
+def cuda_of(package_set: PackageSet) -> str:
+    """The CUDA release that torch is built for ("12.8"); "" if it is for none, or unknown."""
+    version = package_set.version("torch")
+    if version is None:
+        return ""
+    if tagged := _cuda_tag(version):
+        return tagged
+    found = _CUDA.search(package_set.read("torch", "torch/version.py") or b"")
+    return found[1].decode() if found is not None else ""
+
+
+def _cuda_tag(version: str) -> str:
+    """The CUDA release in a local version: "13.0" of "2.10.0+cu130"; "" without one."""
+    tag = TAG.fullmatch(Version(version).local or "")
+    return f"{tag[1]}.{tag[2]}" if tag is not None else ""
+
+
+def _unread_binaries(
+    package_set: PackageSet, files: PackageFiles, checks: Sequence[str]
+) -> list[Unread]:
+    """What was not read of compiled packages: on an index all of it, else what no lock names."""
+    if not {"elf", "cuda"} & set(checks):
+        return []
+    compiled = [
+        wheel
+        for wheel in files.wheels
+        if any(".so" in file for file in package_set.files(wheel.package))
+    ]
+    remote = [one.package for one in compiled if not isinstance(files.places[one.sha256], Path)]
+    found = []
+    if remote:
+        shown = ", ".join(remote[:3]) + (f" and {len(remote) - 3} more" if remote[3:] else "")
+        why = "their wheels were not downloaded"
+        found.append(Unread(what=f"shared objects of {shown}", why=why))
+    if len(remote) < len(compiled):
+        what = "GPU code, and libraries outside of the packages"
+        found.append(Unread(what=what, why="only a locked target names GPUs and a base"))
+    return found
+
+
+def require_local(listed: PinList, select: Sequence[str]) -> None:
+    """InputError for the check `elf` alone, of pins that all are on an index."""
+    if "elf" in select and not any(_path(pin) is not None for pin in listed.pins.values()):
+        message = "--select elf needs whole wheels, which are not read of pins"
+        raise InputError(message, hint="audit an environment, or a locked target")

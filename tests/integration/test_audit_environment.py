@@ -1,0 +1,175 @@
+"""`imgbuild audit` of environments that uv made offline, and of wheels of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from imgbuild.audit.packages.environment import open_environment
+from imgbuild.errors import InputError
+from imgbuild.solve import uv
+from tests.support import samples
+
+TRL = b"from vllm import LLM, Gone\n\nclass GRPOTrainer: ...\n"
+VLLM = b"class LLM: ...\nclass Gone: ...\n"
+
+
+class Machine:
+    """Wheels and environments in one folder, and a cache of its own; no network."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.wheels = folder / "wheels"
+        self.wheels.mkdir()
+
+    def wheel(
+        self, package: str, version: str, source: bytes, requires: Sequence[str] = ()
+    ) -> Path:
+        """A wheel of one module."""
+        files = {f"{package}/__init__.py": source}
+        return samples.write_wheel(self.wheels, package, version, files, requires)
+
+    def environment(self, *pins: str) -> Path:
+        """A virtual environment with these packages, as uv makes it."""
+        root = self.folder / "env"
+        python = ["--python", sys.executable]
+        self._run([uv.binary(), "venv", "-q", "--offline", "--clear", *python, str(root)])
+        chosen = ["--offline", "--no-index", "--find-links", str(self.wheels), "--no-deps"]
+        python = ["--python", str(root / "bin" / "python")]
+        self._run([uv.binary(), "pip", "install", "-q", *chosen, *python, *pins])
+        return root
+
+    def audit(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        """`imgbuild audit` with these words."""
+        done = self._run([sys.executable, "-m", "imgbuild", "audit", *words], check=False)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+    def _run(
+        self, command: Sequence[str], *, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        env = {
+            **os.environ,
+            "IMGBUILD_CACHE": str(self.folder / "cache"),
+            "UV_CACHE_DIR": str(self.folder / "uv"),
+            "UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple",
+        }
+        env.pop("VIRTUAL_ENV", None)
+        return subprocess.run(
+            command, env=env, cwd=self.folder, capture_output=True, text=True, check=check
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    found = Machine(tmp_path)
+    found.wheel("trl", "9.0", TRL, ["vllm>=8"])
+    found.wheel("vllm", "8.0", VLLM)
+    found.wheel("vllm", "9.0", b"class LLM: ...\n")
+    return found
+
+
+def test_a_healthy_environment(machine: Machine) -> None:
+    root = machine.environment("trl==9.0", "vllm==8.0")
+    done = machine.audit("--environment", str(root))
+    assert done.stdout == f"{root} x86_64: 0 errors, 0 warnings, 0 notes\n"
+
+
+def test_the_finding_of_a_broken_environment_comes_first(machine: Machine) -> None:
+    root = machine.environment("trl==9.0", "vllm==9.0")
+    done = machine.audit("--environment", str(root / "bin" / "python"), status=4)
+    error, place, _, counts = done.stdout.splitlines()
+    assert error.startswith("error: trl 9.0 imports Gone from vllm, which vllm 9.0 does not have")
+    assert place == "    at trl 9.0 trl/__init__.py:1"
+    assert counts.endswith("x86_64: 1 error, 0 warnings, 0 notes")
+    assert "the audit found errors in" in done.stderr
+
+
+def test_a_missing_requirement_is_an_error_in_an_environment_alone(machine: Machine) -> None:
+    path = machine.wheels / "trl-9.0-py3-none-any.whl"
+    machine.environment("trl==9.0")
+    done = machine.audit("--environment", "env", "--select", "metadata", status=4)
+    assert "trl 9.0 needs vllm>=8, and vllm is not in this package set" in done.stdout
+    named = machine.audit(f"trl @ {path.as_uri()}", "--select", "metadata")
+    assert named.stdout == "pins x86_64: 0 errors, 0 warnings, 0 notes\n"
+
+
+def test_a_second_audit_is_stored_until_a_file_changes(machine: Machine) -> None:
+    root = machine.environment("trl==9.0", "vllm==9.0")
+    first = machine.audit("--environment", str(root), status=4)
+    assert "audited before" not in first.stderr
+    second = machine.audit("--environment", str(root), status=4)
+    assert "audited before; --again audits it again" in second.stderr
+    assert second.stdout == first.stdout
+    program = str(root / "bin" / "python")
+    other = machine.audit("--environment", program, status=4)
+    assert "audited before" in other.stderr
+    assert other.stdout == first.stdout.replace(f"{root} ", f"{program} ")
+    again = machine.audit("--environment", str(root), "--again", status=4)
+    assert (again.stdout, "audited before" in again.stderr) == (first.stdout, False)
+    (source,) = root.glob("lib/python3*/site-packages/vllm/__init__.py")
+    source.unlink()  # it may be a hard link to uv's own copy
+    source.write_bytes(VLLM)
+    assert "0 errors" in machine.audit("--environment", str(root)).stdout
+
+
+def test_an_environment_without_a_value_is_the_one_in_this_folder(machine: Machine) -> None:
+    machine.environment("vllm==9.0").rename(machine.folder / ".venv")
+    done = machine.audit("--environment", "--json")
+    (report,) = json.loads(done.stdout)
+    assert Path(report["target"]).parts[0] == ".venv"
+    assert (report["findings"], report["unread"]) == ([], [])
+
+
+def test_wheels_of_this_machine_are_read_themselves(machine: Machine) -> None:
+    pins = "".join(
+        f"{name} @ {(machine.wheels / f'{name}-9.0-py3-none-any.whl').as_uri()}\n"
+        for name in ("trl", "vllm")
+    )
+    (machine.folder / "pins.txt").write_text(pins)
+    done = machine.audit("-r", "pins.txt", status=4)
+    assert "trl 9.0 imports Gone from vllm, which vllm 9.0 does not have" in done.stdout
+    machine.wheel("vllm", "9.0", VLLM)  # another file of the same name
+    assert "0 errors" in machine.audit("-r", "pins.txt").stdout
+
+
+def test_a_package_that_cannot_be_read_is_no_success(machine: Machine) -> None:
+    root = machine.environment("vllm==9.0")
+    (info,) = root.glob("lib/python3*/site-packages/vllm-9.0.dist-info")
+    (info.parent / "trl-9.0.dist-info").mkdir()
+    done = machine.audit("--environment", str(root), "--junit", "report.xml", status=4)
+    assert done.stdout.startswith("not read: trl-9.0.dist-info: it has no METADATA\n")
+    assert "not all packages were read: trl-9.0.dist-info" in done.stderr
+    assert 'name="packages"' in (machine.folder / "report.xml").read_text()
+
+
+def test_an_interpreter_without_an_environment_is_asked() -> None:
+    found = open_environment(os.path.realpath(sys.executable))
+    assert found.python == ".".join(map(str, sys.version_info[:3]))
+    assert "pip" in {one.wheel.package for one in found.packages}
+
+
+def test_system_packages_come_after_those_of_the_environment(machine: Machine) -> None:
+    machine.wheel("pip", "0.1", b"")
+    root = machine.environment("pip==0.1")
+    config = root / "pyvenv.cfg"
+    text = config.read_text().replace("= false", "= true")
+    config.write_text(text)
+    found = open_environment(str(root))
+    assert len(found.folders) > 1
+    assert {one.wheel.package: one.wheel.version for one in found.packages}["pip"] == "0.1"
+
+
+def test_a_program_that_is_no_python_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "python3"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho no\n")
+    program.chmod(0o755)
+    with pytest.raises(InputError, match="is not a Python that runs here"):
+        open_environment(str(program))

@@ -1,0 +1,58 @@
+"""Reports of audits as text."""
+
+from __future__ import annotations
+
+from imgbuild.cli._audit_lines import lines
+from imgbuild.report import Evidence, Finding, Relation, Report, Severity, Unread
+
+
+def finding(severity: Severity, line: int, subject: str = "vllm:Gone") -> Finding:
+    return Finding(
+        check="imports",
+        severity=severity,
+        message=f"trl 1.0 imports {subject} from vllm, which vllm 1.0 does not have there",
+        where=f"trl 1.0 trl/trainer/grpo_trainer.py:{line}",
+        remedy="choose versions of trl and vllm released at about the same time",
+        evidence=Evidence(
+            relation=Relation.NAME,
+            package="trl",
+            version="1.0",
+            other="vllm",
+            other_version="1.0",
+            subject=subject,
+        ),
+    )
+
+
+REPORT = Report(
+    target="pins",
+    arch="x86_64",
+    findings=(
+        finding(Severity.ERROR, 3),
+        finding(Severity.ERROR, 4),
+        finding(Severity.ERROR, 5, "vllm:Other"),
+        finding(Severity.NOTE, 6, "vllm:Corner"),
+    ),
+    unread=(
+        Unread(what="odd==1.0", why="no wheel of the index fits this machine", required=True),
+        Unread(what="shared objects of torch", why="their wheels were not downloaded"),
+    ),
+)
+
+
+def test_findings_come_first_and_counts_last() -> None:
+    found = list(lines([REPORT], notes=False))
+    starts = [line.partition(":")[0] for line in found if not line.startswith(" ")]
+    assert starts == ["error", "error", "not read", "not looked at", "pins x86_64"]
+    assert found[1].endswith("grpo_trainer.py:3 and 1 more place; --json lists them")
+    assert found[-1] == "pins x86_64: 3 errors, 0 warnings, 1 note"
+
+
+def test_notes_are_shown_where_asked_for() -> None:
+    assert "vllm:Corner" not in "\n".join(lines([REPORT], notes=False))
+    assert "note: trl 1.0 imports vllm:Corner" in "\n".join(lines([REPORT], notes=True))
+
+
+def test_of_several_reports_each_has_a_heading() -> None:
+    found = list(lines([REPORT, REPORT], notes=False))
+    assert found[0] == found[len(found) // 2] == "pins x86_64: 3 errors, 0 warnings, 1 note"

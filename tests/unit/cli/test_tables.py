@@ -1,0 +1,134 @@
+"""What verbs print on a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cli import _smoke_report
+from imgbuild.doctor.host import Host, HostGpu, Runs
+from imgbuild.report import Case, Report
+from imgbuild.show import revisions
+from imgbuild.show.revisions import ImageHistory, RevisionRange
+from imgbuild.system.console import Console
+from imgbuild.values import Arch, Digest
+from tests.support import inprocess_project, registry_project, smoke_records, terminal
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command
+from tests.support.registry_project import Place
+from tests.support.smoke_records import PASSED
+
+NAME = "research-group/reinforcement-learning/images"
+MACHINE = Host(
+    arch=Arch.X86_64,
+    kernel="6.18.5-200.fc43.x86_64",
+    glibc="2.36",
+    driver="470.57.02",
+    gpus=(HostGpu(name="NVIDIA RTX PRO 6000 Blackwell Server Edition", capability="12.0"),),
+    engines=(Runs(name="docker", version="28.5.1, containerd store, rootless", gpus=True),),
+)
+RUNNERS = """\
+version: 1
+runners:
+  - {labels: [self-hosted, linux, x64, large-disk, research-group], arch: x86_64, disk: 100}
+  - {labels: [self-hosted, linux, arm64, large-disk, research-group], arch: arm64, disk: 100}
+  - {labels: [self-hosted, linux, x64, gpu, research-group], arch: x86_64, disk: 100, gpus: 2}
+"""
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A project with two locked targets; by its history one of them is no longer named."""
+    named: dict[Digest, int] = {}
+    history = ImageHistory(images=named, targets=frozenset({UNLOCKED}))
+    monkeypatch.setattr("imgbuild.doctor.host.read_host", lambda: MACHINE)
+    monkeypatch.setattr(revisions, "past", lambda *_: RevisionRange(commits=(), shallow=False))
+    monkeypatch.setattr(revisions, "named", lambda *_: set())
+    monkeypatch.setattr(revisions, "locks_of", lambda *_: iter(()))
+    monkeypatch.setattr(revisions, "image_history", lambda *_: history)
+    for place in registry_project.place(tmp_path, monkeypatch):
+        place.sample.edit('{torch: "2.11.0"}', '{torch: "2.6.0"}')
+        sealed = place.both().sealed
+        named |= dict.fromkeys([sealed.digest, *(one.manifest for one in sealed.arch.values())], 1)
+        (place.sample.folder / "ci.yaml").write_text(RUNNERS)
+        smoke_records.left(place.sample)
+        yield place
+
+
+def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
+    """Exit status, command, and words that must be whole in its output."""
+    digest, repository = place.sample.seal.digest, f"{place.registry.host}/{NAME}"
+    yield 0, "smoke --import docs/out", [TARGET, "gpu", "pass"]
+    yield 0, "list", [TARGET, UNLOCKED]
+    yield 0, "list --wide", [TARGET, UNLOCKED]
+    yield 0, f"show {TARGET}", [digest]
+    yield 0, f"show {TARGET} --layers", ["debian-12", "trl"]
+    yield 0, f"show {TARGET} --packages", ["vllm", "vllm-0.8.5.post1-py3-none-any.whl"]
+    yield 0, f"show {TARGET} --variables", ["VLLM_USE_V1=1"]
+    yield 0, "show --all --sbom spdx --output sboms", [TARGET, UNLOCKED]
+    yield 0, f"why torch {TARGET} --offline", ["==2.6.0"]
+    yield 0, "why torch --offline", [TARGET, UNLOCKED]
+    yield 0, f"tree {TARGET} --offline", ["vllm"]
+    yield 0, "digest --all", [TARGET, UNLOCKED, digest]
+    yield 0, f"build {TARGET} --offline --output images-of-today", [TARGET, digest]
+    words = f"{repository} --date 20261121 --jobs 1 --offline --no-attach"
+    yield 0, f"push {TARGET} {words} --dry-run", [TARGET, "x86_64", "configuration", "lacking"]
+    yield 0, f"push {TARGET} {words}", [TARGET, f"{repository}@{digest}"]
+    yield 0, f"push {UNLOCKED} {words}", [UNLOCKED]
+    yield 0, f"registry tag {repository}:{TARGET} good", [f"{repository}:good", digest]
+    yield 0, f"registry ls {repository}", [f"{repository}:{TARGET},", TARGET, UNLOCKED, digest]
+    yield 1, f"registry mirror status --all {repository}", [TARGET, UNLOCKED]
+    yield 0, f"diff {TARGET} {UNLOCKED}", [TARGET, UNLOCKED, "setuptools"]
+    yield 0, f"verify {repository}:good --target {TARGET}", ["provenance", digest]
+    yield 0, f"pull {repository}:good --output pulled-today", [digest, "pulled-today"]
+    yield 0, "doctor", [f"{TARGET}:", f"{UNLOCKED}:"]
+    yield 0, f"audit {TARGET} --offline --select metadata", [TARGET]
+    yield 0, "resolve torch==2.6.0", [TARGET]
+    yield 0, "ci jobs --all", [f"{TARGET}@x86_64", f"{UNLOCKED}@arm64"]
+    yield 1, "ci report", [TARGET, UNLOCKED, f"{TARGET}@x86_64"]
+    shutil.rmtree(place.sample.folder / "images" / UNLOCKED)
+    yield 0, f"registry gc {repository}", [UNLOCKED]
+    yield 0, "cache info", []
+    yield 0, "cache list", [place.sample.wheels["vllm"].sha256]
+    damaged = inprocess_project.damage(place.sample, "vllm")
+    yield 9, "cache verify", [damaged.sha256]
+    yield 0, "cache prune --max-size 1", []
+
+
+def whole_word(line: str) -> bool:
+    """Whether a line is one word, such as a reference or a URL, that is to be copied."""
+    return len(line.removeprefix("    source: ").split()) == 1
+
+
+def test_tables_fit_and_names_are_whole(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imgbuild = Command(monkeypatch, capsys)
+    problems: list[tuple[str, object]] = []
+    for status, line, whole in commands(place):
+        with terminal.stdout(monkeypatch) as shown:
+            done = imgbuild(*line.split())
+        wide = [each for each in shown.lines if len(each) > terminal.COLUMNS]
+        said = {word for each in shown.lines for word in each.split()}
+        problems += [(line, done)] if done.status != status or not shown.lines else []
+        problems += [(line, each) for each in wide if not whole_word(each)]
+        problems += [(line, f"lacks {word}") for word in whole if word not in said]
+    assert problems == [], problems
+
+
+def test_the_cases_of_a_tier_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(terminal.COLUMNS))
+    name = "a-case-with-a-long-name-of-its-own/"
+    cases = (Case(name=name * 3, outcome="failed", seconds=1234.5, message="x"), PASSED)
+    report = Report(target=TARGET, arch=Arch.X86_64, tier="gpu", cases=cases)
+    # A console of its own: it looks at the terminal once.
+    monkeypatch.setattr(_smoke_report, "console", Console())
+    _smoke_report.print_report(report)
+    table, counts, _ = capsys.readouterr().err.partition("tier gpu: ")
+    assert counts
+    assert max(map(len, table.splitlines())) <= terminal.COLUMNS
+    assert table.count(name) == 3

@@ -1,0 +1,129 @@
+"""Package sets without a lock: builds of other indexes, what cannot be read, stored reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.audit.packages.pinned import PinList, read_pins
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.matrix.model import PackageIndex
+from imgbuild.pipeline import audit_set
+from imgbuild.pipeline.audit_set import SetRequest
+from imgbuild.report import Report, Severity
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests.support import audited, samples
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
+
+MACHINE = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+USER = b"from torch import Gone\n"
+
+
+class Asked:
+    """An index on this machine, and the audits of pins of it."""
+
+    def __init__(self, folder: Path, site: Site) -> None:
+        self.site = site
+        self.context = Context(Store.open(folder / "cache"), Http(attempts=1))
+        matrix = samples.matrix()
+        tagged = PackageIndex(url=site.url("whl/{cuda_tag}"), upload_times="none")
+        indexes = {**matrix.indexes, "builds": tagged}
+        self.matrix = msgspec.structs.replace(matrix, indexes=indexes)
+
+    def audit(self, *lines: str, partial: bool = False, again: bool = False) -> Report:
+        request = SetRequest(
+            machine=MACHINE,
+            index=lambda: self.site.url("simple"),
+            context=self.context,
+            terms=Terms(target="pins"),
+            checks=CHECKS,
+            again=again,
+        )
+        return audit_set.audit_pins(self.pins(*lines), request, partial=partial, matrix=self.matrix)
+
+    def pins(self, *lines: str) -> PinList:
+        return read_pins("\n".join(lines), "pins.txt", MACHINE)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[Asked]:
+    index, builds = LocalIndex(), LocalIndex()
+    index.wheel("torch", "2.10.0", files={"torch/__init__.py": b"class Gone: ...\n"})
+    index.wheel("user", "1.0", ["torch>=2.8"], files={"user.py": USER})
+    index.wheel("needy", "1.0", ["odd<2"], files={"needy.py": b"import odd\n"})
+    index.wheel("nvidia-cuda-nvcc", "12.8.93")
+    builds.wheel("torch", "2.10.0+cu130", files={"torch/__init__.py": b""})
+    with serve(Site(files={**index.site_files(), **builds.pytorch_files("cu130")})) as site:
+        yield Asked(tmp_path, site)
+
+
+def errors(report: Report) -> list[str]:
+    return [one.message for one in report.findings if one.severity is Severity.ERROR]
+
+
+def unread(report: Report) -> Mapping[str, bool]:
+    return {one.what: one.required for one in report.unread}
+
+
+def test_a_build_for_a_cuda_release_is_read_from_its_own_index(asked: Asked) -> None:
+    (error,) = errors(asked.audit("user==1.0", "torch==2.10.0+cu130"))
+    assert error.startswith("user 1.0 imports Gone from torch, which torch 2.10.0+cu130 does not")
+    assert errors(asked.audit("user==1.0", "torch==2.10.0")) == []
+
+
+def test_a_build_that_no_index_has_is_read_as_its_public_version(asked: Asked) -> None:
+    report = asked.audit("user==1.0", "torch==2.10.0+cu118")
+    assert (errors(report), report.ok) == ([], True)
+    assert unread(report) == {"torch==2.10.0+cu118": False}
+
+
+def test_a_component_of_another_cuda_release_than_torch_s(asked: Asked) -> None:
+    (error,) = errors(asked.audit("torch==2.10.0+cu126", "nvidia-cuda-nvcc==12.8.93"))
+    assert error.startswith("nvidia-cuda-nvcc 12.8.93 is not of CUDA 12.6")
+
+
+def test_of_a_package_without_a_wheel_the_version_is_compared(asked: Asked) -> None:
+    report = asked.audit("needy==1.0", "odd==3.0")
+    assert errors(report) == ["needy 1.0 needs odd<2, and odd is 3.0"]
+    assert unread(report) == {"odd==3.0": True}
+    fitting = asked.audit("needy==1.0", "odd==1.0")
+    assert (errors(fitting), fitting.ok) == ([], False)
+
+
+def test_what_named_packages_require_beside_is_no_error(asked: Asked) -> None:
+    assert errors(asked.audit("needy==1.0", partial=True)) == []
+    assert len(errors(asked.audit("needy==1.0"))) > 0
+
+
+def test_a_report_is_kept_until_it_is_asked_for_again(asked: Asked) -> None:
+    first = asked.audit("user==1.0", "torch==2.10.0")
+    asked.site.requests.clear()
+    assert asked.audit("user==1.0", "torch==2.10.0") == first
+    assert asked.site.requests == []
+    assert asked.audit("user==1.0", "torch==2.10.0", again=True) == first
+    assert asked.audit("user==1.0", "torch==2.10.0+cu130") != first
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "cuda"),
+    [
+        ("2.10.0+cu130", "cuda = '12.8'\n", "13.0"),
+        ("2.10.0", "debug = False\ncuda: Optional[str] = '12.8'\n", "12.8"),
+        ("2.4.0", "cuda = '12.1'\n", "12.1"),
+        ("2.10.0+cpu", "cuda: Optional[str] = None\n", ""),
+    ],
+)
+def test_the_cuda_release_is_that_of_torch(
+    tmp_path: Path, version: str, text: str, cuda: str
+) -> None:
+    files = {"torch/__init__.py": "", "torch/version.py": text}
+    assert audit_set.cuda_of(audited.package_set(tmp_path, {f"torch=={version}": files})) == cuda
+    assert audit_set.cuda_of(audited.package_set(tmp_path / "b", {"trl==1.0": {}})) == ""
