@@ -65,6 +65,11 @@ class InstalledSet:
     unmet: tuple[str, ...]
     failures: list[Failure] = dataclasses.field(default_factory=list)
 
+    @property
+    def fails(self) -> bool:
+        """Whether Python fails for another reason than that there is no GPU."""
+        return self.result().fails
+
     def result(self) -> SetResult:
         """Python's half of the result."""
         return SetResult(
@@ -96,13 +101,13 @@ class Bench:
         with contextlib.ExitStack() as stack:
             try:
                 forced = stack.enter_context(self._installed(draw, "forced"))
-                if not forced.failures and known is None and not oracle_sets.sampled(seed):
+                if not forced.fails and not oracle_sets.sampled(seed):
                     return msgspec.structs.replace(found, failure="imports, not in the sample")
                 control = stack.enter_context(self._installed(draw, "control"))
             except oracle_sets.Unresolved as error:
                 return msgspec.structs.replace(found, failure=str(error)[-500:])
             _ignore_unopened(control, forced)
-            if control.failures:
+            if control.fails:
                 return msgspec.structs.replace(
                     found, failure="the control fails", control=control.result()
                 )
@@ -125,16 +130,17 @@ class Bench:
         try:
             target = folder / "site"
             self.shop.install(oracle_sets.installed(pins.versions), target)
-            base = [self._base(draw.torch)] if draw.torch else []
+            base = [self._base(draw.torch)] if "torch" in pins.versions else []
             tried = Probe(folder, [target, *base], bytecode=self.folder / "bytecode")
             elsewhere = pins.versions.keys() - oracle_sets.installed(pins.versions).keys()
             unmet = oracle_sets.conflicts(target, {name: pins.versions[name] for name in elsewhere})
             made = InstalledSet(
                 pins=pins, folder=folder, probe=tried, imported=packages, unmet=unmet
             )
+            both = draw.control.versions.keys() & draw.forced.versions.keys()
             for package in packages:
                 listed = self.table.packages.get(package)
-                names = listed.names_in(pins.versions) if listed and package in draw.mains else ()
+                names = listed.names_in(both) if listed and package in draw.mains else ()
                 made.failures += _failures(tried, target, package, names)
             yield made
         finally:
@@ -180,7 +186,8 @@ class Bench:
         path.write_text("".join(lines), encoding="utf-8")
         command = [
             *(sys.executable, "-m", "imgbuild", "audit", "--requirements", str(path)),
-            *("--python", oracle_sets.PYTHON, "--arch", "x86_64", "--json"),
+            *("--python", oracle_sets.PYTHON, "--glibc", oracle_sets.GLIBC),
+            *("--arch", "x86_64", "--json"),
         ]
         environment = {
             **os.environ,

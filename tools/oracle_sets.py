@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
@@ -27,7 +27,8 @@ from imgbuild.wheel.tags import Tags
 
 TABLE = Path(__file__).with_suffix("").with_name("oracle.yaml")
 PYTHON = "3.11"
-MACHINE = Tags(python=PYTHON, glibc="2.36", arch=Arch.X86_64)
+GLIBC = "2.36"
+MACHINE = Tags(python=PYTHON, glibc=GLIBC, arch=Arch.X86_64)
 UV_PLATFORM = "x86_64-manylinux_2_36"
 ATTEMPTS = 25  # draws of one seed that uv may refuse
 OF_MAINS = 0.65  # of the forced packages; the others are required by a package of the set
@@ -47,9 +48,9 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
     beside: dict[str, tuple[str, ...]] = msgspec.field(default={}, name="with")
 
-    def names_in(self, versions: Mapping[str, str]) -> tuple[str, ...]:
+    def names_in(self, packages: Collection[str]) -> tuple[str, ...]:
         """The names that are read in a set of these packages."""
-        more = [name for other, names in self.beside.items() if other in versions for name in names]
+        more = [name for other, names in self.beside.items() if other in packages for name in names]
         return (*self.names, *more)
 
 

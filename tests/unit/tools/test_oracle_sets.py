@@ -40,3 +40,9 @@ def test_every_main_package_is_in_the_table_of_a_group():
     table = oracle_sets.load()
     missing = {name for group in table.groups for name in group.mains} - table.packages.keys()
     assert not missing
+
+
+def test_names_are_read_beside_the_package_that_they_need():
+    listed = oracle_sets.Listed("1.0", ("one.name",), {"torch": ("one.model",)})
+    assert listed.names_in({"one"}) == ("one.name",)
+    assert listed.names_in({"one", "torch"}) == ("one.name", "one.model")
