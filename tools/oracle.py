@@ -64,6 +64,7 @@ class InstalledSet:
     imported: tuple[str, ...]
     unmet: tuple[str, ...]
     failures: list[Failure] = dataclasses.field(default_factory=list)
+    modules: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def fails(self) -> bool:
@@ -106,7 +107,7 @@ class Bench:
                 control = stack.enter_context(self._installed(draw, "control"))
             except oracle_sets.Unresolved as error:
                 return msgspec.structs.replace(found, failure=str(error)[-500:])
-            _ignore_unopened(control, forced)
+            ignore_incomparable(control, forced)
             if control.fails:
                 return msgspec.structs.replace(
                     found, failure="the control fails", control=control.result()
@@ -141,7 +142,9 @@ class Bench:
             for package in packages:
                 listed = self.table.packages.get(package)
                 names = listed.names_in(both) if listed and package in draw.mains else ()
-                made.failures += _failures(tried, target, package, names)
+                modules = oracle_sets.modules_of(target, package)
+                made.modules.update(modules)
+                made.failures += _failures(tried, target, package, modules, names)
             yield made
         finally:
             oracle_sets.remove(folder)
@@ -219,9 +222,10 @@ class Bench:
                 oracle_sets.remove(cache)
 
 
-def _failures(tried: Probe, target: Path, package: str, names: Sequence[str]) -> Iterator[Failure]:
+def _failures(
+    tried: Probe, target: Path, package: str, modules: Sequence[str], names: Sequence[str]
+) -> Iterator[Failure]:
     """What of one package cannot be imported, read or opened."""
-    modules = oracle_sets.modules_of(target, package)
     objects = [
         str(path)
         for module in modules
@@ -258,14 +262,19 @@ def _looked_up(report: Report | None, tried: Probe) -> Iterator[Alarm]:
             yield Alarm(finding=finding, fact=next(iter(answer["facts"]), "unknown"))
 
 
-def _ignore_unopened(control: InstalledSet, forced: InstalledSet) -> None:
-    """Drop failures of shared objects that the control cannot open either: many never can alone."""
+def ignore_incomparable(control: InstalledSet, forced: InstalledSet) -> None:
+    """Drop failures that say nothing of the forced version.
+
+    These are shared objects of packages of which the control cannot open one either, since many
+    never can alone, and parts of a namespace that the control lacks, since each may need an extra.
+    """
     unopened = {one.package for one in control.failures if one.name.endswith(".so")}
+    parts = {module for module in forced.modules - control.modules if "." in module}
     control.failures = [one for one in control.failures if not one.name.endswith(".so")]
     forced.failures = [
         one
         for one in forced.failures
-        if not one.name.endswith(".so") or one.package not in unopened
+        if one.name not in parts and not (one.name.endswith(".so") and one.package in unopened)
     ]
 
 
