@@ -1,0 +1,77 @@
+"""tools/oracle_probe.py, really run on folders of packages."""
+
+import pytest
+
+import oracle_probe
+
+USER = b"""\
+from library import name
+"""
+LIBRARY = b"""\
+def name(first, *, second=1): ...
+def any_keyword(**all): ...
+class Thing:
+    part = 1
+"""
+
+
+def _installed(folder, **files):
+    site = folder / "site"
+    for name, content in files.items():
+        path = site / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    return oracle_probe.Probe(folder, [site], folder / "bytecode")
+
+
+def test_what_imports_has_no_failure(tmp_path):
+    probe = _installed(tmp_path, user=USER, library=LIBRARY)
+    assert probe.ask(modules=["user"], names=["library.Thing.part"])["failures"] == []
+
+
+def test_a_failure_has_its_error_and_its_lines(tmp_path):
+    probe = _installed(tmp_path, user=b"\n" + USER, library=b"")
+    (failure,) = probe.ask(modules=["user"])["failures"]
+    assert failure["name"] == "user"
+    assert failure["error"].startswith("ImportError: cannot import name 'name' from 'library'")
+    assert failure["trace"] == ["user.py:2"]
+
+
+def test_a_name_that_is_gone_is_a_failure(tmp_path):
+    probe = _installed(tmp_path, library=LIBRARY)
+    (failure,) = probe.ask(names=["library.Thing.gone"])["failures"]
+    assert failure["error"].startswith("AttributeError: type object 'Thing' has no")
+
+
+def test_a_process_that_dies_is_a_failure_of_what_it_imported(tmp_path):
+    probe = _installed(tmp_path, fine=b"", dies=b"import os; os.abort()")
+    (failure,) = probe.ask(modules=["fine", "dies"])["failures"]
+    assert (failure["name"], failure["error"]) == ("dies", "exit status -6")
+
+
+def test_a_library_that_cannot_be_opened_is_a_failure(tmp_path):
+    library = tmp_path / "broken.so"
+    library.write_bytes(b"not ELF")
+    (failure,) = _installed(tmp_path, fine=b"").ask(libraries=[str(library)])["failures"]
+    assert failure["name"] == str(library)
+
+
+@pytest.mark.parametrize(
+    ("relation", "subject", "expected"),
+    [
+        ("name", "library:name", "refuted"),
+        ("name", "library:gone", "holds"),
+        ("name", "broken:name", "unknown"),
+        ("module", "library", "refuted"),
+        ("module", "library.gone", "holds"),
+        ("attribute", "library.Thing.part", "refuted"),
+        ("attribute", "library.Thing.gone", "holds"),
+        ("keyword", "library.name(second)", "refuted"),
+        ("keyword", "library.name(third)", "holds"),
+        ("keyword", "library.any_keyword(third)", "refuted"),
+        ("window", "library<1", "unknown"),
+    ],
+)
+def test_claims_are_looked_up(tmp_path, relation, subject, expected):
+    probe = _installed(tmp_path, library=LIBRARY, broken=b"1 / 0")
+    assert probe.ask(facts=[{"relation": relation, "subject": subject}])["facts"] == [expected]

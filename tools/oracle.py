@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+"""Holds the audit against Python on random package sets that nobody tuned it to.
+
+Each seed draws two sets from the same requirements: the control, as uv resolves it, and one in
+which one version is forced. Both are installed and imported on the CPU, each package in a fresh
+process, and both are audited by `imgbuild audit --requirements`. A failure counts only if the
+control imports. Draws without a failure are audited for one seed of four only. Results are lines of
+JSON, one a seed: a seed that is there is skipped, so that a run may be ended and continued. Even
+seeds are for development; `report` shows no details of odd ones.
+
+    oracle.py run --seeds 1-200
+    oracle.py again --seeds 1-200 --results new.jsonl --draws results.jsonl
+    oracle.py report --details
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+import oracle_sets
+from imgbuild.report import Report
+from oracle_probe import Probe
+from oracle_results import Measured, details, left_out, read, row
+from oracle_sets import Draw, Pins, Shop
+from oracle_verdicts import (
+    METADATA,
+    UNTESTABLE,
+    Alarm,
+    Failure,
+    SetResult,
+    errors_of,
+    module_of,
+    table,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = Path(tempfile.gettempdir(), "oracle")
+CACHE_LIMIT = 15 << 30  # bytes of downloaded wheels
+AUDIT_LIMIT = 900  # seconds
+ALARMS = 12  # errors of one set that are looked up
+LIBRARIES = 40  # shared objects of one package that are opened
+
+
+@dataclasses.dataclass
+class InstalledSet:
+    """A set on this disk, and what of it Python could not import."""
+
+    pins: Pins
+    folder: Path
+    probe: Probe
+    imported: tuple[str, ...]
+    unmet: tuple[str, ...]
+    failures: list[Failure] = dataclasses.field(default_factory=list)
+    modules: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def fails(self) -> bool:
+        """Whether Python fails for another reason than that there is no GPU."""
+        return self.result().fails
+
+    def result(self) -> SetResult:
+        """Python's half of the result."""
+        return SetResult(
+            imported=self.imported, failures=tuple(self.failures), unmet=self.unmet, alarms=()
+        )
+
+
+class Bench:
+    """Installs, imports and audits sets below `folder`; waits for another process there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / "lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # sets have one path: one process at a time
+        self.table = oracle_sets.load()
+        self.shop = Shop(self.table, folder)
+        self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
+
+    def measure(self, seed: int, known: Draw | None = None) -> Measured:
+        """The draw of `seed`, or a known one, installed, imported and audited.
+
+        Of draws without a failure, only a sample is audited.
+        """
+        draw = known or oracle_sets.draw(seed, self.shop)
+        if draw is None:
+            return Measured(seed=seed, failure="uv refused all attempts", commit=self.commit)
+        found = Measured(seed=seed, draw=draw, commit=self.commit)
+        with contextlib.ExitStack() as stack:
+            try:
+                forced = stack.enter_context(self._installed(draw, "forced"))
+                if not forced.fails and not oracle_sets.sampled(seed):
+                    return msgspec.structs.replace(found, failure="imports, not in the sample")
+                control = stack.enter_context(self._installed(draw, "control"))
+            except oracle_sets.Unresolved as error:
+                return msgspec.structs.replace(found, failure=str(error)[-500:])
+            ignore_incomparable(control, forced)
+            if control.fails:
+                return msgspec.structs.replace(
+                    found, failure="the control fails", control=control.result()
+                )
+            return msgspec.structs.replace(
+                found, control=self._audited(control), forced=self._audited(forced)
+            )
+
+    @contextlib.contextmanager
+    def _installed(self, draw: Draw, which: str) -> Iterator[InstalledSet]:
+        """The set "forced" or "control", installed while this context lasts, with its failures.
+
+        Its path is always the same, so that bytecode of files that are the same is used again.
+        """
+        pins = draw.forced if which == "forced" else draw.control
+        packages = oracle_sets.imported(draw.package, pins, self.table)
+        packages = tuple(dict.fromkeys([*packages, *draw.mains]))
+        folder = self.folder / which
+        oracle_sets.remove(folder)
+        folder.mkdir()
+        try:
+            target = folder / "site"
+            self.shop.install(oracle_sets.installed(pins.versions), target)
+            base = [self._base(draw.torch)] if "torch" in pins.versions else []
+            tried = Probe(folder, [target, *base], bytecode=self.folder / "bytecode")
+            elsewhere = pins.versions.keys() - oracle_sets.installed(pins.versions).keys()
+            unmet = oracle_sets.conflicts(target, {name: pins.versions[name] for name in elsewhere})
+            made = InstalledSet(
+                pins=pins, folder=folder, probe=tried, imported=packages, unmet=unmet
+            )
+            both = draw.control.versions.keys() & draw.forced.versions.keys()
+            for package in packages:
+                listed = self.table.packages.get(package)
+                names = listed.names_in(both) if listed and package in draw.mains else ()
+                modules = oracle_sets.modules_of(target, package)
+                made.modules.update(modules)
+                made.failures += _failures(tried, target, package, modules, names)
+            yield made
+        finally:
+            oracle_sets.remove(folder)
+
+    def _audited(self, made: InstalledSet) -> SetResult:
+        """What Python and the audit say of a set."""
+        start = time.monotonic()
+        found, complaint = self._audit(made.folder, made.pins)
+        seconds = round(time.monotonic() - start, 1)
+        return msgspec.structs.replace(
+            made.result(),
+            alarms=tuple(_looked_up(found, made.probe)),
+            audited=complaint,
+            audit_seconds=seconds,
+        )
+
+    def _base(self, torch: str) -> Path:
+        """The folder with this torch, installed once."""
+        base = self.folder / f"torch-{torch}"
+        if base.exists():
+            return base
+        with tempfile.TemporaryDirectory(prefix="base-", dir=self.folder) as folder:
+            partial = Path(folder, "site")
+            self.shop.install({"torch": torch}, partial)
+            if not list(partial.glob("torch-*+cpu.dist-info")):
+                needed = self.shop.resolve([f"torch=={torch}"]).versions
+                self.shop.install(
+                    {
+                        name: version
+                        for name, version in needed.items()
+                        if name.startswith(oracle_sets.GPU_ONLY)
+                    },
+                    partial,
+                )
+            partial.rename(base)
+        return base
+
+    def _audit(self, folder: Path, pins: Pins) -> tuple[Report | None, str]:
+        """The report of `imgbuild audit` on the pins; without one, what it said last."""
+        path = folder / "pins.txt"
+        lines = [f"{name}=={version}\n" for name, version in sorted(pins.versions.items())]
+        path.write_text("".join(lines), encoding="utf-8")
+        command = [
+            *(sys.executable, "-m", "imgbuild", "audit", "--requirements", str(path)),
+            *("--python", oracle_sets.PYTHON, "--glibc", oracle_sets.GLIBC),
+            *("--arch", "x86_64", "--json"),
+        ]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "builder"),
+            "IMGBUILD_CACHE": str(self.folder / "imgbuild-cache"),
+        }
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                env=environment,
+                check=False,
+                timeout=AUDIT_LIMIT,
+            )
+        except subprocess.TimeoutExpired:
+            return None, f"no answer after {AUDIT_LIMIT} s"
+        try:
+            return _report(done.stdout), ""
+        except (msgspec.MsgspecError, ValueError, IndexError):
+            return None, done.stderr.strip()[-500:] or f"exit status {done.returncode}"
+
+    def trim(self) -> None:
+        """Empty uv's cache if it has grown over its limit."""
+        cache = self.folder / "uv-cache"
+        if cache.exists():
+            kilobytes = int(_output(["du", "-sk", str(cache)]).split()[0])
+            if kilobytes << 10 > CACHE_LIMIT:
+                oracle_sets.remove(cache)
+
+
+def _failures(
+    tried: Probe, target: Path, package: str, modules: Sequence[str], names: Sequence[str]
+) -> Iterator[Failure]:
+    """What of one package cannot be imported, read or opened."""
+    objects = [
+        str(path)
+        for module in modules
+        for path in sorted(target.joinpath(*module.split(".")).rglob("*.so"))
+    ]
+    answer = tried.ask(modules=modules, names=names, libraries=objects[:LIBRARIES])
+    for each in answer["failures"]:
+        name = each["name"].removeprefix(f"{target}/")
+        yield Failure(package=package, name=name, error=each["error"], trace=tuple(each["trace"]))
+
+
+def _report(text: str) -> Report:
+    """The report in what the audit wrote to stdout."""
+    document = json.loads(text)
+    return msgspec.convert(document[0] if isinstance(document, list) else document, Report)
+
+
+def _looked_up(report: Report | None, tried: Probe) -> Iterator[Alarm]:
+    """The errors of a report, and whether Python agrees with those that it can look up."""
+    left = ALARMS
+    for finding in errors_of(report.findings if report is not None else ()):
+        evidence = finding.evidence
+        if evidence is None or finding.check in (METADATA, *UNTESTABLE) or not left:
+            yield Alarm(finding=finding)
+            continue
+        left -= 1
+        module = module_of(evidence.file)
+        fact = {"relation": str(evidence.relation), "subject": evidence.subject}
+        answer = tried.ask(modules=[module] if module else [], facts=[fact])
+        failing = [place.rpartition(":")[0] for one in answer["failures"] for place in one["trace"]]
+        if evidence.file in failing:
+            yield Alarm(finding=finding, fact="fails")
+        else:
+            yield Alarm(finding=finding, fact=next(iter(answer["facts"]), "unknown"))
+
+
+def ignore_incomparable(control: InstalledSet, forced: InstalledSet) -> None:
+    """Drop failures that say nothing of the forced version.
+
+    These are shared objects of packages of which the control cannot open one either, since many
+    never can alone, and parts of a namespace that the control lacks, since each may need an extra.
+    """
+    unopened = {one.package for one in control.failures if one.name.endswith(".so")}
+    parts = {module for module in forced.modules - control.modules if "." in module}
+    control.failures = [one for one in control.failures if not one.name.endswith(".so")]
+    forced.failures = [
+        one
+        for one in forced.failures
+        if one.name not in parts and not (one.name.endswith(".so") and one.package in unopened)
+    ]
+
+
+def _output(command: Sequence[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def seeds_of(text: str) -> Iterable[int]:
+    """The seeds of "5" or "1-200"."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure seeds that the results lack, and append each."""
+    known = read(options.results)
+    draws = read(options.draws) if options.draws else None
+    bench = Bench(options.folder)
+    for seed in options.seeds:
+        if seed in known or (draws is not None and seed not in draws):
+            continue
+        bench.trim()
+        measured = bench.measure(seed, draws[seed].draw if draws is not None else None)
+        with options.results.open("ab") as file:
+            file.write(msgspec.json.encode(measured) + b"\n")
+        found = row(measured)
+        text = f"{found.control}, {found.forced}" if found else measured.failure
+        print(f"{seed}: {text if seed % 2 == 0 else 'measured'}", flush=True)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Print the table, and details of development seeds."""
+    known = read(options.results)
+    rows = [found for one in known.values() if (found := row(one)) is not None]
+    print("\n".join(table(rows)), end="\n\n")
+    print("\n".join(left_out(known.values())))
+    for one in sorted(known.values(), key=lambda one: one.seed) if options.details else ():
+        if options.held_out or one.seed % 2 == 0:
+            sys.stdout.writelines(f"{line}\n" for line in details(one))
+
+
+def main() -> None:
+    """Run or report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", choices=("run", "again", "report"))
+    parser.add_argument("--seeds", type=seeds_of, default=range(1, 201), help="such as 1-200")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="sets, downloads and facts")
+    parser.add_argument("--results", type=Path, help="default: results.jsonl in the folder")
+    parser.add_argument("--draws", type=Path, help="audit the draws of these results again")
+    parser.add_argument("--details", action="store_true", help="list misses and false alarms")
+    parser.add_argument("--held-out", action="store_true", help="list those of odd seeds, too")
+    options = parser.parse_args()
+    options.results = options.results or options.folder / "results.jsonl"
+    if options.command == "again" and options.draws is None:
+        parser.error("again needs --draws FILE")
+    with contextlib.suppress(KeyboardInterrupt):
+        report(options) if options.command == "report" else run(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""The audit's answer about a package set held against Python's: verdicts, and their table."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from imgbuild.report import Finding, Relation, Severity
+
+# A CPU has no driver: these are no failures of a set.
+NO_GPU = re.compile(
+    r"libcuda\.so|libnvidia-ml|NVIDIA driver|no NVIDIA GPU|No CUDA GPUs|CUDA driver"
+    r"|not compiled with CUDA|CUDA is (?:not|required)|libcud\w+\.so|libnv\w+\.so|libnccl"
+    r"|no (?:active|supported) (?:driver|gpu)|0 active drivers",
+    re.IGNORECASE,
+)
+METADATA = "metadata"
+# Nothing that a CPU runs shows whether these are right.
+UNTESTABLE = ("cuda", "rules")
+
+
+class Verdict(enum.StrEnum):
+    """The audit of one set, held against Python."""
+
+    TRUE = "true"  # an error names what failed
+    MISS = "miss"  # something failed, and no error but METADATA's names it
+    HEALTHY = "healthy"  # nothing failed, no error
+    FALSE_ALARM = "false alarm"  # nothing failed, an error
+    LATENT = "latent"  # nothing failed; what the error says is missing is missing
+    UNANSWERED = "unanswered"  # the audit ended without an answer
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """A module or name of a set that Python could not import or read.
+
+    `trace` are the files and lines in the set where it failed, outermost first.
+    """
+
+    package: str
+    name: str
+    error: str
+    trace: tuple[str, ...] = ()
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether it fails on every machine without a GPU."""
+        return NO_GPU.search(self.error) is not None
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """An error of the audit, and whether Python agrees.
+
+    `fact`: "fails" if the module that the error names fails to import, "holds" if it imports but
+    what the error says is missing is missing, "refuted" if it is there, else "unknown".
+    """
+
+    finding: Finding
+    fact: str = "unknown"
+
+
+class SetResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One installed set: Python's failures, METADATA's unmet requirements, the audit's errors.
+
+    `audited` is empty if the audit answered, else its last words.
+    """
+
+    imported: tuple[str, ...]
+    failures: tuple[Failure, ...]
+    unmet: tuple[str, ...]
+    alarms: tuple[Alarm, ...]
+    audited: str = ""
+    audit_seconds: float = 0.0
+
+    @property
+    def fails(self) -> bool:
+        """Whether Python fails for another reason than that there is no GPU."""
+        return any(not one.needs_gpu for one in self.failures)
+
+    @property
+    def errors(self) -> tuple[Alarm, ...]:
+        """Alarms that reading of code or libraries raised."""
+        return tuple(one for one in self.alarms if one.finding.check != METADATA)
+
+
+def verdict(result: SetResult, package: str) -> Verdict:
+    """The verdict of a set in which the version of `package` was forced."""
+    if result.audited:
+        return Verdict.UNANSWERED
+    tested = [one for one in result.errors if one.finding.check not in UNTESTABLE]
+    if result.fails:
+        seen = any(explains(one, result.failures, package) for one in result.errors)
+        return Verdict.TRUE if seen else Verdict.MISS
+    if not tested:
+        return Verdict.HEALTHY
+    if all(one.fact in ("fails", "holds") for one in tested):
+        return Verdict.LATENT
+    return Verdict.FALSE_ALARM
+
+
+def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
+    """Whether an error is about one of `failures`: by its file, or by the packages it names."""
+    evidence = alarm.finding.evidence
+    if evidence is None:
+        return False
+    files = {place.rpartition(":")[0] for one in failures for place in one.trace}
+    if evidence.file and evidence.file in files:
+        return True
+    named = {evidence.package, evidence.other}
+    failing = {one.package for one in failures}
+    return package in named and bool(failing & named) and alarm.fact != "refuted"
+
+
+def metadata_verdict(result: SetResult) -> Verdict:
+    """METADATA alone: what the audit says of requirements, held against the installed METADATA."""
+    evidence = [one.finding.evidence for one in result.alarms if one.finding.check == METADATA]
+    said = {
+        one.package
+        for one in evidence
+        if one is not None and one.relation in (Relation.REQUIREMENT, Relation.PACKAGE)
+    }
+    unmet = {line.partition(":")[0] for line in result.unmet}
+    if result.audited:
+        return Verdict.UNANSWERED
+    if unmet - said:
+        return Verdict.MISS
+    if said - unmet:
+        return Verdict.FALSE_ALARM
+    return Verdict.TRUE if unmet else Verdict.HEALTHY
+
+
+def module_of(file: str) -> str:
+    """The module of a Python file of a wheel; "" for another file."""
+    if not file.endswith(".py"):
+        return ""
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def errors_of(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The errors among `findings`."""
+    return tuple(one for one in findings if one.severity is Severity.ERROR)
+
+
+def wilson(hits: int, total: int) -> tuple[float, float]:
+    """The 95 % interval of a share, by Wilson's formula; 0 to 1 of nothing."""
+    if not total:
+        return 0.0, 1.0
+    z, share = 1.959964, hits / total
+    middle = share + z * z / (2 * total)
+    spread = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    scale = 1 + z * z / total
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def share(hits: int, total: int) -> str:
+    """A share as a cell of a table, such as "5 of 13: 38 % (18 to 64)"."""
+    if not total:
+        return "0 of 0"
+    low, high = wilson(hits, total)
+    return f"{hits} of {total}: {hits / total:.0%} ({low:.0%} to {high:.0%})".replace("%", " %")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """What the table needs of one seed: the verdicts of both sets. The control imports."""
+
+    seed: int
+    fails: bool
+    metadata_clean: bool
+    forced: Verdict
+    control: Verdict
+    forced_metadata: Verdict
+    control_metadata: Verdict
+    metadata_said: bool
+
+
+Half = Callable[[Row], bool]
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """The Markdown table of some seeds."""
+    halves: list[tuple[str, Half]] = [
+        ("development (even seeds)", lambda row: row.seed % 2 == 0),
+        ("held out (odd seeds)", lambda row: row.seed % 2 == 1),
+        ("all", lambda _: True),
+    ]
+    columns = [_column([row for row in rows if half(row)]) for _, half in halves]
+    lines = [
+        "| | " + " | ".join(title for title, _ in halves) + " |",
+        "| --- |" + " ---: |" * len(halves),
+    ]
+    lines += [
+        f"| {name} | " + " | ".join(column[name] for column in columns) + " |"
+        for name in columns[0]
+    ]
+    return lines
+
+
+def _column(rows: Sequence[Row]) -> dict[str, str]:
+    failing = [row for row in rows if row.fails]
+    answered = [row for row in failing if row.forced is not Verdict.UNANSWERED]
+    hidden = [row for row in answered if row.metadata_clean]
+    healthy = [row.control for row in rows]
+    healthy += [row.forced for row in rows if not row.fails]
+    healthy = [one for one in healthy if one is not Verdict.UNANSWERED]
+    stated = [one for row in rows for one in (row.control_metadata, row.forced_metadata)]
+    unmet = [one for one in stated if one in (Verdict.TRUE, Verdict.MISS)]
+    met = [one for one in stated if one in (Verdict.HEALTHY, Verdict.FALSE_ALARM)]
+    seen = [row for row in answered if row.forced is Verdict.TRUE]
+    return {
+        "audited draws": str(len(rows)),
+        "sets": str(len(rows) * 2),
+        "that fail": str(len(failing)),
+        "not answered": str(sum(Verdict.UNANSWERED in (row.control, row.forced) for row in rows)),
+        "failures seen by code or libraries": share(len(seen), len(answered)),
+        "failures seen by these or METADATA": share(
+            sum(row.forced is Verdict.TRUE or row.metadata_said for row in answered),
+            len(answered),
+        ),
+        "failures that METADATA allows, seen": share(
+            sum(row.forced is Verdict.TRUE for row in hidden), len(hidden)
+        ),
+        "healthy sets with a false alarm": share(healthy.count(Verdict.FALSE_ALARM), len(healthy)),
+        "healthy sets with an error whose fact holds": share(
+            healthy.count(Verdict.LATENT), len(healthy)
+        ),
+        "sets with unmet METADATA, seen": share(unmet.count(Verdict.TRUE), len(unmet)),
+        "sets with met METADATA, refused": share(met.count(Verdict.FALSE_ALARM), len(met)),
+    }
