@@ -21,7 +21,12 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.values import normalize
 
 CHECKER, TABLE = "dependency_versions_check.py", "dependency_versions_table.py"
-OPTIONAL = ("tokenizers", "accelerate")  # checked only if they are installed
+QUOTE = '"'
+PREDICATES = "utils/import_utils.py"
+OPTIONAL = ("tokenizers", "accelerate")  # checked only where `is_NAME_available()`
+_PREDICATE = re.compile(
+    r"^def is_(\w+)_available\(min_version(?:: *str)? *= *(\w+|\"[\d.]+\")\)", re.MULTILINE
+)
 _BUILT = re.compile(r"(?:^|[^a-z])torch(\d+\.\d+)")
 _LIBRARY = re.compile(r"(?:^|/)libbitsandbytes_cuda(\d+)\.so")
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
@@ -59,6 +64,7 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Decl
     wanted = _literals(source).get("deps", {})
     if not isinstance(names, list) or not isinstance(wanted, dict):
         return
+    least = _least_versions(package_set.read(package, file.removesuffix(CHECKER) + PREDICATES))
     for name in names:
         try:
             requirement = Requirement(str(wanted[name]))
@@ -66,6 +72,8 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Decl
             continue
         other = normalize(requirement.name)
         version = package_set.version(other)
+        if name in OPTIONAL and version is not None and not within(version, least.get(name, "")):
+            continue
         missing = version is None and not package_set.partial and name not in (*OPTIONAL, "python")
         if missing or (version is not None and not within(version, str(requirement.specifier))):
             have = f"{other} is {version}" if version else f"{other} is not installed"
@@ -78,6 +86,17 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Decl
                 text=f"requires, when it is imported, {wanted[name]}, and {have}",
                 raises=True,
             )
+
+
+def _least_versions(source: bytes | None) -> dict[str, str]:
+    """Package → ">=X" for each `def is_NAME_available(min_version=X)`."""
+    literals = _literals(source)
+    found = {}
+    for match in _PREDICATE.finditer((source or b"").decode(errors="replace")):
+        name, value = match.groups()
+        text = literals.get(value, value)
+        found[name] = f">={str(text).strip(QUOTE)}"
+    return found
 
 
 def _literals(source: bytes | None) -> dict[str, object]:

@@ -230,6 +230,18 @@ def test_a_table_that_is_checked_at_import(tmp_path):
     assert found(tmp_path / "new", {"own==1": TABLE, "hub==0.36": {}}) == []
 
 
+@pytest.mark.parametrize(("least", "count"), [("LEAST", 0), ('"0.26.0"', 1)])
+def test_a_package_too_old_to_count_as_available_is_not_checked(tmp_path, least, count):
+    predicate = f"def is_accelerate_available(min_version: str = {least}) -> bool:\n    ...\n"
+    package = {
+        "own/__init__.py": "",
+        "own/dependency_versions_table.py": 'deps = {"accelerate": "accelerate>=1.1.0"}\n',
+        "own/dependency_versions_check.py": 'pkgs_to_check_at_runtime = ["accelerate"]\n',
+        "own/utils/import_utils.py": f'LEAST = "1.1.0"\n{predicate}',
+    }
+    assert len(found(tmp_path, {"own==1": package, "accelerate==0.32.0": {}})) == count
+
+
 def test_an_absent_package_of_the_table_unless_the_package_set_is_partial(tmp_path):
     (finding,) = found(tmp_path, {"own==1": TABLE})
     assert "hub is not installed" in finding.message
