@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,3 +111,16 @@ def test_a_wheel_of_the_real_index(tmp_path: Path) -> None:
     metadata = package_set.metadata("vllm")
     assert metadata is not None
     assert any(line.startswith("transformers") for line in metadata.requires)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(("numpy", "status"), [("2.2.6", 4), ("1.26.4", 0)])
+def test_pins_that_are_compiled_against_another_numpy(numpy: str, status: int) -> None:
+    pins = ("opencv-python-headless==4.9.0.80", f"numpy=={numpy}")
+    options = ("--python", "3.11", "--arch", "x86_64", "--json")
+    command = [sys.executable, "-m", "imgbuild", "audit", *pins, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    (report,) = json.loads(done.stdout)
+    errors = [one["where"] for one in report["findings"] if one["severity"] == "error"]
+    assert errors == (["opencv-python-headless 4.9.0.80 cv2/cv2.abi3.so"] if status else [])

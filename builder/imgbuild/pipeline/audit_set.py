@@ -24,6 +24,7 @@ from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.packages.pinned import Pin, PinList, pick
 from imgbuild.cache.context import Context
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.index import pages
@@ -47,6 +48,8 @@ JUDGING = (
     "imgbuild.audit.packages.environment",
     "imgbuild.audit.packages.pinned",
 )
+LARGEST = 128 << 20  # bytes of a wheel that is downloaded for its shared objects
+_NUMPY = re.compile(r"numpy\b(?!-)", re.IGNORECASE)
 _CUDA = re.compile(rb"^cuda(?:: [\w\[\]]+)? = ['\"](\d+\.\d+)", re.MULTILINE)
 
 
@@ -254,16 +257,12 @@ def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> 
     http = Blocks(request.context.http)
     failed: list[Unread] = []
     with Library(request.context.store, http) as library:
-        package_set = open_package_set(
-            files.wheels,
-            library,
-            python=request.machine.python,
-            arch=request.machine.arch,
-            glibc=request.machine.glibc,
-            locate=lambda wheel: files.places[wheel.sha256],
-            partial=files.partial,
-            known=files.known,
-        )
+        package_set = _open(files, library, request)
+        if not request.offline and "elf" in request.checks:
+            fetched = _fetched(package_set, files, request)
+            if fetched:
+                files = msgspec.structs.replace(files, places={**files.places, **fetched})
+                package_set = _open(files, library, request)
         check = audit_lock.past_of(
             package_set, lambda: _default(request), library, http, files.versions
         )
@@ -288,6 +287,44 @@ def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> 
         unread = (*files.unread, *failed, *_unread_binaries(package_set, files, request.checks))
     # The whole of the requirements on a host needs all shared objects.
     return msgspec.structs.replace(report, floors=None, unread=unread), not failed
+
+
+def _open(files: PackageFiles, library: Library, request: SetRequest) -> PackageSet:
+    return open_package_set(
+        files.wheels,
+        library,
+        python=request.machine.python,
+        arch=request.machine.arch,
+        glibc=request.machine.glibc,
+        locate=lambda wheel: files.places[wheel.sha256],
+        partial=files.partial,
+        known=files.known,
+    )
+
+
+def _fetched(
+    package_set: PackageSet, files: PackageFiles, request: SetRequest
+) -> dict[Sha256, Path]:
+    """Wheels of an index that may be compiled against numpy 1, beside numpy 2; downloaded.
+
+    Only their shared objects show it. These are compiled wheels of up to LARGEST that require
+    numpy; wheels of versions that are newer than numpy 2 need not support it either.
+    """
+    numpy = package_set.version("numpy")
+    if numpy is None or Version(numpy).major < 2:
+        return {}
+    wanted = []
+    for wheel in files.wheels:
+        place, metadata = files.places[wheel.sha256], package_set.metadata(wheel.package)
+        names = metadata.requires if metadata is not None else ()
+        if (
+            isinstance(place, str)
+            and wheel.size <= LARGEST
+            and any(_NUMPY.match(line) for line in names)
+            and any(file.endswith(".so") for file in package_set.files(wheel.package))
+        ):
+            wanted.append(FileRequest(wheel, lambda url=place: [url]))  # type: ignore[misc]
+    return fetch_all(wanted, request.context, title="packages that are compiled against numpy")
 
 
 def cuda_of(package_set: PackageSet) -> str:

@@ -229,7 +229,7 @@ class _Linker:
             f"{facts.file} was compiled against numpy 1 and refuses numpy {version}:"
             " it imports numpy.core._multiarray_umath and does not know numpy._core"
         )
-        remedy = f"choose a {package} that was compiled against numpy 2, or numpy<2"
+        remedy = f"choose a release of {package} that was compiled against numpy 2, or numpy<2"
         yield self._finding(package, facts, Relation.ABI, "numpy", "numpy<2", text, remedy)
 
     def _finding(

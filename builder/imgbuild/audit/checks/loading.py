@@ -61,6 +61,8 @@ class Loading:
     def _follow(self, package: str) -> Iterable[str]:
         modules = self._code.modules_of(package)
         todo = [name for name in modules if "." not in name and not name.startswith("_")]
+        # The package's own extension module, which it may load by other ways: cv2/cv2.abi3.so.
+        todo += [own for name in todo if (own := f"{name}.{name}") in modules]
         seen = set(todo)
         while todo:
             self._code.prefetch(todo)

@@ -259,6 +259,12 @@ def test_a_module_counts_if_importing_its_package_brings_it(
     assert only(package_set).severity is severity
 
 
+def test_the_own_module_of_a_package_counts_however_it_is_loaded() -> None:
+    sources = {"pack/__init__.py": "import importlib\nimportlib.import_module('pack')"}
+    package_set = SharedObjects({"pack 1": [module("pack/pack.abi3.so", **LACKS)]}, sources=sources)
+    assert only(package_set).severity is Severity.ERROR
+
+
 def test_what_a_module_links_to_counts_as_the_module_does() -> None:
     files = [
         module("pack/_ext.abi3.so", needed=("libone.so",)),
