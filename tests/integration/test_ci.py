@@ -319,6 +319,7 @@ def test_a_tier_that_passes_on_a_node_opens_the_way_to_the_tag(own, tmp_path):
 
 def test_a_sif_lies_beside_the_published_image(own):
     """Its image has passed; that there is no machine for a tier of now keeps no SIF away."""
+    needs.tool("mksquashfs", "squashfs-tools")
     tell(own, "sif: true\n", gate="[static, gpu]")
     words = ("--registry", own.place("rl"), "--through", "root")
     done = own.project.run("ci", "run", f"{TARGET}@{ARCH}-sif", *words)

@@ -29,6 +29,12 @@ PREFIX = "/opt/venv"
 LONG = "opt/" + "/".join(["a folder with a name of some length"] * 8)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _tools():
+    for name in ("mksquashfs", "unsquashfs"):
+        needs.tool(name, "squashfs-tools")
+
+
 # -- an image with all that a layer may hold
 
 
@@ -133,7 +139,6 @@ def _odd(tmp_path_factory):
 
 @pytest.mark.parametrize("compressor", ["zstd", "gzip"])
 def test_a_sif_has_the_files_of_its_image(odd, tmp_path, compressor):
-    needs.tool("mksquashfs", "squashfs-tools")
     out = tmp_path / "odd.sif"
     convert.convert(odd, ARCH, out, convert.ConvertOptions(compressor=compressor))
     beside = check_tree(odd, out, squashed.start(out))

@@ -38,6 +38,7 @@ def _sample(tmp_path_factory):
 @pytest.fixture(scope="module", name="sif")
 def _sif(sample, tmp_path_factory):
     """Where everybody may read it: an ordinary user runs it too."""
+    needs.tool("mksquashfs", "squashfs-tools")
     with ordinary.home() as folder:
         out = folder / "small.sif"
         lock = codec.encode({"a": "lock"})
