@@ -38,6 +38,11 @@ def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolic
     }
     entries = [MainPathEntry(name=root, why=WHY) for root in sorted(roots)]
     entries += [
+        MainPathEntry(name=module, why=WHY, optional=True)
+        for package in sorted(named)
+        for module in _of_namespace(package_set.modules_of(package))
+    ]
+    entries += [
         MainPathEntry(name=module, why=INTEGRATION, optional=True)
         for package in sorted(named)
         for module in package_set.modules_of(package)
@@ -51,6 +56,17 @@ def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolic
     ]
     return msgspec.structs.replace(
         rules, imported=frozenset(named) - rules.walk - LEFT_OUT, entries=(*rules.entries, *entries)
+    )
+
+
+def _of_namespace(modules: Collection[str]) -> list[str]:
+    """The public modules right below folders without `__init__`, which nothing else imports."""
+    return sorted(
+        module
+        for module in modules
+        if module.count(".") == 1
+        and module.partition(".")[0] not in modules
+        and not any(part.startswith("_") or part in ASIDE for part in module.split("."))
     )
 
 

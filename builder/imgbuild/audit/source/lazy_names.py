@@ -226,10 +226,10 @@ class LazyNames:
         for statement in node.body:
             understood &= self._answers(statement, name)
         self.dynamic |= not understood
-        own = f"{self.assignments.module.partition('.')[0]}."
-        for line in self._typed():  # it returns what they see
-            known = line.bound in self.lazy or line.module.startswith(own)
-            if known and line.name not in ("", "*"):
+        root = self.assignments.module.partition(".")[0]
+        for line in self._typed():  # it returns what they see, but for its own submodules
+            known = line.bound in self.lazy or line.module.startswith(f"{root}.")
+            if known and line.module != root and line.name not in ("", "*"):
                 self.lazy[line.bound] = self.lazy.get(line.bound) or _source(line)
 
     def _answers(self, statement: ast.stmt, name: str) -> bool:

@@ -115,3 +115,15 @@ def test_an_alias_in_sys_modules_has_the_names_of_its_module(tmp_path: Path) -> 
     }
     (error,) = errors(tmp_path, packages)
     assert error.startswith("gadget 1.0 imports GONE from helper.old")
+
+
+def test_the_parts_of_a_namespace_are_imported(tmp_path: Path) -> None:
+    packages = {
+        "helper==1.0": {"helper.py": ""},
+        "gadget-core==1.0": {
+            "gadget/core.py": "from helper import GONE\n",
+            "gadget/_core.py": "from helper import ALSO\n",
+        },
+    }
+    (error,) = errors(tmp_path, packages)
+    assert error.startswith("gadget-core 1.0 imports GONE from helper")
