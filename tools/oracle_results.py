@@ -8,7 +8,15 @@ from pathlib import Path
 import msgspec
 
 from oracle_sets import Draw
-from oracle_verdicts import METADATA, Row, SetResult, Verdict, metadata_verdict, verdict
+from oracle_verdicts import (
+    METADATA,
+    Row,
+    SetResult,
+    Verdict,
+    metadata_verdict,
+    same_reason,
+    verdict,
+)
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +50,7 @@ def row(one: Measured) -> Row | None:
         forced_metadata=metadata_verdict(one.forced),
         control_metadata=metadata_verdict(one.control),
         metadata_said=any(alarm.finding.check == METADATA for alarm in one.forced.alarms),
+        same_reason=same_reason(one.forced, one.draw.package),
     )
 
 
@@ -67,10 +76,12 @@ def details(one: Measured) -> Iterator[str]:
     )
     for name, result, code, metadata in sets:
         wrong = (Verdict.MISS, Verdict.FALSE_ALARM, Verdict.LATENT, Verdict.UNANSWERED)
-        if code not in wrong and metadata not in wrong:
+        another = code is Verdict.TRUE and not verdicts.same_reason
+        if code not in wrong and metadata not in wrong and not another:
             continue
         pins = one.draw.control if name == "control" else one.draw.forced
-        yield f"- seed {one.seed}, {name}: **{code}**, METADATA {metadata}"
+        said = f"{code} for another reason" if another else code
+        yield f"- seed {one.seed}, {name}: **{said}**, METADATA {metadata}"
         yield f"  - {one.draw.how} {one.draw.package}=={pins.versions.get(one.draw.package)}"
         yield f"  - from {', '.join(one.draw.requirements)}; torch {one.draw.torch or 'none'}"
         for failure in result.failures:

@@ -114,6 +114,32 @@ def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
     return package in named and bool(failing & named) and alarm.fact != "refuted"
 
 
+def same_reason(result: SetResult, package: str) -> bool:
+    """Whether an error that explains a failure gives Python's reason, not another that holds, too.
+
+    It names a file of the traceback, or Python's words have the name that it says is missing.
+    """
+    return any(
+        _named(alarm, failure)
+        for alarm in result.errors
+        for failure in result.failures
+        if not failure.needs_gpu and explains(alarm, [failure], package)
+    )
+
+
+def _named(alarm: Alarm, failure: Failure) -> bool:
+    evidence = alarm.finding.evidence
+    if evidence is None:
+        return False
+    if evidence.file in {place.rpartition(":")[0] for place in failure.trace}:
+        return True
+    if evidence.relation in (Relation.WINDOW, Relation.ABI):
+        name = evidence.other.replace("-", "_")
+    else:
+        name = next(iter(re.findall(r"\w+", evidence.subject)[-1:]), "")
+    return bool(name) and name in re.findall(r"\w+", failure.error.replace("-", "_"))
+
+
 def metadata_verdict(result: SetResult) -> Verdict:
     """METADATA alone: what the audit says of requirements, held against the installed METADATA."""
     evidence = [one.finding.evidence for one in result.alarms if one.finding.check == METADATA]
@@ -174,6 +200,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     forced_metadata: Verdict
     control_metadata: Verdict
     metadata_said: bool
+    same_reason: bool
 
 
 Half = Callable[[Row], bool]
@@ -215,6 +242,7 @@ def _column(rows: Sequence[Row]) -> dict[str, str]:
         "that fail": str(len(failing)),
         "not answered": str(sum(Verdict.UNANSWERED in (row.control, row.forced) for row in rows)),
         "failures seen by code or libraries": share(len(seen), len(answered)),
+        "of these, for Python's reason": share(sum(row.same_reason for row in seen), len(seen)),
         "failures seen by these or METADATA": share(
             sum(row.forced is Verdict.TRUE or row.metadata_said for row in answered),
             len(answered),

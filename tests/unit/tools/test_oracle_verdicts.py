@@ -11,6 +11,7 @@ from oracle_verdicts import (
     Verdict,
     metadata_verdict,
     module_of,
+    same_reason,
     table,
     verdict,
     wilson,
@@ -56,6 +57,21 @@ def test_an_error_is_true_if_it_is_about_the_failure(alarm, expected):
     if alarm.finding.check == "metadata":
         expected = Verdict.MISS  # METADATA has a verdict of its own
     assert verdict(result, "pyarrow") is expected
+
+
+@pytest.mark.parametrize(
+    ("alarm", "expected"),
+    [
+        (_alarm(file="datasets/features/features.py"), True),
+        (_alarm(subject="pyarrow:PyExtensionType"), True),
+        (_alarm(subject="pyarrow:JsonArray", file="datasets/json.py"), False),
+        (_alarm("support", relation=Relation.WINDOW, subject="pyarrow 21.0.0"), True),
+    ],
+)
+def test_an_error_has_the_reason_of_python_if_it_names_its_file_or_name(alarm, expected):
+    result = _result(alarm, failures=(FAILURE,))
+    assert verdict(result, "pyarrow") is Verdict.TRUE
+    assert same_reason(result, "pyarrow") is expected
 
 
 def test_a_failure_without_an_error_is_a_miss():
@@ -134,6 +150,7 @@ def _row(seed, forced, *, fails=False, clean=True, said=False):
         forced_metadata=Verdict.HEALTHY if clean else Verdict.TRUE,
         control_metadata=Verdict.HEALTHY,
         metadata_said=said,
+        same_reason=forced is Verdict.TRUE,
     )
 
 
@@ -151,6 +168,7 @@ def test_the_table_counts_each_half():
     assert cells["audited draws"] == ["3", "1", "4"]
     assert cells["that fail"] == ["2", "0", "2"]
     assert cells["failures seen by code or libraries"][0].startswith("1 of 2: 50 % (9 % to 91 %)")
+    assert cells["of these, for Python's reason"][0].startswith("1 of 1")
     assert cells["failures seen by these or METADATA"][0].startswith("2 of 2")
     assert cells["failures that METADATA allows, seen"][0].startswith("1 of 1")
     assert cells["healthy sets with a false alarm"][2].startswith("1 of 6")
