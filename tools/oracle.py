@@ -8,8 +8,11 @@ control imports. Draws without a failure are audited for one seed of four only. 
 JSON, one a seed: a seed that is there is skipped, so that a run may be ended and continued. Even
 seeds are for development; `report` shows no details of odd ones.
 
+`again` only audits: what Python said is in the results of the draws. A set is installed again if
+the audit has errors that were not looked up then.
+
     oracle.py run --seeds 1-200
-    oracle.py again --seeds 1-200 --results new.jsonl --draws results.jsonl
+    oracle.py again --seeds 1-200 --draws results.jsonl --results new.jsonl
     oracle.py report --details
 """
 
@@ -37,6 +40,7 @@ from oracle_results import Measured, details, left_out, read, row
 from oracle_sets import Draw, Pins, Shop
 from oracle_verdicts import (
     METADATA,
+    UNKNOWN,
     UNTESTABLE,
     Alarm,
     Failure,
@@ -90,21 +94,23 @@ class Bench:
         self.shop = Shop(self.table, folder)
         self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
 
-    def measure(self, seed: int, known: Draw | None = None) -> Measured:
-        """The draw of `seed`, or a known one, installed, imported and audited.
+    def measure(self, seed: int) -> Measured:
+        """The draw of `seed`, installed, imported and audited.
 
         Of draws without a failure, only a sample is audited.
         """
-        draw = known or oracle_sets.draw(seed, self.shop)
+        draw = oracle_sets.draw(seed, self.shop)
         if draw is None:
             return Measured(seed=seed, failure="uv refused all attempts", commit=self.commit)
         found = Measured(seed=seed, draw=draw, commit=self.commit)
         with contextlib.ExitStack() as stack:
             try:
                 forced = stack.enter_context(self._installed(draw, "forced"))
+                self._import(forced, draw)
                 if not forced.fails and not oracle_sets.sampled(seed):
                     return msgspec.structs.replace(found, failure="imports, not in the sample")
                 control = stack.enter_context(self._installed(draw, "control"))
+                self._import(control, draw)
             except oracle_sets.Unresolved as error:
                 return msgspec.structs.replace(found, failure=str(error)[-500:])
             ignore_incomparable(control, forced)
@@ -116,9 +122,38 @@ class Bench:
                 found, control=self._audited(control), forced=self._audited(forced)
             )
 
+    def again(self, known: Measured) -> Measured:
+        """`known` with the audit's answers of today."""
+        if known.draw is None or known.control is None or known.forced is None:
+            return known
+        control = self._audited_again(known.draw, "control", known.control)
+        forced = self._audited_again(known.draw, "forced", known.forced)
+        return msgspec.structs.replace(known, control=control, forced=forced, commit=self.commit)
+
+    def _audited_again(self, draw: Draw, which: str, known: SetResult) -> SetResult:
+        """`known` with the errors of today; those that are new are looked up in the installed set.
+
+        OSError or Unresolved if that set can no longer be installed.
+        """
+        found, complaint, seconds = self._audit(draw.forced if which == "forced" else draw.control)
+        facts = {
+            str(alarm.finding): alarm.fact
+            for alarm in known.alarms
+            if alarm.fact != UNKNOWN or alarm.finding.check in (METADATA, *UNTESTABLE)
+        }
+        errors = errors_of(found.findings if found is not None else ())
+        if all(str(finding) in facts for finding in errors):
+            alarms = [Alarm(finding=one, fact=facts[str(one)]) for one in errors]
+        else:
+            with self._installed(draw, which) as made:
+                alarms = list(_looked_up(found, made.probe))
+        return msgspec.structs.replace(
+            known, alarms=tuple(alarms), audited=complaint, audit_seconds=seconds
+        )
+
     @contextlib.contextmanager
     def _installed(self, draw: Draw, which: str) -> Iterator[InstalledSet]:
-        """The set "forced" or "control", installed while this context lasts, with its failures.
+        """The set "forced" or "control", installed while this context lasts.
 
         Its path is always the same, so that bytecode of files that are the same is used again.
         """
@@ -135,25 +170,26 @@ class Bench:
             tried = Probe(folder, [target, *base], bytecode=self.folder / "bytecode")
             elsewhere = pins.versions.keys() - oracle_sets.installed(pins.versions).keys()
             unmet = oracle_sets.conflicts(target, {name: pins.versions[name] for name in elsewhere})
-            made = InstalledSet(
+            yield InstalledSet(
                 pins=pins, folder=folder, probe=tried, imported=packages, unmet=unmet
             )
-            both = draw.control.versions.keys() & draw.forced.versions.keys()
-            for package in packages:
-                listed = self.table.packages.get(package)
-                names = listed.names_in(both) if listed and package in draw.mains else ()
-                modules = oracle_sets.modules_of(target, package)
-                made.modules.update(modules)
-                made.failures += _failures(tried, target, package, modules, names)
-            yield made
         finally:
             oracle_sets.remove(folder)
 
+    def _import(self, made: InstalledSet, draw: Draw) -> None:
+        """Let Python import the packages of a set, and keep what fails."""
+        target = made.folder / "site"
+        both = draw.control.versions.keys() & draw.forced.versions.keys()
+        for package in made.imported:
+            listed = self.table.packages.get(package)
+            names = listed.names_in(both) if listed and package in draw.mains else ()
+            modules = oracle_sets.modules_of(target, package)
+            made.modules.update(modules)
+            made.failures += _failures(made.probe, target, package, modules, names)
+
     def _audited(self, made: InstalledSet) -> SetResult:
         """What Python and the audit say of a set."""
-        start = time.monotonic()
-        found, complaint = self._audit(made.folder, made.pins)
-        seconds = round(time.monotonic() - start, 1)
+        found, complaint, seconds = self._audit(made.pins)
         return msgspec.structs.replace(
             made.result(),
             alarms=tuple(_looked_up(found, made.probe)),
@@ -182,9 +218,14 @@ class Bench:
             partial.rename(base)
         return base
 
-    def _audit(self, folder: Path, pins: Pins) -> tuple[Report | None, str]:
-        """The report of `imgbuild audit` on the pins; without one, what it said last."""
-        path = folder / "pins.txt"
+    def _audit(self, pins: Pins) -> tuple[Report | None, str, float]:
+        """The report of `imgbuild audit` on the pins, or what it said last; and its seconds."""
+        start = time.monotonic()
+        found, complaint = self._asked(pins)
+        return found, complaint, round(time.monotonic() - start, 1)
+
+    def _asked(self, pins: Pins) -> tuple[Report | None, str]:
+        path = self.folder / "pins.txt"
         lines = [f"{name}=={version}\n" for name, version in sorted(pins.versions.items())]
         path.write_text("".join(lines), encoding="utf-8")
         command = [
@@ -297,7 +338,7 @@ def run(options: argparse.Namespace) -> None:
         if seed in known or (draws is not None and seed not in draws):
             continue
         bench.trim()
-        measured = bench.measure(seed, draws[seed].draw if draws is not None else None)
+        measured = bench.measure(seed) if draws is None else bench.again(draws[seed])
         with options.results.open("ab") as file:
             file.write(msgspec.json.encode(measured) + b"\n")
         found = row(measured)

@@ -201,6 +201,9 @@ def held(fact: dict[str, str]) -> str:
         if relation == "keyword":
             called, _, rest = subject.partition("(")
             return "refuted" if takes(look_up(called), rest.rstrip(")")) else "holds"
+        if relation == "argument":
+            called, _, rest = subject.partition("(")
+            return "holds" if demands(look_up(called), rest.rstrip(")")) else "refuted"
     except (ImportError, AttributeError):
         return "holds"
     except BaseException:  # noqa: BLE001 - it cannot be looked up at all
@@ -213,6 +216,18 @@ def takes(called: Any, keyword: str) -> bool:
     parameters = inspect.signature(called).parameters
     kinds = {each.kind for each in parameters.values()}
     return keyword in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def demands(called: Any, wanted: str) -> bool:
+    """Whether a callable requires the argument `wanted`, or takes that number of them at most."""
+    parameters = inspect.signature(called).parameters
+    if not wanted.isdigit():
+        found = parameters.get(wanted)
+        return found is not None and found.default is inspect.Parameter.empty
+    kinds = [each.kind for each in parameters.values()]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    number = sum(kind in positional for kind in kinds)
+    return inspect.Parameter.VAR_POSITIONAL not in kinds and number == int(wanted)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ NO_GPU = re.compile(
 METADATA = "metadata"
 # Nothing that a CPU runs shows whether these are right.
 UNTESTABLE = ("cuda", "rules")
+UNKNOWN = "unknown"  # of a fact: Python was not asked, or did not say
 
 
 class Verdict(enum.StrEnum):
@@ -59,7 +60,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     finding: Finding
-    fact: str = "unknown"
+    fact: str = UNKNOWN
 
 
 class SetResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import pytest
 
 from imgbuild.oci import layout
 from imgbuild.values import Arch
-from tests.support import images, sample_project
+from tests.support import images, local_index, sample_project
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
@@ -24,6 +24,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
     """An index that has a trl and two vLLMs too, and a registry with a base."""
     index = sample_project.index()
     index.wheel("trl", "9.0", files={"trl/__init__.py": TRL})
+    source = {"PKG-INFO": b"Name: vllm\nVersion: 7.5\n", "vllm/__init__.py": b"class Old: ...\n"}
+    index.add(
+        "vllm",
+        "vllm-7.5.tar.gz",
+        local_index.sdist_bytes("vllm", "7.5", source),
+        uploaded=local_index.EARLY,
+        yanked=False,
+    )
     index.wheel("vllm", "8.0", files={"vllm/__init__.py": b"class Gone: ...\n"})
     index.wheel("vllm", "9.0", files={"vllm/__init__.py": b"class New: ...\n"})
     members = [
@@ -113,6 +121,13 @@ def test_a_pin_without_a_wheel_is_left_out_and_no_success(project: Project) -> N
     done = project.run("audit", *PINS, status=4)
     assert "not read: vllm==7.0: no wheel of the index fits this machine" in done.stdout
     assert "not all packages were read: vllm==7.0" in done.stderr
+
+
+def test_of_a_pin_without_a_wheel_the_sdist_is_read(project: Project) -> None:
+    (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.5\n", encoding="utf-8")
+    done = project.run("audit", *PINS, status=4)
+    assert "trl 9.0 imports Gone from vllm, which vllm 7.5 does not have there" in done.stdout
+    assert "not looked at: vllm==7.5: read from its sdist, without what a build" in done.stdout
 
 
 def test_pins_offline_are_refused_since_an_index_must_be_asked(

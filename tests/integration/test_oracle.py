@@ -69,6 +69,10 @@ def test_a_library_that_cannot_be_opened_is_a_failure(tmp_path):
         ("keyword", "library.name(second)", "refuted"),
         ("keyword", "library.name(third)", "holds"),
         ("keyword", "library.any_keyword(third)", "refuted"),
+        ("argument", "library.name(first)", "holds"),
+        ("argument", "library.name(second)", "refuted"),
+        ("argument", "library.name(1)", "holds"),
+        ("argument", "library.name(2)", "refuted"),
         ("window", "library<1", "unknown"),
     ],
 )

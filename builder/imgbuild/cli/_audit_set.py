@@ -112,7 +112,6 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         python = self._python(matrix)
         request = self._request(name, python, arch, matrix, checks, offline=offline)
         listed = read_pins(text, name, request.machine)
-        audit_set.require_local(listed, checks if len(checks) == 1 else ())
         with console.step(f"auditing {count(len(listed.pins), 'pin')} of {name} for {arch}"):
             return audit_set.audit_pins(
                 listed, request, partial=self.requirements is None, matrix=_builds(listed, matrix)

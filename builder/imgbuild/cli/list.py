@@ -11,7 +11,7 @@ import msgspec
 
 from imgbuild.cli._list_filters import Filters
 from imgbuild.cli._options import FORMAT
-from imgbuild.cli._output import aligned, answer, fitted
+from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError
@@ -25,7 +25,7 @@ WideOption = Annotated[
     bool,
     option(
         "--wide",
-        "All columns: Python, other packages, state, test records. A terminal cuts the lines.",
+        "All columns: Python, other packages, state, test records. Lines are not folded.",
         panel=OUTPUT,
         often=True,
     ),
@@ -113,7 +113,7 @@ def list_targets(
     if form == "markdown":
         lines = table.markdown(rows)
     elif wide:
-        lines = fitted(aligned(table.cells(rows), width=sys.maxsize))
+        lines = aligned(table.cells(rows), width=sys.maxsize)
     else:
         lines = aligned(table.narrow(rows))
     answer(rows, lines)

@@ -23,15 +23,17 @@ from imgbuild.audit.packages.environment import InstalledEnvironment
 from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.packages.pinned import Pin, PinList, pick
+from imgbuild.audit.packages.reading import required
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
-from imgbuild.errors import FetchFailed, InputError
+from imgbuild.errors import FetchFailed
 from imgbuild.index import pages
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.model import Matrix
+from imgbuild.pipeline.sdist_pins import read_sdists
 from imgbuild.report import Finding, Report, Unread
 from imgbuild.resolve.request import TAG, today
 from imgbuild.system.code_digest import code_digest
@@ -47,9 +49,9 @@ JUDGING = (
     "imgbuild.learn.removed_attributes",
     "imgbuild.audit.packages.environment",
     "imgbuild.audit.packages.pinned",
+    "imgbuild.audit.packages.sdist_code",
 )
 LARGEST = 128 << 20  # bytes of a wheel that is downloaded for its shared objects
-_NUMPY = re.compile(r"numpy\b(?!-)", re.IGNORECASE)
 _CUDA = re.compile(rb"^cuda(?:: [\w\[\]]+)? = ['\"](\d+\.\d+)", re.MULTILINE)
 
 
@@ -205,10 +207,15 @@ def _pinned_files(
         http,
         builds=lambda tag: _builds(tag, matrix, request),
     )
+    made = read_sdists(picked.lacking, _default(request), request.context)
     unread = list(listed.unread)
     for pin in picked.lacking:
-        why = "no wheel of the index fits this machine; only its version was compared"
-        unread.append(Unread(what=pin, why=why, required=True))
+        package = pin.partition("==")[0]
+        reason = f"; {made.refused[package]}" if package in made.refused else ""
+        why = f"no wheel of the index fits this machine{reason}; only its version was compared"
+        if package in made.packages:
+            why = "read from its sdist, without what a build adds"
+        unread.append(Unread(what=pin, why=why, required=package not in made.packages))
     for pin in picked.public:
         why = f"not on the index; {pin.partition('+')[0]} was read instead"
         unread.append(Unread(what=pin, why=why))
@@ -216,10 +223,11 @@ def _pinned_files(
         if pinned.url and package not in local:
             why = f"{pinned.url} was not read, but this version on the index"
             unread.append(Unread(what=f"{package}=={pinned.version}", why=why))
-    lacking = {name.partition("==")[0] for name in picked.lacking}
-    places: dict[Sha256, Path | str] = {wheel.sha256: path for wheel, path in local.values()}
+    lacking = {name.partition("==")[0] for name in picked.lacking} - made.packages
+    here = (*local.values(), *made.wheels)
+    places: dict[Sha256, Path | str] = {wheel.sha256: path for wheel, path in here}
     return PackageFiles(
-        wheels=(*(wheel for wheel, _ in local.values()), *picked.wheels),
+        wheels=(*(wheel for wheel, _ in here), *picked.wheels),
         places={**places, **picked.urls},
         known={name: version for name, version in listed.versions.items() if name in lacking},
         partial=partial or bool(listed.unread) or bool(picked.public),
@@ -305,26 +313,35 @@ def _open(files: PackageFiles, library: Library, request: SetRequest) -> Package
 def _fetched(
     package_set: PackageSet, files: PackageFiles, request: SetRequest
 ) -> dict[Sha256, Path]:
-    """Wheels of an index that may be compiled against numpy 1, beside numpy 2; downloaded.
+    """Wheels of an index of which the shared objects are read, too; downloaded.
 
-    Only their shared objects show it. These are compiled wheels of up to LARGEST that require
-    numpy; wheels of versions that are newer than numpy 2 need not support it either.
+    These are torch and the compiled packages that require it, since torch's C++ symbols differ
+    from release to release, and beside numpy 2 compiled packages of up to LARGEST that require
+    numpy: they may be compiled against numpy 1. Wheels of versions that are newer than numpy 2 need
+    not support it either.
     """
+    urls = {sha: place for sha, place in files.places.items() if isinstance(place, str)}
+    remote = {
+        wheel.package: wheel
+        for wheel in files.wheels
+        if wheel.sha256 in urls and any(".so" in file for file in package_set.files(wheel.package))
+    }
+    wanted = _requiring("torch", remote, package_set)
+    if wanted and "torch" in remote:
+        wanted.append(remote["torch"])
     numpy = package_set.version("numpy")
-    if numpy is None or Version(numpy).major < 2:
-        return {}
-    wanted = []
-    for wheel in files.wheels:
-        place, metadata = files.places[wheel.sha256], package_set.metadata(wheel.package)
-        names = metadata.requires if metadata is not None else ()
-        if (
-            isinstance(place, str)
-            and wheel.size <= LARGEST
-            and any(_NUMPY.match(line) for line in names)
-            and any(file.endswith(".so") for file in package_set.files(wheel.package))
-        ):
-            wanted.append(FileRequest(wheel, lambda url=place: [url]))  # type: ignore[misc]
-    return fetch_all(wanted, request.context, title="packages that are compiled against numpy")
+    if numpy is not None and Version(numpy).major >= 2:
+        compiled = _requiring("numpy", remote, package_set)
+        wanted += [one for one in compiled if one.size <= LARGEST and one not in wanted]
+    requests = [FileRequest(one, lambda url=urls[one.sha256]: [url]) for one in wanted]  # type: ignore[misc]
+    return fetch_all(requests, request.context, title="packages compiled against torch or numpy")
+
+
+def _requiring(name: str, wheels: Mapping[str, Wheel], package_set: PackageSet) -> list[Wheel]:
+    """The wheels whose METADATA requires a package."""
+    return [
+        wheel for wheel in wheels.values() if name in required(package_set.metadata(wheel.package))
+    ]
 
 
 def cuda_of(package_set: PackageSet) -> str:
@@ -365,10 +382,3 @@ def _unread_binaries(
         what = "GPU code, and libraries outside of the packages"
         found.append(Unread(what=what, why="only a locked target names GPUs and a base"))
     return found
-
-
-def require_local(listed: PinList, select: Sequence[str]) -> None:
-    """InputError for the check `elf` alone, of pins that all are on an index."""
-    if "elf" in select and not any(_path(pin) is not None for pin in listed.pins.values()):
-        message = "--select elf needs whole wheels, which are not read of pins"
-        raise InputError(message, hint="audit an environment, or a locked target")

@@ -125,10 +125,15 @@ def _brief(version: str) -> str:
 
 
 def _tested(row: TableRow) -> str:
-    """What passed the highest tier, and when: "H200 2026-11", "cpu"; "failed" if a tier failed."""
+    """What passed the highest tier, and when: "H200 2026-11", "cpu"; "failed" if a tier failed.
+
+    Without a test record: whether there is an image, and whether it is for arm64 alone.
+    """
     runs = [run for image in row.images for run in image.runs]
+    if not row.images:
+        return "not locked"
     if not runs:
-        return NONE
+        return NONE if Arch.X86_64 in row.arch else f"- ({', '.join(row.arch)})"
     if any(not run.good for run in runs):
         return "failed"
     best = max(runs, key=lambda run: (TIERS.index(run.tier), run.started))

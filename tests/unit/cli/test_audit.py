@@ -190,10 +190,6 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
         (("--requirements", "loose.txt", "--python", "3.11", "--arch", "arm64"), "loose.txt:2"),
         (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
         ((*LOOSE, "--keep"), "--keep: only wheels of targets are downloaded"),
-        (
-            ("trl==0.18.2", "--select", "elf"),
-            "--select elf needs whole wheels, which are not read of pins",
-        ),
         ((*LOOSE, "--drop"), "--drop: only wheels of targets are downloaded"),
         (
             ("trl==0.18.2", "--matrix", "no.yaml"),

@@ -62,7 +62,6 @@ def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
     digest, repository = place.sample.seal.digest, f"{place.registry.host}/{NAME}"
     yield 0, "smoke --import docs/out", [TARGET, "gpu", "pass"]
     yield 0, "list", [TARGET, UNLOCKED]
-    yield 0, "list --wide", [TARGET, UNLOCKED]
     yield 0, f"show {TARGET}", [digest]
     yield 0, f"show {TARGET} --layers", ["debian-12", "trl"]
     yield 0, f"show {TARGET} --packages", ["vllm", "vllm-0.8.5.post1-py3-none-any.whl"]

@@ -7,6 +7,7 @@ attributes that are read but do not exist, and names that are registered twice.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path import registries
@@ -72,7 +73,7 @@ class _ModuleCalls:
             if (how is None and not noted) or _of_other_device(fact):
                 continue
             course = judge(self.package_set, fact.guards)
-            if not course.runs:
+            if not course.runs or any(self._is_absent(fact.scope, one) for one in course.asked):
                 continue
             what = meaning(self.package_set, self.facts, fact)
             other = self._other(what)
@@ -82,6 +83,17 @@ class _ModuleCalls:
                 one = self._finding(fact, other, problem, how, course)
                 if one is not None:
                     yield one
+
+    @cached_property
+    def _reads(self) -> dict[tuple[str, str], Attribute]:
+        return {(one.scope, one.expression): one for one in self.facts.attributes}
+
+    def _is_absent(self, scope: str, expression: str) -> bool:
+        """Whether hasattr fails for an expression, which is read in the same function."""
+        read = self._reads.get((scope, expression))
+        return read is not None and (
+            meaning(self.package_set, self.facts, read).found.state == "absent"
+        )
 
     def _other(self, what: Meaning) -> str | None:
         """The other package that is used; None if there is none.

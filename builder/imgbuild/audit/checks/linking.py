@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.binaries import libraries
@@ -23,10 +22,9 @@ from imgbuild.audit.checks.loading import Loading
 from imgbuild.audit.packages import variants
 from imgbuild.audit.packages.library_map import LibraryMap, is_private
 from imgbuild.audit.packages.protocols import LinkedPackages
-from imgbuild.audit.packages.reading import WheelMetadata
+from imgbuild.audit.packages.reading import required
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from imgbuild.values import normalize
 
 CHECK = "elf"
 SHOWN = 3  # symbols of one file with a finding each
@@ -271,7 +269,7 @@ def _apart(package: str, other: str) -> str:
 
 def _requires(package_set: LinkedPackages) -> dict[str, frozenset[str]]:
     """Package → all packages that it requires, directly or not; markers are ignored."""
-    direct = {package: _direct(package_set.metadata(package)) for package in package_set.packages}
+    direct = {package: required(package_set.metadata(package)) for package in package_set.packages}
     found = {}
     for package, names in direct.items():
         seen: set[str] = set()
@@ -283,16 +281,6 @@ def _requires(package_set: LinkedPackages) -> dict[str, frozenset[str]]:
                 todo += direct.get(name, ())
         found[package] = frozenset(seen)
     return found
-
-
-def _direct(metadata: WheelMetadata | None) -> tuple[str, ...]:
-    names = []
-    for line in metadata.requires if metadata is not None else ():
-        try:
-            names.append(normalize(Requirement(line).name))
-        except InvalidRequirement:
-            continue
-    return tuple(names)
 
 
 def _major(version: str) -> int:

@@ -14,10 +14,9 @@ import msgspec
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.packages.reading import ASIDE
 from imgbuild.audit.source.facts import ModuleFacts
 
-# Top-level modules in wheels that are not imported by that name.
-ASIDE = frozenset(("test", "tests", "testing", "docs", "examples", "benchmarks", "scripts"))
 WHY = "named by the user, to be imported"
 PART = "most names of a package that the user names are imported from it on first use"
 INTEGRATION = "for another package that the user names"
@@ -52,7 +51,7 @@ def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolic
         MainPathEntry(name=part, why=PART, optional=True)
         for entry in tuple(entries)
         if package_set.owner(entry.name) not in rules.walk | LEFT_OUT
-        and (part := _main_part(package_set, entry.name))
+        for part in _main_parts(package_set, entry.name)
     ]
     return msgspec.structs.replace(
         rules, imported=frozenset(named) - rules.walk - LEFT_OUT, entries=(*rules.entries, *entries)
@@ -70,14 +69,36 @@ def _of_namespace(modules: Collection[str]) -> list[str]:
     )
 
 
-def _main_part(package_set: PackageSet, module: str) -> str:
-    """The module from which `module` imports most names on first use; "" if there is none."""
+def _main_parts(package_set: PackageSet, module: str) -> list[str]:
+    """The module from which `module` imports most names on first use, and that behind it.
+
+    If that module imports its names on first use, too, from many parts, the one is taken that most
+    of them use.
+    """
+    places = _places(package_set, module)
+    part, count = max(places.items(), key=lambda item: item[1], default=("", 0))
+    if 2 * count <= places.total() or not package_set.exists(part):
+        return []
+    inner = _places(package_set, part)
+    if not inner:
+        return [part]
+    root = part.partition(".")[0]
+    files = package_set.modules_of(package_set.owner(root) or "")
+    used = {
+        name: len(package_set.mentioning(root, name.rpartition(".")[2]))
+        for name in inner
+        if files.get(name, "").endswith(".py") and not files[name].endswith("__init__.py")
+    }
+    hub = max(used, key=lambda name: used[name], default="")
+    return [part, hub] if hub and 2 * used[hub] > len(inner) else [part]
+
+
+def _places(package_set: PackageSet, module: str) -> Counter[str]:
+    """Module → how many names `module` imports from it on first use."""
     facts = package_set.module(module)
-    if not isinstance(facts, ModuleFacts) or not facts.lazy:
-        return ""
-    places = Counter(place.partition(":")[0] for place in facts.lazy.values())
-    [(part, count)] = places.most_common(1)
-    return part if 2 * count > len(facts.lazy) and package_set.exists(part) else ""
+    if not isinstance(facts, ModuleFacts):
+        return Counter()
+    return Counter(place.partition(":")[0] for place in facts.lazy.values())
 
 
 def _is_integration(module: str, roots: Collection[str]) -> bool:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.audit.packages.content import LocalContent, RemoteContent, WheelContent
 from imgbuild.audit.packages.installed import InstalledContent
@@ -22,10 +23,13 @@ from imgbuild.audit.source.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.index.remote_wheel import Ranges
 from imgbuild.system.code_digest import code_digest
+from imgbuild.values import normalize
 
 WORTH = 4 << 20  # bytes of source for which starting processes pays
 RUNNING = 256 << 10  # bytes of source for which sending them to running processes pays
 SHARE = 1 << 20  # bytes of source in one task, at most
+# Top-level modules in wheels that are not imported by that name.
+ASIDE = frozenset(("test", "tests", "testing", "docs", "examples", "benchmarks", "scripts"))
 _NEVER_ELF = (".py", ".pyi", ".txt", ".json", ".h", ".hpp", ".cuh", ".cu", ".md", ".html", ".js")
 _SMALLEST_ELF = 64
 _DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
@@ -109,6 +113,17 @@ def parse_metadata(text: str) -> WheelMetadata:
         lines=lines if len(lines) == len(requires) else (),
         python_line=next(iter(_lines_of(text, "Requires-Python")), 0) if wanted else 0,
     )
+
+
+def required(metadata: WheelMetadata | None) -> tuple[str, ...]:
+    """The packages that METADATA requires, markers ignored; none if it is unknown."""
+    names = []
+    for line in metadata.requires if metadata is not None else ():
+        try:
+            names.append(normalize(Requirement(line).name))
+        except InvalidRequirement:
+            continue
+    return tuple(names)
 
 
 def _lines_of(text: str, header: str) -> tuple[int, ...]:

@@ -240,7 +240,7 @@ class Conditions:
             return self.read(test.args[0])
         if name == "sys.platform.startswith" and test.args:
             return self._both(test, Guard("platform", string(test.args[0]) or "?"))
-        if last == "hasattr" and len(test.args) == 2:
+        if (last, len(test.args)) in (("hasattr", 2), ("getattr", 3)):
             return self._hasattr(test)
         if (last in _FINDERS or last in _PACKAGE_PREDICATES) and test.args:
             return self._package(test)
@@ -282,11 +282,15 @@ class Conditions:
         return next(filter(None, texts), "")
 
     def _hasattr(self, test: ast.Call) -> Branches | None:
+        """`hasattr(x, "a")`, or `getattr(x, "a", None)`, which data may make false, too."""
         subject, name = dotted(test.args[0]), string(test.args[1])
         if not subject or not name:
             return None
         guard = Guard("handled", "AttributeError", f"{subject}.{name}")
-        return (guard,), (Guard("unknown", f"not ({self.source.short(test)})"),)
+        if len(test.args) == 2:
+            return (guard,), (Guard("unknown", f"not ({self.source.short(test)})"),)
+        soft = isinstance(test.args[2], ast.Constant) and not test.args[2].value
+        return ((guard,), ()) if soft else None
 
     def _package(self, test: ast.Call) -> Branches | None:
         text = string(test.args[0])

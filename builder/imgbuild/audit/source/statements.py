@@ -33,6 +33,7 @@ class Statements:
         self.definitions = Definitions(self.expressions)
         # Called with each statement of its kind before it is read.
         self.watchers: dict[type[ast.stmt], Callable[[Any], None]] = {}
+        self._after: Sequence[ast.stmt] = ()  # what follows the `try` that is read
 
     def block(self, statements: Sequence[ast.stmt], guards: Guards = ()) -> None:
         """Read statements in order; after an early exit, the rest has the opposite guards."""
@@ -40,11 +41,13 @@ class Statements:
         before = expressions.guards
         if guards:
             expressions.guards = expressions.with_guards(guards)
-        for statement in statements:
+        for place, statement in enumerate(statements, start=1):
             kind = type(statement)
             if kind in self.watchers:
                 self.watchers[kind](statement)
             reader = self._readers.get(kind)
+            if kind in (ast.Try, ast.TryStar):
+                self._after = statements[place:]
             if reader is None:
                 expressions.visit(statement)
             elif left := reader(self, statement):
@@ -76,7 +79,7 @@ class Statements:
         return self.conditions.read(node.test)[0]
 
     def _try(self, node: Try) -> None:
-        tried = read_try(node, self.conditions, self.assignments.absolute)
+        tried = read_try(node, self.conditions, self.assignments.absolute, self._after)
         before = self.names.state()
         self.block(node.body, tried.body)
         done = self.names.state()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -32,8 +32,13 @@ class TryGuards(msgspec.Struct, frozen=True):
     flags: dict[str, Branches]
 
 
-def read_try(node: Try, conditions: Conditions, absolute: Absolute) -> TryGuards:
-    """The guards of a `try`; `absolute` returns the module of a `from` import."""
+def read_try(
+    node: Try, conditions: Conditions, absolute: Absolute, after: Sequence[ast.stmt] = ()
+) -> TryGuards:
+    """The guards of a `try`; `absolute` returns the module of a `from` import.
+
+    `after` are the statements that follow in its block: they may raise what a handler keeps.
+    """
     caught = [_caught(handler) for handler in node.handlers]
     raised = _raised(node, conditions)
     if raised is not None:
@@ -44,7 +49,7 @@ def read_try(node: Try, conditions: Conditions, absolute: Absolute) -> TryGuards
         {
             name
             for names, handler in zip(caught, node.handlers, strict=True)
-            if not _raises(handler.body)
+            if not _raises(handler.body) and not _raises_later(handler, after)
             for name in names
             if name in _HIDING
         }
@@ -109,6 +114,22 @@ def _except(names: list[str]) -> str:
 
 def _raises(block: list[ast.stmt]) -> bool:
     return isinstance(block[-1], ast.Raise)
+
+
+def _raises_later(handler: ast.ExceptHandler, after: Sequence[ast.stmt]) -> bool:
+    """`except E as error: kept = error`, and later `if kept: raise kept`."""
+    kept = {
+        target.id
+        for statement in handler.body
+        if isinstance(statement, ast.Assign) and dotted(statement.value) == handler.name
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+    return any(
+        isinstance(last, ast.Raise) and last.exc is not None and dotted(last.exc) in kept
+        for statement in (after if kept else ())
+        for last in (statement.body[-1] if isinstance(statement, ast.If) else statement,)
+    )
 
 
 def _raised(node: Try, conditions: Conditions) -> Branches | None:

@@ -115,6 +115,7 @@ def test_what_the_other_does_not_know(source, relation, subject):
         "from lib import Engine\nEngine.generate(None, 'p')\n",
         "from lib import Engine\ndef f():\n    e = Engine.from_args(1)\n    e.generate('p')\n",
         "import lib\nif hasattr(lib.envs, 'SLOW'):\n    print(lib.envs.SLOW)\n",
+        "import lib\nif getattr(lib.envs, 'S', None) is not None and lib.envs.S:\n    lib.gone()\n",
         "import lib\nprint(getattr(lib.envs, 'SLOW', None))\n",
         "import json\njson.dumps(1, nonsense=2)\n",
         "import lib\nlib.xpu.empty_cache()\n",

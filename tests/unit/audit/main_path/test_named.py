@@ -100,6 +100,35 @@ def test_the_module_that_has_most_names_is_imported(tmp_path: Path) -> None:
     assert error.startswith("gadget 1.0 imports ONE from helper")
 
 
+PARTS = """
+_import_structure = {}
+_import_structure["gadget_utils"] = ["Gadget"]
+_import_structure["extra"] = ["Extra"]
+_import_structure["red"] = ["Red"]
+_import_structure["blue"] = ["Blue"]
+import sys
+sys.modules[__name__] = _LazyModule(__name__, globals()["__file__"], _import_structure)
+"""
+
+
+def test_of_many_parts_the_one_is_imported_that_most_of_them_use(tmp_path: Path) -> None:
+    part = "from ..gadget_utils import Gadget\nfrom helper import PART\n"
+    packages = {
+        "helper==1.0": {"helper.py": ""},
+        "gadget==1.0": {
+            "gadget/__init__.py": LAZY.replace("core", "parts").replace(", two", ", two, four"),
+            "gadget/more.py": "three = 1\n",
+            "gadget/parts/__init__.py": PARTS,
+            "gadget/parts/gadget_utils.py": "from helper import GONE\nclass Gadget: ...\n",
+            "gadget/parts/extra.py": "from helper import ALSO\nclass Extra: ...\n",
+            "gadget/parts/red/__init__.py": part,
+            "gadget/parts/blue/__init__.py": part,
+        },
+    }
+    (error,) = errors(tmp_path, packages)
+    assert error.startswith("gadget 1.0 imports GONE from helper")
+
+
 ALIAS = """
 import importlib, sys
 def _alias(name, target):

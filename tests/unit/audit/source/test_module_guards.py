@@ -159,6 +159,12 @@ def test_type_checking_and_hasattr():
     yes, no = branches("hasattr(vllm.envs, 'X')")
     assert yes == (Guard("handled", "AttributeError", "vllm.envs.X"),)
     assert no[0].kind == "unknown"
+    asked = (Guard("handled", "AttributeError", "self.part.x"),)
+    data = (Guard("data"),)
+    assert branches("getattr(self.part, 'x', None)") == (asked, data)
+    assert branches("getattr(self.part, 'x', None) is None") == (data, asked)
+    assert branches("getattr(self.part, 'x', 1)") == (data, data)
+    assert branches("getattr(self.part, 'x')") == (data, data)
 
 
 def test_conjunctions_with_data():

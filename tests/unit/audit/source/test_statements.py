@@ -113,3 +113,29 @@ def test_a_class_within_a_class_does_not_see_its_names():
     assert guards(
         f"FLAG = {NEW}\n{dedent(source)}".replace("    FLAG =", "    OTHER =")
     ) == version("vllm", ">=0.9")
+
+
+KEPT = """
+try:
+    from vllm import LLM
+    failure = None
+except Exception as error:
+    {keeps}
+print()
+if failure:
+    raise {raises}
+"""
+
+
+@pytest.mark.parametrize(
+    ("keeps", "raises", "expected"),
+    [
+        ("failure = error", "failure", ()),
+        ("failure = str(error)", "failure", (Guard("handled", "Exception"),)),
+        ("failure = error", "Other", (Guard("handled", "Exception"),)),
+    ],
+)
+def test_an_exception_that_is_kept_and_raised_later_is_not_handled(keeps, raises, expected):
+    source = KEPT.format(keeps=keeps, raises=raises).encode()
+    facts = read_module(source, "m", "m.py", package=False)
+    assert facts.imports[0].guards == expected

@@ -1,0 +1,100 @@
+"""The Python code of an sdist, as a wheel that the audit can read.
+
+Nothing is built or run: what a build would add is missing from the wheel.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from imgbuild.audit.packages.reading import ASIDE
+from imgbuild.errors import IntegrityError
+
+MEMBERS = 100_000
+LARGEST = 16 << 20  # bytes of a file
+TOTAL = 256 << 20  # bytes of all files that are read
+_ASIDE = ASIDE | {"doc"}  # top-level folders of sdists that are not installed
+_NAME = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")
+
+
+def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> None:
+    """Write the packages, the module named as the package, and the metadata of a .tar file.
+
+    IntegrityError if it is not readable, too large, or without PKG-INFO.
+    """
+    files = _read(sdist)
+    info = f"{package.replace('-', '_')}-{version}.dist-info"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(_code(files, package.replace("-", "_"))):
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+        archive.writestr(zipfile.ZipInfo(f"{info}/METADATA"), _metadata(files, sdist.name))
+
+
+def _read(sdist: Path) -> dict[str, bytes]:
+    """The Python files and metadata, by their paths below the archive's folder."""
+    found: dict[str, bytes] = {}
+    total = 0
+    try:
+        with tarfile.open(sdist, encoding="utf-8") as archive:
+            for number, member in enumerate(archive, start=1):
+                name = member.name.partition("/")[2]
+                if number > MEMBERS or member.size > LARGEST or total > TOTAL:
+                    message = f"{sdist.name} is too large to be read"
+                    raise IntegrityError(message)
+                wanted = name.endswith(".py") or posixpath.basename(name) in (
+                    "PKG-INFO",
+                    "requires.txt",
+                )
+                content = archive.extractfile(member) if wanted and member.isfile() else None
+                if content is not None and _NAME.fullmatch(name) and ".." not in name.split("/"):
+                    found[name] = content.read()
+                    total += member.size
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        message = f"{sdist.name} is not a readable archive: {error}"
+        raise IntegrityError(message) from error
+    return found
+
+
+def _code(files: Mapping[str, bytes], module: str) -> Iterator[tuple[str, bytes]]:
+    """The files that installing would copy, by their paths below site-packages."""
+    source = [name.removeprefix("src/") for name in files if name.startswith("src/")]
+    folder = "src/" if any(name.count("/") == 1 for name in source) else ""
+    packages = {
+        name.partition("/")[0]
+        for name in (source if folder else files)
+        if name.count("/") == 1 and name.endswith("/__init__.py")
+    }
+    for path, data in files.items():
+        name = path.removeprefix(folder)
+        inside = path.startswith(folder) and name.partition("/")[0] in packages - _ASIDE
+        if name.endswith(".py") and (inside or name == f"{module}.py"):
+            yield name, data
+
+
+def _metadata(files: Mapping[str, bytes], sdist: str) -> bytes:
+    """METADATA: that of the sdist, with the requirements that older versions keep beside it."""
+    metadata = files.get("PKG-INFO")
+    if metadata is None:
+        message = f"{sdist} has no PKG-INFO"
+        raise IntegrityError(message)
+    beside = [files[name] for name in files if name.endswith(".egg-info/requires.txt")]
+    headers, separator, text = metadata.partition(b"\n\n")
+    if b"\nRequires-Dist:" in headers or not beside:
+        return metadata
+    lines = "".join(f"\nRequires-Dist: {line}" for line in _required(beside[0].splitlines()))
+    return headers + lines.encode() + separator + text
+
+
+def _required(lines: Iterable[bytes]) -> Iterator[str]:
+    """The lines of requires.txt before its first section, which are unconditional."""
+    for line in lines:
+        text = line.decode("utf-8", "replace").strip()
+        if text.startswith("["):
+            return
+        if text:
+            yield text

@@ -1,0 +1,84 @@
+"""Pins that an index has as an sdist only: their Python code is read from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.audit.packages.sdist_code import write_code_wheel
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import FileRequest, fetch_all
+from imgbuild.errors import IntegrityError
+from imgbuild.index.candidates import is_sdist
+from imgbuild.index.pages import Indexes, IndexFile
+from imgbuild.index.remote_wheel import lock_file
+from imgbuild.lock.resolution import LockedFile, Wheel
+
+FACT = "sdist-code-1"  # the sha256 of the wheel that was made of an sdist; raise with its content
+
+
+class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
+    """The wheels made of sdists, where each is, and why others were not read, by package."""
+
+    wheels: tuple[tuple[Wheel, Path], ...] = ()
+    refused: dict[str, str] = {}
+
+    @property
+    def packages(self) -> frozenset[str]:
+        """The packages that were read."""
+        return frozenset(wheel.package for wheel, _ in self.wheels)
+
+
+def read_sdists(pins: Iterable[str], indexes: Indexes, context: Context) -> SdistPins:
+    """The code of pins (`name==version`) from their sdists; those without one are left out."""
+    found: dict[str, tuple[str, LockedFile, str]] = {}
+    for pin in pins:
+        package, _, version = pin.partition("==")
+        file = _sdist(indexes.files(package), Version(version))
+        if file is not None:
+            found[package] = version, lock_file(file, context.http), file.url
+    requests = [FileRequest(one, lambda url=url: [url]) for _, one, url in found.values()]  # type: ignore[misc]
+    paths = fetch_all(requests, context, title="sdists")
+    wheels = []
+    refused = {}
+    for package, (version, locked, _) in found.items():
+        try:
+            wheels.append(_made(package, version, locked, paths[locked.sha256], context))
+        except IntegrityError as error:
+            refused[package] = error.message
+    return SdistPins(wheels=tuple(wheels), refused=refused)
+
+
+def _sdist(files: Iterable[IndexFile], version: Version) -> IndexFile | None:
+    matching = (one for one in files if is_sdist(one) and one.version == version)
+    return next((one for one in matching if not one.name.endswith(".zip")), None)
+
+
+def _made(
+    package: str, version: str, locked: LockedFile, sdist: Path, context: Context
+) -> tuple[Wheel, Path]:
+    """The wheel of an sdist, from the cache if it was made before."""
+    store = context.store
+    digest = (store.fact(FACT, locked.sha256) or b"").decode()
+    path = store.file(digest) if digest else None
+    if path is None:
+        with store.scratch() as folder:
+            made = folder / "code.whl"
+            write_code_wheel(sdist, made, package, version)
+            with made.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            path = store.add_file(made, digest)
+        store.put_fact(FACT, locked.sha256, digest.encode())
+    wheel = Wheel(
+        package=package,
+        version=version,
+        index="sdist",
+        file=f"{package.replace('-', '_')}-{version}-py3-none-any.whl",
+        size=path.stat().st_size,
+        sha256=digest,
+    )
+    return wheel, path
