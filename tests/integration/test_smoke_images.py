@@ -22,6 +22,7 @@ from imgbuild.report import Report, passed
 from imgbuild.smoke import result, run, sif
 from imgbuild.values import Arch
 from tests.support import needs, ordinary, smoke_environment
+from tests.support.inprocess_project import Command
 
 pytestmark = pytest.mark.engine
 REPOSITORY = Path(__file__).parents[2]
@@ -77,6 +78,19 @@ def test_a_root_folder_needs_no_engine(built, wheels, tmp_path):
     store = Store.open(tmp_path)
     [report] = run.smoke(lock, built, Arch.X86_64, ["static"], through="root", store=store)
     check(report)
+
+
+def test_a_tier_with_nothing_to_test_is_no_failure(built, wheels, tmp_path, monkeypatch, capsys):
+    needs.user_namespaces()
+    lock = tmp_path / "lock.json"
+    codec.write(lock, smoke_environment.make_lock_of(wheels))
+    imgbuild = Command(monkeypatch, capsys)
+    words = ("smoke", str(built.path), "--lock", str(lock), "--through", "root", "--tier")
+    done = imgbuild(*words, "static", "--tier", "cpu")
+    assert done.status == 0
+    lines = done.stdout.splitlines()
+    assert "cpu nothing to test (0 passed, 0 failed, " in lines[-1]
+    assert imgbuild(*words, "cpu").status == 1
 
 
 def test_a_root_folder_needs_no_root(built, wheels, place):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ from imgbuild.lock import drift
 from imgbuild.lock.resolution import LockedFile, Resolution
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
+from imgbuild.project import CATALOGUE
 from imgbuild.values import Arch, Digest, Sha256
 
 FILE = "lock.json"
@@ -191,7 +193,7 @@ def read_lock(images: Path, target: str) -> Lock:
     InputError if it is damaged, or the lock of another target.
     """
     path = lock_path(images, target)
-    remedy = f"make it with: imgbuild lock {target}"
+    remedy = _remedy(images, target)
     if not path.exists():
         message = f"{path}: no lock for target {target}"
         raise LockStale(message, hint=remedy)
@@ -207,6 +209,18 @@ def read_lock(images: Path, target: str) -> Lock:
         message = f"{path} is the lock of another target"
         raise InputError(message, problems=(other,), hint=damaged(target))
     return found
+
+
+def _remedy(images: Path, target: str) -> str:
+    """How to get a lock; the catalogue cannot be written to, so there another target is named."""
+    if images != CATALOGUE / "images":
+        return f"make it with: imgbuild lock {target}"
+    locked = [found.parent.name for found in sorted(images.glob(f"*/{FILE}"))]
+    [near] = get_close_matches(target, locked, n=1, cutoff=0)
+    return (
+        f"it comes with imgbuild without a lock; the locked target with the nearest name is {near}."
+        " To lock this one, work in a clone of the repository of imgbuild"
+    )
 
 
 def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:

@@ -325,8 +325,14 @@ def read_report(
 
 
 def verdict(report: Report) -> str:
-    """The outcome and the number of cases, such as "passed (3 passed, 0 failed, 0 skipped)"."""
-    return f"{'passed' if passed(report.cases) else 'failed'} ({counts(report.cases)})"
+    """The outcome and the number of cases, such as "passed (3 passed, 0 failed, 0 skipped)".
+
+    "nothing to test" if the image has none of the packages that the tier tests.
+    """
+    outcome = "passed" if passed(report.cases) else "failed"
+    if all(case.outcome == "skipped" for case in report.cases):
+        outcome = "nothing to test"
+    return f"{outcome} ({counts(report.cases)})"
 
 
 def _in_container(

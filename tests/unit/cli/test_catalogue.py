@@ -38,6 +38,15 @@ def test_a_matrix_that_is_named_must_exist(imgbuild: Command) -> None:
     assert "absent.yaml: no such file" in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["build", "run"])
+def test_a_target_without_a_lock_names_one_that_has_one(imgbuild: Command, verb: str) -> None:
+    done = imgbuild(verb, "cu124-flashinfer", "--json")
+    assert done.status == 5
+    hint = json.loads(done.stdout)["hint"]
+    assert "the locked target with the nearest name is cu1" in hint
+    assert "imgbuild lock" not in hint
+
+
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
