@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from imgbuild.audit.binaries.constants import assembled, numpy_api
 from imgbuild.audit.binaries.fatbin import FatbinScanner, cubin_arch
 from imgbuild.audit.source.facts import ElfFacts, GpuCode
 
@@ -42,8 +43,7 @@ DEFINED_VERSIONS, NEEDED_VERSIONS, VERSION_NUMBERS = 0x6FFFFFFD, 0x6FFFFFFE, 0x6
 NEEDED, SONAME, RPATH, RUNPATH = 1, 14, 15, 29
 LOCAL, GLOBAL = 0, 1
 INTERNAL, HIDDEN = 1, 2
-OLD_NUMPY, NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
-LARGEST_TEXT = 64 << 20  # bytes of constants in which numpy is looked for
+LARGEST_TEXT = 64 << 20  # bytes of constants that are searched
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -228,6 +228,11 @@ class Tables:
         """The content of one section."""
         return self.content([section.place])[section.place]
 
+    def constants(self) -> bytes:
+        """The content of .rodata; empty if there is none, or too much."""
+        found = self.called(b".rodata")
+        return self.read(found) if found is not None and found.size <= LARGEST_TEXT else b""
+
     def content(self, ranges: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
         """Range (offset, size) → its bytes; opens the stream again if some were not kept."""
         found: dict[tuple[int, int], bytes] = {}
@@ -256,7 +261,8 @@ class Tables:
 def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) -> ElfFacts:
     dynamic, symbols = tables.first(DYNAMIC_TABLE), tables.first(SYMBOLS)
     if dynamic is None or dynamic.link >= len(tables.sections):
-        return ElfFacts(file=file, machine=machine, gpu=gpu)
+        known = assembled(file, tables.constants())
+        return ElfFacts(file=file, machine=machine, gpu=gpu, assembles=known)
     strings = tables.sections[dynamic.link]
     kinds = (VERSION_NUMBERS, NEEDED_VERSIONS, DEFINED_VERSIONS)
     numbers, needs, defines = (tables.first(kind) for kind in kinds)
@@ -290,7 +296,8 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
         undefined=found.undefined,
         defined=found.defined,
         gpu=gpu,
-        numpy=_numpy(tables) if found.uses_python else 0,
+        assembles=assembled(file, tables.constants()),
+        numpy=numpy_api(tables.constants()) if found.uses_python else 0,
         python=found.python,
     )
 
@@ -385,14 +392,3 @@ def symbol_hash(name: bytes) -> bytes:
 def _packed(hashes: Iterable[bytes]) -> bytes:
     numbers = array("Q", sorted(int.from_bytes(one, "little") for one in hashes))
     return numbers.tobytes()
-
-
-def _numpy(tables: Tables) -> int:
-    """The numpy a library was compiled for: 2 uses both names of its core, 1 only the old."""
-    constants = tables.called(b".rodata")
-    if constants is None or constants.size > LARGEST_TEXT:
-        return 0
-    data = tables.read(constants)
-    if NEW_NUMPY in data:
-        return 2
-    return 1 if OLD_NUMPY in data else 0

@@ -1,7 +1,7 @@
 """The check `cuda`: one CUDA family in a package set, and code for its GPUs.
 
 Findings are libraries of two CUDA majors in one process, components of another CUDA release, a
-torch without CUDA, and libraries without code for a GPU.
+torch without CUDA, libraries without code for a GPU, and assemblers that do not know it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def check(package_set: LinkedPackages, cuda: str, gpu: Sequence[str] = ()) -> li
         found += _torch(package_set, elves, cuda)
         found += _components(package_set, cuda)
         found += _uncovered(package_set, elves, gpu)
+        found += _unassembled(package_set, elves, gpu)
     return found
 
 
@@ -196,6 +197,38 @@ def _uncovered(
             subject=wanted,
             remedy=f"remove {', '.join(missing)} from the target's gpu, or choose a {package} that"
             " is built for it",
+        )
+
+
+def _unassembled(
+    package_set: LinkedPackages, elves: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
+) -> Iterator[Finding]:
+    """Assemblers of packages that compile at run time, which do not know a GPU.
+
+    Triton has one for each range of GPUs, so those of one package count together.
+    """
+    known: dict[str, set[str]] = {}
+    files: dict[str, str] = {}
+    for package, facts in elves:
+        if facts.assembles:
+            known.setdefault(package, set()).update(facts.assembles)
+            files.setdefault(package, facts.file)
+    for package, archs in known.items():
+        plain = {arch.rstrip("af") for arch in archs}
+        missing = [one for one in gpu if f"sm_{one.replace('.', '')}" not in plain]
+        if not missing:
+            continue
+        version = package_set.version(package) or ""
+        wanted = ", ".join(f"sm_{one.replace('.', '')}" for one in missing)
+        yield _finding(
+            f"{package} {version}: {files[package]} cannot assemble code for {wanted}: kernels that"
+            f" {package} compiles at run time fail there",
+            package=package,
+            version=version,
+            file=files[package],
+            subject=wanted,
+            remedy=f"remove {', '.join(missing)} from the target's gpu, or choose a {package} that"
+            " knows it",
         )
 
 

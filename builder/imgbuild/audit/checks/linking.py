@@ -242,10 +242,15 @@ class _Linker:
         symbols: tuple[str, ...] = (),
     ) -> Finding:
         version = self._package_set.version(package) or ""
-        main = self._loading.on_main_path(package, facts)
+        severity = Severity.NOTE
+        if self._loading.on_main_path(package, facts):
+            severity = Severity.ERROR
+        elif relation is Relation.SYMBOL and other:
+            # Built for another version of `other`: it works without this code, and more slowly.
+            severity = Severity.WARNING
         return Finding(
             check=CHECK,
-            severity=Severity.ERROR if main else Severity.NOTE,
+            severity=severity,
             message=f"{package} {version}: {text}",
             where=f"{package} {version} {facts.file}",
             remedy=remedy,

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-FACTS_FORMAT = 4
+FACTS_FORMAT = 5
 # Follows the name of a dataclass in a guard on one of its fields.
 FIELDS = ".__dataclass_fields__"
 
@@ -278,6 +278,7 @@ class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     blake2b(name, digest_size=8) as little-endian integers, sorted, in one bytes object, so that
     libtorch's hundred thousand fit. `wants` maps a library to the symbol versions that are needed
     of it ("libc.so.6": ("GLIBC_2.28",)); `offers` are the versions that it defines itself.
+    `assembles` are the architectures that a ptxas knows ("sm_90a").
     `numpy` says which C API it was compiled against: 1, 2, or 0 for none seen.
     """
 
@@ -291,5 +292,6 @@ class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     undefined: tuple[str, ...] = ()
     defined: bytes = b""
     gpu: tuple[GpuCode, ...] = ()
+    assembles: tuple[str, ...] = ()
     numpy: int = 0
     python: bool = False  # exports PyInit_*: an extension module

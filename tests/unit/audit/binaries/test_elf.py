@@ -212,3 +212,14 @@ def test_the_architecture_of_a_file_of_machine_code(flags: int, abi: int, arch: 
     data = head + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 0, flags, 64, 0, 0, 0, 0, 0)
     facts = read_elf(opened(data), "kernel.cubin")
     assert facts == ElfFacts(file="kernel.cubin", machine="cuda", gpu=(GpuCode(arch),))
+
+
+def test_the_architectures_that_an_assembler_knows() -> None:
+    data = bytearray(REAL[0].read_bytes())
+    with REAL[0].open("rb") as file:
+        constants = ELFFile(file).get_section_by_name(".rodata")
+        assert constants is not None
+    names = b"\0.target sm_90\0sm_100a\0sm_103x\0sm_9"
+    data[constants["sh_offset"] : constants["sh_offset"] + len(names)] = names
+    found = [read_elf(opened(bytes(data)), file) for file in ("bin/ptxas-blackwell", "a.so")]
+    assert [one.assembles for one in found if one] == [("sm_100a", "sm_90"), ()]

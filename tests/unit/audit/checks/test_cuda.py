@@ -217,6 +217,17 @@ def test_kernels_for_one_gpu_alone_are_no_fault() -> None:
     assert cudas.check(package_set, "12.4", ("8.0",)) == []
 
 
+def test_an_assembler_that_does_not_know_a_gpu_is_an_error() -> None:
+    binaries = "triton/backends/nvidia/bin/"
+    older = library(f"{binaries}ptxas", assembles=("sm_90", "sm_90a", "sm_100a"))
+    newer = library(f"{binaries}ptxas-blackwell", assembles=("sm_100a", "sm_103f"))
+    package_set = SharedObjects({"triton 3.6.0": [older, newer]})
+    assert cudas.check(package_set, "13.0", ("9.0", "10.0", "10.3")) == []
+    findings = cudas.check(package_set, "13.0", ("9.0", "12.1"))
+    assert subjects(findings) == [("triton", "sm_121")]
+    assert cudas.check(SharedObjects({"torch 2.11.0": [CPU]}), "", ("12.1",)) == []
+
+
 # -- floors
 
 

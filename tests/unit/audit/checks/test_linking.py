@@ -280,6 +280,14 @@ def test_what_a_module_links_to_counts_as_the_module_does() -> None:
     }
 
 
+def test_code_for_another_torch_that_its_package_can_do_without_is_a_warning() -> None:
+    symbol = "_ZNK3c106SymInt16sym_ne_slow_pathERKS0_"
+    asks = module("pack/_C.abi3.so", needed=("libc10.so",), undefined=(symbol,))
+    guarded = {"pack/__init__.py": "try:\n    import pack._C\nexcept ImportError:\n    pass"}
+    findings = found(SharedObjects({"pack 1": [asks], "torch 2.8.0": TORCH}, sources=guarded))
+    assert [one.severity for one in findings] == [Severity.WARNING]
+
+
 def test_one_of_several_choices_is_skipped() -> None:
     files = [library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
     assert found(SharedObjects({"torch-c-dlpack-ext 1": files})) == []
