@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from smoke_log import cause, first_error
+from smoke_log import cause, first_error, notes
 from smoke_support import HERE, SKIPPED
 from smoke_tiers import TIERS, Case
 
@@ -228,6 +228,7 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
             "seconds": seconds,
             "message": message,
             "log": clip(log, kept),
+            "notes": notes(log),
         }
     )
     return cases

@@ -44,6 +44,15 @@ FIELD = re.compile(r"[\w.\[\]]+")  # pydantic names a field on a line of its own
 FOLLOWING = 4  # lines
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 LONGEST = 600
+# A package says that it goes on without a part of itself.
+LEFT_OUT = re.compile(r"\b(?:skipping|incompatible|falling back|not compiled)\b", re.IGNORECASE)
+# The process and the time before a line, which differ in each run.
+PREFIX = re.compile(
+    r"^(?:\([^()]* pid=\d+[^()]*\) *)?(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d *"
+    r"|\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]? *)?"
+)
+NOTES = 10  # lines of one log
+NOTE = 200  # characters
 
 
 class Found(NamedTuple):
@@ -158,3 +167,9 @@ def _said(lines: list[str], number: int, column: int, exception: re.Match[str]) 
 def _short(path: str) -> str:
     """`path` without what all packages share."""
     return path.rpartition("/site-packages/")[2]
+
+
+def notes(log: str) -> list[str]:
+    """Lines that say that a package skips, replaces or lacks a part of itself, each once."""
+    found = (PREFIX.sub("", ESCAPE.sub("", row.strip())) for row in log.splitlines())
+    return list(dict.fromkeys(row[:NOTE] for row in found if LEFT_OUT.search(row)))[:NOTES]

@@ -78,13 +78,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one smoke test; `seconds` is how long it took."""
+    """The result of one smoke test; `seconds` is how long it took.
+
+    `notes` are lines of its log that say that a package goes on without a part of itself.
+    """
 
     name: str
     outcome: str  # "passed", "failed" or "skipped"
     seconds: float
     message: str = ""
     log: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def count(cases: Sequence[Case], outcome: str) -> int:

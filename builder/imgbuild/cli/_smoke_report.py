@@ -41,6 +41,8 @@ def print_report(report: Report) -> None:
     for case in report.cases:
         if case.outcome == "skipped":
             console.info(f"skipped: {case.name}: {case.message}")
+        for note in case.notes:
+            console.info(f"note: {case.name}: {note}")
     for case in report.cases:
         if case.outcome == "failed":
             console.error(f"{case.name}: {case.message}")

@@ -153,6 +153,10 @@ def _image_lines(image: PageImage) -> Iterator[str]:
     if image.gpu:
         yield from _field("GPUs", f"compute capability {', '.join(image.gpu)}")
     yield from _field("Tested", "; ".join(map(words, image.runs)) or "no test record")
+    label = "Notes of tests"
+    for note in dict.fromkeys(note for run in image.runs for note in run.notes):
+        yield from _field(label, note)
+        label = ""
 
 
 def _field(label: str, value: str) -> list[str]:

@@ -105,6 +105,11 @@ class SmokeRun(Report, frozen=True, kw_only=True):
         return count(self.cases, "skipped")
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of all cases, each once."""
+        return tuple(dict.fromkeys(note for case in self.cases for note in case.notes))
+
+    @property
     def first(self) -> FirstFailure | None:
         """The first failed case, its message on one line and cut to LONGEST characters."""
         for case in self.cases:

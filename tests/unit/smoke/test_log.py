@@ -174,3 +174,20 @@ def test_a_traceback_without_an_end_is_no_crash(monkeypatch):
         'Traceback (most recent call last):\n  File "a.py", line 1\n frame'
     )
     assert first_error("Traceback (most recent call last):") == "Traceback (most recent call last):"
+
+
+def test_lines_of_what_a_package_leaves_out_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = """\
+Skipping import of cpp extensions due to incompatible torch version 2.8.0 for torchao 0.14.0
+(EngineCore pid=7) INFO 11-22 11:44:33 [warmup.py:101] Skipping warmup because it is not there
+(EngineCore pid=8) INFO 11-22 11:44:35 [warmup.py:101] Skipping warmup because it is not there
+2026-11-22 10:00:00,123 \x1b[33mNot found. Falling back to default tactics.\x1b[0m
+INFO 11-22 11:44:36 [core.py:1] skipped 3 of 4
+"""
+    found = script("smoke_log", monkeypatch).notes(log)
+    assert found == [
+        "Skipping import of cpp extensions due to incompatible torch version 2.8.0 for torchao"
+        " 0.14.0",
+        "[warmup.py:101] Skipping warmup because it is not there",
+        "Not found. Falling back to default tactics.",
+    ]

@@ -78,6 +78,14 @@ def test_a_run_elsewhere_is_recorded_and_shown(sample: Sample, imgbuild: Command
     )
 
 
+def test_notes_of_cases_are_kept_and_shown(sample: Sample, imgbuild: Command) -> None:
+    noted = msgspec.structs.replace(PASSED, notes=("Falling back to default tactics.",))
+    left(sample, noted, SKIPPED)
+    assert imgbuild("smoke", "--import", "docs/out").status == 0
+    assert recorded(sample)[0].notes == noted.notes
+    assert "Notes of tests Falling back to default tactics." in imgbuild("show", TARGET).stdout
+
+
 def test_a_failed_run_is_recorded_with_its_cause(sample: Sample, imgbuild: Command) -> None:
     left(sample)
     left(sample, PASSED, FAILED, name="later", status=1, started="2026-11-22T00:00:00Z")
