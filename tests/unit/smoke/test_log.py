@@ -186,8 +186,10 @@ INFO 11-22 11:44:36 [core.py:1] skipped 3 of 4
 """
     found = script("smoke_log", monkeypatch).notes(log)
     assert found == [
-        "Skipping import of cpp extensions due to incompatible torch version 2.8.0 for torchao"
-        " 0.14.0",
+        (
+            "Skipping import of cpp extensions due to incompatible torch version 2.8.0 for torchao"
+            " 0.14.0"
+        ),
         "[warmup.py:101] Skipping warmup because it is not there",
         "Not found. Falling back to default tactics.",
     ]
