@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
+from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.deb import apt
 from imgbuild.deb.version import compare
@@ -22,7 +22,7 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase
 from imgbuild.system import process
 from imgbuild.values import Arch
-from tests.support import needs
+from tests.support import needs, samples
 from tests.support.servers import Site, serve
 
 MATRIX = load(Path(__file__).parent.parent.parent / "matrix.yaml")
@@ -52,7 +52,7 @@ def mirror(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 def resolved(folder: Path) -> int:
     http = Http(attempts=1)
-    return len(apt.resolve_debs(base(), Arch.X86_64, Context(Store.open(folder), http)))
+    return len(apt.resolve_debs(base(), Arch.X86_64, Context(Store.open(folder), http)).debs)
 
 
 @pytest.mark.network
@@ -156,6 +156,44 @@ def test_the_machines_own_mirror_comes_first() -> None:
     found = apt.mirrors(extra)
     assert found[-1] == "http://localhost:1/archive"
     assert set(found[:-1]) <= {site.rstrip("/") for site in configured}
+
+
+@pytest.mark.network
+def test_security_updates_are_taken_by_a_base_that_asks_for_them(tmp_path: Path) -> None:
+    needs.tool("gpgv")
+    context = Context(Store.open(tmp_path), Http())
+    secured = msgspec.structs.replace(base(), packages=("openssl",), security=())
+    plain = msgspec.structs.replace(secured, security=None)
+    main = apt.resolve_debs(plain, Arch.X86_64, context)
+    assert main.security is None
+    updated = apt.resolve_debs(secured, Arch.X86_64, context)
+    date, lacking = apt.security_updates(plain, main.debs, Arch.X86_64, context)
+    assert updated.security == date
+    fixed = {one.package: one.fixed for one in lacking}
+    assert "openssl" in fixed  # the last point release is older
+    versions = {deb.package: deb.version for deb in updated.debs}
+    assert {name: versions[name] for name in fixed} == fixed
+    assert apt.security_updates(secured, updated.debs, Arch.X86_64, context) == (date, ())
+    (deb,) = (deb for deb in updated.debs if deb.package == "openssl")
+    urls = apt.urls(deb, secured)
+    assert all("/pool/updates/" in url for url in urls)
+    assert urls
+    fetch_all([FileRequest(deb, lambda: urls)], context, title="openssl")
+
+
+@pytest.mark.network
+def test_a_file_that_no_mirror_keeps_names_the_remedy(tmp_path: Path) -> None:
+    context = Context(Store.open(tmp_path), Http(attempts=1))
+    with serve(Site()) as site:
+        gone = samples.deb("openssl")
+        request = FileRequest(gone, lambda: apt.urls(gone, kept(site)), hint="lock it again")
+        with pytest.raises(FetchFailed, match="404") as caught:
+            fetch_all([request], context, title="openssl")
+    assert caught.value.hint == "lock it again"
+
+
+def kept(site: Site) -> DebianBase:
+    return msgspec.structs.replace(base(), mirrors=(site.url("debian"),))
 
 
 def test_versions_compare_as_dpkg_says() -> None:

@@ -92,11 +92,11 @@ def base() -> DebianBase:
 
 
 def locked(arch: Arch) -> Locked:
-    store, http, places = Store.open(), Http(), apt.mirrors(base())
-    debs = apt.resolve_debs(base(), arch, Context(store, http))
+    store, http = Store.open(), Http()
+    debs = apt.resolve_debs(base(), arch, Context(store, http)).debs
 
     def want(deb: Deb) -> FileRequest:
-        return FileRequest(deb, lambda: apt.urls(deb, places))
+        return FileRequest(deb, lambda: apt.urls(deb, base()))
 
     paths = fetch_all(
         [want(deb) for deb in debs], Context(store, http), title=f"Debian packages, {arch}"

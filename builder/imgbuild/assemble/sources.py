@@ -87,7 +87,12 @@ class LockSources:
         IntegrityError if one is not what the lock says.
         """
         lock, matrix, resolutions = self._lock, self._matrix, tuple(self._lock.arch.values())
-        wants = list(wanted(resolutions, due, self.indexes, debian_urls(lock, matrix)))
+        hint = (
+            "Debian's archives drop files that an update replaces: name one that keeps them in"
+            f" matrix.yaml, such as a dated snapshot, or run: imgbuild lock {lock.target}"
+        )
+        debs = debian_urls(lock, matrix)
+        wants = list(wanted(resolutions, due, self.indexes, debs, hint))
         wants += ingredients(resolutions, due, self.indexes)
         fetch_all(wants, self._context, title=f"fetching {lock.target}")
         lost = {
@@ -148,16 +153,9 @@ def _base(lock: Lock, matrix: Matrix) -> Base:
 
 
 def debian_urls(lock: Lock, matrix: Matrix) -> Callable[[Deb], Sequence[str]]:
-    """A function that gives the addresses of a deb of `lock`; reads apt's configuration once."""
+    """A function that gives the addresses of a deb of `lock`."""
     base = _base(lock, matrix)
-    mirrors: list[str] = []
-
-    def _urls(deb: Deb) -> Sequence[str]:
-        if not mirrors and isinstance(base, DebianBase):
-            mirrors.extend(apt.mirrors(base))
-        return apt.urls(deb, mirrors)
-
-    return _urls
+    return lambda deb: apt.urls(deb, base) if isinstance(base, DebianBase) else []
 
 
 def wanted(
@@ -165,8 +163,12 @@ def wanted(
     due: Collection[Sha256],
     indexes: Indexes,
     debs: Callable[[Deb], Sequence[str]],
+    hint: str = "",
 ) -> Iterable[FileRequest]:
-    """What to download of `resolutions`; each file once. No address is looked up yet."""
+    """What to download of `resolutions`; each file once. No address is looked up yet.
+
+    `hint` is what to do if no mirror has a Debian package.
+    """
     seen: set[Sha256] = set()
     for resolution in resolutions:
         for wheel in resolution.wheels:
@@ -178,7 +180,7 @@ def wanted(
         for deb in resolution.debs:
             if deb.sha256 in due and deb.sha256 not in seen:
                 seen.add(deb.sha256)
-                yield FileRequest(locked=deb, urls=partial(debs, deb))
+                yield FileRequest(locked=deb, urls=partial(debs, deb), hint=hint)
 
 
 def ingredients(

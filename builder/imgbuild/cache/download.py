@@ -35,10 +35,14 @@ _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new sta
 
 
 class FileRequest(msgspec.Struct, frozen=True):
-    """A file to download, and where from. `urls` is called only if the store lacks it."""
+    """A file to download, and where from. `urls` is called only if the store lacks it.
+
+    `hint` is what to do if no address has it.
+    """
 
     locked: LockedFile
     urls: Callable[[], Sequence[str]]
+    hint: str = ""
 
 
 class _Stopped(Exception):
@@ -150,7 +154,7 @@ class _Pool:
                     return
                 request = self._requests.pop()
             try:
-                download = _Download(request.locked, self._context, self._bar, self._stop)
+                download = _Download(request, self._context, self._bar, self._stop)
                 path = download.run(request.urls)
                 with self._lock:
                     self._have[request.locked.sha256] = path
@@ -167,9 +171,10 @@ class _Download:
     """One file on its way."""
 
     def __init__(
-        self, locked: LockedFile, context: Context, bar: ProgressBar, stop: threading.Event
+        self, request: FileRequest, context: Context, bar: ProgressBar, stop: threading.Event
     ) -> None:
-        self._locked = locked
+        self._locked = request.locked
+        self._hint = request.hint
         self._store = context.store
         self._http = context.http
         self._reporter = context.reporter
@@ -232,6 +237,9 @@ class _Download:
             message = f"{self._locked.file}: no index still has it"
             raise FetchFailed(message, hint="make the lock again, or name a mirror that has it")
         worst = next((one for one in failures if isinstance(one, IntegrityError)), failures[0])
+        if self._hint and all(isinstance(one, Refused) and one.absent for one in failures):
+            message = f"{self._locked.file}: " + "; ".join(one.message for one in failures)
+            raise FetchFailed(message, hint=self._hint)
         if len(failures) == 1 or isinstance(worst, IntegrityError):
             raise worst
         message = f"{self._locked.file}: it could not be downloaded: " + "; ".join(

@@ -3,15 +3,17 @@
 Debian's archive keyring signs `InRelease`, which has the hash of `Packages.xz`, which has the hash
 of each package.
 
-Only the suite's main archive is read. A point release leaves its files in place until the next one,
-and the last one leaves them forever, while security and updates suites drop each superseded file: a
-lock that named those would be unusable within weeks. Security fixes come with the point releases.
+A point release leaves its files in place until the next one, and the last one leaves them forever.
+The security suite, which only a base with `security` reads, drops each superseded file: what a lock
+names of it is then in a dated snapshot, or on a mirror of one's own.
 """
 
 from __future__ import annotations
 
 import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -20,6 +22,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.deb.closure import DebianArchive, close
 from imgbuild.deb.control import fields, paragraphs
+from imgbuild.deb.version import compare
 from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import DebianBase
@@ -39,17 +42,69 @@ USED = frozenset(
 )
 PARSED = "debian-index-1"  # the number changes with `USED` and with how an index is parsed
 REMEDY = "apt-get install gpgv debian-archive-keyring"
+SECURITY_FILES = "pool/updates/"  # where the security archive has its files
 
 
-def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> tuple[Deb, ...]:
-    """The base's packages and all they need on `arch`, sorted by name.
+class Suite(msgspec.Struct, frozen=True):
+    """A suite by its code name, and the archives that may have it, in the order they are asked."""
+
+    name: str
+    mirrors: tuple[str, ...]
+
+
+class SuiteIndex(msgspec.Struct, frozen=True):
+    """The packages of a suite, and the date of its release file: "2026-11-22"."""
+
+    packages: list[dict[str, str]]
+    date: str
+
+
+class ResolvedDebs(msgspec.Struct, frozen=True):
+    """Packages sorted by name; `security` is the date of the security suite, None if not read."""
+
+    debs: tuple[Deb, ...]
+    security: str | None
+
+
+class SecurityUpdate(msgspec.Struct, frozen=True):
+    """A package that the security suite has in a newer version."""
+
+    package: str
+    version: str
+    fixed: str
+
+
+def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs:
+    """The base's packages and all they need on `arch`.
 
     FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
     ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
     if a dependency cannot be met.
     """
-    archive = DebianArchive(_packages(base, arch, context))
-    return _debs(close(archive, base.packages, file="matrix.yaml"))
+    listings = [_suite_index(suite, base, arch, context) for suite in suites(base)]
+    archive = DebianArchive(package for listing in listings for package in listing.packages)
+    return ResolvedDebs(
+        debs=_debs(close(archive, base.packages, file="matrix.yaml")),
+        security=listings[1].date if len(listings) > 1 else None,
+    )
+
+
+def security_updates(
+    base: DebianBase, debs: Iterable[Deb], arch: Arch, context: Context
+) -> tuple[str, tuple[SecurityUpdate, ...]]:
+    """The date of the security suite of `base`, and what it has newer than `debs`; by name.
+
+    Errors as for `resolve_debs`; the suite is read whether or not the base takes packages of it.
+    """
+    listing = _suite_index(_security(base), base, arch, context)
+    newest = DebianArchive(listing.packages).packages
+    found = (
+        SecurityUpdate(deb.package, deb.version, known["Version"])
+        for deb in debs
+        if (known := newest.get(deb.package)) is not None
+        and compare(deb.version, known["Version"]) < 0
+    )
+    return listing.date, tuple(sorted(found, key=lambda update: update.package))
 
 
 def added_debs(
@@ -65,7 +120,8 @@ def added_debs(
     These stay at their versions; `control` reads what one says of itself where the archive has
     another version by now. Errors as for `resolve_debs`.
     """
-    listed = list(_packages(base, arch, context))
+    listings = [_suite_index(suite, base, arch, context) for suite in suites(base)]
+    listed = [package for listing in listings for package in listing.packages]
     newest = DebianArchive(listed).packages
     kept = {
         deb.package: known
@@ -93,86 +149,107 @@ def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
     )
 
 
-def _packages(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, str]]:
-    """Every package of the suite, as the first mirror that answers lists it."""
-    places = mirrors(base)
-    if not places:
-        message = f"no Debian mirror is known for {base.suite}"
-        hint = "add one to the base's `mirrors` in matrix.yaml, such as a dated snapshot"
+def _suite_index(suite: Suite, base: DebianBase, arch: Arch, context: Context) -> SuiteIndex:
+    """Every package of `suite`, as the first mirror that answers lists it."""
+    if not suite.mirrors:
+        message = f"no Debian mirror is known for {suite.name}"
+        hint = "add one to the base in matrix.yaml, such as a dated snapshot"
         raise FetchFailed(message, hint=hint)
     failures = []
-    for mirror in places:
+    for mirror in suite.mirrors:
         try:
-            found = _indexes(base, arch, mirror, context)
+            return _indexes(suite.name, base.components, arch, mirror, context)
         except FetchFailed as error:
             context.reporter.detail(f"{mirror}: {error.message}")
             failures.append(f"{mirror}: {error.message}")
-            continue
-        return [package for listed in found for package in listed]
-    message = f"no mirror answers for Debian {base.suite}:\n" + "\n".join(failures)
+    message = f"no mirror answers for Debian {suite.name}:\n" + "\n".join(failures)
     raise FetchFailed(
         message, hint="check the network and the proxy, or name a mirror in matrix.yaml"
     )
 
 
+def suites(base: DebianBase) -> tuple[Suite, ...]:
+    """The suites of which `base` takes packages: its own, and perhaps its security suite."""
+    own = Suite(base.suite, mirrors(base))
+    return (own,) if base.security is None else (own, _security(base))
+
+
 def mirrors(base: DebianBase) -> tuple[str, ...]:
     """Archives to try, in order: those of this machine's apt, then the base's own."""
-    return tuple(dict.fromkeys((*_apt_sites(base.suite), *(m.rstrip("/") for m in base.mirrors))))
+    return _sites(base.suite, "/debian", base.mirrors)
 
 
-def urls(deb: Deb, mirrors: Sequence[str]) -> list[str]:
+def _security(base: DebianBase) -> Suite:
+    name = f"{base.suite}-security"
+    return Suite(name, _sites(name, "/debian-security", base.security or ()))
+
+
+def urls(deb: Deb, base: DebianBase) -> list[str]:
     """Where `deb` may be fetched, one address for each mirror."""
-    return [f"{mirror}/{deb.file}" for mirror in mirrors]
+    security = deb.file.startswith(SECURITY_FILES)
+    places = _security(base).mirrors if security else mirrors(base)
+    return [f"{mirror}/{deb.file}" for mirror in places]
 
 
 def _used(paragraph: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in paragraph.items() if name in USED}
 
 
-def _apt_sites(suite: str) -> list[str]:
-    """Sites of this machine's apt: those with `suite`, then others that look like Debian's."""
+def _sites(suite: str, ending: str, own: Iterable[str]) -> tuple[str, ...]:
+    """Sites of this machine's apt with `suite`, those that end like Debian's, then `own`."""
+    sites = _apt_sites()
+    same = [site for codename, site in sites if codename == suite]
+    # A machine of another release still names a mirror of the whole archive.
+    other = [site for codename, site in sites if codename != suite and site.endswith(ending)]
+    return tuple(dict.fromkeys((*same, *other, *(site.rstrip("/") for site in own))))
+
+
+@cache
+def _apt_sites() -> tuple[tuple[str, str], ...]:
+    """The code name and the site of each index of this machine's apt."""
     try:
         apt = process.find("apt-get", remedy="")
     except ToolMissing:
-        return []  # not a Debian machine: the base's own mirrors serve
+        return ()  # not a Debian machine: the base's own mirrors serve
     form = "$(CREATED_BY) $(CODENAME) $(SITE)"
     result = process.run([apt, "indextargets", "--format", form], check=False)
     rows = [line.split() for line in result.stdout.splitlines()]
-    sites = [
+    return tuple(
         (codename, site.rstrip("/"))
         for kind, codename, site in (row for row in rows if len(row) == 3)
         if kind == "Packages" and site.startswith(("http://", "https://"))
-    ]
-    same = [site for codename, site in sites if codename == suite]
-    # A machine of another release still names a mirror of the whole archive.
-    other = [site for codename, site in sites if codename != suite and site.endswith("/debian")]
-    return [*same, *other]
+    )
 
 
 def _indexes(
-    base: DebianBase, arch: Arch, mirror: str, context: Context
-) -> list[list[dict[str, str]]]:
+    suite: str, components: Sequence[str], arch: Arch, mirror: str, context: Context
+) -> SuiteIndex:
     """The packages of the `Packages` index of each component, verified."""
-    place = f"{mirror}/dists/{base.suite}"
+    place = f"{mirror}/dists/{suite}"
     release = _verified(
         context.http.bytes(f"{place}/InRelease"), f"{place}/InRelease", context.store
     )
-    if base.suite not in (release.get("Codename"), release.get("Suite")):
-        message = f"{place}/InRelease is signed for {release.get('Codename')}, not for {base.suite}"
+    if suite not in (release.get("Codename"), release.get("Suite")):
+        message = f"{place}/InRelease is signed for {release.get('Codename')}, not for {suite}"
         raise IntegrityError(message, hint="the mirror is wrong or tampered with: try another")
     hashes = {}
     for line in release.get("SHA256", "").splitlines():
         parts = line.split()
         if len(parts) == 3:
             hashes[parts[2]] = parts[0]
-    texts = []
-    for component in base.components:
+    packages: list[dict[str, str]] = []
+    for component in components:
         name = f"{component}/binary-{arch.debian}/Packages.xz"
         if name not in hashes:
             message = f"{place}/InRelease names no {name}"
             raise IntegrityError(message, hint="check the base's `components` in matrix.yaml")
-        texts.append(_index(f"{place}/{name}", hashes[name], context))
-    return texts
+        packages += _index(f"{place}/{name}", hashes[name], context)
+    try:
+        date = parsedate_to_datetime(release.get("Date", "")).date().isoformat()
+    except ValueError as error:
+        message = f"{place}/InRelease has no valid date: {release.get('Date')!r}"
+        raise IntegrityError(message, hint="try another mirror") from error
+    return SuiteIndex(packages, date)
 
 
 def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:

@@ -364,6 +364,7 @@ def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
             glibc=base.glibc,
             packages=base.packages,
             mirrors=mirrors,
+            security=mirrors if any(one.security for one in lock.arch.values()) else None,
         )
     return RegistryBase(
         image=base.image, python=base.python, glibc=base.glibc, interpreter=base.interpreter

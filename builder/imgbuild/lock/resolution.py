@@ -59,7 +59,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that goes into an image on one architecture, sorted by package.
 
     `base_files` holds the text of a registry base's etc/passwd and etc/group, to which the
-    image's user is added.
+    image's user is added. `security` is the date of the security suite that the debs are of
+    ("2026-11-22"), unset where it was not read.
     """
 
     wheels: tuple[Wheel, ...]
@@ -68,6 +69,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     base_layers: tuple[RegistryLayer, ...] = ()
     base_manifest: Digest | None = None
     base_files: dict[str, str] = {}
+    security: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def versions(self) -> dict[str, str]:

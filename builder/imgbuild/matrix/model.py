@@ -121,6 +121,13 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
         tuple[str, ...],
         msgspec.Meta(description="archives tried after the machine's own apt mirror"),
     ] = ()
+    security: Annotated[
+        tuple[str, ...] | None,
+        msgspec.Meta(
+            description="security archives tried after the machine's own, for updates of the suite;"
+            " without this key no updates are taken"
+        ),
+    ] = None
 
 
 class RegistryBase(Strict, frozen=True, tag_field="kind", tag="registry"):

@@ -30,7 +30,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected, left_out, select
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
-from imgbuild.pipeline import lock_target
+from imgbuild.pipeline import lock_target, security_updates
 from imgbuild.pipeline.downloads import downloads
 from imgbuild.pipeline.opened import open_project
 from imgbuild.plan import current
@@ -141,6 +141,8 @@ def lock_all(
         if drop:
             inputs.drop(total.missing)
     total.transfer.close()
+    bases = [(lock, matrix.bases[matrix.targets[name].base]) for name, lock in settled.items()]
+    security_updates.report(bases, inputs.context)
     sealed = [done[item.name] for item in selected if item.name in done]
     write.keep_new(project, matrix, [one.target for one in sealed], console)
     prune.trim(inputs.store)

@@ -44,10 +44,12 @@ class PageImage(msgspec.Struct, frozen=True, kw_only=True):
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """A target: its row in the matrix, the digest and images of its lock, commands for it.
 
-    `digest` is None and `images` are empty for a target without a lock.
+    `digest` is None and `images` are empty for a target without a lock. `security` is the date of
+    the security updates in a base of Debian packages, "none" if it takes none, else "".
     """
 
     row: TableRow
+    security: str
     digest: Digest | None
     images: tuple[PageImage, ...]
     commands: tuple[str, ...]
@@ -63,8 +65,11 @@ def page(row: TableRow, lock: Lock | None, sealed: Seal | None, registry: str | 
             for arch in row.arch
             if arch in sealed.arch
         ]
+    debian = lock is not None and lock.base.kind == "debian"
+    dates = {one.security for one in lock.arch.values() if one.security} if lock else set()
     return Page(
         row=row,
+        security=min(dates, default="none" if debian else ""),
         digest=sealed.digest if sealed else None,
         images=tuple(found),
         commands=tuple(_commands(row, lock, sealed, registry)),
@@ -111,7 +116,7 @@ def lines(found: Page) -> Iterator[str]:
     yield row.target
     yield from _wrapped(row.summary, INDENT)
     yield ""
-    yield from _fields(row)
+    yield from _fields(row, found.security)
     for image in found.images:
         yield ""
         yield from _image_lines(image)
@@ -123,12 +128,13 @@ def lines(found: Page) -> Iterator[str]:
     yield from (f"  {command}" for command in found.commands)
 
 
-def _fields(row: TableRow) -> Iterator[str]:
+def _fields(row: TableRow, security: str) -> Iterator[str]:
+    updates = {"": "", "none": ", no security updates"}
     pins = ", ".join(f"{name} {version}" for name, version in row.pins.items())
     fields = {
         "Versions": f"CUDA {row.cuda}, Python {row.python}, {pins}",
         "FlashInfer": row.flashinfer,
-        "Base": row.base,
+        "Base": row.base + updates.get(security, f", security updates of {security}"),
         "As of": row.as_of,
         "State": "; ".join([row.state, *row.reasons]) if row.reasons else row.state,
     }

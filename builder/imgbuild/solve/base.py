@@ -32,6 +32,7 @@ class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[RegistryLayer, ...] = ()
     manifest: Digest | None = None
     files: dict[str, str] = {}
+    security: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -63,7 +64,8 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     it has no accounts, or not the Python that the matrix says.
     """
     if isinstance(base, DebianBase):
-        return ResolvedBase(debs=apt.resolve_debs(base, arch, context))
+        chosen = apt.resolve_debs(base, arch, context)
+        return ResolvedBase(debs=chosen.debs, security=chosen.security or msgspec.UNSET)
     own = Client(offline=context.http.offline)
     image = base_image.base(base.image, arch, own)
     base_image.fetch_layers(base.image, image.layers, context, own)

@@ -41,7 +41,7 @@ def host_root(
                     message = "sdists can be built only on Debian bases"
                     raise InputError(message, hint="pin a version that has a wheel")
                 with context.reporter.step(f"unpacking Debian {base.suite} for builds"):
-                    chosen = tuple(debs) or apt.resolve_debs(base, arch, context)
+                    chosen = tuple(debs) or apt.resolve_debs(base, arch, context).debs
                     recipe = DebianRecipe(arch=arch, suite=base.suite, debs=chosen, user=user)
                     _fill(root, _members(base, recipe, context, folder / "spool"))
             return root
@@ -50,8 +50,7 @@ def host_root(
 
 
 def _members(base: DebianBase, recipe: DebianRecipe, context: Context, spool: Path) -> list[Member]:
-    mirrors = apt.mirrors(base)
-    wants = [FileRequest(locked=deb, urls=partial(apt.urls, deb, mirrors)) for deb in recipe.debs]
+    wants = [FileRequest(locked=deb, urls=partial(apt.urls, deb, base)) for deb in recipe.debs]
     paths = fetch_all(wants, context, title="fetching Debian packages")
     return debian_root.members(recipe, paths, spool)
 

@@ -37,14 +37,18 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
     if wanted and isinstance(base, DebianBase):
 
         def _control(deb: Deb) -> dict[str, str]:
-            urls = partial(apt.urls, deb, apt.mirrors(base))
+            urls = partial(apt.urls, deb, base)
             paths = fetch_all([FileRequest(locked=deb, urls=urls)], context, title=deb.package)
             return archive.control(paths[deb.sha256])
 
         added = apt.added_debs(base, arch, debs, wanted, _control, context)
         debs = tuple(sorted((*debs, *added), key=lambda deb: deb.package))
     return ResolvedBase(
-        debs=debs, layers=kept.base_layers, manifest=kept.base_manifest, files=kept.base_files
+        debs=debs,
+        layers=kept.base_layers,
+        manifest=kept.base_manifest,
+        files=kept.base_files,
+        security=kept.security,
     )
 
 

@@ -95,6 +95,7 @@ def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) 
         base_layers=prepared.base.layers,
         base_manifest=prepared.base.manifest,
         base_files=prepared.base.files,
+        security=prepared.base.security,
     )
 
 
