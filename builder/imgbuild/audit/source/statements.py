@@ -18,7 +18,7 @@ from imgbuild.audit.source.expressions import Expressions
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.name_values import UNKNOWN, FlowPath, Guards, State
 from imgbuild.audit.source.text import dotted, never_continues
-from imgbuild.audit.source.try_statements import Try, TryGuards, read_try
+from imgbuild.audit.source.try_statements import Try, TryGuards, imported, read_try
 
 
 class Statements:
@@ -34,6 +34,7 @@ class Statements:
         # Called with each statement of its kind before it is read.
         self.watchers: dict[type[ast.stmt], Callable[[Any], None]] = {}
         self._after: Sequence[ast.stmt] = ()  # what follows the `try` that is read
+        self._caught = False  # whether a `try` around it handles what an import raises
 
     def block(self, statements: Sequence[ast.stmt], guards: Guards = ()) -> None:
         """Read statements in order; after an early exit, the rest has the opposite guards."""
@@ -80,8 +81,10 @@ class Statements:
 
     def _try(self, node: Try) -> None:
         tried = read_try(node, self.conditions, self.assignments.absolute, self._after)
-        before = self.names.state()
+        before, outside = self.names.state(), self._caught
+        self._caught = bool(tried.body)
         self.block(node.body, tried.body)
+        self._caught = outside
         done = self.names.state()
         self.names.join(FlowPath(done), FlowPath(before, fallback=True))
         self.names.after_interruption(node.body, before)
@@ -175,16 +178,28 @@ class Statements:
                 paths.append(FlowPath(self.names.state(), guards))
         self.names.join(*paths)
 
+    def _import(self, node: ast.Import | ast.ImportFrom) -> Guards | None:
+        """In a `try`, what follows an import runs only if that did not fail."""
+        if isinstance(node, ast.Import):
+            self.assignments.import_(node)
+        else:
+            self.assignments.import_from(node)
+        if not self._caught:
+            return None
+        return tuple(Guard("present", name) for name in imported(node, self.assignments.absolute))
+
     def _function(self, node: FunctionNode) -> None:
+        outside, self._caught = self._caught, False
         self.definitions.function(node, self.block)
+        self._caught = outside
 
     def _class(self, node: ast.ClassDef) -> None:
         self.definitions.class_(node, self.block)
 
     # The reader of each kind of statement; it returns guards of the statements that follow.
     _readers: ClassVar[dict[type[ast.stmt], Callable[[Statements, Any], Guards | None]]] = {
-        ast.Import: lambda self, node: self.assignments.import_(node),
-        ast.ImportFrom: lambda self, node: self.assignments.import_from(node),
+        ast.Import: _import,
+        ast.ImportFrom: _import,
         ast.Assign: lambda self, node: self.assignments.assign(node),
         ast.AnnAssign: lambda self, node: self.assignments.annotated(node),
         ast.AugAssign: lambda self, node: self.assignments.augmented(node),

@@ -147,19 +147,21 @@ def _subjects(body: list[ast.stmt], conditions: Conditions, absolute: Absolute) 
     """The modules, and names as "module:name", that the body needs to succeed."""
     found: list[str] = []
     for statement in body:
-        if isinstance(statement, ast.Import):
-            found.extend(alias.name for alias in statement.names)
-        elif isinstance(statement, ast.ImportFrom):
-            module = absolute(statement)
-            found.extend(
-                module if alias.name == "*" else f"{module}:{alias.name}"
-                for alias in statement.names
-            )
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            found.extend(imported(statement, absolute))
         elif isinstance(statement, (ast.Assign, ast.Expr)):
             package = conditions.versions.package(statement.value)
             if package:
                 found.append(package)
     return list(dict.fromkeys(found))
+
+
+def imported(node: ast.Import | ast.ImportFrom, absolute: Absolute) -> list[str]:
+    """The modules, and names as "module:name", without which an import fails."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    module = absolute(node)
+    return [module if alias.name == "*" else f"{module}:{alias.name}" for alias in node.names]
 
 
 def _flags(node: Try, present: Guards, missing: Guards) -> dict[str, Branches]:

@@ -212,7 +212,8 @@ def test_try_import():
         """
     )
     handled = Guard("handled", "ImportError")
-    assert found["a.b"] == found["d"] == (handled,)
+    assert found["a.b"] == (handled,)
+    assert found["d"] == (handled, Guard("present", "a.b:c"))
     assert found["fallback"] == (Guard("absent", "a.b:c, d"),)
     assert found["both"] == (Guard("present", "a.b:c"), Guard("present", "d"))
 

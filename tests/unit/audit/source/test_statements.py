@@ -45,6 +45,14 @@ def test_what_anything_raises_says_absence_only_where_nothing_else_is_done(caugh
     assert guards(more.replace(f"except {caught}:", "except ImportError:")) == absent
 
 
+def test_after_an_import_that_is_caught_what_follows_needs_it():
+    source = "try:\n    import ray.util\n    import marked\nexcept ImportError:\n    pass\n"
+    assert Guard("present", "ray.util") in guards(source)
+    assert guards(source.replace("    pass", "    raise")) == ()
+    inner = "try:\n    import ray\n    def f():\n        import a\n        import marked\nexcept ImportError:\n    pass\n"
+    assert Guard("present", "a") not in guards(inner)
+
+
 def test_flags_of_a_try_that_anything_may_end():
     source = """
     OK = False
