@@ -14,6 +14,7 @@ from pathlib import Path
 from imgbuild.assemble.layers import LayerJob, MadeLayer, input_size, make_layer
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
+from imgbuild.system.amounts import count
 from imgbuild.system.reporter import ProgressBar
 
 POLL_SECONDS = 0.1
@@ -21,9 +22,11 @@ POLL_SECONDS = 0.1
 
 def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[MadeLayer]:
     """Make every layer of `jobs`. Finished layers stay in the store, also after an error."""
+    if not jobs:
+        return []
     total = sum(input_size(job.layer.recipe) for job in jobs)
     largest_first = sorted(jobs, key=lambda job: -input_size(job.layer.recipe))
-    with context.reporter.progress(f"assembling {len(jobs)} layers", total) as bar:
+    with context.reporter.progress(f"assembling {count(len(jobs), 'layer')}", total) as bar:
         if processes == 1 or len(jobs) <= 1:
             return [make_layer(job, context.store, bar.advance) for job in largest_first]
         return _in_processes(largest_first, context.store, processes, bar)

@@ -212,7 +212,11 @@ def check(out: Path, digest: Digest) -> bool:
 
 @contextlib.contextmanager
 def _exclusive(out: Path) -> Iterator[None]:
-    """Lock `out` against other writers; the kernel releases the lock when this process ends."""
+    """Lock `out` against other writers; the kernel releases the lock when this process ends.
+
+    If the block fails before `out` has an image, what it wrote is removed.
+    """
+    made = not out.exists()
     if out.is_dir() and not (out / MARKER).exists() and any(out.iterdir()):
         message = f"{out} is not empty and not an OCI layout"
         raise InputError(message, hint="choose another folder with --output, or empty this one")
@@ -228,6 +232,14 @@ def _exclusive(out: Path) -> Iterator[None]:
             os.ftruncate(lock, 0)
             os.pwrite(lock, MARKER_TEXT, 0)
         yield
+    except BaseException:
+        if not (out / INDEX_FILE).exists():
+            shutil.rmtree(out / Path(BLOBS).parts[0], ignore_errors=True)
+            (out / MARKER).unlink(missing_ok=True)
+            if made:
+                with contextlib.suppress(OSError):  # another process has begun to write there
+                    out.rmdir()
+        raise
     finally:
         os.close(lock)
 

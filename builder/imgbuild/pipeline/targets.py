@@ -60,6 +60,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     plain_http: tuple[str, ...] = ()
 
 
+WRITTEN = 8 << 20  # bytes that locks, digests and what is recorded of packages may take
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A project with its matrix read, and how to work on it."""
 
@@ -116,6 +119,7 @@ def lock_all(
     images = session.project.images
     places = [images, *(images / item.name for item in selected), session.project.root / bake.FILE]
     files.require_writable(places, hint="work on a copy of the project that may be written to")
+    files.require_space(images, WRITTEN)
     inputs = session.inputs(locking=True)
     project, matrix, count = session.project, session.matrix, len(selected)
     done: dict[str, Seal] = {}
