@@ -130,7 +130,7 @@ def _fields(row: TableRow) -> Iterator[str]:
         "FlashInfer": row.flashinfer,
         "Base": row.base,
         "As of": row.as_of,
-        "State": "; ".join([row.state, *row.reasons]) if row.reasons else row.state,
+        "State": "; ".join([row.state, *(one for one in row.reasons if one not in row.state)]),
     }
     for label, value in fields.items():
         yield from _field(label, value)
