@@ -65,7 +65,7 @@ def test_what_fits_keeps_its_spaces_and_a_label_counts() -> None:
 def test_messages_fit_a_terminal_and_are_whole_elsewhere(
     way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = " ".join(["word"] * 30)
+    text = " ".join(["word"] * 25)
     with terminal.stderr(monkeypatch) as drawn:
         monkeypatch.setenv("NO_COLOR", "1")
         console = Console()
