@@ -32,6 +32,17 @@ def test_targets_of_the_catalogue_are_shown(imgbuild: Command, tmp_path: Path) -
     assert (tmp_path / "context/Dockerfile").is_file()
 
 
+def test_requirements_are_known_without_network_and_cache(
+    imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    done = imgbuild("why", "torch", TARGET)
+    assert (done.status, done.stderr) == (0, "")
+    assert ["vllm", "0.8.5.post1", "==2.6.0"] in [line.split() for line in done.stdout.splitlines()]
+    assert "numpy" in imgbuild("tree", TARGET, "vllm").stdout
+    assert not (tmp_path / "cache").exists()
+
+
 def test_a_matrix_that_is_named_must_exist(imgbuild: Command) -> None:
     done = imgbuild("list", "--matrix", "absent.yaml")
     assert done.status == 2
