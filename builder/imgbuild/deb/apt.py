@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from imgbuild.boundary import reading
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.deb.closure import DebianArchive, close
@@ -103,7 +104,8 @@ def _packages(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, 
     failures = []
     for mirror in places:
         try:
-            found = _indexes(base, arch, mirror, context)
+            with reading(mirror, hint="try another mirror"):
+                found = _indexes(base, arch, mirror, context)
         except FetchFailed as error:
             context.reporter.detail(f"{mirror}: {error.message}")
             failures.append(f"{mirror}: {error.message}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import os
 import random
 import re
@@ -21,6 +22,7 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
+from imgbuild.boundary import reading
 from imgbuild.errors import FetchFailed
 from imgbuild.http.credentials import Credentials, Login, bare, host, origin, redact
 from imgbuild.http.headers import content_range, number, retry_after
@@ -38,6 +40,10 @@ _RETRIED = (408, 425, 429, 500, 502, 503, 504)
 DENIED = (401, 403)  # for want of a login, or of one that may do this
 _REDIRECTS = (301, 302, 303, 307, 308)
 _LONGEST_WAIT = 120.0
+NONSENSE = "the server does not answer as it should: try another one, or ask its owner"
+PAGE_LIMIT = 48 << 20  # bytes of a page, inflated
+FILE_LIMIT = 256 << 20  # bytes of what is read into memory
+_DECODED = 16 * 1024  # bytes inflated at once: a thousand times as many may come out
 
 
 class TextPage(msgspec.Struct, frozen=True):
@@ -130,7 +136,7 @@ class Http:
         """The page at `url`. FetchFailed (`Refused` with its status) for anything but success."""
 
         def _read(response: Response) -> TextPage:
-            body = b"".join(self.chunks(response, decode=True))
+            body = self.body(response, PAGE_LIMIT, decode=True)
             kind = response.headers.get("Content-Type", "")
             charset = re.search(r"charset=[\"']?([A-Za-z0-9._-]+)", kind)
             try:
@@ -145,7 +151,29 @@ class Http:
 
     def bytes(self, url: str) -> Octets:
         """All bytes of the file at `url`, without an encoding."""
-        return self._retrying(url, _PLAIN, lambda response: b"".join(self.chunks(response)))
+        return self._retrying(url, _PLAIN, lambda response: self.body(response, FILE_LIMIT))
+
+    def fingerprint(self, url: str) -> tuple[str, int]:
+        """SHA-256 in hex and size of the file at `url`, which is not kept in memory."""
+
+        def _read(response: Response) -> tuple[str, int]:
+            found, size = hashlib.sha256(), 0
+            for chunk in self.chunks(response):
+                found.update(chunk)
+                size += len(chunk)
+            return found.hexdigest(), size
+
+        return self._retrying(url, _PLAIN, _read)
+
+    def body(self, response: Response, limit: int, *, decode: bool = False) -> Octets:
+        """The body of an answer; FetchFailed if it is longer than `limit`."""
+        data = bytearray()
+        for chunk in self.chunks(response, decode=decode):
+            data += chunk
+            if len(data) > limit:
+                message = f"{host(response.url)} sends more than {limit} bytes as a document"
+                raise FetchFailed(message)
+        return Octets(data)
 
     def part(self, url: str, start: int, length: int) -> Octets:
         """`length` bytes at `start`, also without ranges; FetchFailed if the file is shorter."""
@@ -166,6 +194,9 @@ class Http:
 
         if length == 0:
             return b""
+        if not 0 < length <= FILE_LIMIT:
+            message = f"{redact(url)}: {length} bytes are too many to be read into memory"
+            raise FetchFailed(message)
         return self._retrying(
             url, {**_PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, _read
         )
@@ -229,7 +260,7 @@ class Http:
         """The body in pieces. Transient if the connection ends before the announced length."""
         from imgbuild.http import session
 
-        pieces = response.raw.stream(CHUNK, decode_content=decode)
+        pieces = response.raw.stream(_DECODED if decode else CHUNK, decode_content=decode)
         while True:
             try:
                 chunk = next(pieces, None)
@@ -267,7 +298,7 @@ class Http:
         tries = 0
         while True:
             try:
-                with self.send(request) as response:
+                with self.send(request) as response, reading(request.place, hint=NONSENSE):
                     return read(response)
             except Transient as transient:
                 tries += transient.cost

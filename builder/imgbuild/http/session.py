@@ -22,7 +22,9 @@ import requests.adapters
 import urllib3.exceptions as low
 
 from imgbuild import __version__
+from imgbuild.boundary import Signal
 from imgbuild.errors import FetchFailed, InputError
+from imgbuild.http import rate
 from imgbuild.http.file_urls import FolderAdapter
 
 Response = requests.Response
@@ -44,7 +46,7 @@ _SYSTEM = (
 )
 
 
-class Transient(Exception):
+class Transient(Signal):
     """What may succeed if tried again. `wait` is what the server asked for, in seconds."""
 
     def __init__(self, reason: str, *, wait: float | None = None, cost: int = 1) -> None:
@@ -111,11 +113,15 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, ssl_context=self._context, **options)
+        self.poolmanager.pool_classes_by_scheme = rate.POOLS
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
         if not proxy.lower().startswith("socks"):
             options["proxy_ssl_context"] = self._context
-        return super().proxy_manager_for(proxy, ssl_context=self._context, **options)
+        manager = super().proxy_manager_for(proxy, ssl_context=self._context, **options)
+        if not proxy.lower().startswith("socks"):  # these have pools of their own
+            manager.pool_classes_by_scheme = rate.POOLS
+        return manager
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
         """Nothing to add: the context verifies."""

@@ -26,7 +26,10 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.errors import FetchFailed, InputError
+from imgbuild.boundary import reading
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.http.client import NONSENSE
+from imgbuild.http.credentials import redact
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.values import normalize
 
@@ -35,6 +38,7 @@ SIMPLE = (
     " text/html;q=0.1"
 )
 SDIST_ENDINGS = (".tar.gz", ".zip", ".tar.bz2")
+FILES_LIMIT = 250_000  # of one page
 
 
 class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,9 +192,11 @@ class Indexes:
         page = absent_is_none(lambda: self._http.text(address, accept=SIMPLE))
         if page is None:
             return ()
+        with reading(_shown(page), hint=NONSENSE):
+            listed = read_page(page)
         files = tuple(
             file
-            for file in read_page(page)
+            for file in listed
             if owner(file.name) in (package, None) and may_name(place.address, file.url)
         )
         lacking = any(file.size is None or file.uploaded is None for file in files)
@@ -203,7 +209,12 @@ class Indexes:
         page = absent_is_none(lambda: self._http.text(f"{address}/pypi/{package}/json"))
         if page is None:
             return {}
-        return read_json_api(page)
+        with reading(_shown(page), hint=NONSENSE):
+            return read_json_api(page)
+
+
+def _shown(page: PageLike) -> str:
+    return f"the page {redact(page.url)}"
 
 
 def may_name(index: str, url: str) -> bool:
@@ -247,6 +258,8 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
     """The files of a PEP 691 project page (PEP 700 fields where it has them)."""
     files = []
     for entry in document.get("files", ()):
+        if len(files) >= FILES_LIMIT:
+            raise _too_many()
         core = entry.get("core-metadata", entry.get("dist-info-metadata", False))
         files.append(
             IndexFile(
@@ -264,6 +277,11 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
     return files
 
 
+def _too_many() -> IntegrityError:
+    message = f"a page of an index has more than {FILES_LIMIT} links"
+    return IntegrityError(message, hint=NONSENSE)
+
+
 class _Links(html.parser.HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -275,6 +293,8 @@ class _Links(html.parser.HTMLParser):
         if tag == "base" and self.base is None:
             self.base = values.get("href")
         elif tag == "a" and values.get("href"):
+            if len(self.anchors) >= FILES_LIMIT:
+                raise _too_many()
             self.anchors.append(values)
 
 

@@ -165,16 +165,6 @@ class RegistryHttp(Http):
             raise FetchFailed(message)
         return place.geturl()
 
-    def body(self, response: Response, limit: int, *, decode: bool = False) -> bytes:
-        """The body of an answer; FetchFailed if it is longer than `limit`."""
-        data = bytearray()
-        for chunk in self.chunks(response, decode=decode):
-            data += chunk
-            if len(data) > limit:
-                message = f"{host(response.url)} sends more than {limit} bytes as a document"
-                raise FetchFailed(message)
-        return bytes(data)
-
     @contextlib.contextmanager
     def send(self, request: Request) -> Iterator[Response]:
         """One try, as `Http.send`, of an address that an endpoint gave or that is below one."""
@@ -213,10 +203,16 @@ class RegistryHttp(Http):
         request = msgspec.structs.replace(request, headers=headers)
         key = (origin(request.url), request.scopes, request.anonymous)
         grant = self._renewed(request, key, login)
-        response = super()._send(_with(request, grant), None if grant else login)
+        response = super()._send(_with(request, grant), None)
         asked = response.headers.get("WWW-Authenticate", "")
-        if response.status_code != 401 or not asked:
+        if response.status_code != 401:
             return response
+        if not asked:  # against the specification, so only a plain login can be meant
+            known = self._known(request.url, login)
+            if grant is not None or known.login is None:
+                return response
+            response.close()
+            return super()._send(request, known.login)
         with contextlib.ExitStack() as stack, self._granting:
             stack.callback(response.close)
             known = self._grants.get(key)
