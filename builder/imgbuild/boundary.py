@@ -21,6 +21,7 @@ from imgbuild.errors import ImgbuildError, IntegrityError
 P = ParamSpec("P")
 R = TypeVar("R")
 REMEDY = "it is damaged or was made to mislead: get it again, or use another version"
+NONSENSE = "the server does not answer as it should: try another one, or ask its owner"
 SHOWN = 200  # characters of another error's text
 
 

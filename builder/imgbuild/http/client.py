@@ -22,7 +22,7 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from imgbuild.boundary import reading
+from imgbuild.boundary import NONSENSE, reading
 from imgbuild.errors import FetchFailed
 from imgbuild.http.credentials import Credentials, Login, bare, host, origin, redact
 from imgbuild.http.headers import content_range, number, retry_after
@@ -40,7 +40,6 @@ _RETRIED = (408, 425, 429, 500, 502, 503, 504)
 DENIED = (401, 403)  # for want of a login, or of one that may do this
 _REDIRECTS = (301, 302, 303, 307, 308)
 _LONGEST_WAIT = 120.0
-NONSENSE = "the server does not answer as it should: try another one, or ask its owner"
 PAGE_LIMIT = 48 << 20  # bytes of a page, inflated
 FILE_LIMIT = 256 << 20  # bytes of what is read into memory
 _DECODED = 16 * 1024  # bytes inflated at once: a thousand times as many may come out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import time
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import urllib3.connection
 import urllib3.connectionpool
@@ -26,9 +26,9 @@ class _Watched(io.RawIOBase):
     Only the time spent waiting for the server counts, after its first byte.
     """
 
-    def __init__(self, source: IO[bytes]) -> None:
+    def __init__(self, source: io.RawIOBase) -> None:
         super().__init__()
-        self._source: Any = source
+        self._source: Any = source  # of a socket
         self._begun = False
         self._waited = self._all = 0.0
         self._bytes = 0
@@ -66,7 +66,7 @@ class _Watched(io.RawIOBase):
 class _Response(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_Watched(self.fp.detach()))  # type: ignore[attr-defined]
+        self.fp = io.BufferedReader(_Watched(self.fp.detach()))
 
 
 class _Connection(urllib3.connection.HTTPConnection):

@@ -26,10 +26,8 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.boundary import reading
+from imgbuild.boundary import NONSENSE, reading
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
-from imgbuild.http.client import NONSENSE
-from imgbuild.http.credentials import redact
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.values import normalize
 
@@ -214,7 +212,7 @@ class Indexes:
 
 
 def _shown(page: PageLike) -> str:
-    return f"the page {redact(page.url)}"
+    return "the page " + page.url.partition("?")[0]
 
 
 def may_name(index: str, url: str) -> bool:
@@ -256,7 +254,7 @@ def read_page(page: PageLike) -> list[IndexFile]:
 
 def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
     """The files of a PEP 691 project page (PEP 700 fields where it has them)."""
-    files = []
+    files: list[IndexFile] = []
     for entry in document.get("files", ()):
         if len(files) >= FILES_LIMIT:
             raise _too_many()

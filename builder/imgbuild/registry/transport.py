@@ -208,11 +208,11 @@ class RegistryHttp(Http):
         if response.status_code != 401:
             return response
         if not asked:  # against the specification, so only a plain login can be meant
-            known = self._known(request.url, login)
-            if grant is not None or known.login is None:
+            plain = self._known(request.url, login).login
+            if grant is not None or request.anonymous or plain is None:
                 return response
             response.close()
-            return super()._send(request, known.login)
+            return super()._send(request, plain)
         with contextlib.ExitStack() as stack, self._granting:
             stack.callback(response.close)
             known = self._grants.get(key)

@@ -17,7 +17,7 @@ import msgspec
 
 from imgbuild.wheel.zipformat import refuse
 
-SIZE = re.compile(r"[0-9]{0,18}")
+SIZE = re.compile(r"[0-9]{0,20}")
 STRONG = ("sha256", "sha384", "sha512")
 
 
