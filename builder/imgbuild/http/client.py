@@ -42,6 +42,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _LONGEST_WAIT = 120.0
 PAGE_LIMIT = 48 << 20  # bytes of a page, inflated
 FILE_LIMIT = 256 << 20  # bytes of what is read into memory
+LARGEST = 64 << 30  # bytes of a file that is only read through
 _DECODED = 16 * 1024  # bytes inflated at once: a thousand times as many may come out
 
 
@@ -157,7 +158,7 @@ class Http:
 
         def _read(response: Response) -> tuple[str, int]:
             found, size = hashlib.sha256(), 0
-            for chunk in self.chunks(response):
+            for chunk in self._counted(response):
                 found.update(chunk)
                 size += len(chunk)
             return found.hexdigest(), size
@@ -206,7 +207,7 @@ class Http:
         def _read(response: Response) -> tuple[Octets, int]:
             first, total = content_range(response.headers)
             data, seen = bytearray(), first or 0
-            for chunk in self.chunks(response):
+            for chunk in self._counted(response):
                 seen += len(chunk)
                 data += chunk
                 del data[:-length]
@@ -267,6 +268,18 @@ class Http:
                 raise self._plain(error, redact(response.url)) from None
             if chunk is None:
                 return
+            yield chunk
+
+    def _counted(self, response: Response) -> Iterator[Octets]:
+        """The body in pieces; FetchFailed if it goes on and on, and its length was not announced."""
+        announced = number(response.headers.get("Content-Length", ""))
+        limit = FILE_LIMIT if announced is None else LARGEST
+        seen = 0
+        for chunk in self.chunks(response):
+            seen += len(chunk)
+            if seen > limit:
+                message = f"{redact(response.url)} has more than {limit} bytes"
+                raise FetchFailed(message)
             yield chunk
 
     def pause(

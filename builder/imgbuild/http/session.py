@@ -13,6 +13,7 @@ import ssl
 import urllib.request
 import warnings
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -191,7 +192,8 @@ def plain(error: Exception, place: str) -> Exception:
 
 def network_errors() -> tuple[type[Exception], ...]:
     """What a request or a read of its answer can raise."""
-    return (requests.RequestException, low.HTTPError, OSError)
+    # Python's http.client has ValueError for some chunks whose size is none.
+    return (requests.RequestException, low.HTTPError, HTTPException, OSError, ValueError)
 
 
 def _chain(error: BaseException) -> list[BaseException]:

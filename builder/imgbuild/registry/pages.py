@@ -22,7 +22,7 @@ from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
 if TYPE_CHECKING:
     from imgbuild.http.session import Response
 
-LIMIT = 64 * 1024 * 1024
+LIMIT = 16 * 1024 * 1024
 PAGES = 100_000  # some registries give ten entries at a time, none has a million of anything
 _NEXT = re.compile(r'<([^>]*)>\s*((?:;\s*[\w!#$&*+.^`|~-]+\s*=\s*(?:"[^"]*"|[^\s;,"]+)\s*)*)')
 CATALOG = "registry:catalog:*"
