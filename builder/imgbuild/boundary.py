@@ -80,7 +80,7 @@ def regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 def content(path: Path, limit: int) -> bytes:
     """The bytes of the regular file at `path`; IntegrityError if there are more than `limit`."""
-    with open(path, "rb", opener=regular) as file:  # noqa: PTH123 (Path.open takes no opener)
+    with open(path, "rb", opener=regular) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         message = f"{path} has more than {limit} bytes"

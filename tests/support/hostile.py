@@ -24,15 +24,15 @@ COUNT = int(os.environ.get("IMGBUILD_HOSTILE", "0"))  # mutations of each reader
 FEW = 60
 SECONDS = 20  # of CPU time for one file
 MEMORY = 500 << 20
-NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 40, 1 << 63, (1 << 64) - 1)
+NUMBERS = tuple((1 << bits) - less for bits in (0, 7, 8, 15, 16, 31, 32, 40, 63) for less in (0, 1))
 WORDS = (
     b"\0", b"../", b"/", b"-1", b"\n", b"9" * 5000, b"\xff\xfe", b"{", b"]", b"=", b"\x1b[31m",
     b"[" * 3000, b"1e999", b"null", b"0777", b"\x80" + b"\xff" * 11, b"77777777777\0",
 )  # fmt: skip
-VALUES = (
+VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 1 << 40, 1 << 64, 10**400, 1.5, "", "\0", "\n", "../..", "/", "=", "A=\0",
-    "sha256:" + "0" * 64, "sha256:" + "0" * 64 + "\n", "9" * 5000, "foo; bar ==", "ß" * 300, [], {}, [[]],
-    {"": ""}, [None],
+    "sha256:" + "0" * 64, "sha256:" + "0" * 64 + "\n", "9" * 5000, "foo; bar ==", "ß" * 300,
+    [], {}, [[]], {"": ""}, [None],
 )  # fmt: skip
 Edit = Callable[[bytes], bytes]
 
@@ -140,13 +140,9 @@ def attack(seed: bytes, read: Callable[[bytes], object], *, document: bool = Fal
     def _attack(edit: Edit) -> None:
         nonlocal accepted
         data = edit(seed)
-        with bounded():
-            try:
-                read(data)
-            except ImgbuildError as error:
-                assert error.message.strip()
-                return
-        accepted += 1
+        with bounded(), contextlib.suppress(ImgbuildError):
+            read(data)
+            accepted += 1
 
     _attack()
     if COUNT:

@@ -1,4 +1,4 @@
-"""Every reader of bytes from elsewhere, with changed bytes: `make bench-hostile` tries many more."""
+"""Every reader of bytes from elsewhere is given changed bytes; `make bench-hostile`: many more."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from imgbuild.oci import image, layout
 from imgbuild.oci.archive import write as write_archive
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.reader import Reader, inflated
-from imgbuild.oci.tree import remove
 from imgbuild.oci.unpack import unpack
 from imgbuild.plan import seal
 from imgbuild.plan.plan import plan
@@ -50,6 +49,7 @@ from tests.support import debs as deb_files
 from tests.support import hostile, images, local_index, matrix_text, samples, wheels
 
 IMAGES = Path(__file__).parents[2] / "images"
+pytestmark = pytest.mark.timeout(3600 if hostile.COUNT else 60)
 TARGET = "cu124-vllm0.7.2"
 Given = Callable[[bytes], Path]
 
@@ -180,9 +180,7 @@ def test_debian_packages(tmp_path, given, part):
         hostile.attack(deb_files.ar(packed), read)
     else:
         name = f"{part}.tar"
-        hostile.attack(
-            whole[name], lambda changed: read(deb_files.ar({**whole, name: changed}))
-        )
+        hostile.attack(whole[name], lambda changed: read(deb_files.ar({**whole, name: changed})))
 
 
 def test_indexes_of_debian():
@@ -200,6 +198,7 @@ def test_indexes_of_debian():
 def layer_tar() -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as out:
+
         def add(name: str, kind: bytes, target: str = "", data: bytes = b"", **pax: str) -> None:
             info = tarfile.TarInfo(name)
             info.type, info.linkname, info.size, info.pax_headers = kind, target, len(data), pax
@@ -231,7 +230,7 @@ def test_layers_are_unpacked_as_they_are_read_or_refused(tmp_path, given, packed
         finally:
             remove_tree(root)
             assert {one.name for one in tmp_path.iterdir()} <= {"layer"}
-    
+
     if packed:
         hostile.attack(hostile.gzipped(layer_tar()), read)
     else:
@@ -264,8 +263,7 @@ def test_documents_of_a_layout(made, part):
         if part in ("config", "manifest"):
             data = json.dumps({**index, "manifests": [{**top, **put(data)}]}).encode()
         (made / ("oci-layout" if part == "oci-layout" else "index.json")).write_bytes(data)
-        for found in (layout.read(made), image.read(made)):
-            assert found
+        image.read(made)
         summary = sif_image.read(layout.read(made), Arch.X86_64)
         assert "\0" not in "".join((*summary.environment.values(), *summary.command))
         layout.check(made, top["digest"])
@@ -294,9 +292,11 @@ def test_sifs(tmp_path, given):
 
 
 def test_pages_of_an_index():
-    entry = {"filename": "demo-1.0-py3-none-any.whl", "url": "../demo-1.0-py3-none-any.whl#sha256=a",
-             "hashes": {"sha256": "0" * 64}, "size": 5, "upload-time": "2025-01-01T00:00:00Z",
-             "core-metadata": {"sha256": "1" * 64}}  # fmt: skip
+    file = "demo-1.0-py3-none-any.whl"
+    entry = {
+        "filename": file, "url": f"../{file}#sha256=a", "hashes": {"sha256": "0" * 64},
+        "size": 5, "upload-time": "2025-01-01T00:00:00Z", "core-metadata": {"sha256": "1" * 64},
+    }  # fmt: skip
     html = b'<base href="/x/"><a href="demo-1.0-py3-none-any.whl#sha256=0" data-yanked>demo</a>' * 3
     api = {"releases": {"1.0": [{"filename": "demo-1.0.tar.gz", "url": "a", "digests": {}}]}}
 

@@ -116,7 +116,7 @@ def notice(path: Path, package: str) -> Notice:
 
 def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
     """The members of an `ar` archive by name."""
-    with open(path, "rb", opener=regular) as file:  # noqa: PTH123 (Path.open takes no opener)
+    with open(path, "rb", opener=regular) as file:
         total = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:
             message = f"{path}: not a Debian package (no ar header)"

@@ -17,7 +17,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -26,6 +26,7 @@ from imgbuild.boundary import NONSENSE, reading
 from imgbuild.errors import FetchFailed
 from imgbuild.http.credentials import Credentials, Login, bare, host, origin, redact
 from imgbuild.http.headers import content_range, number, retry_after
+from imgbuild.http.request import Request
 from imgbuild.system.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
@@ -53,38 +54,6 @@ class TextPage(msgspec.Struct, frozen=True):
     text: str
     content_type: str
     status: int
-
-
-class Body(Protocol):
-    """What a request sends: its length is announced, its pieces are sent as they come."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Octets]: ...
-
-
-class Request(msgspec.Struct, frozen=True):
-    """One request. `body` is called again each time that it is sent.
-
-    `shown` replaces the address in messages: its path may be a secret too. For imgbuild.registry:
-    `scopes` is what a registry is asked to allow, which other servers are never sent, `server` the
-    endpoint whose certificates hold, wherever it redirects to, and `anonymous` that no login of the
-    user is sent, since a registry chose the address.
-    """
-
-    url: str
-    headers: Mapping[str, str] = {}
-    method: str = "GET"
-    body: Callable[[], Body | Octets] | None = None
-    shown: str = ""
-    scopes: tuple[str, ...] = ()
-    server: str = ""
-    anonymous: bool = False
-    read_timeout: float | None = None  # seconds for each read; None: the default
-
-    @property
-    def place(self) -> str:
-        """Its address, as it may be shown."""
-        return self.shown or redact(self.url)
 
 
 class Refused(FetchFailed):
@@ -271,7 +240,7 @@ class Http:
             yield chunk
 
     def _counted(self, response: Response) -> Iterator[Octets]:
-        """The body in pieces; FetchFailed if it goes on and on, and its length was not announced."""
+        """The body in pieces; FetchFailed for one of no announced length that does not end."""
         announced = number(response.headers.get("Content-Length", ""))
         limit = FILE_LIMIT if announced is None else LARGEST
         seen = 0

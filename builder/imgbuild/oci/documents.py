@@ -101,7 +101,9 @@ class Configuration(msgspec.Struct, frozen=True):
         for key in ("Env", "Entrypoint", "Cmd", "WorkingDir", "User"):
             value = settings.get(key)
             for item in value if isinstance(value, list) else [value]:
-                if isinstance(item, str) and ("\0" in item or (key == "Env" and item.find("=") < 1)):
+                if isinstance(item, str) and (
+                    "\0" in item or (key == "Env" and item.find("=") < 1)
+                ):
                     return f"{item!r} in {key}"
         return None
 

@@ -335,7 +335,7 @@ class Archive(ImageStorage):
         self._links: dict[str, str] = {}
         try:
             with (
-                open(path, "rb", opener=regular) as file,  # noqa: PTH123
+                open(path, "rb", opener=regular) as file,
                 tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar,
             ):
                 for member in tar:

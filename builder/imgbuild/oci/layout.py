@@ -187,7 +187,7 @@ def read(out: Path) -> Layout:
 
 def _check_marker(path: Path) -> None:
     try:
-        with open(path, "rb", opener=regular) as file:  # noqa: PTH123 (Path.open takes no opener)
+        with open(path, "rb", opener=regular) as file:
             data = file.read(MARKER_LIMIT)
         version = codec.decode(data, _Marker, file=str(path)).image_layout_version
     except OSError as error:

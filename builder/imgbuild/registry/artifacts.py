@@ -25,7 +25,6 @@ from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Digest, digest_of
 
-
 LIMIT = 64 << 20  # bytes of all that is read beside one image
 
 

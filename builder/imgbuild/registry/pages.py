@@ -11,8 +11,8 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import Request
 from imgbuild.http.credentials import origin, redact
+from imgbuild.http.request import Request
 from imgbuild.registry import hosts
 from imgbuild.registry.hosts import Endpoint
 from imgbuild.registry.manifests import expected

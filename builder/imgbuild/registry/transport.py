@@ -17,8 +17,9 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Http, Refused, Request
+from imgbuild.http.client import Http, Refused
 from imgbuild.http.credentials import Login, bare, host, origin
+from imgbuild.http.request import Request
 from imgbuild.registry import hosts, logins, tokens
 from imgbuild.registry.hosts import Endpoint
 from imgbuild.registry.tokens import AcceptedHeader

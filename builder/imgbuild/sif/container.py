@@ -88,7 +88,7 @@ def finish(path: Path, objects: Sequence[Object], arch: Arch, time: int) -> None
 def arch_of(path: Path) -> Arch:
     """The architecture of the SIF at `path`; InputError if it is not a SIF."""
     try:
-        with open(path, "rb", opener=regular) as file:  # noqa: PTH123 (Path.open takes no opener)
+        with open(path, "rb", opener=regular) as file:
             head = file.read(HEADER.size).ljust(HEADER.size, b"\0")
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"

@@ -85,9 +85,7 @@ def installed(
         return _installed(read(path, label=label), scheme(prefix, python), omit)
 
 
-def _installed(
-    archive: WheelArchive, places: Scheme, omit: frozenset[str]
-) -> tuple[Member, ...]:
+def _installed(archive: WheelArchive, places: Scheme, omit: frozenset[str]) -> tuple[Member, ...]:
     kept = {path: file for path, file in _files(archive, places).items() if path not in omit}
     record = f"{places.purelib}/{archive.dist_info}/RECORD"
     rows = [

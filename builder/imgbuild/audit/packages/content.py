@@ -71,7 +71,7 @@ class LocalContent:
         """All files by their name in the zip; IntegrityError if it is not a zip file."""
         if self._members is None:
             try:
-                with open(self._path, "rb", opener=regular) as file:  # noqa: PTH123
+                with open(self._path, "rb", opener=regular) as file:
                     self._members = _directory(file, self.label)
             except OSError as error:
                 message = f"cannot read {self._path}: {error.strerror}"
