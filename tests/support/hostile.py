@@ -110,7 +110,7 @@ def changed(edit: st.SearchStrategy[Edit]) -> st.SearchStrategy[Edit]:
     def _all(made: list[Edit]) -> Edit:
         def _edit(data: bytes) -> bytes:
             for each in made:
-                with contextlib.suppress(ValueError, IndexError, ZeroDivisionError):
+                with contextlib.suppress(Exception):  # of one that is no document any more
                     data = each(data)
             return data
 

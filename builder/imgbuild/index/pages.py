@@ -29,7 +29,7 @@ from packaging.version import InvalidVersion, Version
 from imgbuild.boundary import NONSENSE, reading
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
-from imgbuild.values import normalize
+from imgbuild.values import FileSize, normalize
 
 SIMPLE = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2,"
@@ -45,7 +45,7 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
     sha256: str | None = None
-    size: int | None = None
+    size: FileSize | None = None
     requires_python: str | None = None
     yanked: bool = False
     uploaded: datetime.datetime | None = None
@@ -260,7 +260,7 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
             raise _too_many()
         core = entry.get("core-metadata", entry.get("dist-info-metadata", False))
         files.append(
-            IndexFile(
+            _file(
                 name=entry["filename"],
                 url=urllib.parse.urljoin(url, entry["url"]),
                 sha256=entry.get("hashes", {}).get("sha256"),
@@ -273,6 +273,11 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
             )
         )
     return files
+
+
+def _file(**fields: object) -> IndexFile:
+    """What an index says of a file; ValidationError for a value of another type."""
+    return msgspec.convert(fields, IndexFile)
 
 
 def _too_many() -> IntegrityError:
@@ -330,7 +335,7 @@ def read_json_api(page: PageLike) -> dict[str, IndexFile]:
     """The files that a JSON API lists, by name. Its addresses may be relative to the page."""
     document = json.loads(page.text)
     return {
-        entry["filename"]: IndexFile(
+        entry["filename"]: _file(
             name=entry["filename"],
             url=urllib.parse.urljoin(page.url, entry["url"]),
             sha256=entry.get("digests", {}).get("sha256"),

@@ -109,7 +109,8 @@ def objects_of(path: Path) -> list[Object]:
     arch_of(path)
     with path.open("rb") as file:
         *_, total, at = HEADER.unpack(file.read(HEADER.size))[:10]
-        file.seek(max(at, 0))
+        end = os.fstat(file.fileno()).st_size
+        file.seek(min(max(at, 0), end))
         table = file.read(max(0, min(total, DESCRIPTORS)) * DESCRIPTOR.size)
         found = []
         left = LARGEST
@@ -118,7 +119,7 @@ def objects_of(path: Path) -> list[Object]:
             start, size = row[5:7]
             if not used or kind not in (DEFINITION, JSON) or not 0 <= size <= left:
                 continue
-            file.seek(max(start, 0))
+            file.seek(min(max(start, 0), end))
             data = file.read(size)
             left -= size
             if len(data) < size:
