@@ -181,7 +181,8 @@ def test_a_killed_command_is_right_the_next_time(bench, tmp_path, record_propert
     if "sif" in VERBS:
         needs.tool("mksquashfs", "squashfs-tools")
     chance = random.Random(SEED)
-    out, seconds, hits = tmp_path / "out", {}, dict.fromkeys(VERBS, 0)
+    out, hits = tmp_path / "out", dict.fromkeys(VERBS, 0)
+    seconds: dict[str, float] = {}
     out.mkdir()
     for number in range(COUNT or len(VERBS)):
         verb = VERBS[number % len(VERBS)]
