@@ -14,6 +14,7 @@ from pathlib import Path
 from imgbuild.assemble.layers import LayerJob, MadeLayer, input_size, make_layer
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
+from imgbuild.system import process
 from imgbuild.system.amounts import count
 from imgbuild.system.reporter import ProgressBar
 
@@ -48,8 +49,8 @@ def _in_processes(
             futures = [pool.submit(_work, job, store.root) for job in jobs]
             made = [future.result() for future in as_completed(futures)]
         except BaseException:
-            for process in list(pool._processes.values()):  # noqa: SLF001 (no public way before 3.14)
-                process.terminate()
+            for worker in list(pool._processes.values()):  # noqa: SLF001 (no public way before 3.14)
+                worker.terminate()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     pool.shutdown()
@@ -60,6 +61,7 @@ def _start_worker(counter: Synchronized[int]) -> None:
     global _counter  # noqa: PLW0603 (the only way to hand a shared value to pool workers)
     _counter = counter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process.end_with_parent()
 
 
 def _work(job: LayerJob, root: Path) -> MadeLayer:

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
+from imgbuild.boundary import regular
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Manifest
@@ -186,7 +187,7 @@ def read(out: Path) -> Layout:
 
 def _check_marker(path: Path) -> None:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             data = file.read(MARKER_LIMIT)
         version = codec.decode(data, _Marker, file=str(path)).image_layout_version
     except OSError as error:
