@@ -177,7 +177,7 @@ def test_workers_end_with_a_parent_that_is_killed():
     ended(process.pid)
 
 
-def test_a_killed_command_is_right_the_next_time(bench, tmp_path, record_property):
+def test_a_killed_command_is_right_the_next_time(bench, tmp_path, record_testsuite_property):
     if "sif" in VERBS:
         needs.tool("mksquashfs", "squashfs-tools")
     chance = random.Random(SEED)
@@ -195,12 +195,14 @@ def test_a_killed_command_is_right_the_next_time(bench, tmp_path, record_propert
         bench.project.run(*bench.words(verb, out))
         seconds[verb] = time.monotonic() - started
         bench.right(verb, out)
-    record_property("kills", f"{sum(hits.values())} of {COUNT or len(VERBS)} in the middle: {hits}")
+    record_testsuite_property(
+        "kills", f"{sum(hits.values())} of {COUNT or len(VERBS)} in the middle: {hits}"
+    )
     assert any(hits.values())
 
 
 FAULTS = {
-    "full": "mount -o remount,size=$((used + 24))k .",
+    "full": "mount -o remount,size=$((used + 4))k .",
     "read-only": "mount -o remount,ro .",
     "no inodes": "mount -o remount,nr_inodes=$((inodes + 3)) .",
 }

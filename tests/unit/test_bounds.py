@@ -363,3 +363,10 @@ def test_any_failure_of_a_reader_names_the_file():
         with pytest.raises(type(passed)) as kept:
             read("some.deb", passed)  # type: ignore[arg-type]
         assert kept.value is passed
+
+
+def test_a_lock_that_is_a_pipe_is_not_waited_for(tmp_path):
+    (tmp_path / "small").mkdir()
+    os.mkfifo(tmp_path / "small/lock.json")
+    with pytest.raises(IntegrityError, match=r"small/lock\.json is not a regular file"):
+        locks.read_lock(tmp_path, "small")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imgbuild.index.pages import SDIST_ENDINGS, IndexFile
@@ -95,7 +95,7 @@ def described(name: str) -> str:
     """What machine and Python a wheel is for, in words: "Linux x86_64, Python cp310"."""
     try:
         tags = parse_wheel_filename(name)[3]
-    except InvalidWheelFilename:
+    except ValueError:  # InvalidWheelFilename is one, and so is a number of 5,000 digits
         return "an unknown platform"
     pythons = sorted({tag.interpreter for tag in tags})
     return f"{system(name)}, Python {'/'.join(pythons)}"
@@ -105,7 +105,7 @@ def system(name: str) -> str:
     """What machine a wheel is for, in words: "Linux x86_64"."""
     try:
         tags = parse_wheel_filename(name)[3]
-    except InvalidWheelFilename:
+    except ValueError:  # InvalidWheelFilename is one, and so is a number of 5,000 digits
         return "an unknown platform"
     return "/".join(sorted({_system(tag.platform) for tag in tags}))
 

@@ -19,12 +19,10 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
     parse_sdist_filename,
     parse_wheel_filename,
 )
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.boundary import NONSENSE, reading
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
@@ -69,7 +67,7 @@ def _version_of(name: str) -> Version | None:
         if name.endswith(".whl"):
             return parse_wheel_filename(name)[1]
         return parse_sdist_filename(name)[1]
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+    except ValueError:  # what packaging raises, and Python for a number of 5,000 digits
         return None
 
 
@@ -241,7 +239,7 @@ def owner(name: str) -> str | None:
         if name.endswith(".whl"):
             return str(parse_wheel_filename(name)[0])
         return str(parse_sdist_filename(name)[0])
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+    except ValueError:  # what packaging raises, and Python for a number of 5,000 digits
         return None
 
 

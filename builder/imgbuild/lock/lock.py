@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from imgbuild import codec
+from imgbuild import boundary, codec
 from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.lock import drift
 from imgbuild.lock.resolution import LockedFile, Resolution
@@ -199,7 +199,8 @@ def read_lock(images: Path, target: str) -> Lock:
     if not path.exists():
         message = f"{path}: no lock for target {target}"
         raise LockStale(message, hint=remedy)
-    found = decode_lock(path.read_bytes(), str(path), hint=damaged(target), remedy=remedy)
+    data = boundary.content(path, codec.LIMIT)
+    found = decode_lock(data, str(path), hint=damaged(target), remedy=remedy)
     if found.target != target:
         other = Problem(
             file=str(path),

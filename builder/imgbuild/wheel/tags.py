@@ -6,7 +6,7 @@ The order is that of pip and uv: the most specific tag first.
 from __future__ import annotations
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 from imgbuild.values import Arch
 
@@ -57,7 +57,7 @@ class Tags:
     def _rank(self, name: str) -> tuple[int, int, str] | None:
         try:
             _, _, build, tags = parse_wheel_filename(name)
-        except InvalidWheelFilename:
+        except ValueError:  # InvalidWheelFilename is one, and so is a number of 5,000 digits
             return None
         ranks = [self._ranks[tag] for tag in tags if tag in self._ranks]
         return (min(ranks), -(build[0] if build else 0), name) if ranks else None

@@ -7,7 +7,17 @@ import pytest
 
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.http.client import Http, TextPage
-from imgbuild.index.pages import IndexAddress, Indexes, fill, places, read_json_api, read_page, when
+from imgbuild.index.pages import (
+    IndexAddress,
+    Indexes,
+    IndexFile,
+    fill,
+    owner,
+    places,
+    read_json_api,
+    read_page,
+    when,
+)
 from imgbuild.matrix.model import PackageIndex
 from tests.support import samples
 from tests.support.local_index import LocalIndex
@@ -163,3 +173,9 @@ def test_an_assigned_package_is_asked_of_its_index_only():
         indexes = Indexes(located, {"demo": "own"}, "pypi", Http(attempts=1))
         assert [str(file.version) for file in indexes.files("demo")] == ["1.0"]
         assert second.requests == []
+
+
+def test_a_version_of_5000_digits_is_no_version() -> None:
+    for name in (f"demo-{'9' * 5000}.tar.gz", f"demo-{'9' * 5000}-py3-none-any.whl"):
+        assert owner(name) is None
+        assert IndexFile(name=name, url="").version is None
