@@ -40,6 +40,7 @@ print(json.dumps({
     "temporary": os.environ["TMPDIR"], "models": os.environ["HF_HOME"],
     "taken": writable(os.environ["HF_HOME"]),
     "links": [os.path.islink(f"{sys.argv[1]}/{name}") for name in ("weights", "same")],
+    "input": sys.stdin.read(),
 }))
 sys.exit(7)
 """
@@ -131,6 +132,9 @@ def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path
         "--env", f"HF_HOME={tmp_path}/models", "--stage", str(tmp_path / "model"),
         "--", "python", str(tmp_path / "look.py"), str(tmp_path / "model"),
     )  # fmt: skip
+    # Input that srun sends to a node whose task has ended costs it output, or the whole step.
+    head, line, rest = path.read_text().partition("set -euo pipefail\n")
+    path.write_text(head + line + "exec <<<'for no step'\n" + rest)
     status, log = run(project, user, path)
     assert status == 7, log
     assert said(log) == {
@@ -147,6 +151,7 @@ def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path
         "models": f"{tmp_path}/models",
         "taken": True,
         "links": [False, True],
+        "input": "",
     }
 
 

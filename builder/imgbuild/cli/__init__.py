@@ -45,10 +45,21 @@ def main() -> None:
     except KeyboardInterrupt:
         status = report(Interrupted(STOPPED))
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        hint = "check that the folder exists, is writable and has free space"
-        status = report(WorkFailed(f"{place}{error.strerror or error}", hint=hint))
+        status = report(_of_system(error))
     sys.exit(status)
+
+
+def _of_system(error: OSError) -> ImgbuildError:
+    """`error`, which nothing closer to its place has described."""
+    from pathlib import Path
+
+    from imgbuild.system import files
+
+    if error.errno in files.FULL and error.filename:
+        return files.described(error, Path(error.filename), hint=files.FULL_HINT)
+    place = f"{error.filename}: " if error.filename else ""
+    hint = "check that the folder exists, is writable and has free space"
+    return WorkFailed(f"{place}{error.strerror or error}", hint=hint)
 
 
 def report(error: ImgbuildError) -> int:

@@ -215,34 +215,52 @@ def check(out: Path, digest: Digest) -> bool:
 def _exclusive(out: Path) -> Iterator[None]:
     """Lock `out` against other writers; the kernel releases the lock when this process ends.
 
-    If the block fails before `out` has an image, what it wrote is removed.
+    If writing fails, the image that was there before stays alone: without one, nothing stays, nor
+    does a folder that was made here.
     """
-    made = not out.exists()
-    if out.is_dir() and not (out / MARKER).exists() and any(out.iterdir()):
+    existed = out.is_dir()
+    if existed and not (out / MARKER).exists() and any(out.iterdir()):
         message = f"{out} is not empty and not an OCI layout"
         raise InputError(message, hint="choose another folder with --output, or empty this one")
+    lock = _lock(out)
     try:
-        (out / BLOBS).mkdir(parents=True, exist_ok=True)
-        lock = os.open(out / MARKER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        message = f"cannot write {error.filename or out}: {error.strerror}"
-        raise InputError(message, hint="choose another folder with --output") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         if os.pread(lock, len(MARKER_TEXT) + 1, 0) != MARKER_TEXT:
             os.ftruncate(lock, 0)
             os.pwrite(lock, MARKER_TEXT, 0)
         yield
     except BaseException:
-        if not (out / INDEX_FILE).exists():
-            shutil.rmtree(out / Path(BLOBS).parts[0], ignore_errors=True)
-            (out / MARKER).unlink(missing_ok=True)
-            if made:
-                with contextlib.suppress(OSError):  # another process has begun to write there
-                    out.rmdir()
+        _drop(out, existed=existed)
         raise
     finally:
         os.close(lock)
+
+
+def _lock(out: Path) -> int:
+    while True:
+        try:
+            (out / BLOBS).mkdir(parents=True, exist_ok=True)
+            lock = os.open(out / MARKER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if error.errno in files.FULL:
+                raise files.described(error, out, hint=files.OUTPUT_HINT) from error
+            message = f"cannot write {error.filename or out}: {error.strerror}"
+            raise InputError(message, hint="choose another folder with --output") from error
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if files.same_file(lock, out / MARKER):
+            return lock
+        os.close(lock)  # the writer before failed, and removed it
+
+
+def _drop(out: Path, *, existed: bool) -> None:
+    """Remove what an interrupted write has left in `out`; errors here hide no other."""
+    with contextlib.suppress(OSError, ImgbuildError):
+        if (out / INDEX_FILE).exists():
+            _sweep(out)
+            return
+        shutil.rmtree((out / BLOBS).parent)
+        (out / MARKER).unlink()
+        if not existed:
+            out.rmdir()
 
 
 def _place_bytes(out: Path, data: bytes) -> None:

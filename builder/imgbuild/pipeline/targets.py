@@ -45,8 +45,6 @@ from imgbuild.system.amounts import count, size_text
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
-WRITTEN = 8 << 20  # bytes that locks, digests and what is recorded of packages may take
-
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How to work: processes, whether the network may be used, whether to check everything again.
@@ -150,7 +148,6 @@ def lock_all(
     images = session.project.images
     places = [images, *(images / item.name for item in selected), session.project.root / bake.FILE]
     files.require_writable(places, hint="work on a copy of the project that may be written to")
-    files.require_space(images, WRITTEN)
     inputs = session.inputs(locking=True)
     project, matrix, count = session.project, session.matrix, len(selected)
     done: dict[str, Seal] = {}

@@ -16,13 +16,13 @@ from importlib import resources
 from pathlib import Path
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
-from imgbuild.system.amounts import size_text
 
 NO_SPACE_HINT = (
     "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
 )
 
 CACHE_HINT = "set IMGBUILD_CACHE to a folder that you may write to"
+FULL_HINT = "free some space on that file system"
 OUTPUT_HINT = "choose another folder with --output"
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -80,7 +80,9 @@ def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
 
 
 def require_writable(paths: Iterable[Path], *, hint: str) -> None:
-    """InputError if one of `paths` cannot be written: called before long work that ends there.
+    """An error if one of `paths` cannot be written: called before long work that ends there.
+
+    InputError, or WorkFailed if the file system has no space at all.
 
     A path is a folder to write into, or a file or folder that will be made or replaced.
     """
@@ -98,17 +100,11 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
             reason = "is on a read-only file system" if read_only else "may not be written to"
             message = f"cannot write {path}: {folder} {reason}"
             raise InputError(message, hint=hint)
-
-
-def require_space(folder: Path, size: int) -> None:
-    """WorkFailed if the disk of `folder`, or of its nearest parent, has less than `size` bytes."""
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(place).free
-    if free < size:
-        message = (
-            f"no space left for {folder}: {size_text(free)} are free, {size_text(size)} needed"
-        )
-        raise WorkFailed(message, hint=f"free some space on the disk of {place}")
+        room = os.statvfs(folder)
+        free = room.f_bavail if os.geteuid() else room.f_bfree  # root may use the reserve
+        if room.f_blocks and not free:  # some file systems report no sizes
+            error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise described(error, path, hint=FULL_HINT)
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:

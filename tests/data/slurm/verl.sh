@@ -147,7 +147,8 @@ address_of() {
 
 # Ports follow from the job's number, so that jobs on one node do not meet; then the next one on which
 # nothing listens, on any node of the job.
-busy=" $(srun --export=ALL --overlap --ntasks-per-node=1 bash -c 'cat /proc/net/tcp /proc/net/tcp6 2>/dev/null || true' |
+busy=" $(srun --export=ALL --overlap --input=none --ntasks-per-node=1 \
+  bash -c 'cat /proc/net/tcp /proc/net/tcp6 2>/dev/null || true' |
   awk '$4 == "0A" {print substr($2, length($2) - 3)}' | tr '\n' ' ') "
 port=$((20000 + SLURM_JOB_ID % 1000 * 10))
 free_port() {
@@ -183,12 +184,15 @@ in_image() {
 }
 
 # step SRUN-OPTIONS… -- COMMAND…: COMMAND in the image, as a step that may share the job's CPUs with
-# others. srun takes --cpus-per-task no more from sbatch (since Slurm 22.05).
+# others. srun takes --cpus-per-task no more from sbatch (since Slurm 22.05). No step but KEEP gets
+# stdin: a node whose task ends before it has read what srun sends resets the connection, and srun
+# loses output, or kills the step on the other nodes (_server_read: unexpected eof).
 step() {
   local options=()
   while [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
-  srun --export=ALL --overlap --kill-on-bad-exit=1 --cpus-per-task="$cpus" "${enter[@]}" "${options[@]}" \
+  srun --export=ALL --overlap --input=none --kill-on-bad-exit=1 --cpus-per-task="$cpus" \
+    "${enter[@]}" "${options[@]}" \
     bash -c "$(declare -f in_image); in_image \"\$@\"" in_image "$@"
 }
 

@@ -88,6 +88,22 @@ def test_a_failed_write_leaves_the_old_image(tmp_path):
     with pytest.raises(FileNotFoundError):
         layout.write(out, {Arch.X86_64: summary}, "tiny")
     assert images.verified(out) == before
+    named = {path.name for path in (out / "blobs/sha256").iterdir()}
+    assert named == {path.name for path in (make(tmp_path, "old") / "blobs/sha256").iterdir()}
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_failed_first_write_leaves_nothing(tmp_path, existed):
+    made = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
+    summary = images.summary(made)
+    made[1][1].unlink()
+    out = tmp_path / "new"
+    if existed:
+        out.mkdir()
+    with pytest.raises(FileNotFoundError):
+        layout.write(out, {Arch.X86_64: summary}, "tiny")
+    assert out.exists() == existed
+    assert not existed or not list(out.iterdir())
 
 
 @pytest.mark.parametrize("harm", ["missing", "short", "manifest", "index", "folder"])
