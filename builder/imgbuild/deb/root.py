@@ -76,6 +76,8 @@ def _root(recipe: DebianRecipe, packages: Sequence[DebContents], table: Table) -
         for member in package.members:
             tree.add(member, package.name)
     effects.apply(tree, packages, table, recipe.arch, recipe.user)
+    if not table.set_id:
+        tree.clear_set_id()
     tree.file(CONFIGURATION, dpkg_configuration(table))
     return _without_excluded(tree, table)
 
