@@ -41,10 +41,7 @@ def apply(
     """Do to `tree` what the scripts of `packages` would, in order of the packages' names."""
     entries = [table.packages[p.name] for p in packages if p.name in table.packages]
     effects = [
-        effect
-        for entry in entries
-        for effect in entry.effects
-        if effect.arch in ("", arch.debian)
+        effect for entry in entries for effect in entry.effects if effect.arch in ("", arch.debian)
     ]
     for effect in effects:
         _simple(tree, effect)

@@ -100,7 +100,7 @@ class DebTree:
         return member.content
 
     def clear_set_id(self) -> None:
-        """Take the setuid and setgid bits from all files; a folder's setgid bit only names a group."""
+        """Take the setuid and setgid bits from all files; folders keep theirs."""
         for path, member in self._members.items():
             if member.kind is not MemberKind.FOLDER:
                 self._members[path] = msgspec.structs.replace(member, mode=member.mode & ~SET_ID)
