@@ -70,7 +70,7 @@ class Locked(NamedTuple):
     paths: dict[str, Path]
 
 
-@pytest.fixture(scope="module", params=[BOOKWORM, PART, TRIXIE])
+@pytest.fixture(scope="module", params=[BOOKWORM, TRIXIE, PART])
 def base(request: pytest.FixtureRequest) -> DebianBase:
     found = MATRIX.bases[request.param.partition(",")[0]]
     assert isinstance(found, DebianBase)

@@ -85,7 +85,7 @@ def _status(tree: DebTree, package: DebContents) -> bytes:
 
 
 def _conffile(tree: DebTree, line: str) -> str:
-    """What status says of a line of `conffiles`; a file that is not shipped has a flag before it."""
+    """What status says of a line of `conffiles`, in which a file not shipped has a flag."""
     if not line.startswith("/"):
         flag, _, path = line.partition(" ")
         return f"{path} newconffile {flag}"
