@@ -16,7 +16,7 @@ from tests.support import ci_repository, needs, smoke_environment
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
-pytestmark = [pytest.mark.engine, pytest.mark.network]
+pytestmark = [pytest.mark.long, pytest.mark.engine, pytest.mark.network]
 
 BASE = {
     "kind": "debian", "suite": "trixie", "python": "3.13", "glibc": "2.41",
