@@ -7,6 +7,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 TARGET ?= cu124-vllm
 WORKERS ?= 2
+KILLS ?= 1000
+MUTATIONS ?= 10000
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint tools/constraints.txt
@@ -18,7 +20,7 @@ SHOW := import importlib, importlib.metadata; there = importlib.metadata.package
 	wanted = [n for n in ("torch", "vllm", "sglang", "trl", "verl", "tensordict") if n in there]; \
 	print("\n".join(f"{n} {importlib.import_module(n).__version__}" for n in wanted))
 
-.PHONY: image test fast golden lint format constraints benchmark reproduce dist tool clean help
+.PHONY: image test fast golden lint format constraints benchmark bench-faults bench-hostile reproduce dist tool clean help
 
 ## image: build TARGET (default: cu124-vllm), load it into a container engine, import its packages
 image: $(VENV)/ready
@@ -59,6 +61,15 @@ constraints: $(VENV)/ready
 ## benchmark: compare TARGET with a `docker build` that uses uv; options in ARGS (see --help)
 benchmark: $(VENV)/ready
 	$(BIN)/python tools/benchmark.py --target $(TARGET) $(ARGS)
+
+## bench-faults: kill commands at random, KILLS of them (default: 1000), and let their disk fail; hours, as root
+bench-faults: $(VENV)/ready-test
+	IMGBUILD_FAULTS=$(KILLS) $(BIN)/python -m pytest --junit-xml build/bench-faults.xml tests/integration/test_faults.py
+
+## bench-hostile: give every reader MUTATIONS (default: 10000) of its input, and clients hostile servers; an hour
+bench-hostile: $(VENV)/ready-test
+	IMGBUILD_HOSTILE=$(MUTATIONS) $(BIN)/python -m pytest --durations 0 --durations-min 1 \
+		tests/unit/test_hostile.py tests/unit/test_bounds.py tests/unit/http/test_hostile_server.py
 
 ## reproduce: build in different environments and compare digests; options in ARGS (see --help)
 reproduce: $(VENV)/ready

@@ -7,7 +7,7 @@ type-only imports included.
 from __future__ import annotations
 
 # Modules that lie beside the folders.
-ROOT_MODULES = ("errors", "values", "report", "codec", "project")
+ROOT_MODULES = ("errors", "boundary", "values", "report", "codec", "project")
 
 # Lowest first.
 LEVELS: tuple[tuple[str, ...], ...] = (

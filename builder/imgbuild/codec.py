@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from imgbuild import boundary
 from imgbuild.errors import InputError, Problem
 
 T = TypeVar("T")
+LIMIT = 256 << 20  # bytes of a document
 
 
 def to_builtins(value: Any) -> Any:
@@ -83,6 +85,8 @@ def decode(
         fault, cause = f"a string in it is not UTF-8: {error.reason}", error
     except RecursionError as error:
         fault, cause = "lists or mappings are nested too deeply", error
+    except (ValueError, OverflowError, MemoryError) as error:  # numbers that Python cannot hold
+        fault, cause = str(error) or type(error).__name__, error
     message = f"{file} is not a valid {what}"
     raise InputError(message, problems=(Problem(file=file, message=fault),), hint=hint) from cause
 
@@ -93,7 +97,7 @@ def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None 
     `what` and `hint` as for `decode`.
     """
     try:
-        data = path.read_bytes()
+        data = boundary.content(path, LIMIT)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error

@@ -10,14 +10,16 @@ from typing import Annotated
 
 import msgspec
 
-SHA256_PATTERN = "^[0-9a-f]{64}$"
-DIGEST_PATTERN = "^sha256:[0-9a-f]{64}$"
+SHA256_PATTERN = r"^[0-9a-f]{64}\Z"  # `$` would accept a newline at the end
+DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}\Z"
 
 Sha256 = Annotated[
     str, msgspec.Meta(pattern=SHA256_PATTERN, description="SHA-256 in lower-case hex")
 ]
 Digest = Annotated[str, msgspec.Meta(pattern=DIGEST_PATTERN, description="OCI digest, sha256:HEX")]
 Bytes = Annotated[int, msgspec.Meta(ge=0, description="a size in bytes")]
+SIZE_LIMIT = 1 << 40  # bytes of one file or blob
+FileSize = Annotated[int, msgspec.Meta(ge=0, le=SIZE_LIMIT, description="a size in bytes")]
 
 
 class Arch(enum.StrEnum):

@@ -45,6 +45,9 @@ class Counting:
     def bytes(self, url: str) -> bytes:
         raise AssertionError(url)
 
+    def fingerprint(self, url: str) -> tuple[str, int]:
+        raise AssertionError(url)
+
 
 def package_set_of(wheel: Wheel, url: str, http: Counting, store: Store) -> PackageSet:
     """A partial package set of one wheel on a server."""

@@ -1,4 +1,4 @@
-"""`imgbuild why` where METADATA of the locked wheels is not in the cache."""
+"""`imgbuild why` where the requirements of the locked wheels are neither recorded nor cached."""
 
 from __future__ import annotations
 
@@ -7,21 +7,56 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
-from tests.support import dependent_project
+from imgbuild.lock.lock import read_lock
+from imgbuild.values import Arch
+from tests.support import dependent_project, servers, terminal
 from tests.support.inprocess_project import TARGET, Command
+from tests.support.local_index import LocalIndex
+
+TORCH = "https://example.org/whl/{cuda_tag}/torch{torch}"  # the matrix has torch from there
 
 
-def test_offline_without_the_wheels_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
+    """The project's wheels on an index; the cache is empty."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
     dependent_project.make(folder)
+    found, store = LocalIndex(), Store.open()
+    for wheel in read_lock(folder / "images", TARGET).arch[Arch.X86_64].wheels:
+        path = store.file(wheel.sha256)
+        assert path is not None
+        found.add(wheel.package, wheel.file, path.read_bytes())
+    store.release()
     shutil.rmtree(tmp_path / "cache")
+    return found
+
+
+@pytest.mark.usefixtures("index")
+def test_offline_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = Command(monkeypatch, capsys)("why", "torch", TARGET, "--offline")
     assert done.status == FetchFailed.exit_code
     assert f"of {TARGET} is not in " in done.stderr
     assert "run once without --offline" in done.stderr
+
+
+def test_metadata_is_read_from_the_index_with_a_bar(
+    index: LocalIndex, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with servers.serve(servers.Site(files=index.site_files())) as site:
+        matrix = Path("matrix.yaml")
+        text = matrix.read_text().replace("main: {}", f"main: {{url: '{site.url('simple')}'}}")
+        matrix.write_text(text.replace(TORCH, site.url("simple")))
+        with terminal.stderr(monkeypatch) as drawn:
+            done = Command(monkeypatch, capsys)("why", "torch", TARGET)
+    assert done.status == 0, drawn.lines[-3:]
+    assert ["trl", "0.18.2", ">=2.5"] in [line.split() for line in done.stdout.splitlines()]
+    assert f"reading what 6 packages of {TARGET} require" in "".join(drawn.lines)
+    # It is known from now on.
+    assert Command(monkeypatch, capsys)("why", "torch", TARGET, "--offline").status == 0

@@ -19,6 +19,8 @@ from imgbuild.container.loopback import LoopbackImage
 from imgbuild.errors import IntegrityError, ToolMissing, WorkFailed
 from imgbuild.oci import layout
 from imgbuild.system import process
+from imgbuild.system.amounts import size_text
+from imgbuild.system.reporter import Silent
 from imgbuild.values import Arch
 from tests.support import images, needs
 
@@ -90,8 +92,9 @@ def test_a_second_load_sends_nothing(found, folder, tag):
 
 
 @contextlib.contextmanager
-def nowhere(read: layout.Layout, arch: Arch) -> Iterator[LoopbackImage]:
+def nowhere(read: layout.Layout, arch: Arch, sent: object) -> Iterator[LoopbackImage]:
     """A loopback that the engine cannot reach, as that of another machine."""
+    del sent
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     tag = read.image(arch).manifest.digest.removeprefix("sha256:")
@@ -111,8 +114,28 @@ def test_layers_that_the_engine_has_are_not_sent(found, folder, tag, near, monke
         with pytest.raises(IntegrityError, match="cannot read"):
             load(found, new, Arch.X86_64, tag)
         return
-    load(found, new, Arch.X86_64, tag)
+    told = Told()
+    load(found, new, Arch.X86_64, tag, reporter=told)
     assert ran(found, tag).stdout == f"new{near}\n"
+    sizes = [layer.size for layer in new.image(Arch.X86_64).layers]
+    assert f"{size_text(sizes[1])} of {size_text(sum(sizes))} in 2 layers" in told.steps[0]
+    assert told.totals[0] == sizes[1]
+
+
+class Told(Silent):
+    """What a reporter is told of steps and bars."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.totals: list[int | None] = []
+
+    def step(self, title):
+        self.steps.append(title)
+        return super().step(title)
+
+    def progress(self, title, total, **options):
+        self.totals.append(total)
+        return super().progress(title, total, **options)
 
 
 def test_an_engine_elsewhere_is_sent_an_archive(found, folder, tag, monkeypatch):
@@ -202,4 +225,15 @@ def test_container_host_puts_podman_first(monkeypatch):
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     assert engine.require().kind == "docker"
     monkeypatch.setenv("CONTAINER_HOST", "unix:///nonexistent/podman.sock")
-    assert engine.require().kind == "docker"  # podman does not answer there
+    with pytest.raises(ToolMissing, match="CONTAINER_HOST=unix:///nonexistent"):
+        engine.find()
+
+
+def test_another_engine_does_not_replace_the_one_that_is_named(monkeypatch):
+    needs.podman()
+    needs.docker()
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    with pytest.raises(ToolMissing, match="does not answer there") as caught:
+        engine.find()
+    assert "unset DOCKER_HOST" in str(caught.value.hint)
+    assert engine.require("podman").kind == "podman"

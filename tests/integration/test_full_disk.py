@@ -154,8 +154,7 @@ def test_a_full_disk_at_the_output_is_named_and_left_clean(project, tmp_path):
     assert done.returncode == 1
     assert "error: no space left for image: No space left on device" in done.stderr
     assert "hint: choose another folder with --output" in done.stderr
-    assert "/image/oci-layout" in done.stdout
-    assert ".tmp" not in done.stdout
+    assert "image" not in done.stdout
 
 
 def test_an_archive_on_a_full_disk_is_named_and_removed(project, tmp_path):
@@ -168,13 +167,13 @@ def test_an_archive_on_a_full_disk_is_named_and_removed(project, tmp_path):
     assert "image.tar" not in done.stdout
 
 
-def test_a_lock_on_a_full_disk_names_the_file(project, tmp_path):
+def test_a_lock_on_a_full_disk_ends_before_it_works(project, tmp_path):
     disk = tmp_path / "disk"
     fill = f"{full(disk)}; cat /dev/zero > {disk}/zeros 2>&- || true"
     done = mounted(project, disk, fill, "lock", TARGET)
     assert done.returncode == 1
-    assert f"error: {disk}/images/layers.json: No space left on device" in done.stderr
-    assert ".tmp" not in done.stdout + done.stderr
+    assert f"error: no space left for {disk}/images: 0 B are free, 8.4 MB needed" in done.stderr
+    assert "resolving" not in done.stderr
 
 
 def test_layers_that_a_full_cache_cannot_hold_unpacked_are_removed(project, tmp_path):

@@ -224,7 +224,7 @@ def test_a_command_to_copy_has_no_effect(folder: Path, through: str) -> None:
 @pytest.mark.parametrize("through", ENGINES[:3], indirect=True)
 def test_the_copied_command_does_the_same(folder: Path, through: str) -> None:
     first = run(folder, words(through, script="true"))  # the image is loaded, or the SIF made
-    assert through == "apptainer" or f"loading {TARGET} into {through} …" in first.stderr
+    assert through == "apptainer" or f"loading {TARGET} into {through}, " in first.stderr
     asked = words(through, "--dry-run", "-e", "A=b c", script='echo "$A $HF_TOKEN"')
     result = run(folder, asked, HF_TOKEN="another")
     done = subprocess.run(

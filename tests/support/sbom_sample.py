@@ -60,9 +60,13 @@ def packages(of: Lock) -> SbomPackages:
         "torch": Package(
             file="torch-2.6.0-py3-none-any.whl",
             licence="BSD-3-Clause",
-            needs=("numpy", 'triton; platform_system == "Linux"', 'ray[all]; extra == "cluster"'),
+            requires=(
+                "numpy<3,>=2",
+                'triton; platform_system == "Linux"',
+                'ray[all]; extra == "cluster"',
+            ),
         ),
-        "numpy": Package(file="numpy-2.2.6-py3-none-any.whl", words="BSD License"),
+        "numpy": Package(file="numpy-2.2.6-py3-none-any.whl", words="BSD License", requires=()),
         "antlr4-runtime": Package(file="antlr4_runtime-4.9-py3-none-any.whl"),
         "setuptools": Package(file="setuptools-75.0-py3-none-any.whl", licence="MIT"),
         "bash": Package(

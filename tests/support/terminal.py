@@ -31,16 +31,25 @@ class Terminal:
         return b"".join(self._chunks).decode().replace("\r\n", "\n").splitlines()
 
 
-@contextlib.contextmanager
-def stdout(patch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+def stdout(patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[Terminal]:
     """Make `sys.stdout` a terminal of COLUMNS columns."""
+    return _stream(patch, "stdout")
+
+
+def stderr(patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[Terminal]:
+    """Make `sys.stderr` a terminal of COLUMNS columns."""
+    return _stream(patch, "stderr")
+
+
+@contextlib.contextmanager
+def _stream(patch: pytest.MonkeyPatch, name: str) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
     terminal = Terminal()
     reader = threading.Thread(target=terminal.read, args=(ours,))
     reader.start()
     try:
         with patch.context() as within, os.fdopen(theirs, "w", encoding="utf-8") as stream:
-            within.setattr("sys.stdout", stream)
+            within.setattr(f"sys.{name}", stream)
             within.setenv("COLUMNS", str(COLUMNS))
             within.delenv("NO_COLOR", raising=False)
             yield terminal

@@ -14,6 +14,8 @@ from pathlib import Path
 from imgbuild.assemble.layers import LayerJob, MadeLayer, input_size, make_layer
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
+from imgbuild.system import process
+from imgbuild.system.amounts import count
 from imgbuild.system.reporter import ProgressBar
 
 POLL_SECONDS = 0.1
@@ -21,9 +23,11 @@ POLL_SECONDS = 0.1
 
 def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[MadeLayer]:
     """Make every layer of `jobs`. Finished layers stay in the store, also after an error."""
+    if not jobs:
+        return []
     total = sum(input_size(job.layer.recipe) for job in jobs)
     largest_first = sorted(jobs, key=lambda job: -input_size(job.layer.recipe))
-    with context.reporter.progress(f"assembling {len(jobs)} layers", total) as bar:
+    with context.reporter.progress(f"assembling {count(len(jobs), 'layer')}", total) as bar:
         if processes == 1 or len(jobs) <= 1:
             return [make_layer(job, context.store, bar.advance) for job in largest_first]
         return _in_processes(largest_first, context.store, processes, bar)
@@ -45,8 +49,8 @@ def _in_processes(
             futures = [pool.submit(_work, job, store.root) for job in jobs]
             made = [future.result() for future in as_completed(futures)]
         except BaseException:
-            for process in list(pool._processes.values()):  # noqa: SLF001 (no public way before 3.14)
-                process.terminate()
+            for worker in list(pool._processes.values()):  # noqa: SLF001 (no public way before 3.14)
+                worker.terminate()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     pool.shutdown()
@@ -57,6 +61,7 @@ def _start_worker(counter: Synchronized[int]) -> None:
     global _counter  # noqa: PLW0603 (the only way to hand a shared value to pool workers)
     _counter = counter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process.end_with_parent()
 
 
 def _work(job: LayerJob, root: Path) -> MadeLayer:

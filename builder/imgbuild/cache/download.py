@@ -17,6 +17,7 @@ from typing import IO
 
 import msgspec
 
+from imgbuild.boundary import Signal
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import NAME, Store
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, Interrupted, WorkFailed
@@ -45,7 +46,7 @@ class FileRequest(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-class _Stopped(Exception):
+class _Stopped(Signal):
     """Another thread failed or the user stopped the work: this one ends quietly."""
 
 

@@ -50,6 +50,24 @@ USAGE_ERRORS: tuple[type[Exception], ...] = typer.BadParameter.__bases__
 # Verbs whose last words are a command of the user.
 TAKES_COMMAND = ("imgbuild run", "imgbuild slurm")
 
+# Verbs of earlier versions → what replaced them.
+REPLACED = {
+    "matrix": "list",
+    "plan": "show TARGET --layers",
+    "env": "show TARGET --variables",
+    "sbom": "show TARGET --sbom cyclonedx",
+    "compare": "diff --files",
+    "prove": "smoke --import PATH",
+    "ls": "registry ls",
+    "tag": "registry tag",
+    "gc": "registry gc",
+    "mirror": "registry mirror",
+    "kernels": "precompile flashinfer",
+    "bytecode": "precompile bytecode",
+    "nightly": "ci nightly",
+    "sif": "build TARGET --format sif",
+}
+
 
 class Program(VerbGroup):
     """All verbs. An interrupt is not caught, so that `main` can report it."""
@@ -183,6 +201,9 @@ def run_verb() -> int:
             return InputError.exit_code
         message = f"{name}: {text.replace('Value error, ', '')}"
         hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"
+        verbs = [word for word in sys.argv[1:2] if type(error).__name__ == "UsageError"]
+        if name == "imgbuild" and verbs and verbs[0] in REPLACED:
+            hint = f"its replacement: imgbuild {REPLACED[verbs[0]]}"
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":
             hint = f"options of the command go after --: {name} TARGET -- COMMAND; {hint}"
         raise InputError(message, hint=hint) from error

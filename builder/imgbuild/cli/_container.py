@@ -128,14 +128,17 @@ class RunOptions(Group, frozen=True, kw_only=True):
 
 
 def hugging_face_cache() -> Path | None:
-    """The folder HF_HOME, else ~/.cache/huggingface; None if it does not exist."""
+    """The folder HF_HOME, else ~/.cache/huggingface; None, which is reported, if it is missing."""
     named = os.environ.get("HF_HOME")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
         folder = Path(named or f"{base}/huggingface").expanduser().absolute()
     except RuntimeError:  # there is no home
         return None
-    return folder if folder.is_dir() else None
+    if folder.is_dir():
+        return folder
+    console.info(f"{folder} does not exist: models that the command downloads are not kept")
+    return None
 
 
 def read_env_file(path: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from imgbuild.cli._selection import SelectedLock, at_most_one, choose
-from imgbuild.values import Arch
+from imgbuild.values import Arch, normalize
 
 if TYPE_CHECKING:
     from imgbuild.cli._targets import Filter
@@ -36,11 +36,28 @@ def _arch(chosen: SelectedLock) -> Arch:
 def graphs(
     selection: Filter, chosen: Sequence[tuple[Lock, Arch]], *, offline: bool
 ) -> Iterator[tuple[Lock, Graph]]:
-    """The graph of each lock; FetchFailed if METADATA of a wheel cannot be read."""
-    from imgbuild.pipeline import locked_packages, targets
+    """The graph of each lock; FetchFailed if METADATA of a wheel cannot be read.
+
+    Requirements are those that the project or the catalogue has recorded; the matrix is read, and
+    the cache or the index asked, only for wheels of which none are.
+    """
+    from imgbuild import project
+    from imgbuild.attest.sbom import packages
+    from imgbuild.plan.plan import installed_wheels
     from imgbuild.show import dependencies
 
-    inputs = selection.session(targets.Options(offline=offline)).inputs()
+    records = packages.recorded([project.catalogue().images, selection.project().images])
     for lock, arch in chosen:
-        with locked_packages.opened(lock, arch, inputs) as package_set:
-            yield lock, dependencies.graph(lock, package_set)
+        wheels = installed_wheels(lock.arch[arch])
+        lacking = [wheel for wheel in wheels if wheel.sha256 not in records]
+        if lacking:
+            from imgbuild.pipeline import locked_packages, targets
+
+            inputs = selection.session(targets.Options(offline=offline)).inputs()
+            records |= locked_packages.read(lock, lacking, inputs)
+        requires = {
+            normalize(wheel.package): records[wheel.sha256].requires or ()
+            for wheel in wheels
+            if wheel.sha256 in records
+        }
+        yield lock, dependencies.graph(lock, arch, requires)

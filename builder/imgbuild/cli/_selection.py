@@ -72,9 +72,10 @@ def _refuse(
 ) -> NoReturn:
     """Raise the reason: the matrix has no such target or architecture, or it has no lock yet."""
     from imgbuild.lock.published import load
-    from imgbuild.matrix.select import select
+    from imgbuild.pipeline.targets import select_in
 
-    known = select(load(project.matrix), patterns, everything=everything, arches=arches)
+    matrix = load(project.matrix)
+    known = select_in(project, matrix, patterns, everything=everything, arches=arches)
     named = [item.name for item in known if not missed or item.name not in project.sealed()]
     wanted = f" for {', '.join(arches)}" if arches else ""
     message = f"{project.images}: no lock of {', '.join(named)}{wanted}"

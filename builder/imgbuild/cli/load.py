@@ -8,7 +8,7 @@ import msgspec
 
 from imgbuild.cli._options import THROUGH, LayoutFolder, Through, supported
 from imgbuild.cli._output import answer, folded
-from imgbuild.cli._selection import one_arch, same_image
+from imgbuild.cli._selection import arch_of, same_image
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
 from imgbuild.system.console import console
@@ -31,7 +31,7 @@ def load(
     ] = None,
     layout: LayoutFolder = None,
 ) -> None:
-    """Load built images into Docker or podman.
+    """Load images into Docker or podman. An image that is not built is built first.
 
     Prints the name and the id that the image has in the engine; the id is the digest of the image,
     or that of its configuration. The loaded image is compared with the built one. Exit
@@ -43,7 +43,7 @@ def load(
     """
     from imgbuild.container import engine as engines
     from imgbuild.container.load import load as load_image
-    from imgbuild.pipeline import targets
+    from imgbuild.pipeline import run_target
 
     engine = supported(through, "load", (Through.DOCKER, Through.PODMAN))
     session = selection.session()
@@ -52,8 +52,9 @@ def load(
     found = engines.require(engine)
     done = []
     for item in selected:
-        built = targets.built_layout(session, item.name, layout)
-        arch = one_arch(built, selection.arch)
+        image = run_target.find(session, item.name, layout)
+        arch = arch_of(image.arches, image.place, selection.arch)
+        built = run_target.built(session, image, arch)
         loaded = load_image(found, built, arch, item.name, reporter=console)
         done.append(
             LoadedImage(

@@ -11,7 +11,7 @@ import msgspec
 
 from imgbuild.cli import _show_env, _show_layers, _show_sbom
 from imgbuild.cli._options import OUTPUT_PATH
-from imgbuild.cli._output import aligned, answer, count, fitted
+from imgbuild.cli._output import GAP, aligned, answer, count, terminal_width
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
@@ -161,10 +161,21 @@ def _packages(selection: Selection) -> None:
             rows: list[Sequence[str]] = [HEAD]
             rows += [(one.package, one.version, Path(one.file).name) for one in locked.wheels]
             rows += [(one.package, one.version, Path(one.file).name) for one in locked.debs]
-            lines += fitted(aligned(rows, width=sys.maxsize))
+            lines += _with_files(rows)
             found.append(made)
             console.info(
                 f"{made.target} {arch}: {count(len(locked.wheels), 'wheel')},"
                 f" {count(len(locked.debs), 'Debian package')}"
             )
     answer(found, lines)
+
+
+def _with_files(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as a table; if it is too wide, each file on a line of its own, to be copied."""
+    table = aligned(rows, width=sys.maxsize)
+    if max(map(len, table)) <= terminal_width():
+        return table
+    names = aligned([row[:-1] for row in rows], width=sys.maxsize)
+    return [
+        line for name, row in zip(names, rows, strict=True) for line in (name, f"{GAP}{row[-1]}")
+    ]

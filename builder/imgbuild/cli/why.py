@@ -35,8 +35,8 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     """Show why a package is in a target, and what bounds its version.
 
     Lists the requirements of the target and of the packages that need it, learned constraints with
-    their evidence, and the cut-off day. Requirements are those of the locked wheels' METADATA: from
-    the cache, else read from the index, without the rest of the wheel.
+    their evidence, and the cut-off day. Requirements are those of the locked wheels' METADATA,
+    which `imgbuild lock` records; only what it could not record is read from the index.
 
     Examples:
 

@@ -13,7 +13,7 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound
 
 from imgbuild.errors import ToolMissing, WorkFailed
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch
 
 HINT = "see `docker info`; the engine's own log has more"
 
@@ -23,14 +23,6 @@ class DockerApi:
 
     def __init__(self, api: docker.APIClient) -> None:
         self._api = api
-
-    def diff_ids(self) -> frozenset[Digest]:
-        """The diff ids of all layers of all images that have a name."""
-        with _failing("list its images"):
-            images = [self._api.inspect_image(one["Id"]) for one in self._api.images()]
-        return frozenset(
-            layer for one in images for layer in one.get("RootFS", {}).get("Layers") or ()
-        )
 
     def pull(self, repository: str, tag: str, arch: Arch) -> Iterator[dict[str, Any]]:
         """Pull an image; yields the engine's events."""

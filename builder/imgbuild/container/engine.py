@@ -24,6 +24,7 @@ PROBES = {
     "docker": ("version", "--format", "{{.Server.Version}}"),
     "podman": ("info", "--format", "{{.Version.Version}}"),
 }
+HOSTS = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 GPUS = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
 REMEDY = (
     "start Docker or podman, or set DOCKER_HOST or CONTAINER_HOST to one on another machine;"
@@ -76,7 +77,8 @@ class _Inspected(msgspec.Struct, frozen=True, rename="pascal"):
 def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | None:
     """A running engine, None if there is none: only `prefer` ("docker" or "podman"), if given.
 
-    Otherwise Docker is tried before podman, unless only CONTAINER_HOST is set.
+    Otherwise Docker is tried before podman, unless only CONTAINER_HOST is set. ToolMissing if the
+    one that such a variable names does not answer: no other engine takes its place.
     """
     if prefer is not None:
         order: tuple[Kind, ...] = ("podman",) if prefer == "podman" else ("docker",)
@@ -92,7 +94,12 @@ def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | 
         version = answer.stdout.strip()
         if answer.status == 0 and version:
             return Engine(kind=kind, program=program, version=version)
-        reporter.detail(f"{kind} does not answer: {answer.stderr.strip()}")
+        reason = answer.stderr.strip()
+        host = os.environ.get(HOSTS[kind])
+        if host and prefer is None:
+            message = f"{HOSTS[kind]}={host}: {kind} does not answer there: {reason}"
+            raise ToolMissing(message, hint=f"start it, or unset {HOSTS[kind]}")
+        reporter.detail(f"{kind} does not answer: {reason}")
     return None
 
 
@@ -107,7 +114,7 @@ def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine
 
 def local(engine: Engine) -> bool:
     """Whether DOCKER_HOST or CONTAINER_HOST names no engine on another machine."""
-    host = os.environ.get("DOCKER_HOST" if engine.kind == "docker" else "CONTAINER_HOST", "")
+    host = os.environ.get(HOSTS[engine.kind], "")
     return not host or host.startswith(("unix:", "npipe:"))
 
 
@@ -129,6 +136,18 @@ def inspect(engine: Engine, reference: str) -> InspectedImage | None:
     found = msgspec.json.decode(answer.stdout, type=tuple[_Inspected, ...])[0]
     name = found.id if found.id.startswith("sha256:") else f"sha256:{found.id}"
     return InspectedImage(id=name, diff_ids=found.root_fs.layers)
+
+
+def diff_ids(engine: Engine) -> frozenset[Digest]:
+    """The diff ids of all layers of all images of `engine` that have a name."""
+    listed = processes.run(engine.command("image", "ls", "--quiet", "--no-trunc")).stdout.split()
+    if not listed:
+        return frozenset()
+    # An image may be removed between the two commands: what is left is printed nevertheless.
+    words = engine.command("image", "inspect", *dict.fromkeys(listed))
+    images = processes.run(words, check=False).stdout or "[]"
+    found = msgspec.json.decode(images, type=tuple[_Inspected, ...])
+    return frozenset(layer for image in found for layer in image.root_fs.layers)
 
 
 def remove(engine: Engine, reference: str) -> None:

@@ -9,7 +9,8 @@ the layers of its other images, unless Docker refuses that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
@@ -20,6 +21,7 @@ from imgbuild.errors import WorkFailed
 from imgbuild.oci import archive
 from imgbuild.oci.layout import Layout, Stored
 from imgbuild.system import process
+from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
 from imgbuild.values import Arch, Digest
 
@@ -32,6 +34,22 @@ class EngineImage(msgspec.Struct, frozen=True, kw_only=True):
 
     reference: str
     id: Digest
+
+
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
+    """An image on its way into an engine; `there` are digests of layers that the engine has."""
+
+    engine: Engine
+    layout: Layout
+    arch: Arch
+    reference: str
+    title: str
+    there: frozenset[Digest]
+
+    def size(self, without: Collection[Digest] = ()) -> int:
+        """The bytes of all layers but those of `without`."""
+        layers = self.layout.image(self.arch).layers
+        return sum(layer.size for layer in layers if layer.digest not in without)
 
 
 def load(
@@ -47,11 +65,19 @@ def load(
     if present is not None and _same(present, stored):
         reporter.detail(f"{found.kind} has {tag} already")
         return EngineImage(reference=reference, id=present.id)
-    total = sum(layer.size for layer in stored.layers)
-    title = f"loading {tag} into {found.kind}"
-    with reporter.step(title), reporter.progress(title, total) as bar:
-        if not _pulled(found, layout, arch, reference, bar, reporter):
-            _send(found, layout, arch, reference, bar, reporter)
+    known = engine.diff_ids(found)
+    pairs = zip(stored.layers, stored.diff_ids, strict=True)
+    job = _Job(
+        engine=found,
+        layout=layout,
+        arch=arch,
+        reference=reference,
+        title=f"loading {tag} into {found.kind}",
+        there=frozenset(layer.digest for layer, diff_id in pairs if diff_id in known),
+    )
+    with reporter.step(f"{job.title}, {_amount(job)}"):
+        if not _pulled(job, reporter):
+            _send(job, reporter)
     present = engine.inspect(found, reference)
     if present is None or not _same(present, stored):
         name = present.id if present is not None else "no image"
@@ -63,16 +89,26 @@ def load(
     return EngineImage(reference=reference, id=present.id)
 
 
-def _pulled(
-    found: Engine, layout: Layout, arch: Arch, reference: str, bar: ProgressBar, reporter: Reporter
-) -> bool:
+def _amount(job: _Job) -> str:
+    layers = job.layout.image(job.arch).layers
+    missing, total = job.size(job.there), job.size()
+    number = count(len(layers), "layer")
+    if missing == total:
+        return f"{size_text(total)} in {number}"
+    return f"{size_text(missing)} of {size_text(total)} in {number}"
+
+
+def _pulled(job: _Job, reporter: Reporter) -> bool:
     """Let the engine pull from the loopback; False if it cannot reach that of this machine."""
-    with loopback.serve(layout, arch) as served:
+    with (
+        reporter.progress(job.title, job.size(job.there)) as bar,
+        loopback.serve(job.layout, job.arch, _sent(job, bar)) as served,
+    ):
         try:
-            if found.kind == "docker":
-                _docker_pull(served, layout, arch, reference, bar)
+            if job.engine.kind == "docker":
+                _docker_pull(job, served, bar)
             else:
-                _podman_pull(found, served, arch, reference)
+                _podman_pull(job, served)
         except WorkFailed as error:
             if served.requested():
                 raise
@@ -81,59 +117,66 @@ def _pulled(
     return True
 
 
-def _docker_pull(
-    served: LoopbackImage, layout: Layout, arch: Arch, reference: str, bar: ProgressBar
-) -> None:
-    layers = layout.image(arch).layers
-    sizes = {one.digest.removeprefix("sha256:")[:SHORT]: one.size for one in layers}
+def _sent(job: _Job, bar: ProgressBar) -> Callable[[int], object]:
+    """What advances the bar with each piece: for Docker, whose events say more, nothing does."""
+    return bar.advance if job.engine.kind == "podman" else lambda _: None
+
+
+def _docker_pull(job: _Job, served: LoopbackImage, bar: ProgressBar) -> None:
+    layers = job.layout.image(job.arch).layers
+    missing = (layer for layer in layers if layer.digest not in job.there)
+    sizes = {one.digest.removeprefix("sha256:")[:SHORT]: one.size for one in missing}
     with docker_api.connect() as api:
-        for event in api.pull(served.repository, served.tag, arch):
+        for event in api.pull(served.repository, served.tag, job.arch):
             if event.get("status") in DONE:
                 bar.advance(sizes.pop(event.get("id", ""), 0))
-        api.tag(served.reference, reference)
+        api.tag(served.reference, job.reference)
         api.remove(served.reference)
 
 
-def _podman_pull(found: Engine, served: LoopbackImage, arch: Arch, reference: str) -> None:
-    options = ("--quiet", "--tls-verify=false", f"--arch={arch.oci}")
-    process.run(found.command("pull", *options, served.reference))
-    process.run(found.command("tag", served.reference, reference))
-    process.run(found.command("untag", served.reference, served.reference))
+def _podman_pull(job: _Job, served: LoopbackImage) -> None:
+    command = job.engine.command
+    options = ("--quiet", "--tls-verify=false", f"--arch={job.arch.oci}")
+    process.run(command("pull", *options, served.reference))
+    process.run(command("tag", served.reference, job.reference))
+    process.run(command("untag", served.reference, served.reference))
 
 
-def _send(
-    found: Engine, layout: Layout, arch: Arch, reference: str, bar: ProgressBar, reporter: Reporter
-) -> None:
+def _send(job: _Job, reporter: Reporter) -> None:
     """Send a docker-archive of the layers that the engine lacks, or of all if it refuses that."""
-    stored = layout.image(arch)
-    if found.kind == "podman":
-        process.feed(found.command("load"), _counted(layout, arch, reference, bar))
+    if job.engine.kind == "podman":
+        with _archive(job, reporter) as chunks:
+            process.feed(job.engine.command("load"), chunks)
         return
     with docker_api.connect() as api:
-        known = api.diff_ids()
-        pairs = zip(stored.layers, stored.diff_ids, strict=True)
-        there = frozenset(layer.digest for layer, diff_id in pairs if diff_id in known)
-        if there:
+        if job.there:
             try:
-                api.load(_counted(layout, arch, reference, bar, without=there))
+                with _archive(job, reporter, job.there) as chunks:
+                    api.load(chunks)
             except WorkFailed as error:
                 reporter.detail(f"{error.message}; sending all layers")
             else:
                 return
-        api.load(_counted(layout, arch, reference, bar))
+        with _archive(job, reporter) as chunks:
+            api.load(chunks)
 
 
-def _counted(
-    layout: Layout,
-    arch: Arch,
-    reference: str,
-    bar: ProgressBar,
-    *,
-    without: Collection[Digest] = (),
-) -> Iterator[bytes]:
-    for chunk in archive.chunks(layout, arch, "docker-archive", tag=reference, without=without):
-        yield chunk
-        bar.advance(len(chunk))
+@contextlib.contextmanager
+def _archive(
+    job: _Job, reporter: Reporter, without: Collection[Digest] = ()
+) -> Iterator[Iterator[bytes]]:
+    """The pieces of a docker-archive, counted by a bar as they are taken."""
+    with reporter.progress(job.title, job.size(without)) as bar:
+
+        def _counted() -> Iterator[bytes]:
+            tag = job.reference
+            for chunk in archive.chunks(
+                job.layout, job.arch, "docker-archive", tag=tag, without=without
+            ):
+                yield chunk
+                bar.advance(len(chunk))
+
+        yield _counted()
 
 
 def _same(found: engine.InspectedImage, stored: Stored) -> bool:

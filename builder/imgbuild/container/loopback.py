@@ -22,6 +22,7 @@ from imgbuild.oci.layout import Layout
 from imgbuild.values import Arch
 
 NAME = "imgbuild/image"
+PIECE = 16 << 20  # bytes after which progress is reported
 RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
@@ -42,6 +43,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     files: dict[str, tuple[Descriptor, Path]]
     seen: threading.Event
+    sent: Callable[[int], object]
 
     def do_GET(self) -> None:
         self._answer(body=True)
@@ -75,7 +77,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._head(status, {**headers, "Content-Length": str(last - first + 1)})
         if body:
             with file_path.open("rb") as file:
-                self.connection.sendfile(file, first, last - first + 1)
+                for start in range(first, last + 1, PIECE):
+                    self.sent(self.connection.sendfile(file, start, min(PIECE, last + 1 - start)))
 
     def _head(self, status: HTTPStatus, headers: dict[str, str]) -> None:
         self.send_response(status)
@@ -104,8 +107,13 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serve(layout: Layout, arch: Arch) -> Iterator[LoopbackImage]:
-    """Serve the image on `arch` of `layout` until the end of the block."""
+def serve(
+    layout: Layout, arch: Arch, sent: Callable[[int], object] = lambda _: None
+) -> Iterator[LoopbackImage]:
+    """Serve the image on `arch` of `layout` until the end of the block.
+
+    `sent` is called with the number of bytes of each piece that was sent.
+    """
     stored = layout.image(arch)
     tag = stored.manifest.digest.removeprefix("sha256:")
     documents = {f"/v2/{NAME}/manifests/{name}" for name in (tag, stored.manifest.digest)}
@@ -113,7 +121,8 @@ def serve(layout: Layout, arch: Arch) -> Iterator[LoopbackImage]:
     for one in (stored.manifest, stored.config, *stored.layers):
         files[f"/v2/{NAME}/blobs/{one.digest}"] = (one, layout.blob(one.digest))
     seen = threading.Event()
-    handler = type("Handler", (_Handler,), {"files": files, "seen": seen})
+    known = {"files": files, "seen": seen, "sent": staticmethod(sent)}
+    handler = type("Handler", (_Handler,), known)
     with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True

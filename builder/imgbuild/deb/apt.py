@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from imgbuild.boundary import reading
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.deb.closure import DebianArchive, close
@@ -158,7 +159,8 @@ def _suite_index(suite: Suite, base: DebianBase, arch: Arch, context: Context) -
     failures = []
     for mirror in suite.mirrors:
         try:
-            return _indexes(suite.name, base.components, arch, mirror, context)
+            with reading(mirror, hint="try another mirror"):
+                return _indexes(suite.name, base.components, arch, mirror, context)
         except FetchFailed as error:
             context.reporter.detail(f"{mirror}: {error.message}")
             failures.append(f"{mirror}: {error.message}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import IO, Self, cast
 
 import msgspec
 
+from imgbuild.boundary import reads, regular
 from imgbuild.deb.control import fields
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
@@ -29,6 +31,10 @@ DAMAGED = (
     "delete it from the cache and fetch it again; if it comes back the same, the lock is wrong"
 )
 
+RATIO = 200  # of unpacked to packed bytes; Debian's packages reach 30
+LEEWAY = 64 << 20
+CONTROL_LIMIT = 16 << 20  # bytes of one control file, or of a copyright file
+
 
 class DebContents(msgspec.Struct, frozen=True):
     """One unpacked package. `listing` has every path as shipped, in archive order, kept or not."""
@@ -40,6 +46,7 @@ class DebContents(msgspec.Struct, frozen=True):
     members: tuple[Member, ...]
 
 
+@reads("path", hint=DAMAGED)
 def read(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> DebContents:
     """Unpack the .deb at `path`; contents of kept members are appended to the new file `spool`.
 
@@ -54,8 +61,7 @@ def read(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> De
     with _tar(path, parts, "control.tar") as control:
         for info in control:
             if info.isfile():
-                source = control.extractfile(info)
-                files[info.name.removeprefix("./")] = source.read() if source is not None else b""
+                files[info.name.removeprefix("./")] = control.content(info)
     if "control" not in files:
         message = f"{path}: control.tar has no control file"
         raise IntegrityError(message, hint=DAMAGED)
@@ -75,13 +81,13 @@ def read(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> De
     return DebContents(about["Package"], about, files, tuple(listing), tuple(members))
 
 
+@reads("path", hint=DAMAGED)
 def control(path: Path) -> dict[str, str]:
     """What the .deb at `path` says of itself; IntegrityError for a damaged file."""
     with _tar(path, dict(_parts(path)), "control.tar") as members:
         for info in members:
-            source = members.extractfile(info) if info.isfile() else None
-            if source is not None and info.name.removeprefix("./") == "control":
-                return fields(source.read().decode())
+            if info.isfile() and info.name.removeprefix("./") == "control":
+                return fields(members.content(info).decode())
     message = f"{path}: control.tar has no control file"
     raise IntegrityError(message, hint=DAMAGED)
 
@@ -93,6 +99,7 @@ class Notice(msgspec.Struct, frozen=True):
     package: str = ""
 
 
+@reads("path", hint=DAMAGED)
 def notice(path: Path, package: str) -> Notice:
     """The copyright file in the .deb of `package` at `path`; an empty notice if it has none."""
     folder = f"usr/share/doc/{package}"
@@ -100,8 +107,7 @@ def notice(path: Path, package: str) -> Notice:
         for info in members:
             name = info.name.removeprefix("./").rstrip("/")
             if name == f"{folder}/copyright" and info.isfile():
-                source = members.extractfile(info)
-                return Notice(text=source.read().decode(errors="replace") if source else "")
+                return Notice(text=members.content(info).decode(errors="replace"))
             if info.issym() and name in (folder, f"{folder}/copyright"):
                 leads = info.linkname.removesuffix("/copyright").rstrip("/")
                 return Notice(package=leads.rpartition("/")[2])
@@ -110,7 +116,8 @@ def notice(path: Path, package: str) -> Notice:
 
 def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
     """The members of an `ar` archive by name."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
+        total = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:
             message = f"{path}: not a Debian package (no ar header)"
             raise IntegrityError(message, hint=DAMAGED)
@@ -119,7 +126,7 @@ def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
             if len(header) != HEADER or header[58:] != b"`\n" or not size.isdigit():
                 message = f"{path}: damaged ar header"
                 raise IntegrityError(message, hint=DAMAGED)
-            data = file.read(int(size))
+            data = file.read(min(int(size), total))
             if len(data) != int(size):
                 message = f"{path}: ends in the middle of a member"
                 raise IntegrityError(message, hint=DAMAGED)
@@ -155,9 +162,33 @@ class _Tar:
         """The content of `info`, to be read before the next member."""
         return self._tar.extractfile(info)
 
+    def content(self, info: tarfile.TarInfo) -> bytes:
+        """The content of the small file `info`; IntegrityError if it is larger."""
+        if not 0 <= info.size <= CONTROL_LIMIT:
+            message = f"{self._path}: {info.name} has {info.size} bytes (limit {CONTROL_LIMIT})"
+            raise IntegrityError(message, hint=DAMAGED)
+        source = self._tar.extractfile(info)
+        return source.read() if source is not None else b""
+
     def _damaged(self, error: Exception) -> IntegrityError:
         message = f"{self._path}: {self._name} is damaged: {error}"
         return IntegrityError(message, hint=DAMAGED)
+
+
+class _Bounded:
+    """A stream that ends with an error after `limit` bytes."""
+
+    def __init__(self, source: IO[bytes], limit: int) -> None:
+        self._source, self._left, self._limit = source, limit, limit
+
+    def read(self, size: int) -> bytes:
+        """The next `size` bytes; ValueError if the limit is exceeded."""
+        data = self._source.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            message = f"it unpacks to more than {self._limit} bytes"
+            raise ValueError(message)
+        return data
 
 
 def _tar(path: Path, parts: dict[str, bytes], name: str) -> _Tar:
@@ -166,7 +197,8 @@ def _tar(path: Path, parts: dict[str, bytes], name: str) -> _Tar:
         if data is not None:
             source = io.BytesIO(data)
             opened = source if opener is None else cast("IO[bytes]", opener(source, "rb"))
-            return _Tar(path, name + suffix, opened)
+            limit = len(data) * RATIO + LEEWAY
+            return _Tar(path, name + suffix, cast("IO[bytes]", _Bounded(opened, limit)))
     found = next((part for part in parts if part.startswith(name)), None)
     if found is None:
         message = f"{path}: no {name}"
@@ -205,10 +237,10 @@ def _member(path: Path, info: tarfile.TarInfo, name: str) -> Member:
         return Member(
             path=name, kind=MemberKind.HARD, mode=mode, uid=uid, gid=gid, mtime=time, target=target
         )
-    if info.isreg():
+    if info.isreg() and not info.issparse() and info.size >= 0:
         # The package's own time: caches that look at times (.pyc) then see an upgrade.
         return Member(path=name, mode=mode, uid=uid, gid=gid, mtime=time, size=info.size, pack=True)
-    message = f"{path}: {name} is neither file, folder nor link"
+    message = f"{path}: {name} is neither file, folder nor link, or it is sparse"
     raise IntegrityError(message, hint="leave the package out of the base")
 
 
@@ -218,7 +250,8 @@ def _spool(data: _Tar, info: tarfile.TarInfo, sink: IO[bytes], spool: Path) -> S
     while left and source is not None:
         chunk = source.read(min(CHUNK, left))
         if not chunk:
-            break
+            message = f"{info.name} ends after {info.size - left} of {info.size} bytes"
+            raise tarfile.ReadError(message)
         sink.write(chunk)
         crc = zlib.crc32(chunk, crc)
         left -= len(chunk)

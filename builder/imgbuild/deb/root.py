@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from imgbuild.boundary import reading
 from imgbuild.deb import effects
 from imgbuild.deb.archive import DebContents, read
 from imgbuild.deb.table import Table, check_scripts, dpkg_configuration, excluded, included, load
@@ -75,7 +76,8 @@ def _root(recipe: DebianRecipe, packages: Sequence[DebContents], table: Table) -
     for package in packages:
         for member in package.members:
             tree.add(member, package.name)
-    effects.apply(tree, packages, table, recipe.arch, recipe.user)
+    with reading("the Debian packages of the base"):
+        effects.apply(tree, packages, table, recipe.arch, recipe.user)
     if not table.set_id:
         tree.clear_set_id()
     tree.file(CONFIGURATION, dpkg_configuration(table))

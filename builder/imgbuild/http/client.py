@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import os
 import random
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
+from imgbuild.boundary import NONSENSE, reading
 from imgbuild.errors import FetchFailed
 from imgbuild.http.credentials import Credentials, Login, bare, host, origin, redact
 from imgbuild.http.headers import content_range, number, retry_after
+from imgbuild.http.request import Request
 from imgbuild.system.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
@@ -38,6 +41,10 @@ _RETRIED = (408, 425, 429, 500, 502, 503, 504)
 DENIED = (401, 403)  # for want of a login, or of one that may do this
 _REDIRECTS = (301, 302, 303, 307, 308)
 _LONGEST_WAIT = 120.0
+PAGE_LIMIT = 48 << 20  # bytes of a page, inflated
+FILE_LIMIT = 256 << 20  # bytes of what is read into memory
+LARGEST = 64 << 30  # bytes of a file that is only read through
+_DECODED = 16 * 1024  # bytes inflated at once: a thousand times as many may come out
 
 
 class TextPage(msgspec.Struct, frozen=True):
@@ -47,38 +54,6 @@ class TextPage(msgspec.Struct, frozen=True):
     text: str
     content_type: str
     status: int
-
-
-class Body(Protocol):
-    """What a request sends: its length is announced, its pieces are sent as they come."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Octets]: ...
-
-
-class Request(msgspec.Struct, frozen=True):
-    """One request. `body` is called again each time that it is sent.
-
-    `shown` replaces the address in messages: its path may be a secret too. For imgbuild.registry:
-    `scopes` is what a registry is asked to allow, which other servers are never sent, `server` the
-    endpoint whose certificates hold, wherever it redirects to, and `anonymous` that no login of the
-    user is sent, since a registry chose the address.
-    """
-
-    url: str
-    headers: Mapping[str, str] = {}
-    method: str = "GET"
-    body: Callable[[], Body | Octets] | None = None
-    shown: str = ""
-    scopes: tuple[str, ...] = ()
-    server: str = ""
-    anonymous: bool = False
-    read_timeout: float | None = None  # seconds for each read; None: the default
-
-    @property
-    def place(self) -> str:
-        """Its address, as it may be shown."""
-        return self.shown or redact(self.url)
 
 
 class Refused(FetchFailed):
@@ -135,7 +110,7 @@ class Http:
         """The page at `url`. FetchFailed (`Refused` with its status) for anything but success."""
 
         def _read(response: Response) -> TextPage:
-            body = b"".join(self.chunks(response, decode=True))
+            body = self.body(response, PAGE_LIMIT, decode=True)
             kind = response.headers.get("Content-Type", "")
             charset = re.search(r"charset=[\"']?([A-Za-z0-9._-]+)", kind)
             try:
@@ -150,7 +125,29 @@ class Http:
 
     def bytes(self, url: str) -> Octets:
         """All bytes of the file at `url`, without an encoding."""
-        return self._retrying(url, _PLAIN, lambda response: b"".join(self.chunks(response)))
+        return self._retrying(url, _PLAIN, lambda response: self.body(response, FILE_LIMIT))
+
+    def fingerprint(self, url: str) -> tuple[str, int]:
+        """SHA-256 in hex and size of the file at `url`, which is not kept in memory."""
+
+        def _read(response: Response) -> tuple[str, int]:
+            found, size = hashlib.sha256(), 0
+            for chunk in self._counted(response):
+                found.update(chunk)
+                size += len(chunk)
+            return found.hexdigest(), size
+
+        return self._retrying(url, _PLAIN, _read)
+
+    def body(self, response: Response, limit: int, *, decode: bool = False) -> Octets:
+        """The body of an answer; FetchFailed if it is longer than `limit`."""
+        data = bytearray()
+        for chunk in self.chunks(response, decode=decode):
+            data += chunk
+            if len(data) > limit:
+                message = f"{host(response.url)} sends more than {limit} bytes as a document"
+                raise FetchFailed(message)
+        return Octets(data)
 
     def part(self, url: str, start: int, length: int) -> Octets:
         """`length` bytes at `start`, also without ranges; FetchFailed if the file is shorter."""
@@ -171,6 +168,9 @@ class Http:
 
         if length == 0:
             return b""
+        if not 0 < length <= FILE_LIMIT:
+            message = f"{redact(url)}: {length} bytes are too many to be read into memory"
+            raise FetchFailed(message)
         return self._retrying(
             url, {**_PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, _read
         )
@@ -181,7 +181,7 @@ class Http:
         def _read(response: Response) -> tuple[Octets, int]:
             first, total = content_range(response.headers)
             data, seen = bytearray(), first or 0
-            for chunk in self.chunks(response):
+            for chunk in self._counted(response):
                 seen += len(chunk)
                 data += chunk
                 del data[:-length]
@@ -234,7 +234,7 @@ class Http:
         """The body in pieces. Transient if the connection ends before the announced length."""
         from imgbuild.http import session
 
-        pieces = response.raw.stream(CHUNK, decode_content=decode)
+        pieces = response.raw.stream(_DECODED if decode else CHUNK, decode_content=decode)
         while True:
             try:
                 chunk = next(pieces, None)
@@ -242,6 +242,18 @@ class Http:
                 raise self._plain(error, redact(response.url)) from None
             if chunk is None:
                 return
+            yield chunk
+
+    def _counted(self, response: Response) -> Iterator[Octets]:
+        """The body in pieces; FetchFailed for one of no announced length that does not end."""
+        announced = number(response.headers.get("Content-Length", ""))
+        limit = FILE_LIMIT if announced is None else LARGEST
+        seen = 0
+        for chunk in self.chunks(response):
+            seen += len(chunk)
+            if seen > limit:
+                message = f"{redact(response.url)} has more than {limit} bytes"
+                raise FetchFailed(message)
             yield chunk
 
     def pause(
@@ -272,7 +284,7 @@ class Http:
         tries = 0
         while True:
             try:
-                with self.send(request) as response:
+                with self.send(request) as response, reading(request.place, hint=NONSENSE):
                     return read(response)
             except Transient as transient:
                 tries += transient.cost

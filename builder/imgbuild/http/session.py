@@ -13,6 +13,7 @@ import ssl
 import urllib.request
 import warnings
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -22,7 +23,9 @@ import requests.adapters
 import urllib3.exceptions as low
 
 from imgbuild import __version__
+from imgbuild.boundary import Signal
 from imgbuild.errors import FetchFailed, InputError
+from imgbuild.http import rate
 from imgbuild.http.file_urls import FolderAdapter
 
 Response = requests.Response
@@ -44,7 +47,7 @@ _SYSTEM = (
 )
 
 
-class Transient(Exception):
+class Transient(Signal):
     """What may succeed if tried again. `wait` is what the server asked for, in seconds."""
 
     def __init__(self, reason: str, *, wait: float | None = None, cost: int = 1) -> None:
@@ -111,11 +114,15 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, ssl_context=self._context, **options)
+        self.poolmanager.pool_classes_by_scheme = rate.POOLS
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
         if not proxy.lower().startswith("socks"):
             options["proxy_ssl_context"] = self._context
-        return super().proxy_manager_for(proxy, ssl_context=self._context, **options)
+        manager = super().proxy_manager_for(proxy, ssl_context=self._context, **options)
+        if not proxy.lower().startswith("socks"):  # these have pools of their own
+            manager.pool_classes_by_scheme = rate.POOLS
+        return manager
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
         """Nothing to add: the context verifies."""
@@ -185,7 +192,8 @@ def plain(error: Exception, place: str) -> Exception:
 
 def network_errors() -> tuple[type[Exception], ...]:
     """What a request or a read of its answer can raise."""
-    return (requests.RequestException, low.HTTPError, OSError)
+    # Python's http.client has ValueError for some chunks whose size is none.
+    return (requests.RequestException, low.HTTPError, HTTPException, OSError, ValueError)
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -26,15 +26,17 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.errors import FetchFailed, InputError
+from imgbuild.boundary import NONSENSE, reading
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
-from imgbuild.values import normalize
+from imgbuild.values import FileSize, normalize
 
 SIMPLE = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2,"
     " text/html;q=0.1"
 )
 SDIST_ENDINGS = (".tar.gz", ".zip", ".tar.bz2")
+FILES_LIMIT = 250_000  # of one page
 
 
 class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +45,7 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
     sha256: str | None = None
-    size: int | None = None
+    size: FileSize | None = None
     requires_python: str | None = None
     yanked: bool = False
     uploaded: datetime.datetime | None = None
@@ -188,9 +190,11 @@ class Indexes:
         page = absent_is_none(lambda: self._http.text(address, accept=SIMPLE))
         if page is None:
             return ()
+        with reading(_shown(page), hint=NONSENSE):
+            listed = read_page(page)
         files = tuple(
             file
-            for file in read_page(page)
+            for file in listed
             if owner(file.name) in (package, None) and may_name(place.address, file.url)
         )
         lacking = any(file.size is None or file.uploaded is None for file in files)
@@ -203,7 +207,12 @@ class Indexes:
         page = absent_is_none(lambda: self._http.text(f"{address}/pypi/{package}/json"))
         if page is None:
             return {}
-        return read_json_api(page)
+        with reading(_shown(page), hint=NONSENSE):
+            return read_json_api(page)
+
+
+def _shown(page: PageLike) -> str:
+    return "the page " + page.url.partition("?")[0]
 
 
 def may_name(index: str, url: str) -> bool:
@@ -245,11 +254,13 @@ def read_page(page: PageLike) -> list[IndexFile]:
 
 def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
     """The files of a PEP 691 project page (PEP 700 fields where it has them)."""
-    files = []
+    files: list[IndexFile] = []
     for entry in document.get("files", ()):
+        if len(files) >= FILES_LIMIT:
+            raise _too_many()
         core = entry.get("core-metadata", entry.get("dist-info-metadata", False))
         files.append(
-            IndexFile(
+            _file(
                 name=entry["filename"],
                 url=urllib.parse.urljoin(url, entry["url"]),
                 sha256=entry.get("hashes", {}).get("sha256"),
@@ -264,6 +275,16 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
     return files
 
 
+def _file(**fields: object) -> IndexFile:
+    """What an index says of a file; ValidationError for a value of another type."""
+    return msgspec.convert(fields, IndexFile)
+
+
+def _too_many() -> IntegrityError:
+    message = f"a page of an index has more than {FILES_LIMIT} links"
+    return IntegrityError(message, hint=NONSENSE)
+
+
 class _Links(html.parser.HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -275,6 +296,8 @@ class _Links(html.parser.HTMLParser):
         if tag == "base" and self.base is None:
             self.base = values.get("href")
         elif tag == "a" and values.get("href"):
+            if len(self.anchors) >= FILES_LIMIT:
+                raise _too_many()
             self.anchors.append(values)
 
 
@@ -312,7 +335,7 @@ def read_json_api(page: PageLike) -> dict[str, IndexFile]:
     """The files that a JSON API lists, by name. Its addresses may be relative to the page."""
     document = json.loads(page.text)
     return {
-        entry["filename"]: IndexFile(
+        entry["filename"]: _file(
             name=entry["filename"],
             url=urllib.parse.urljoin(page.url, entry["url"]),
             sha256=entry.get("digests", {}).get("sha256"),

@@ -37,6 +37,9 @@ class Ranges(Protocol):
     def bytes(self, url: str) -> bytes:
         """All of it."""
 
+    def fingerprint(self, url: str) -> tuple[str, int]:
+        """SHA-256 in hex, and the size."""
+
 
 class FactStore(Protocol):
     """The part of `store.Store` that remembers."""
@@ -88,6 +91,10 @@ class Blocks:
     def bytes(self, url: str) -> Octets:
         """All of it."""
         return self._http.bytes(url)
+
+    def fingerprint(self, url: str) -> tuple[str, int]:
+        """SHA-256 in hex, and the size."""
+        return self._http.fingerprint(url)
 
     def _keep(self, url: str, first: int, data: Octets) -> None:
         with self._lock:
@@ -173,8 +180,7 @@ def lock_file(file: IndexFile, http: Ranges) -> LockedFile:
     """`file` as a lock names it; what its index does not say is asked of its server or computed."""
     digest, size = file.sha256, file.size
     if digest is None:
-        data = http.bytes(file.url)
-        digest, size = sha256(data), len(data)
+        digest, size = http.fingerprint(file.url)
     elif size is None:
         size = http.part_end(file.url, 1)[1]
     return LockedFile(file=file.name, size=size, sha256=digest)

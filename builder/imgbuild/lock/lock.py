@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,6 +19,8 @@ from imgbuild.project import CATALOGUE
 from imgbuild.values import Arch, Digest, Sha256
 
 FILE = "lock.json"
+Mode = Annotated[str, msgspec.Meta(pattern=r"^[0-7]{3,4}\Z", description="as chmod reads it")]
+Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31, description="of a user or group")]
 LOCK_FORMAT = 1
 
 
@@ -39,11 +41,11 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
 class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
     """How the wheels are cut into layers (`layers:` of the matrix)."""
 
-    own_from: int
+    own_from: Annotated[int, msgspec.Meta(ge=0)]
     named: tuple[str, ...]
-    groups: int
+    groups: Annotated[int, msgspec.Meta(ge=1)]
     order: tuple[str, ...]
-    limit: int
+    limit: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,15 +64,15 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
 class AddedFile(LockedFile, frozen=True, kw_only=True):
     """A file of the user's repository; `file` is its path there, `mode` as chmod reads it."""
 
-    mode: str
+    mode: Mode
 
 
 class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Mode and owner of a folder, `mode` as chmod reads it."""
 
-    mode: str
-    uid: int = 0
-    gid: int = 0
+    mode: Mode
+    uid: Id = 0
+    gid: Id = 0
 
 
 class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

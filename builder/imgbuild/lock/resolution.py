@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import msgspec
 
-from imgbuild.values import Bytes, Digest, Sha256
+from imgbuild.values import Digest, FileSize, Sha256
 
 
 class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file as a lock names it. No address: that is looked up when it is fetched."""
 
     file: str
-    size: Bytes
+    size: FileSize
     sha256: Sha256
 
 
@@ -50,7 +50,7 @@ class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer of a registry image, taken as it is. `media_type` is OCI's name of its form."""
 
     digest: Digest
-    size: Bytes
+    size: FileSize
     diff_id: Digest
     media_type: str = "application/vnd.oci.image.layer.v1.tar+gzip"
 

@@ -10,6 +10,8 @@ from packaging.specifiers import SpecifierSet
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.values import Arch
 
+SHOWN = 8  # versions in the description of a target: an extension pins all that it extends
+
 
 class _Score(msgspec.Struct, frozen=True, order=True):
     """Sorts by the requests that are met, then by few indexes, then by the number of packages."""
@@ -28,11 +30,17 @@ def ranked(
     *,
     apart_from: str = "",
 ) -> list[str]:
-    """The targets on `arch`, those first that have most of `requests` (package → specifier)."""
+    """The targets on `arch`, those first that have most of `requests` (package → specifier).
+
+    Targets that have none of the packages, or without `requests` another CUDA, are left out.
+    """
     scores = sorted(
         _score(name, target, requests, cuda)
         for name, target in matrix.targets.items()
-        if name != apart_from and arch in target.arch and arch not in target.exclude
+        if name != apart_from
+        and arch in target.arch
+        and arch not in target.exclude
+        and (requests.keys() & target.pins.keys() if requests else cuda == target.cuda)
     )
     return [score.name for score in scores]
 
@@ -58,5 +66,7 @@ def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
 def words(matrix: Matrix, name: str, arch: Arch) -> str:
     """A description of target `name`."""
     target = matrix.targets[name]
-    pins = ", ".join(f"{package} {version}" for package, version in target.pins.items())
-    return f"the target {name} on {arch}: CUDA {target.cuda}, {pins}"
+    pins = [f"{package} {version}" for package, version in target.pins.items()]
+    more = [f"{len(pins) - SHOWN} more"] if len(pins) > SHOWN else []
+    listed = ", ".join([*pins[:SHOWN], *more])
+    return f"the target {name} on {arch}: CUDA {target.cuda}, {listed}"

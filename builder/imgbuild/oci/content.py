@@ -10,6 +10,7 @@ from typing import Self, cast
 
 from isal import isal_zlib
 
+from imgbuild.boundary import regular
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import Slice
 
@@ -60,7 +61,7 @@ class Files:
         if descriptor is None:
             if len(self._open) >= OPEN_FILES:
                 os.close(self._open.pop(next(iter(self._open))))
-            descriptor = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = self._open[path] = regular(path)
         return descriptor
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild import codec
-from imgbuild.values import Arch, Bytes, Digest, digest_of
+from imgbuild.values import Arch, Digest, FileSize, digest_of
 
 if TYPE_CHECKING:
     from imgbuild.oci.layer import LayerRecord
@@ -29,7 +29,7 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
     media_type: str
     digest: Digest
-    size: Bytes
+    size: FileSize
     platform: dict[str, str | list[str]] = {}
     annotations: dict[str, str] = {}
     artifact_type: str = ""
@@ -93,6 +93,19 @@ class Configuration(msgspec.Struct, frozen=True):
         """The labels of the image."""
         found = (self.config or {}).get("Labels")
         return {key: str(text) for key, text in found.items()} if isinstance(found, dict) else {}
+
+    @property
+    def fault(self) -> str | None:
+        """What no process could be started with: a NUL, or a variable without a value."""
+        settings = self.config or {}
+        for key in ("Env", "Entrypoint", "Cmd", "WorkingDir", "User"):
+            value = settings.get(key)
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, str) and (
+                    "\0" in item or (key == "Env" and item.find("=") < 1)
+                ):
+                    return f"{item!r} in {key}"
+        return None
 
 
 def manifest(

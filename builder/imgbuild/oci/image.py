@@ -7,6 +7,7 @@ An `ImageSource` is the place of an image. Here are folders and archives of an O
 from __future__ import annotations
 
 import hashlib
+import stat
 import tarfile
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from imgbuild import codec
+from imgbuild.boundary import reads, regular
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import CONFIG, INDEX, Configuration, Descriptor, Index, Manifest
 from imgbuild.values import Arch, Digest, digest_of
@@ -23,6 +25,7 @@ from imgbuild.values import Arch, Digest, digest_of
 INDEX_FILE = "index.json"
 BLOBS = "blobs/sha256"
 LISTING = "manifest.json"  # how `docker save` described an image before it wrote layouts
+MEMBER_LIMIT = 10_000  # files of an archive; an image has some hundred blobs
 DOCUMENT_LIMIT = 16 << 20  # bytes; a configuration has some kilobytes
 CHUNK = 1 << 20
 LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
@@ -120,6 +123,9 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
     except ValueError as error:
         message = f"{name} is for {configuration.architecture!r}, which imgbuild does not know"
         raise InputError(message, hint="name another architecture with --arch") from error
+    if (fault := configuration.fault) is not None:
+        message = f"{name}: the image configuration has {fault}"
+        raise IntegrityError(message, hint=AGAIN)
     return PlatformImage(
         arch=arch, descriptor=descriptor, data=data, manifest=found, config=config,
         configuration=configuration,
@@ -309,22 +315,33 @@ class Folder(ImageStorage):
         """See `ImageStorage`."""
         path = self.path / name
         try:
-            return Blob(path=path, size=path.stat().st_size)
+            found = path.stat()
         except OSError as error:
             message = f"{path}: {error.strerror}"
             raise IntegrityError(message, hint="build the image again") from error
+        if not stat.S_ISREG(found.st_mode):
+            message = f"{path} is not a regular file"
+            raise IntegrityError(message, hint="build the image again")
+        return Blob(path=path, size=found.st_size)
 
 
 class Archive(ImageStorage):
     """An archive of an OCI layout, or what `docker save` writes."""
 
+    @reads("path", hint=HINT)
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._members: dict[str, Blob] = {}
         self._links: dict[str, str] = {}
         try:
-            with tarfile.open(path, "r:", encoding="utf-8") as tar:
+            with (
+                open(path, "rb", opener=regular) as file,
+                tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar,
+            ):
                 for member in tar:
+                    if len(self._members) > MEMBER_LIMIT:
+                        message = f"{path} has more than {MEMBER_LIMIT} files"
+                        raise IntegrityError(message, hint=HINT)
                     name = member.name.removeprefix("./")
                     if member.issym() or member.islnk():
                         self._links[name] = member.linkname.removeprefix("./").removeprefix("../")

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
+from imgbuild.boundary import regular
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Manifest
@@ -186,7 +187,7 @@ def read(out: Path) -> Layout:
 
 def _check_marker(path: Path) -> None:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             data = file.read(MARKER_LIMIT)
         version = codec.decode(data, _Marker, file=str(path)).image_layout_version
     except OSError as error:
@@ -212,7 +213,11 @@ def check(out: Path, digest: Digest) -> bool:
 
 @contextlib.contextmanager
 def _exclusive(out: Path) -> Iterator[None]:
-    """Lock `out` against other writers; the kernel releases the lock when this process ends."""
+    """Lock `out` against other writers; the kernel releases the lock when this process ends.
+
+    If the block fails before `out` has an image, what it wrote is removed.
+    """
+    made = not out.exists()
     if out.is_dir() and not (out / MARKER).exists() and any(out.iterdir()):
         message = f"{out} is not empty and not an OCI layout"
         raise InputError(message, hint="choose another folder with --output, or empty this one")
@@ -228,6 +233,14 @@ def _exclusive(out: Path) -> Iterator[None]:
             os.ftruncate(lock, 0)
             os.pwrite(lock, MARKER_TEXT, 0)
         yield
+    except BaseException:
+        if not (out / INDEX_FILE).exists():
+            shutil.rmtree(out / Path(BLOBS).parts[0], ignore_errors=True)
+            (out / MARKER).unlink(missing_ok=True)
+            if made:
+                with contextlib.suppress(OSError):  # another process has begun to write there
+                    out.rmdir()
+        raise
     finally:
         os.close(lock)
 

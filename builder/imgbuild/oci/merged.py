@@ -32,6 +32,7 @@ KINDS = {
     tarfile.BLKTYPE: "block device",
 }
 REMEDY = "the image is damaged or was made to mislead"
+NODE_LIMIT = 1 << 21
 
 
 class Node:
@@ -66,6 +67,7 @@ class Merged:
         self.root = Node("folder", 0)
         self._layers = 0
         self._member = 0
+        self._nodes = 0
         # Names that the current layer wrote, by the folder's children: two names may share a node.
         self._own: dict[int, tuple[dict[str, Node], set[str]]] = {}
 
@@ -163,6 +165,9 @@ class Merged:
     def _place(self, parent: Node, name: str, node: Node) -> None:
         node.layer = self._layers
         children = parent.children if parent.children is not None else {}
+        self._nodes += 1
+        if self._nodes > NODE_LIMIT:
+            _refuse((name,), f"is one of more than {NODE_LIMIT} paths")
         self._own.setdefault(id(children), (children, set()))[1].add(name)
         old = children.get(name)
         if old is not None and old is not node:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 import msgspec
 from isal import igzip_threaded, isal_zlib
 
+from imgbuild.boundary import reading, regular
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.tar import BLOCK, padding
 
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 CHUNK = 1 << 20
-HEADER_LIMIT = 1 << 20  # of a PAX header: paths and a few attributes
+HEADER_LIMIT = 1 << 20  # bytes of one member's extended headers: paths and a few attributes
+MEMBER_LIMIT = 1 << 20  # of one layer
+NAMES_LIMIT = 256 << 20  # bytes of the paths, targets and attributes of one layer
+ID_LIMIT = (1 << 32) - 1  # the last one means "no user" to the kernel
+DEVICE_LIMIT = 1 << 20
+LENGTH_DIGITS = 7  # of a PAX record, which is not longer than HEADER_LIMIT
 XATTR = "SCHILY.xattr."
 REMEDY = "the layer is damaged: remove it and build or pull again"
 TIME_LIMIT = 1 << 33  # seconds: what every file system can hold
@@ -31,6 +37,7 @@ GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # The stub of isal calls its error class an instance.
 DAMAGED = (EOFError, zlib.error, cast("type[Exception]", isal_zlib.error))
 FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+DEVICES = (tarfile.CHRTYPE, tarfile.BLKTYPE)
 
 Parts = tuple[str, ...]
 
@@ -78,16 +85,26 @@ class Reader:
         self._label = label
         self._left = 0  # bytes of the current member's content that nobody has read
         self._pad = 0
+        self._headers = 0  # bytes of extended headers: of all members, or of the current one
+        self._members = 0
+        self._names = 0
 
     def __iter__(self) -> Iterator[Entry]:
+        with reading(self._label, hint=REMEDY):
+            yield from self._entries()
+
+    def _entries(self) -> Iterator[Entry]:
         fixed: dict[str, str] = {}
+        fixed_size = 0
         while True:
             for _ in self.content():
                 pass
             extended = dict(fixed)
+            self._headers = fixed_size
             info = self._header()
             while info is not None and info.type in b"xgLK":
                 text = self._text(info)
+                fixed_size += info.size if info.type == b"g" else 0
                 if info.type == b"g":
                     fixed |= self._records(text)
                     extended = {**fixed, **extended}
@@ -99,7 +116,16 @@ class Reader:
                 info = self._header()
             if info is None:
                 return
-            yield self._entry(info, extended)
+            entry = self._entry(info, extended)
+            self._count(entry)
+            yield entry
+
+    def _count(self, entry: Entry) -> None:
+        self._members += 1
+        self._names += len(entry.path) + len(entry.target)
+        self._names += sum(len(key) + len(value) for key, value in entry.xattrs.items())
+        if self._members > MEMBER_LIMIT or self._names > NAMES_LIMIT:
+            self._refuse(f"more than {MEMBER_LIMIT} members, or {NAMES_LIMIT} bytes of names")
 
     def content(self) -> Iterator[bytes]:
         """The rest of the content of the current member."""
@@ -125,7 +151,7 @@ class Reader:
                 size=size if info.type in FILES else 0,
                 mtime=max(0, min(int(float(extended.get("mtime", info.mtime))), TIME_LIMIT)),
                 target=extended.get("linkpath", info.linkname),
-                device=(info.devmajor, info.devminor),
+                device=(info.devmajor, info.devminor) if info.type in DEVICES else (0, 0),
                 xattrs={
                     key.removeprefix(XATTR): value
                     for key, value in extended.items()
@@ -134,7 +160,12 @@ class Reader:
             )
         except (ValueError, OverflowError) as error:
             self._refuse(f"{info.name!r} has a bad header: {error}")
-        if min(entry.size, entry.uid, entry.gid) < 0 or "\0" in entry.target:
+        names = "".join((entry.target, *entry.xattrs))
+        if not 0 <= min(entry.uid, entry.gid) <= max(entry.uid, entry.gid) < ID_LIMIT:
+            self._refuse(f"{entry.path!r} has the owner {entry.uid}:{entry.gid}")
+        if not 0 <= min(entry.device) <= max(entry.device) < DEVICE_LIMIT:
+            self._refuse(f"{entry.path!r} has the device numbers {entry.device}")
+        if entry.size < 0 or "\0" in names or "" in entry.xattrs:
             self._refuse(f"{entry.path!r} has a bad header")
         if entry.type in FILES and entry.path.endswith("/"):  # how old tars say folder
             entry = msgspec.structs.replace(entry, type=tarfile.DIRTYPE)
@@ -153,8 +184,9 @@ class Reader:
             self._refuse(f"a tar header is damaged ({error})")
 
     def _text(self, info: tarfile.TarInfo) -> bytes:
-        if info.size > HEADER_LIMIT:
-            self._refuse(f"an extended header of {info.size} bytes")
+        self._headers += max(0, info.size)
+        if info.size < 0 or self._headers > HEADER_LIMIT:
+            self._refuse(f"an extended header of {info.size} bytes (limit {HEADER_LIMIT})")
         text = self._read(info.size)
         self._read(padding(info.size))
         return text
@@ -164,7 +196,7 @@ class Reader:
         records = {}
         while data:
             digits, _, _ = data.partition(b" ")
-            length = int(digits) if digits.isdigit() else 0
+            length = int(digits) if digits.isdigit() and len(digits) <= LENGTH_DIGITS else 0
             key, equals, value = data[len(digits) + 1 : length - 1].partition(b"=")
             if not equals or data[length - 1 : length] != b"\n":
                 self._refuse("a PAX header is damaged")
@@ -203,7 +235,7 @@ def inflated(
     layer is compressed with zstd.
     """
     with contextlib.ExitStack() as opened:
-        raw = opened.enter_context(blob.open("rb", buffering=0))
+        raw = opened.enter_context(io.FileIO(blob, opener=regular))
         offset, length = part or (0, os.fstat(raw.fileno()).st_size)
         file = io.BufferedReader(_Part(raw, offset, length, advance), CHUNK)
         magic = file.peek(len(ZSTD))

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import msgspec
 
+from imgbuild.boundary import reading
 from imgbuild.errors import InputError, IntegrityError, WorkFailed
 from imgbuild.oci.reader import FILES, REMEDY, Entry, Parts, Reader, hidden_by, inflated
 from imgbuild.oci.tree import RootFolder
@@ -110,7 +111,8 @@ def _make_root(root: Path, layers: Iterable[Members], reporter: Reporter) -> Non
 @contextlib.contextmanager
 def _plain_errors(folder: Path) -> Iterator[None]:
     try:
-        yield
+        with reading(f"a layer that is unpacked to {folder}"):
+            yield
     except OSError as error:
         if error.errno in FULL:
             raise

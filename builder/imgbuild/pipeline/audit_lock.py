@@ -278,6 +278,10 @@ class LockedRanges:
         """All of it."""
         return self._inputs.context.http.bytes(self._address(url))
 
+    def fingerprint(self, url: str) -> tuple[str, int]:
+        """SHA-256 in hex, and the size."""
+        return self._inputs.context.http.fingerprint(self._address(url))
+
     def indexes(self) -> Indexes:
         """The indexes that the lock names, opened when they are first needed."""
         with self._turn:

@@ -1,65 +1,54 @@
-"""The package set of a lock, for questions that METADATA answers: no whole wheel is downloaded."""
+"""Requirements of locked packages that no record has: METADATA is all that is read of them."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Sequence
 
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
-from imgbuild.errors import FetchFailed
-from imgbuild.index.remote_wheel import Blocks
+from imgbuild.attest.sbom import packages
+from imgbuild.attest.sbom.packages import Package
+from imgbuild.index import remote_wheel
+from imgbuild.index.pages import IndexFile
+from imgbuild.index.remote_wheel import Ranges
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.pipeline.audit_lock import PREFIX, LockedRanges, LockFiles
 from imgbuild.system import threads
+from imgbuild.system.amounts import count
 from imgbuild.system.console import console
-from imgbuild.values import Arch
+from imgbuild.values import Sha256
 
 
-@contextlib.contextmanager
-def opened(lock: Lock, arch: Arch, inputs: Inputs) -> Iterator[PackageSet]:
-    """The packages of `lock` for `arch`, their METADATA read.
+def read(lock: Lock, wheels: Sequence[Wheel], inputs: Inputs) -> dict[Sha256, Package]:
+    """The records of `wheels`, which `lock` names, from the cache or the index.
 
-    It comes from the cache: from facts of an audit, or the wheels themselves; else from the index,
-    by ranges. FetchFailed if it is not available, offline included. A package that would have to be
-    built first is left out, with a warning.
+    FetchFailed if METADATA is not available, offline included. A wheel that would have to be built
+    first is left out, with a warning.
     """
-    wheels = {wheel.sha256: wheel for wheel in wheels_of(lock.arch[arch])}
-    built = {one.wheel.sha256 for one in lock.arch[arch].built}
-    elsewhere = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))
-    with Library(inputs.store, Blocks(elsewhere)) as library:
+    files = {wheel.sha256: wheel for wheel in wheels}
+    known = packages.look(files.items(), inputs.store)
+    supply = LockFiles(lock, inputs)
+    far = [wheel for key, wheel in files.items() if key not in known and not supply.is_built(wheel)]
+    if far:
+        _fetch(lock, far, LockedRanges(lock, files, inputs, supply), inputs)
+        known |= packages.look(((wheel.sha256, wheel) for wheel in far), inputs.store)
+    for key, wheel in files.items():
+        if key not in known:
+            message = f"{wheel.package} of {lock.target} is not built: what it needs is unknown"
+            console.warn(message)
+    return known
 
-        def _place(wheel: Wheel) -> Path | str:
-            path = inputs.store.file(wheel.sha256)
-            if path is None and wheel.sha256 in built:
-                # No server has it, and it is not built for a question: facts are all there can be.
-                return (inputs.store.root / wheel.file).as_uri()
-            return path or f"{PREFIX}{wheel.sha256}"
 
-        def _readable(wheel: Wheel, stop: threads.Stop) -> bool:
+def _fetch(lock: Lock, wheels: Sequence[Wheel], http: Ranges, inputs: Inputs) -> None:
+    """Read METADATA of `wheels` on their indexes; the cache keeps it."""
+    title = f"reading what {count(len(wheels), 'package')} of {lock.target} require"
+    with console.progress(title, len(wheels), unit="packages") as bar:
+
+        def _one(wheel: Wheel, stop: threads.Stop) -> None:
             stop.check()
-            try:
-                _ = library.book(wheel, _place(wheel)).index
-            except FetchFailed:
-                if wheel.sha256 not in built:
-                    raise
-                return False
-            return True
+            place = f"{PREFIX}{wheel.sha256}"
+            file = IndexFile(name=wheel.file, url=place, sha256=wheel.sha256)
+            remote_wheel.metadata(file, http, inputs.store)
+            bar.advance(1)
 
-        known = threads.each(tuple(wheels.values()), _readable)
-        for wheel, is_known in zip(wheels.values(), known, strict=True):
-            if not is_known:
-                message = f"{wheel.package} of {lock.target} is not built: what it needs is unknown"
-                console.warn(message)
-        yield open_package_set(
-            [wheel for wheel, is_known in zip(wheels.values(), known, strict=True) if is_known],
-            library,
-            python=lock.base.python,
-            arch=arch,
-            glibc=lock.base.glibc,
-            locate=_place,
-            partial=True,
-        )
+        threads.each(wheels, _one)

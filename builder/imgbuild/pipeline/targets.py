@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.layout import BuiltImage
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
-from imgbuild.errors import ImgbuildError, InputError, NoSolution
+from imgbuild.errors import ImgbuildError, InputError, NoSolution, NothingSelected
 from imgbuild.lock import published
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix import constraints
@@ -35,7 +36,7 @@ from imgbuild.pipeline.downloads import downloads
 from imgbuild.pipeline.opened import open_project
 from imgbuild.plan import current
 from imgbuild.plan.seal import Seal
-from imgbuild.project import Project
+from imgbuild.project import CATALOGUE, MATRIX, Project
 from imgbuild.render import bake, contexts, write
 from imgbuild.show import diff, revisions, status
 from imgbuild.solve.problem import SolveProblem
@@ -43,6 +44,8 @@ from imgbuild.system import files
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.console import console
 from imgbuild.values import Arch
+
+WRITTEN = 8 << 20  # bytes that locks, digests and what is recorded of packages may take
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,35 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     plain_http: tuple[str, ...] = ()
 
 
+def select_in(
+    own: Project,
+    matrix: Matrix,
+    patterns: Sequence[str],
+    *,
+    everything: bool = False,
+    arches: Sequence[Arch] = (),
+) -> list[Selected]:
+    """As `select` in the matrix of `own`; NothingSelected names it, and what the catalogue has."""
+    try:
+        return select(matrix, patterns, everything=everything, arches=arches)
+    except NothingSelected as error:
+        if not own.writable or not patterns:
+            raise
+        offered = published.load(CATALOGUE / MATRIX).targets
+        for pattern in patterns:
+            found = [name for name in offered if fnmatchcase(name, pattern)]
+            if found and not any(fnmatchcase(name, pattern) for name in matrix.targets):
+                message = f"no target matches {pattern} in {own.matrix}"
+                hint = (
+                    f"the catalogue of imgbuild has {found[0]}: use it with"
+                    f" `--matrix {CATALOGUE / MATRIX}`, or extend it in another folder:"
+                    f" `imgbuild init --extends {found[0]}`"
+                )
+                raise NothingSelected(message, hint=hint) from error
+        message = f"{error.message} in {own.matrix}"
+        raise NothingSelected(message, hint=error.hint) from error
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A project with its matrix read, and how to work on it."""
 
@@ -75,7 +107,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         A target without a lock that needs more than the default index is left out with a message,
         unless it is named itself.
         """
-        chosen = select(self.matrix, patterns, everything=everything, arches=arches)
+        chosen = select_in(
+            self.project, self.matrix, patterns, everything=everything, arches=arches
+        )
         for line in left_out(self.matrix, patterns, everything=everything, arches=arches):
             console.info(line)
         return status.within_reach(self.project, self.matrix, chosen, patterns, console)
@@ -116,6 +150,7 @@ def lock_all(
     images = session.project.images
     places = [images, *(images / item.name for item in selected), session.project.root / bake.FILE]
     files.require_writable(places, hint="work on a copy of the project that may be written to")
+    files.require_space(images, WRITTEN)
     inputs = session.inputs(locking=True)
     project, matrix, count = session.project, session.matrix, len(selected)
     done: dict[str, Seal] = {}

@@ -25,6 +25,8 @@ from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Digest, digest_of
 
+LIMIT = 64 << 20  # bytes of all that is read beside one image
+
 
 class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file of an artifact."""
@@ -126,9 +128,10 @@ def find(
     out.
     """
     found = []
+    blobs = BlobReader(client, repository)
     for listed in client.referrers(repository, subject, artifact_type):
         try:
-            one = _read(client, repository, subject, listed, artifact_type)
+            one = _read(blobs, subject, listed, artifact_type)
         except (InputError, IntegrityError, NotFound) as error:
             if not skip_damaged:
                 raise
@@ -139,19 +142,38 @@ def find(
     return found
 
 
+class BlobReader:
+    """Reads blobs that are attached to one image, each once, and not more than `LIMIT` in all."""
+
+    def __init__(self, client: Client, repository: Repository) -> None:
+        self.client = client
+        self.repository = repository
+        self._kept: dict[Digest, bytes] = {}
+        self._left = LIMIT
+
+    def read(self, layer: Descriptor) -> bytes:
+        """The bytes of `layer`; IntegrityError if they are too many."""
+        known = self._kept.get(layer.digest)
+        if known is not None and len(known) == layer.size:
+            return known
+        if layer.size > self._left:
+            message = f"more than {LIMIT} bytes are attached to an image of {self.repository}"
+            raise IntegrityError(message, hint="remove what does not belong to it")
+        self._left -= layer.size
+        self._kept[layer.digest] = self.client.blob(self.repository, layer)
+        return self._kept[layer.digest]
+
+
 def whole(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
     """Whether `repository` has each blob of `contents`."""
     return all(client.has(repository, digest_of(content)) == len(content) for content in contents)
 
 
 def _read(
-    client: Client,
-    repository: Repository,
-    subject: Digest,
-    listed: Descriptor,
-    artifact_type: str | None,
+    blobs: BlobReader, subject: Digest, listed: Descriptor, artifact_type: str | None
 ) -> Attached | None:
     """The artifact that the registry lists; None if it was removed since, or is of another type."""
+    client, repository = blobs.client, blobs.repository
     try:
         found = client.manifest(repository.with_digest(listed.digest))
     except NotFound:
@@ -172,7 +194,7 @@ def _read(
         annotations=document.annotations,
         files={
             layer.annotations.get(TITLE, layer.digest): ArtifactFile(
-                data=client.blob(repository, layer),
+                data=blobs.read(layer),
                 media_type=layer.media_type,
                 annotations=layer.annotations,
             )

@@ -13,8 +13,9 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Refused, Request
+from imgbuild.http.client import Refused
 from imgbuild.http.headers import content_range, number
+from imgbuild.http.request import Request
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
 from imgbuild.registry.manifests import REFUSED, expected

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Refused, Request
+from imgbuild.http.client import Refused
 from imgbuild.http.headers import number
+from imgbuild.http.request import Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import hosts

@@ -11,8 +11,8 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import Request
 from imgbuild.http.credentials import origin, redact
+from imgbuild.http.request import Request
 from imgbuild.registry import hosts
 from imgbuild.registry.hosts import Endpoint
 from imgbuild.registry.manifests import expected
@@ -22,7 +22,7 @@ from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
 if TYPE_CHECKING:
     from imgbuild.http.session import Response
 
-LIMIT = 64 * 1024 * 1024
+LIMIT = 16 * 1024 * 1024
 PAGES = 100_000  # some registries give ten entries at a time, none has a million of anything
 _NEXT = re.compile(r'<([^>]*)>\s*((?:;\s*[\w!#$&*+.^`|~-]+\s*=\s*(?:"[^"]*"|[^\s;,"]+)\s*)*)')
 CATALOG = "registry:catalog:*"

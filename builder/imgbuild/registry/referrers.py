@@ -13,7 +13,8 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import Refused, Request
+from imgbuild.http.client import Refused
+from imgbuild.http.request import Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index
 from imgbuild.registry import hosts, manifests, pages

@@ -15,8 +15,8 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import Request
 from imgbuild.http.credentials import Login, host, origin
+from imgbuild.http.request import Request
 from imgbuild.registry.logins import RegistryLogin
 
 CLIENT = "imgbuild"

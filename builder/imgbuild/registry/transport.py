@@ -17,8 +17,9 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Http, Refused, Request
+from imgbuild.http.client import Http, Refused
 from imgbuild.http.credentials import Login, bare, host, origin
+from imgbuild.http.request import Request
 from imgbuild.registry import hosts, logins, tokens
 from imgbuild.registry.hosts import Endpoint
 from imgbuild.registry.tokens import AcceptedHeader
@@ -165,16 +166,6 @@ class RegistryHttp(Http):
             raise FetchFailed(message)
         return place.geturl()
 
-    def body(self, response: Response, limit: int, *, decode: bool = False) -> bytes:
-        """The body of an answer; FetchFailed if it is longer than `limit`."""
-        data = bytearray()
-        for chunk in self.chunks(response, decode=decode):
-            data += chunk
-            if len(data) > limit:
-                message = f"{host(response.url)} sends more than {limit} bytes as a document"
-                raise FetchFailed(message)
-        return bytes(data)
-
     @contextlib.contextmanager
     def send(self, request: Request) -> Iterator[Response]:
         """One try, as `Http.send`, of an address that an endpoint gave or that is below one."""
@@ -213,10 +204,16 @@ class RegistryHttp(Http):
         request = msgspec.structs.replace(request, headers=headers)
         key = (origin(request.url), request.scopes, request.anonymous)
         grant = self._renewed(request, key, login)
-        response = super()._send(_with(request, grant), None if grant else login)
+        response = super()._send(_with(request, grant), None)
         asked = response.headers.get("WWW-Authenticate", "")
-        if response.status_code != 401 or not asked:
+        if response.status_code != 401:
             return response
+        if not asked:  # against the specification, so only a plain login can be meant
+            plain = self._known(request.url, login).login
+            if grant is not None or request.anonymous or plain is None:
+                return response
+            response.close()
+            return super()._send(request, plain)
         with contextlib.ExitStack() as stack, self._granting:
             stack.callback(response.close)
             known = self._grants.get(key)

@@ -19,9 +19,10 @@ from urllib.parse import urlencode
 import msgspec
 
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
-from imgbuild.http.client import Refused, Request
+from imgbuild.http.client import Refused
 from imgbuild.http.credentials import origin
 from imgbuild.http.headers import number
+from imgbuild.http.request import Request
 from imgbuild.registry import blobs, hosts
 from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import RegistryHttp, RegistryRefused, pulling, pushing

@@ -30,8 +30,8 @@ def refuse(query: Query) -> None:
     own = request.base_of(ask, matrix)
     if ask.python in (None, bases[own]):
         return
-    has = ", ".join(f"{name} has {python}" for name, python in bases.items())
-    reasons = [f"you asked for Python {ask.python}, and no base of the matrix has it: {has}"]
+    has = " or ".join(sorted(set(bases.values()), key=Version))
+    reasons = [f"you asked for Python {ask.python}, and the bases of the matrix have {has}"]
     index = matrix.indexes[matrix.default_index]
     place = IndexAddress(name=matrix.default_index, address=index.url or uv.default_index())
     indexes = Indexes({place.name: place}, {}, place.name, http)

@@ -62,7 +62,7 @@ def audit_requested(
         errors = [one for one in report.findings if one.severity is Severity.ERROR]
         learned = learned_from(errors, shelf, pinned)
         for entry in learned:
-            context.reporter.info(f"learned: {entry}")
+            context.reporter.detail(f"learned: {entry}")
         return QuickAudit(
             learned=learned,
             windows=windows(report.findings),

@@ -1,7 +1,7 @@
 """Which package of a package set needs which, and what bounds the version of one.
 
-The requirements are those of the wheels' METADATA, with their markers and extras; what the target
-itself asks for is in its lock.
+The requirements are those of the wheels' METADATA, as `images/packages.json` has them; what the
+target itself asks for is in its lock.
 """
 
 from __future__ import annotations
@@ -9,26 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
+from packaging.requirements import Requirement
 from packaging.specifiers import Specifier, SpecifierSet
 from packaging.version import Version
 
-from imgbuild.audit.checks import metadata
-from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.attest.sbom import needs
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.validate import nearest
 from imgbuild.values import Arch, normalize
+from imgbuild.wheel.tags import Tags
 
 ANY = "any version"
 REPEATED = " (*)"  # after a package whose dependencies are above
 
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
-    """One requirement: `package` needs `needs`, as `requirement` in its METADATA at `line` says.
+    """One requirement: `package` needs `needs`, as `requirement` in its METADATA says.
 
     `spec` is the specifier in it, "" for any version; `extra` the extra of `package` that it
-    belongs to; `line` is 0 if unknown. The marker, which applies, is left out.
+    belongs to. The marker, which applies, is left out.
     """
 
     package: str
@@ -37,7 +38,6 @@ class Dependency(msgspec.Struct, frozen=True, kw_only=True):
     requirement: str
     spec: str
     extra: str = ""
-    line: int = 0
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,34 +72,32 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     learned: tuple[Constraint, ...] = ()
 
 
-def graph(lock: Lock, package_set: PackageSet) -> Graph:
-    """The dependencies within the package set of `lock`, of which METADATA may be unknown."""
-    locked = lock.arch[package_set.arch].versions
-    versions = {normalize(name): version for name, version in locked.items()}
-    found = [
-        Dependency(
-            package=need.package,
-            version=versions[need.package],
-            needs=normalize(need.requirement.name),
-            requirement=_plain(need),
-            spec=str(need.requirement.specifier),
-            extra=need.extra,
-            line=need.number,
-        )
-        for need in metadata.needs(package_set)
-    ]
+def graph(lock: Lock, arch: Arch, requires: Mapping[str, Iterable[str]]) -> Graph:
+    """The dependencies within the packages of `lock`; `requires` is package → requirements."""
+    versions = {normalize(name): one for name, one in lock.arch[arch].versions.items()}
+    base = lock.base
+    markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
     return Graph(
         target=lock.target,
-        arch=package_set.arch,
+        arch=arch,
         roots={name: spec for name, spec in lock.requirements.items() if name in versions},
         packages=versions,
-        dependencies=tuple(one for one in found if one.needs in versions),
+        dependencies=tuple(
+            Dependency(
+                package=need.package,
+                version=versions[need.package],
+                needs=normalize(need.requirement.name),
+                requirement=_plain(need.requirement),
+                spec=str(need.requirement.specifier),
+                extra=need.extra,
+            )
+            for need in needs.applied(requires, markers)
+        ),
     )
 
 
-def _plain(need: metadata.Need) -> str:
+def _plain(asked: Requirement) -> str:
     """The requirement without its marker: torch[opt]<3,>=2.1."""
-    asked = need.requirement
     extras = f"[{','.join(sorted(asked.extras))}]" if asked.extras else ""
     address = f" @ {asked.url}" if asked.url else ""
     return f"{normalize(asked.name)}{extras}{asked.specifier}{address}"

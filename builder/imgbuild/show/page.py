@@ -136,7 +136,7 @@ def _fields(row: TableRow, security: str) -> Iterator[str]:
         "FlashInfer": row.flashinfer,
         "Base": row.base + updates.get(security, f", security updates of {security}"),
         "As of": row.as_of,
-        "State": "; ".join([row.state, *row.reasons]) if row.reasons else row.state,
+        "State": "; ".join([row.state, *(one for one in row.reasons if one not in row.state)]),
     }
     for label, value in fields.items():
         yield from _field(label, value)

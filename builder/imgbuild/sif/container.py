@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from imgbuild.boundary import reads, regular
 from imgbuild.errors import InputError
 from imgbuild.values import Arch, Bytes
 
@@ -30,7 +31,7 @@ DATA_AT = DESCRIPTORS_AT + DESCRIPTORS * DESCRIPTOR.size
 PAGE = 4096
 GROUP = 0xF0000001  # group 1, of which an object is a member
 NO_LINK = 0
-LARGEST = 1 << 26  # bytes; larger objects are not read
+LARGEST = 1 << 26  # bytes of all objects that are read
 
 DEFINITION = 0x4001
 FILE_SYSTEM = 0x4004
@@ -83,10 +84,11 @@ def finish(path: Path, objects: Sequence[Object], arch: Arch, time: int) -> None
         os.close(file)
 
 
+@reads("path")
 def arch_of(path: Path) -> Arch:
     """The architecture of the SIF at `path`; InputError if it is not a SIF."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             head = file.read(HEADER.size).ljust(HEADER.size, b"\0")
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
@@ -101,21 +103,25 @@ def arch_of(path: Path) -> Arch:
     raise InputError(message, hint="pass a SIF: imgbuild build TARGET --format sif makes one")
 
 
+@reads("path")
 def objects_of(path: Path) -> list[Object]:
     """The objects of the SIF at `path`; InputError if it is not a SIF or is truncated."""
     arch_of(path)
     with path.open("rb") as file:
         *_, total, at = HEADER.unpack(file.read(HEADER.size))[:10]
-        file.seek(max(at, 0))
+        end = os.fstat(file.fileno()).st_size
+        file.seek(min(max(at, 0), end))
         table = file.read(max(0, min(total, DESCRIPTORS)) * DESCRIPTOR.size)
         found = []
+        left = LARGEST
         for row in DESCRIPTOR.iter_unpack(table[: len(table) // DESCRIPTOR.size * DESCRIPTOR.size]):
             kind, used, *_, name, _ = row
             start, size = row[5:7]
-            if not used or kind not in (DEFINITION, JSON) or not 0 <= size <= LARGEST:
+            if not used or kind not in (DEFINITION, JSON) or not 0 <= size <= left:
                 continue
-            file.seek(max(start, 0))
+            file.seek(min(max(start, 0), end))
             data = file.read(size)
+            left -= size
             if len(data) < size:
                 message = f"{path} is truncated: it has no byte {start + size}"
                 raise InputError(message, hint="make it again: imgbuild build TARGET --format sif")

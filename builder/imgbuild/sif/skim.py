@@ -17,6 +17,7 @@ from typing import BinaryIO, cast
 
 from isal import isal_zlib
 
+from imgbuild.boundary import regular
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import GZIP_HEADER
 from imgbuild.oci.reader import DAMAGED, GZIP, Entry, Reader, inflated
@@ -47,7 +48,7 @@ class MembersHash:
 def entries(path: Path) -> list[Entry]:
     """The members of a layer; IntegrityError if it is damaged."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with FileIO(path, opener=regular) as file:
             compressed = os.pread(file.fileno(), len(GZIP), 0) == GZIP
             return list(_Names((_Gzip if compressed else _Plain)(file), str(path)))
     except (IntegrityError, *DAMAGED):
@@ -139,14 +140,16 @@ class _Gzip:
             if self._inflater is None:
                 self._inflater, self._step = isal_zlib.decompressobj(31), FIRST
             given = os.pread(self._file, self._step, self._at)
-            if not given:
+            if not given and len(self._piece) < MOST:  # after a full piece there may be more
                 raise EOFError
-            self._piece, self._read = self._inflater.decompress(given), 0
+            self._piece, self._read = self._inflater.decompress(given, MOST), 0
             self._at += len(given)
             self._step = min(self._step * 8, MOST)
             if self._inflater.eof:
                 self._at -= len(self._inflater.unused_data)
                 self._inflater = None
+            else:
+                self._at -= len(self._inflater.unconsumed_tail)
             if self._piece:
                 return True
         return False

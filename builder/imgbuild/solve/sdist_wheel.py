@@ -23,9 +23,14 @@ import msgspec
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
+from imgbuild.boundary import reads
 from imgbuild.container import sandbox
 from imgbuild.errors import IntegrityError, NoSolution
+from imgbuild.wheel import archive as wheel_archive
 from imgbuild.wheel.metadata import read_metadata
+
+LARGEST = 256 << 20  # bytes of all files of a wheel that an sdist gave
+PYPROJECT_LIMIT = 1 << 20
 
 DEFAULT_REQUIRES = ("setuptools>=40.8.0", "wheel")  # PEP 518, for an sdist that says nothing
 DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"  # PEP 517, likewise
@@ -91,6 +96,7 @@ class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
     interpreter: str = "/usr/bin/python3"
 
 
+@reads("name")
 def system(sdist: Path, name: str) -> System:
     """`[build-system]` of the sdist at `sdist`, called `name`; the defaults where it has none."""
     return _system(_read_pyproject(sdist, name) or "")
@@ -108,13 +114,23 @@ def _system(pyproject: str) -> System:
 def _read_pyproject(sdist: Path, name: str) -> str | None:
     if name.endswith(".zip"):
         with zipfile.ZipFile(sdist) as archive:
-            found = [n for n in archive.namelist() if _is_pyproject(n)]
-            return archive.read(found[0]).decode() if found else None
+            found = [one for one in archive.infolist() if _is_pyproject(one.filename)]
+            if not found:
+                return None
+            _check_size(found[0].file_size, name)
+            return archive.read(found[0]).decode()
     with tarfile.open(sdist, encoding="utf-8") as tar:
         for member in tar:
             if _is_pyproject(member.name) and (file := tar.extractfile(member)) is not None:
+                _check_size(member.size, name)
                 return file.read().decode()
     return None
+
+
+def _check_size(size: int, name: str) -> None:
+    if not 0 <= size <= PYPROJECT_LIMIT:
+        message = f"{name}: pyproject.toml has {size} bytes (limit {PYPROJECT_LIMIT})"
+        raise IntegrityError(message, hint="use another version")
 
 
 def _is_pyproject(path: str) -> bool:
@@ -168,8 +184,10 @@ def _prepare(job: SdistJob) -> None:
         unpack_wheel(wheel, job.folder / "site")
 
 
+@reads("wheel")
 def unpack_wheel(wheel: Path, site: Path) -> None:
     """Make the modules of `wheel` importable from the folder `site`."""
+    wheel_archive.read(wheel)  # which refuses unsafe paths and what unpacks to too much
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)  # noqa: S202  # as above
     for data in sorted(site.glob("*.data")):
@@ -235,9 +253,13 @@ def refuse_impure(job: SdistJob, wheel: Path) -> None:
         raise NoSolution(message, reasons=tuple(reasons[:8]), hint=hint)
 
 
+@reads("wheel")
 def repack(wheel: Path, target: Path) -> Path:
     """Write `wheel` to `target`: its bytes follow from names, contents and executable bits."""
     with zipfile.ZipFile(wheel) as archive:
+        if (size := sum(info.file_size for info in archive.infolist())) > LARGEST:
+            message = f"{wheel.name} holds {size} bytes (limit {LARGEST})"
+            raise IntegrityError(message, hint="only small pure-Python sdists are built")
         members = {
             info.filename: (archive.read(info), bool(info.external_attr >> 16 & 0o111))
             for info in archive.infolist()

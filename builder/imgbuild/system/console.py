@@ -7,6 +7,7 @@ rich is imported at the first message, so that verbs that print only a result st
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +24,12 @@ _CONTROLS = {
     number: f"\\x{number:02x}" for number in (*range(32), *range(127, 160)) if number not in (9, 10)
 } | {number: f"\\u{number:04x}" for number in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
+# What a line is not broken within: a word, a span in backquotes, a command of imgbuild, which ends
+# with its line or with a word that ends in punctuation.
+_UNIT = re.compile(
+    r"( *)(`[^`]+`\S*|(?<!\S)imgbuild(?: \S*[^\s;,:.](?!\S))*(?: \S+[;,:.](?!\S))?|\S+)"
+)
+
 
 def visible(text: str) -> str:
     """`text` with control characters, except tab and newline, replaced by visible escapes.
@@ -30,6 +37,34 @@ def visible(text: str) -> str:
     Text from servers and files could otherwise control the terminal.
     """
     return text.translate(_CONTROLS)
+
+
+def wrapped(text: str, width: int, *, taken: int = 0) -> str:
+    """`text` with its lines broken at `width` columns, of which the first line has `taken` less.
+
+    Words, spans in backquotes and commands stay whole, also where they are wider. Lines that fit
+    are unchanged; what continues another line is indented below it.
+    """
+    lines = text.split("\n")
+    return "\n".join(
+        line if len(line) + (0 if number else taken) <= width
+        else _broken(line, width, 0 if number else taken)
+        for number, line in enumerate(lines)
+    )  # fmt: skip
+
+
+def _broken(line: str, width: int, taken: int) -> str:
+    below = " " * (len(line) - len(line.lstrip()) + 2)
+    parts: list[str] = []
+    column = taken
+    for space, unit in _UNIT.findall(line):
+        if parts and column + len(space) + len(unit) > width:
+            parts += ["\n", below, unit]
+            column = len(below) + len(unit)
+        else:
+            parts += [space, unit]
+            column += len(space) + len(unit)
+    return "".join(parts)
 
 
 def escape(text: str) -> str:
@@ -83,22 +118,33 @@ class Console:
     def info(self, text: str) -> None:
         """Report what happens, except with `-q`."""
         if self.verbosity >= 0:
-            self._terminal.print(escape(text))
+            self._terminal.print(self._fitted(text))
 
     def detail(self, text: str) -> None:
         """Report details, only with `-v`."""
         if self.verbosity >= 1:
-            self._terminal.print(escape(text), style="dim")
+            self._terminal.print(self._fitted(text), style="dim")
 
     def warn(self, text: str) -> None:
         """Print a warning, also with `-q`."""
-        self._terminal.print(f"[bold yellow]warning:[/] {escape(text)}")
+        self._labelled("warning:", "bold yellow", text)
 
     def error(self, text: str, *, hint: str | None = None) -> None:
         """Print an error, and `hint`, which says what to do."""
-        self._terminal.print(f"[bold red]error:[/] {escape(text)}")
+        self._labelled("error:", "bold red", text)
         if hint:
-            self._terminal.print(f"[bold cyan]hint:[/] {escape(hint)}")
+            self._labelled("hint:", "bold cyan", hint)
+
+    def _labelled(self, label: str, style: str, text: str) -> None:
+        fitted = self._fitted(text, taken=len(label) + 1)
+        self._terminal.print(f"[{style}]{label}[/] {fitted}")
+
+    def _fitted(self, text: str, *, taken: int = 0) -> str:
+        """`text` for rich, on a terminal wrapped at its width."""
+        shown = visible(text)
+        if self._terminal.file.isatty():
+            shown = wrapped(shown, self._terminal.width, taken=taken)
+        return escape(shown)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[None]:

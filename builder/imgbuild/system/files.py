@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
+from imgbuild.system.amounts import size_text
 
 NO_SPACE_HINT = (
     "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
@@ -97,6 +98,17 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
             reason = "is on a read-only file system" if read_only else "may not be written to"
             message = f"cannot write {path}: {folder} {reason}"
             raise InputError(message, hint=hint)
+
+
+def require_space(folder: Path, size: int) -> None:
+    """WorkFailed if the disk of `folder`, or of its nearest parent, has less than `size` bytes."""
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if free < size:
+        message = (
+            f"no space left for {folder}: {size_text(free)} are free, {size_text(size)} needed"
+        )
+        raise WorkFailed(message, hint=f"free some space on the disk of {place}")
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import multiprocessing
 import os
 import shlex
 import shutil
@@ -23,6 +24,7 @@ from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.system.console import console
 
 CLEAN_UP = 20  # seconds that an interrupted command has to clean up
+WATCHER = "parent"  # the name of the thread of `end_with_parent`
 SIGNALLED = 128  # plus the number of the signal that ended a command: its status in a shell
 TAIL = 20  # lines of a failed command's output that its error repeats
 
@@ -49,6 +51,22 @@ def find(program: str, *, remedy: str) -> str:
         message = f"{program} is not installed"
         raise ToolMissing(message, hint=remedy)
     return path
+
+
+def end_with_parent() -> None:
+    """End this worker of `multiprocessing` when its parent has ended, even if that was killed.
+
+    Else it would wait for work forever. A thread waits: PR_SET_PDEATHSIG would be about the
+    parent's thread, not about the parent.
+    """
+    parent = multiprocessing.parent_process()
+
+    def _wait() -> None:
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=_wait, name=WATCHER, daemon=True).start()
 
 
 def pasted(command: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from imgbuild.boundary import Signal
 from imgbuild.errors import Interrupted
 
 T = TypeVar("T")
@@ -16,7 +17,7 @@ R = TypeVar("R")
 GRACE = 1.0  # seconds that threads have to end after Ctrl-C
 
 
-class Stopped(Exception):
+class Stopped(Signal):
     """Raised in a thread whose work must end: another one failed, or the user interrupted it."""
 
 

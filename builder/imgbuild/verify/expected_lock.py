@@ -9,6 +9,7 @@ import msgspec
 
 from imgbuild.attest import bundle
 from imgbuild.attest.bundle import LockBundle
+from imgbuild.boundary import reading
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.lock import lock as locks
 from imgbuild.plan import seal as seals
@@ -78,7 +79,8 @@ def beside(client: Client, repository: Repository, digest: Digest) -> AttachedLo
         place = f"the attached lock {found.descriptor.digest}"
         data = {name: part.data for name, part in found.files.items()}
         try:
-            one = _known(bundle.read(data, place), place, Path.cwd())
+            with reading(place, hint=bundle.OTHER):
+                one = _known(bundle.read(data, place), place, Path.cwd())
         except (InputError, IntegrityError, LockStale) as error:
             wrong.append(error.message)
             continue

@@ -22,10 +22,11 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
+from imgbuild.boundary import reading
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Slice
 from imgbuild.wheel.directory import read_directory
-from imgbuild.wheel.zipformat import DEFLATED, ZipMember, refuse
+from imgbuild.wheel.zipformat import DEFLATED, REMEDY, ZipMember, refuse
 
 MAX_TOTAL_RATIO = 100  # the highest ratio of the 157 wheels of cu124 is 7 (fastapi)
 TOTAL_LEEWAY = 16 << 20
@@ -105,7 +106,11 @@ def read(path: Path, *, label: str | None = None) -> WheelArchive:
 
     `label` is the wheel's file name, if `path` has another one.
     """
-    label = label or path.name
+    with reading(label or path.name, hint=REMEDY):
+        return _read(path, label or path.name)
+
+
+def _read(path: Path, label: str) -> WheelArchive:
     members = _files(read_directory(path, label), label)
     stated = sum(member.size for member in members.values())
     limit = path.stat().st_size * MAX_TOTAL_RATIO + TOTAL_LEEWAY

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from packaging.utils import canonicalize_name
 
+from imgbuild.boundary import reading
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, Slice
@@ -26,7 +27,7 @@ from imgbuild.wheel.record import (
     write_record,
 )
 from imgbuild.wheel.scripts import PLACEHOLDER, EntryPoint, entry_points, launcher, rewritten
-from imgbuild.wheel.zipformat import ZipMember, refuse
+from imgbuild.wheel.zipformat import REMEDY, ZipMember, refuse
 
 INSTALLER = b"imgbuild\n"
 # Files that an installer writes about its own run; those in the wheel are ignored.
@@ -80,8 +81,11 @@ def installed(
     the wheel's file name, if `path` has another one. IntegrityError if the wheel is unsafe or
     inconsistent.
     """
-    archive = read(path, label=label)
-    places = scheme(prefix, python)
+    with reading(label or path.name, hint=REMEDY):
+        return _installed(read(path, label=label), scheme(prefix, python), omit)
+
+
+def _installed(archive: WheelArchive, places: Scheme, omit: frozenset[str]) -> tuple[Member, ...]:
     kept = {path: file for path, file in _files(archive, places).items() if path not in omit}
     record = f"{places.purelib}/{archive.dist_info}/RECORD"
     rows = [

@@ -5,9 +5,13 @@ from __future__ import annotations
 import zipfile
 from typing import IO
 
+from imgbuild.boundary import reads
 from imgbuild.errors import IntegrityError
 
+LIMIT = 16 << 20  # bytes of METADATA
 
+
+@reads("name")
 def read_metadata(file: IO[bytes], name: str) -> bytes:
     """`NAME-VERSION.dist-info/METADATA` of the wheel `name`, opened as the seekable `file`.
 
@@ -22,6 +26,10 @@ def read_metadata(file: IO[bytes], name: str) -> bytes:
             ]
             if len(found) != 1:
                 message = f"{name}: expected one .dist-info/METADATA, found {len(found)}"
+                raise IntegrityError(message)
+            size = wheel.getinfo(found[0]).file_size
+            if size > LIMIT:
+                message = f"{name}: {found[0]} has {size} bytes (limit {LIMIT})"
                 raise IntegrityError(message)
             return wheel.read(found[0])
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:

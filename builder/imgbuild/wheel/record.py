@@ -10,12 +10,14 @@ import csv
 import hashlib
 import io
 import posixpath
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from imgbuild.wheel.zipformat import refuse
 
+SIZE = re.compile(r"[0-9]{0,20}")
 STRONG = ("sha256", "sha384", "sha512")
 
 
@@ -37,7 +39,7 @@ def read_record(text: str, label: str) -> dict[str, RecordRow]:
     for fields in lines:
         if not fields:
             continue
-        if len(fields) != 3 or not (fields[2] == "" or fields[2].isdecimal()):
+        if len(fields) != 3 or not SIZE.fullmatch(fields[2]):
             refuse(label, "RECORD", f"invalid line: {','.join(fields)!r} (expected PATH,HASH,SIZE)")
         path, digest, size = fields
         row = RecordRow(path=path, digest=digest, size=int(size) if size else None)

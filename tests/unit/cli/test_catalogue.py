@@ -32,6 +32,17 @@ def test_targets_of_the_catalogue_are_shown(imgbuild: Command, tmp_path: Path) -
     assert (tmp_path / "context/Dockerfile").is_file()
 
 
+def test_requirements_are_known_without_network_and_cache(
+    imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    done = imgbuild("why", "torch", TARGET)
+    assert (done.status, done.stderr) == (0, "")
+    assert ["vllm", "0.8.5.post1", "==2.6.0"] in [line.split() for line in done.stdout.splitlines()]
+    assert "numpy" in imgbuild("tree", TARGET, "vllm").stdout
+    assert not (tmp_path / "cache").exists()
+
+
 def test_a_matrix_that_is_named_must_exist(imgbuild: Command) -> None:
     done = imgbuild("list", "--matrix", "absent.yaml")
     assert done.status == 2
@@ -82,6 +93,30 @@ def test_a_project_is_started_without_any_word(imgbuild: Command, tmp_path: Path
     done = imgbuild("init", "--extends", "cu124-vlm")
     assert done.status == 3
     assert f"did you mean {TARGET}?" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("verb", ["show", "digest"])
+def test_a_target_of_the_catalogue_in_a_project_without_it(
+    imgbuild: Command, tmp_path: Path, verb: str
+) -> None:
+    assert imgbuild("init").status == 0
+    own = tmp_path / "matrix.yaml"
+    done = imgbuild(verb, TARGET)
+    assert done.status == 3
+    assert f"no target matches {TARGET} in {own}\n" in done.stderr
+    assert f"--matrix {project.CATALOGUE / 'matrix.yaml'}" in done.stderr
+    assert f"imgbuild init --extends {TARGET}" in done.stderr
+    assert imgbuild(verb, TARGET, "--matrix", str(project.CATALOGUE / "matrix.yaml")).status == 0
+    done = imgbuild(verb, "my-imag")
+    assert f"no target matches my-imag in {own}\nhint: did you mean my-image?" in done.stderr
+
+
+def test_packages_of_no_target_suggest_nothing_unrelated(imgbuild: Command) -> None:
+    done = imgbuild("list", "--with", "nosuch")
+    assert (done.status, done.stderr.splitlines()[1]) == (3, "hint: leave out a filter")
+    assert "did you mean --with vllm?" in imgbuild("list", "--with", "vlm").stderr
+    done = imgbuild("list", "--with", "trl==0.18", "--cuda", "12.4")
+    assert f"nearest: the target {TARGET}" in done.stderr
 
 
 @pytest.mark.parametrize(("name", "near"), [("A B", "a-b"), ("__", "my-image"), ("x:1", "x-1")])

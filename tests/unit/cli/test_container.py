@@ -73,7 +73,9 @@ def test_gpus_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert asked(gpus="1").env == {}
 
 
-def test_the_hugging_face_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hugging_face_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     usual = tmp_path / "home/.cache/huggingface"
     usual.mkdir(parents=True)
     found = asked()
@@ -83,6 +85,7 @@ def test_the_hugging_face_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert asked(env=["HF_HOME=/elsewhere"]).env == {"HF_HOME": "/elsewhere"}
     monkeypatch.setenv("HF_HOME", str(tmp_path / "absent"))
     assert len(asked().mounts) == 1
+    assert f"{tmp_path / 'absent'} does not exist" in "".join(capsys.readouterr().err.split("\n"))
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     assert asked().mounts[1].source == tmp_path
 

@@ -51,7 +51,7 @@ def test_why_lists_who_needs_a_package(imgbuild: Command) -> None:
     ]
     (found,) = json.loads(imgbuild("why", "Torch", TARGET, "--json").stdout)
     assert [one["package"] for one in found["dependents"]] == ["trl", "vllm"]
-    assert [one["line"] for one in found["dependents"]] == [4, 4]
+    assert [one["requirement"] for one in found["dependents"]] == ["torch>=2.5", "torch==2.6.0"]
 
 
 @pytest.mark.usefixtures("project")

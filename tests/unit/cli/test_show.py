@@ -13,7 +13,7 @@ from imgbuild.pipeline import targets
 from imgbuild.show import page, table
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
-from tests.support import inprocess_project
+from tests.support import inprocess_project, terminal
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 
 ROOT = Path(__file__).parents[3]
@@ -109,6 +109,22 @@ def test_packages_are_those_of_the_lock(imgbuild: Command, sample: Sample) -> No
     (made,) = json.loads(imgbuild("show", TARGET, "--packages", "--json").stdout)
     assert made["wheels"] == {one.package: one.version for one in locked.wheels}
     assert made["debs"] == {one.package: one.version for one in locked.debs}
+
+
+def test_names_of_files_are_whole_on_a_terminal(
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = ("--matrix", str(ROOT / "matrix.yaml"))
+    whole = imgbuild("show", "cu124-vllm", "--packages", *own).stdout
+    files = [line.split()[-1] for line in whole.splitlines()]
+    with terminal.stdout(monkeypatch) as screen:
+        imgbuild("show", "cu124-vllm", "--packages", *own)
+    assert [line.strip() for line in screen.lines if line.startswith("  ")] == files
+
+
+def test_what_a_target_needs_is_said_once(imgbuild: Command) -> None:
+    done = imgbuild("show", "cu128-verl0.7", "--matrix", str(ROOT / "matrix.yaml"))
+    assert "  State          needs a wheel of flash-attn in wheels/\n" in done.stdout
 
 
 @pytest.mark.usefixtures("sample")

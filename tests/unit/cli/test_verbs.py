@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from imgbuild.cli._app import app
+from imgbuild.cli._app import REPLACED, app
 from tests.support.inprocess_project import Command
 
 ROOT = Path(__file__).parents[3]
@@ -85,3 +85,14 @@ def test_the_verbs_of_the_readme_exist() -> None:
     known = {name for name, command in program.commands.items() if not command.hidden}
     assert named
     assert named <= known
+
+
+@pytest.mark.parametrize(("verb", "replacement"), REPLACED.items())
+def test_a_verb_of_earlier_versions_names_its_replacement(
+    verb: str, replacement: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = Command(monkeypatch, capsys)(verb, "cu124-vllm")
+    assert (done.status, verb in VERBS) == (2, False)
+    assert done.stderr.endswith(f"hint: its replacement: imgbuild {replacement}\n")
+    words = replacement.split()
+    assert any(known.split()[:2] in (words[:1], words[:2]) for known in VERBS)

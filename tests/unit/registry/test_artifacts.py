@@ -158,3 +158,17 @@ def test_artifact_of_another_image_is_refused(client: Client, registry: Registry
     registry.faults.append(fault)
     with pytest.raises(IntegrityError, match=f"attached to {other}, and refers to"):
         artifacts.find(client, repository, other, KIND)
+
+
+def test_one_large_blob_in_many_attachments_is_read_once(client, registry, monkeypatch):
+    repository, subject = registry.repository("me/image"), image(client, registry)
+    large = {"large": ArtifactFile(data=bytes(1000), media_type="application/octet-stream")}
+    for number in range(5):
+        artifacts.attach(client, repository, subject, KIND, large, {"number": str(number)})
+    registry.requests.clear()
+    found = artifacts.find(client, repository, subject.digest, KIND)
+    assert len({id(one.files["large"].data) for one in found}) == 1
+    assert len(registry.asked(f"GET .*/blobs/sha256:{sha256(bytes(1000))}")) == 1
+    monkeypatch.setattr(artifacts, "LIMIT", 999)
+    with pytest.raises(IntegrityError, match="more than 999 bytes are attached"):
+        artifacts.find(client, repository, subject.digest, KIND)

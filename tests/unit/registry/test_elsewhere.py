@@ -255,3 +255,27 @@ def test_addresses_that_are_none(registry, place):
     registry.faults[:] = [Fault("HEAD", times=9, status=307, headers={"Location": place})]
     with pytest.raises(ImgbuildError, match="not a web address"):
         client().has(registry.repository("me/x"), BLOB.digest)
+
+
+def test_a_login_of_netrc_is_not_sent_unasked(tmp_path, monkeypatch):
+    lines = "machine localhost login me password victims-word\n"
+    (tmp_path / "netrc").write_text(lines)
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with memory_registry.serve(Registry()) as registry:
+        with pytest.raises(FetchFailed):
+            list(client().tags(registry.repository("me/image")))
+        assert registry.requests
+        assert not result(registry)
+
+
+def test_dockers_login_goes_before_that_of_netrc(registry, tmp_path, monkeypatch):
+    (tmp_path / "netrc").write_text("machine localhost login me password victims-word\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    write_config(tmp_path, {registry.host: MINE})
+    with pytest.raises(FetchFailed):
+        list(client().tags(registry.repository("me/image")))
+    token = base64.b64encode(":".join(MINE).encode()).decode()
+    sent = {asked.headers.get("Authorization") for asked in registry.requests}
+    assert sent == {None, f"Basic {token}"}

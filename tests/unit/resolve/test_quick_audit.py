@@ -9,6 +9,7 @@ from imgbuild.cache.download import Http
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Relation
 from imgbuild.resolve.quick_audit import QuickAudit, audit_requested, evidence_of, widened
+from imgbuild.system.console import console
 from tests.support import shelves
 from tests.support.local_index import LocalIndex
 
@@ -118,9 +119,13 @@ def looked(folder, *packages):
     shelves.publish(made, "transformers", {"1.0": {"transformers/__init__.py": "VALUE = 1\n"}})
     with shelves.shelf(folder, made) as (shelf, _):
         versions = dict.fromkeys(packages, "1.0")
-        return audit_requested(
-            shelf.catalogue, versions, (), Context(shelf.store, Http(attempts=1))
-        )
+        context = Context(shelf.store, Http(attempts=1), console)
+        return audit_requested(shelf.catalogue, versions, (), context)
+
+
+def test_what_is_learned_is_said_once_with_the_reasons_of_a_refusal(tmp_path, capsys):
+    assert looked(tmp_path, "trl", "vllm").learned
+    assert "learned:" not in capsys.readouterr().err
 
 
 def test_a_glance_says_whose_code_it_read(tmp_path):

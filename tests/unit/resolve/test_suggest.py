@@ -18,3 +18,10 @@ def test_the_target_with_most_of_the_wishes_is_the_nearest():
         "the target other on x86_64: CUDA 12.6, torch 2.7.0, vllm 0.9",
     )
     assert suggest.targets(matrix, requests, "12.6", Arch.ARM64) == ()
+    assert suggest.targets(matrix, [conflict.demand("absent", "")], "12.6", Arch.X86_64) == ()
+    many = {f"package-{number}": "1.0" for number in range(10)}
+    matrix = msgspec.structs.replace(
+        matrix, targets={"many": msgspec.structs.replace(target, pins=many)}
+    )
+    (found,) = suggest.targets(matrix, [conflict.demand("package-1", "")], None, Arch.X86_64)
+    assert found.endswith("package-7 1.0, 2 more")

@@ -1,39 +1,63 @@
-"""Which package of an image needs which: the dependency graph of its SBOM.
+"""Which package of an image needs which: the graph of its SBOM, and of `imgbuild why` and `tree`.
 
 A requirement that applies and is not installed gives no edge: the audit finds those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 
+import msgspec
 from packaging.requirements import Requirement
 
-from imgbuild.attest.sbom.packages import Package
+from imgbuild.attest.sbom.packages import Package, named
 from imgbuild.values import normalize
+
+
+class AppliedRequirement(msgspec.Struct, frozen=True):
+    """A requirement of `package` that applies; `extra` is the extra of `package` that has it."""
+
+    package: str
+    extra: str
+    requirement: Requirement
 
 
 def of_wheels(
     packages: Mapping[str, Package], markers: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
     """Package → packages it needs, with the extras that others ask for; `packages` by name."""
-    wanted = {package: _requirements(one) for package, one in packages.items()}
-    extras: dict[str, set[str]] = {package: {""} for package in packages}
+    lines = {
+        package: one.needs if one.requires is None else one.requires
+        for package, one in packages.items()
+    }
     edges: dict[str, set[str]] = {package: set() for package in packages}
-    due = set(packages)
+    for one in applied(lines, markers):
+        edges[one.package].add(normalize(one.requirement.name))
+    return {package: tuple(sorted(found - {package})) for package, found in sorted(edges.items())}
+
+
+def applied(
+    requires: Mapping[str, Iterable[str]], markers: Mapping[str, str]
+) -> list[AppliedRequirement]:
+    """The requirements among the packages of `requires`, with the extras that others ask for.
+
+    `requires` is package → its requirements, by normalized names.
+    """
+    known = {package: _among(requires.keys(), lines) for package, lines in requires.items()}
+    extras: dict[str, set[str]] = {package: {""} for package in requires}
+    found: dict[str, list[AppliedRequirement]] = {}
+    due = set(requires)
     while due:
         package = due.pop()
-        for requirement in wanted[package]:
-            other = normalize(requirement.name)
-            if other not in packages or not _counts(requirement, extras[package], markers):
-                continue
-            if other != package:
-                edges[package].add(other)
-            asked = {normalize(extra) for extra in requirement.extras}
+        found[package] = list(_applied(package, known[package], extras[package], markers))
+        for one in found[package]:
+            other = normalize(one.requirement.name)
+            asked = {normalize(extra) for extra in one.requirement.extras}
             if not asked <= extras[other]:
                 extras[other] |= asked
                 due.add(other)
-    return {package: tuple(sorted(found)) for package, found in sorted(edges.items())}
+    return [one for package in sorted(found) for one in found[package]]
 
 
 def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
@@ -46,15 +70,27 @@ def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _requirements(package: Package) -> list[Requirement]:
-    return [Requirement(text) for text in package.needs]
+@functools.cache
+def _requirement(line: str) -> Requirement:
+    return Requirement(line)
 
 
-def _counts(requirement: Requirement, extras: Iterable[str], markers: Mapping[str, str]) -> bool:
-    marker = requirement.marker
-    return marker is None or any(
-        marker.evaluate({**markers, "extra": extra}) for extra in sorted(extras)
-    )
+def _among(packages: KeysView[str], lines: Iterable[str]) -> list[Requirement]:
+    """Those of `lines` that require one of `packages`."""
+    return [_requirement(line) for line in lines if not packages.isdisjoint(named(line))]
+
+
+def _applied(
+    package: str,
+    requirements: Iterable[Requirement],
+    extras: Iterable[str],
+    markers: Mapping[str, str],
+) -> Iterator[AppliedRequirement]:
+    for one in requirements:
+        for extra in sorted(extras):
+            if one.marker is None or one.marker.evaluate({**markers, "extra": extra}):
+                yield AppliedRequirement(package, extra, one)
+                break
 
 
 def _chosen(clauses: Sequence[str], giving: Mapping[str, str]) -> Iterable[str]:

@@ -2,11 +2,14 @@
 
 Each file is read once, while it is in the cache, and recorded by its sha256. The records are facts
 about immutable files and are only ever added, as in `layers.json`. An SBOM is made of lock, seal
-and this file; for a package that is not in it, the SBOM says that nothing is known.
+and this file; for a package that is not in it, the SBOM says that nothing is known. `imgbuild why`
+and `tree` read requirements from it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +31,8 @@ from imgbuild.values import Sha256, normalize, sha256
 from imgbuild.wheel.metadata import read_metadata
 
 PACKAGES_FORMAT = 1
-FACT = "package-1"  # a number of its own: raised when more is read of a file
+FACT = "package-2"  # a number of its own: raised when more is read of a file
+NAME = re.compile(r"[^\s;<>=!~@()\[]+")  # at the start of a requirement
 READERS = 2  # threads that unpack debs; the decompressors run beside each other
 
 
@@ -37,8 +41,8 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `licence` is an SPDX expression; `words` are its statement where it is not one. `see` is the
     package whose copyright file is used for its own. `source` and `source_version` are Debian's.
-    `needs` are requirements without versions: `ray[serve]; python_version < "3.12"` of a wheel,
-    `mawk | awk` of a deb; `gives` what a deb provides.
+    `requires` are a wheel's requirements, None in earlier records, which have them in `needs`
+    without versions. `needs` are those of a deb: `mawk | awk`; `gives` what it provides.
     """
 
     file: str
@@ -47,8 +51,14 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     see: str = ""
     source: str = ""
     source_version: str = ""
+    requires: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the record has all that is read today."""
+        return self.requires is not None or not self.file.endswith(".whl")
 
 
 class SbomPackages(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +77,16 @@ def read_packages(images: Path) -> SbomPackages:
     """The packages of the folder `images`; none if nothing was recorded yet."""
     path = packages_path(images)
     return read(path.read_bytes(), str(path)) if path.exists() else SbomPackages()
+
+
+def recorded(folders: Iterable[Path]) -> dict[Sha256, Package]:
+    """The current records of all `folders`, each with a `packages.json` or none."""
+    return {
+        key: package
+        for images in dict.fromkeys(folders)
+        for key, package in read_packages(images).packages.items()
+        if package.is_current
+    }
 
 
 def read(data: bytes, file: str) -> SbomPackages:
@@ -89,19 +109,29 @@ def of_lock(known: SbomPackages, lock: Lock) -> SbomPackages:
     return SbomPackages(
         packages={
             key: msgspec.structs.replace(
-                package, needs=tuple(line for line in package.needs if there & _wanted(line))
+                package,
+                requires=package.requires and _among(there, package.requires),
+                needs=_among(there, package.needs),
             )
             for key, package in files.items()
         }
     )
 
 
+def _among(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
+    """Those of `lines` that name one of the packages `there`."""
+    return tuple(line for line in lines if there & named(line))
+
+
 def merge(known: SbomPackages, found: Mapping[Sha256, Package]) -> SbomPackages:
     """Both together; IntegrityError where they disagree about a file."""
     packages = dict(known.packages)
     for key, package in found.items():
-        if packages.setdefault(key, package) != package:
-            message = f"{key} was recorded as {packages[key]} and is now {package}"
+        recorded = packages.get(key)
+        if recorded is None or not recorded.is_current:
+            packages[key] = package
+        elif recorded != package:
+            message = f"{key} was recorded as {recorded} and is now {package}"
             raise IntegrityError(message, hint="delete images/packages.json and lock again")
     return SbomPackages(packages=dict(sorted(packages.items())))
 
@@ -110,7 +140,11 @@ def keep(images: Path, lock: Lock, store: Store) -> None:
     """Record what the files of `lock` say, as far as the cache has them."""
     with store.exclusive(f"records-{sha256(str(images).encode())}"):
         known = read_packages(images)
-        due = [(key, item) for key, item in _files(lock) if key not in known.packages]
+        due = [
+            (key, item)
+            for key, item in _files(lock)
+            if key not in known.packages or not known.packages[key].is_current
+        ]
         if found := look(due, store):
             codec.write(packages_path(images), merge(known, found))
 
@@ -162,24 +196,19 @@ def of_metadata(file: str, text: str) -> Package:
         file=file,
         licence=stated.expression,
         words=stated.words,
-        needs=tuple(dict.fromkeys(_needs(text))),
+        requires=tuple(dict.fromkeys(_requirements(text))),
     )
 
 
-def _needs(text: str) -> Iterable[str]:
+def _requirements(text: str) -> Iterable[str]:
     for line in licences.headers(text).get_all("Requires-Dist", []):
-        try:
-            needed = Requirement(" ".join(line.split()))
-        except InvalidRequirement:
-            continue  # uv reads these, or has refused the wheel
-        extras = f"[{','.join(sorted(needed.extras))}]" if needed.extras else ""
-        yield f"{needed.name}{extras}" + (f"; {needed.marker}" if needed.marker else "")
+        with contextlib.suppress(InvalidRequirement):  # uv reads these, or has refused the wheel
+            yield str(Requirement(" ".join(line.split())))
 
 
-def _wanted(line: str) -> set[str]:
-    """The packages that a line of `needs` names."""
-    names = line.partition(";")[0].split(" | ")
-    return {normalize(name.partition("[")[0].strip()) for name in names}
+def named(line: str) -> set[str]:
+    """The packages that a line of `requires` or `needs` names."""
+    return {normalize(found[0]) for one in line.split(" | ") if (found := NAME.match(one))}
 
 
 def _of_deb(deb: Deb, store: Store) -> Package | None:

@@ -22,7 +22,7 @@ from imgbuild.attest.signing.statements import Envelope
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, MANIFEST, Descriptor, Manifest
 from imgbuild.registry import artifacts
-from imgbuild.registry.artifacts import whole
+from imgbuild.registry.artifacts import BlobReader, whole
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Digest
@@ -65,11 +65,12 @@ def read(client: Client, repository: Repository, digest: Digest) -> AttachedSign
     found: list[StoredSignature] = []
     damaged: list[str] = []
     beside: tuple[Descriptor, ...] = ()
+    blobs = BlobReader(client, repository)
     with _noted(damaged):
         beside = client.referrers(repository, digest)
     for descriptor in beside:
         with _noted(damaged):
-            found += _bundled(client, repository, descriptor)
+            found += _bundled(blobs, descriptor)
     for kind in (forms.SIGNATURES, forms.ATTESTATIONS):
         layers: tuple[Descriptor, ...] = ()
         with _noted(damaged):
@@ -77,7 +78,7 @@ def read(client: Client, repository: Repository, digest: Digest) -> AttachedSign
         for number, layer in enumerate(layers, start=1):
             with _noted(damaged):
                 place = f"layer {number} of {forms.tag(digest, kind)}"
-                found.append(_collected(client.blob(repository, layer), layer, place))
+                found.append(_collected(blobs.read(layer), layer, place))
     return AttachedSignatures(signatures=tuple(found), damaged=tuple(damaged))
 
 
@@ -92,16 +93,14 @@ def _noted(damaged: list[str]) -> Iterator[None]:
         damaged.append(error.message)
 
 
-def _bundled(
-    client: Client, repository: Repository, descriptor: Descriptor
-) -> Iterator[StoredSignature]:
+def _bundled(blobs: BlobReader, descriptor: Descriptor) -> Iterator[StoredSignature]:
     # cosign lists its bundles by the type of their empty configuration: then the manifest tells.
     listed = descriptor.artifact_type
     if not listed.startswith(forms.BUNDLES) and listed not in ("", EMPTY_TYPE):
         return
     label = f"bundle {descriptor.digest}"
     try:
-        fetched = client.manifest(repository.with_digest(descriptor.digest))
+        fetched = blobs.client.manifest(blobs.repository.with_digest(descriptor.digest))
     except NotFound:
         return  # removed since: lists of referrers outlive what they name
     try:
@@ -113,7 +112,7 @@ def _bundled(
     if not artifact.artifact_type.startswith(forms.BUNDLES):
         return
     for layer in artifact.layers:
-        data = client.blob(repository, layer)
+        data = blobs.read(layer)
         bundle = codec.decode(data, Bundle, file=label, what="bundle")
         if bundle.dsse_envelope is not None:
             yield _of_envelope(bundle.dsse_envelope, label, bundle.hint)

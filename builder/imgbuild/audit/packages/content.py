@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from imgbuild.boundary import reads, regular
 from imgbuild.errors import IntegrityError
 from imgbuild.index.remote_wheel import Ranges, RemoteFile
 from imgbuild.oci.content import CHUNK, Checker, Files, Inflater
@@ -70,7 +71,7 @@ class LocalContent:
         """All files by their name in the zip; IntegrityError if it is not a zip file."""
         if self._members is None:
             try:
-                with self._path.open("rb") as file:
+                with open(self._path, "rb", opener=regular) as file:
                     self._members = _directory(file, self.label)
             except OSError as error:
                 message = f"cannot read {self._path}: {error.strerror}"
@@ -80,7 +81,12 @@ class LocalContent:
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
         """The content of the members `names`, without those that do not exist."""
         members = self.members()
-        return {name: b"".join(self.chunks(name)) for name in names if name in members}
+        return {name: self._whole(name) for name in names if name in members}
+
+    def _whole(self, name: str) -> bytes:
+        if (size := self.members()[name].size) > LIMIT:
+            refuse(self.label, name, f"is too large to be read whole ({size} bytes)")
+        return b"".join(self.chunks(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of one member in pieces, checked as it is read."""
@@ -133,6 +139,8 @@ class RemoteContent:
 
     def _group(self, group: Sequence[tuple[str, WheelMember]]) -> list[tuple[str, bytes]]:
         start, end = group[0][1].start, group[-1][1].end
+        if end - start > LIMIT:
+            refuse(self.label, group[0][0], f"is too large to be read whole ({end - start} bytes)")
         data = memoryview(self._http.part(self._url, start, end - start))
         found = []
         for name, member in group:
@@ -161,6 +169,7 @@ def coalesce(
     return groups
 
 
+@reads("label")
 def _directory(file: io.BufferedReader, label: str) -> dict[str, WheelMember]:
     try:
         with zipfile.ZipFile(file) as archive:

@@ -20,8 +20,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from imgbuild.audit.packages.content import LocalContent, RemoteContent, WheelContent
 from imgbuild.audit.packages.installed import InstalledContent
 from imgbuild.audit.source.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
+from imgbuild.boundary import reading
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.index.remote_wheel import Ranges
+from imgbuild.system import process
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import normalize
 
@@ -145,8 +147,9 @@ def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, M
     found = {}
     for name, file in files.items():
         package = file.endswith("/__init__.py")
-        facts = module.read_module(sources[file], name, file, package=package)
-        declared = windows.read_windows(sources[file], name, package=package)
+        with reading(f"{content.label}: {file!r}"):
+            facts = module.read_module(sources[file], name, file, package=package)
+            declared = windows.read_windows(sources[file], name, package=package)
         found[name] = msgspec.structs.replace(facts, windows=declared) if declared else facts
     return found
 
@@ -161,10 +164,11 @@ def read_elves(content: WheelContent) -> tuple[ElfFacts, ...]:
     found = []
     for file, member in sorted(content.members().items()):
         if member.size >= _SMALLEST_ELF and not file.endswith(_NEVER_ELF):
-            if isinstance(content, InstalledContent):
-                facts = read_elf_file(content.file(file), file)
-            else:
-                facts = read_elf(partial(content.chunks, file), file)
+            with reading(f"{content.label}: {file!r}"):
+                if isinstance(content, InstalledContent):
+                    facts = read_elf_file(content.file(file), file)
+                else:
+                    facts = read_elf(partial(content.chunks, file), file)
             if facts is not None:
                 found.append(facts)
     return tuple(found)
@@ -279,6 +283,7 @@ class ReaderProcesses:
 
 def _quiet() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process.end_with_parent()
 
 
 _MODULES = dict[str, ModuleFacts]

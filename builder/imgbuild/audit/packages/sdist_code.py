@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from imgbuild.audit.packages.reading import ASIDE
+from imgbuild.boundary import reads
 from imgbuild.errors import IntegrityError
 
 MEMBERS = 100_000
@@ -35,6 +36,7 @@ def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> No
         archive.writestr(zipfile.ZipInfo(f"{info}/METADATA"), _metadata(files, sdist.name))
 
 
+@reads("sdist")
 def _read(sdist: Path) -> dict[str, bytes]:
     """The Python files and metadata, by their paths below the archive's folder."""
     found: dict[str, bytes] = {}
@@ -43,7 +45,7 @@ def _read(sdist: Path) -> dict[str, bytes]:
         with tarfile.open(sdist, encoding="utf-8") as archive:
             for number, member in enumerate(archive, start=1):
                 name = member.name.partition("/")[2]
-                if number > MEMBERS or member.size > LARGEST or total > TOTAL:
+                if number > MEMBERS or not 0 <= member.size <= LARGEST or total > TOTAL:
                     message = f"{sdist.name} is too large to be read"
                     raise IntegrityError(message)
                 wanted = name.endswith(".py") or posixpath.basename(name) in (

@@ -66,6 +66,15 @@ def test_requirement_counts_where_its_marker_does():
     assert needs.of_wheels(sample, MARKERS) == {"one": ("two",), "two": (), "three": ()}
 
 
+def test_requirements_with_versions_count_before_those_of_an_earlier_record():
+    both = {
+        "one": Package(file="one.whl", requires=('Two>=2; python_version < "3.12"',), needs=("x",)),
+        "two": Package(file="two.whl", needs=("one",)),
+        "x": Package(file="x.whl", requires=()),
+    }
+    assert needs.of_wheels(both, MARKERS) == {"one": ("two",), "two": ("one",), "x": ()}
+
+
 def test_extra_counts_where_somebody_asks_for_it():
     sample = said(
         ray=('grpcio; extra == "default"', 'ray[default]; extra == "all"', 'far; extra == "far"'),

@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import codec
+from imgbuild import codec, project
 from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, LockStale
-from imgbuild.lock.lock import make_lock
+from imgbuild.lock.lock import make_lock, read_lock
 from imgbuild.lock.resolution import Resolution
+from imgbuild.plan.plan import installed_wheels
 from imgbuild.values import Arch
 from tests.support import debs, samples
 
@@ -35,11 +36,15 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "cache")
 
 
-def test_metadata_is_read_without_versions():
+def test_requirements_of_metadata_keep_versions_extras_and_markers():
     assert packages.of_metadata("one.whl", METADATA) == Package(
         file="one.whl",
         licence="MIT",
-        needs=('ray[data,serve]; python_version < "3.12"', 'numpy; extra == "all"', "own"),
+        requires=(
+            'ray[data,serve]>=2.9; python_version < "3.12"',
+            'numpy>=2; extra == "all"',
+            "own @ https://files.example/own.whl",
+        ),
     )
 
 
@@ -89,7 +94,8 @@ def test_what_the_cache_has_is_kept_and_what_it_lacks_is_left_out(store: Store, 
     images = tmp_path / "images"
     packages.keep(images, lock, store)
     kept = packages.read_packages(images)
-    assert kept.packages == {wheel.sha256: Package(file=wheel.file)}
+    said = Package(file=wheel.file, requires=())
+    assert kept.packages == {wheel.sha256: said}
     # A wheel that the resolver has read from afar is known without the file.
     store.put_fact("metadata", pip.sha256, METADATA.encode())
     packages.keep(images, lock, store)
@@ -101,12 +107,41 @@ def test_what_the_cache_has_is_kept_and_what_it_lacks_is_left_out(store: Store, 
     packages.keep(images, lock, store)
     assert packages.read_packages(images) == known
     # Of the needs those count that the lock has: here none of pip's.
-    plain = msgspec.structs.replace(known.packages[pip.sha256], needs=())
+    plain = msgspec.structs.replace(known.packages[pip.sha256], requires=())
     counted = packages.of_lock(known, lock)
-    assert counted.packages == {wheel.sha256: Package(file=wheel.file), pip.sha256: plain}
+    assert counted.packages == {wheel.sha256: said, pip.sha256: plain}
     alone = msgspec.structs.replace(resolved, wheels=(pip,))
     smaller = msgspec.structs.replace(lock, arch={Arch.X86_64: alone})
     assert list(packages.of_lock(known, smaller).packages) == [pip.sha256]
+
+
+def test_a_record_without_versions_is_made_again(store: Store, tmp_path: Path):
+    wheel = samples.add(store, samples.write_wheel(tmp_path, "torch", "2.6.0"), "torch", "2.6.0")
+    lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=(wheel,), debs=())})
+    earlier = Package(file=wheel.file, needs=("numpy",))
+    codec.write(packages.packages_path(tmp_path), SbomPackages(packages={wheel.sha256: earlier}))
+    assert packages.recorded([tmp_path]) == {}
+    packages.keep(tmp_path, lock, store)
+    current = {wheel.sha256: Package(file=wheel.file, requires=())}
+    assert packages.read_packages(tmp_path).packages == current
+    assert packages.recorded([tmp_path, tmp_path / "absent"]) == current
+
+
+def test_every_file_of_a_committed_lock_is_recorded_with_its_requirements():
+    own = project.catalogue()
+    known = packages.read_packages(own.images)
+    for name in own.sealed():
+        lock = read_lock(own.images, name)
+        found = packages.of_lock(known, lock).packages
+        files = [
+            each
+            for locked in lock.arch.values()
+            for tools in [[tool for built in locked.built for tool in built.requires]]
+            for each in (*installed_wheels(locked), *tools, *locked.debs)
+        ]
+        absent = Package(file="absent.whl")
+        lacking = [one.file for one in files if not found.get(one.sha256, absent).is_current]
+        assert lacking == [], f"imgbuild lock {name} records them"
 
 
 def test_nothing_known_writes_no_file(store: Store, tmp_path: Path):
@@ -115,9 +150,10 @@ def test_nothing_known_writes_no_file(store: Store, tmp_path: Path):
 
 
 def test_two_that_disagree_about_a_file_are_refused():
-    known = SbomPackages(packages={"a" * 64: Package(file="one.whl", licence="MIT")})
+    one = Package(file="one.whl", licence="MIT", requires=())
+    known = SbomPackages(packages={"a" * 64: one})
     with pytest.raises(IntegrityError, match=r"recorded as .*MIT.* is now .*ISC"):
-        packages.merge(known, {"a" * 64: Package(file="one.whl", licence="ISC")})
+        packages.merge(known, {"a" * 64: msgspec.structs.replace(one, licence="ISC")})
 
 
 def test_file_that_cannot_be_read_is_refused(tmp_path: Path):

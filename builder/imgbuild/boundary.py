@@ -1,0 +1,88 @@
+"""Where bytes from elsewhere are read: any failure of a reader becomes one error that names them.
+
+Files from indexes and registries, and what users name, may hold anything. Readers refuse what they
+know to be wrong in their own words; whatever else goes wrong with such input, in libraries too,
+ends here and not as a traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from imgbuild.errors import ImgbuildError, IntegrityError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+REMEDY = "it is damaged or was made to mislead: get it again, or use another version"
+NONSENSE = "the server does not answer as it should: try another one, or ask its owner"
+SHOWN = 200  # characters of another error's text
+
+
+class Signal(Exception):
+    """No failure of a reader: it tells its callers to stop, or to try again."""
+
+
+@contextlib.contextmanager
+def reading(place: object, *, hint: str = REMEDY) -> Iterator[None]:
+    """Raise any failure as IntegrityError that names `place`, with `hint`.
+
+    Own errors and signals pass, and errors of the operating system, such as a full disk.
+    """
+    try:
+        yield
+    except (ImgbuildError, Signal):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        text = " ".join(str(error).split())[:SHOWN]
+        fault = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        message = f"{place} cannot be read: {fault}"
+        raise IntegrityError(message, hint=hint) from error
+
+
+def reads(parameter: str, *, hint: str = REMEDY) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function that reads what the argument `parameter` names: see `reading`."""
+
+    def _decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def _reading(*args: P.args, **kwargs: P.kwargs) -> R:
+            with reading(signature.bind(*args, **kwargs).arguments[parameter], hint=hint):
+                return function(*args, **kwargs)
+
+        return _reading
+
+    return _decorate
+
+
+def regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of the file at `path`, for `open(opener=…)` too.
+
+    IntegrityError for a pipe, a device or a folder, without waiting for a writer; OSError if it
+    cannot be opened.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    message = f"{path} is not a regular file"
+    raise IntegrityError(message, hint="name a file, not a pipe, a device or a folder")
+
+
+def content(path: Path, limit: int) -> bytes:
+    """The bytes of the regular file at `path`; IntegrityError if there are more than `limit`."""
+    with open(path, "rb", opener=regular) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        message = f"{path} has more than {limit} bytes"
+        raise IntegrityError(message, hint=REMEDY)
+    return data

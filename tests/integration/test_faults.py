@@ -1,0 +1,276 @@
+"""Commands that write are killed, or their disk fails: the next run is right, and nothing is left.
+
+Here each fault is tried a few times; `make bench-faults` kills a thousand commands.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from imgbuild.oci import layout
+from imgbuild.system.files import remove_tree
+from imgbuild.values import Arch
+from tests.support import images, memory_registry, needs, sample_project
+from tests.support.memory_registry import Registry
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
+
+COUNT = int(os.environ.get("IMGBUILD_FAULTS", "0"))  # kills in all; 0: a few
+SEED = 20261124
+LEFT = (".tmp", "partial/", "scratch/", "live/")
+WORKERS = """
+import time
+from imgbuild.audit.packages.reading import ReaderProcesses
+if __name__ == "__main__":
+    pool = ReaderProcesses(2)._start()
+    first = [pool.submit(time.sleep, 0.1) for _ in range(2)]
+    [each.result() for each in first]
+    [pool.submit(time.sleep, 600) for _ in range(2)]
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+VERBS = ("lock", "build", "archive", "sif", "push", "pull") if COUNT else ("build", "push", "pull")
+pytestmark = pytest.mark.timeout(6 * 3600 if COUNT else 300)
+
+
+@dataclass
+class Bench:
+    """A locked project with an index and a registry, and what its commands must end in."""
+
+    project: Project
+    registry: Registry
+    digest: str = ""
+
+    def words(self, verb: str, out: Path) -> list[str]:
+        """The command of a verb, which writes to `out`."""
+        image = f"{self.registry.host}/me/image"
+        plain = ("--plain-http", self.registry.host)
+        return {
+            "lock": ["lock", TARGET],
+            "build": ["build", TARGET, "--output", str(out / "image")],
+            "archive": ["build", TARGET, "--format", "oci-archive", "--output", f"{out}/a.tar"],
+            "sif": ["build", TARGET, "--format", "sif", "--output", str(out / "a.sif")],
+            "push": ["push", TARGET, image, *plain],
+            "pull": ["pull", f"{image}:{TARGET}", "--output", str(out / "pulled"), *plain],
+        }[verb]
+
+    def right(self, verb: str, out: Path) -> None:
+        """What a verb wrote is whole, is the locked image, and nothing is beside it."""
+        if verb in ("build", "pull"):
+            assert images.verified(out / ("image" if verb == "build" else "pulled")).digest == (
+                self.digest
+            )
+        if verb == "push":
+            assert self.registry.tags["me/image", TARGET] == self.digest
+        cache = self.project.cache or Path()
+        for folder in (out, cache, self.project.folder):
+            names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+            assert not [name for name in names if name.startswith(LEFT) or ".tmp" in name]
+        assert self.project.run("digest", TARGET).stdout.split()[0] == self.digest
+
+
+@pytest.fixture(scope="module", name="bench")
+def _bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("faults")
+    members = [
+        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+        images.text("etc/group", "root:x:0:\n"),
+        images.text("usr/bin/python3.11", "", mode=0o755),
+    ]
+    made = images.layer(folder / "blobs", [*members])
+    layout.write(folder / "base", {Arch.X86_64: images.summary([made])}, "base")
+    index = sample_project.index()
+    index.wheel("large", "1.0", files={"large.bin": random.Random(0).randbytes(2_000_000)})
+    with serve(Site(files=index.site_files())) as site, memory_registry.serve(Registry()) as there:
+        found = Project(folder / "project", site.url("simple"), cache=folder / "cache")
+        found.write(
+            sample_project.registry_base(sample_project.serve_image(site, folder / "base", "base"))
+        )
+        matrix = found.folder / "matrix.yaml"
+        row = "requires: {large: {reason: it is large}}"
+        matrix.write_text(matrix.read_text().replace("requires: {}", row))
+        bench = Bench(found, there)
+        found.run("lock", TARGET)
+        bench.digest = found.run("digest", TARGET).stdout.split()[0]
+        for verb in ("build", "push"):
+            found.run(*bench.words(verb, folder / "out"))
+        yield bench
+
+
+def family(session: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def killed(bench: Bench, verb: str, out: Path, seconds: float) -> bool:
+    """Start a verb and kill its first process after `seconds`; whether it was still running.
+
+    All that it started ends too.
+    """
+    with subprocess.Popen(
+        bench.project.command(*bench.words(verb, out)),
+        cwd=bench.project.folder,
+        env=bench.project.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        time.sleep(seconds)
+        running = process.poll() is None
+        process.send_signal(signal.SIGKILL)
+    ended(process.pid)
+    return running
+
+
+def ended(session: int) -> None:
+    """Wait for the end of all processes of a session, for ten seconds."""
+    for _ in range(200):
+        if not family(session):
+            return
+        time.sleep(0.05)
+    left = [Path(f"/proc/{number}/cmdline").read_bytes() for number in family(session)]
+    assert not left
+
+
+def emptied(bench: Bench, verb: str, out: Path, chance: random.Random) -> None:
+    """Remove what a verb would only find: outputs, and sometimes the cache."""
+    remove_tree(out)
+    out.mkdir()
+    if verb == "lock":
+        for name in ("lock.json", "digests.json"):
+            (bench.project.folder / "images" / TARGET / name).unlink(missing_ok=True)
+    if verb == "push":
+        bench.registry.tags.clear()
+        bench.registry.manifests.clear()
+        bench.registry.blobs.clear()
+    cache = bench.project.cache
+    if cache is not None and chance.random() < 0.5:
+        remove_tree(cache)
+
+
+def test_workers_end_with_a_parent_that_is_killed():
+    command = [sys.executable, "-c", WORKERS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert len(family(process.pid)) >= 3
+        process.kill()
+    ended(process.pid)
+
+
+def test_a_killed_command_is_right_the_next_time(bench, tmp_path, record_property):
+    if "sif" in VERBS:
+        needs.tool("mksquashfs", "squashfs-tools")
+    chance = random.Random(SEED)
+    out, hits = tmp_path / "out", dict.fromkeys(VERBS, 0)
+    seconds: dict[str, float] = {}
+    out.mkdir()
+    for number in range(COUNT or len(VERBS)):
+        verb = VERBS[number % len(VERBS)]
+        emptied(bench, verb, out, chance)
+        if verb == "pull" and ("me/image", TARGET) not in bench.registry.tags:
+            bench.project.run(*bench.words("push", out))
+        # A run takes about as long as the last one did, or two seconds.
+        hits[verb] += killed(bench, verb, out, chance.uniform(0.2, seconds.get(verb, 2.0)))
+        started = time.monotonic()
+        bench.project.run(*bench.words(verb, out))
+        seconds[verb] = time.monotonic() - started
+        bench.right(verb, out)
+    record_property("kills", f"{sum(hits.values())} of {COUNT or len(VERBS)} in the middle: {hits}")
+    assert any(hits.values())
+
+
+FAULTS = {
+    "full": "mount -o remount,size=$((used + 24))k .",
+    "read-only": "mount -o remount,ro .",
+    "no inodes": "mount -o remount,nr_inodes=$((inodes + 3)) .",
+}
+SCRIPT = """set -e
+mount -t tmpfs none {disk}; cp -r {project}/. {cache} {disk}; cd {disk}; rm -rf {gone}
+used=$(df --output=used -k . | tail -1); inodes=$(df --output=iused . | tail -1)
+{fault}
+set +e; "$@"; echo "status $?"
+mount -o remount,rw,size=256m,nr_inodes=100000 .
+"$@" > /dev/null 2> again; echo "again $?"; cat again >&2
+find . -name '*.tmp*'
+"""
+
+
+FEW = [("lock", "no inodes"), ("build", "full")]
+ALL = [(verb, fault) for verb in ("lock", "build", "archive", "sif", "pull") for fault in FAULTS]
+
+
+@pytest.mark.parametrize(("verb", "fault"), ALL if COUNT else FEW)
+def test_a_disk_that_fails_is_named_and_the_next_run_is_right(bench, tmp_path, verb, fault):
+    needs.root()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if verb == "pull" and ("me/image", TARGET) not in bench.registry.tags:
+        bench.project.run(*bench.words("push", tmp_path))
+    gone = f"images/{TARGET}" if verb == "lock" else "cache/blobs build"
+    script = SCRIPT.format(
+        disk=disk, project=bench.project.folder, cache=bench.project.cache, gone=gone,
+        fault=FAULTS[fault],
+    )  # fmt: skip
+    command = bench.project.command(*bench.words(verb, Path("out")))
+    done = subprocess.run(
+        [needs.tool("unshare", "util-linux"), "--mount", "sh", "-c", script, "sh", *command],
+        env=bench.project.environment() | {"IMGBUILD_CACHE": str(disk / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "status 0" not in done.stdout
+    assert "error: " in done.stderr
+    assert "again 0" in done.stdout, done.stderr
+    assert ".tmp" not in done.stdout
+
+
+def test_a_damaged_file_of_the_cache_is_refused_or_replaced(bench, tmp_path):
+    """Files that were downloaded; one byte each."""
+    chance = random.Random(SEED)
+    cache = bench.project.cache or Path()
+    for number in range(COUNT // 10 or 1):
+        out = tmp_path / f"out-{number}"
+        remove_tree(cache / "blobs")
+        bench.project.run(*bench.words("build", out))
+        remove_tree(cache / "blobs")
+        path = chance.choice([one for one in sorted((cache / "files").rglob("*")) if one.is_file()])
+        data = bytearray(path.read_bytes())
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        path.chmod(0o644)
+        path.write_bytes(data)
+        done = subprocess.run(
+            bench.project.command(*bench.words("build", tmp_path / f"again-{number}")),
+            cwd=bench.project.folder,
+            env=bench.project.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        if done.returncode == 0:
+            assert images.verified(tmp_path / f"again-{number}" / "image").digest == bench.digest
+        else:
+            assert "error: " in done.stderr
+        remove_tree(cache)

@@ -1,0 +1,229 @@
+"""Servers that send too much, too slowly or nonsense: a command ends with an error that names them.
+
+`make bench-hostile` runs this too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import itertools
+import socket
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import FileRequest, fetch_all
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, ImgbuildError
+from imgbuild.http import client, rate
+from imgbuild.http.client import Http
+from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.lock.resolution import LockedFile
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Reference
+from imgbuild.system.reporter import SILENT
+from tests.support import memory_registry
+
+OK = b"HTTP/1.1 200 OK\r\n"
+JSON = b"Content-Type: application/json\r\n"
+Behaviour = Callable[[socket.socket], None]
+
+
+def sends(*parts: bytes) -> Behaviour:
+    """Each of `parts`, and then the end of the connection."""
+
+    def _behave(connection: socket.socket) -> None:
+        for part in parts:
+            connection.sendall(part)
+
+    return _behave
+
+
+def forever(head: bytes, piece: bytes, pause: float = 0.0) -> Behaviour:
+    """`piece` after `head`, without end."""
+
+    def _behave(connection: socket.socket) -> None:
+        connection.sendall(head)
+        for _ in itertools.count():
+            connection.sendall(piece)
+            time.sleep(pause)
+
+    return _behave
+
+
+def answer(body: bytes, *headers: bytes) -> Behaviour:
+    """A complete answer."""
+    length = b"Content-Length: %d\r\n" % len(body)
+    return sends(OK, length, JSON, *headers, b"\r\n", body)
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+ZEROS = gzip.compress(bytes(200 << 20))
+BEHAVIOURS: dict[str, Behaviour] = {
+    "endless page": forever(OK + JSON + CHUNKED, chunk(b"[" * 60_000)),
+    "page without length": forever(OK + JSON + b"\r\n", b"[" * 60_000),
+    "gzip bomb": answer(ZEROS, b"Content-Encoding: gzip\r\n"),
+    "one byte at a time": forever(OK + b"Content-Length: 9999999\r\n\r\n", b"x", 0.02),
+    "one chunk at a time": forever(OK + CHUNKED, chunk(b"x"), 0.02),
+    "header by the byte": forever(OK + b"X-Long: ", b"x", 0.02),
+    "endless headers": forever(OK, b"X-Header: 1\r\n"),
+    "endless header": forever(OK, b"x" * 60_000),
+    "no answer": sends(b""),
+    "no HTTP": sends(b"\x16\x03\x01\x00" * 500),
+    "another protocol": sends(b"SSH-2.0-OpenSSH_9.2\r\n"),
+    "a status of 99999": sends(b"HTTP/1.1 99999 NO\r\n\r\n"),
+    "a negative length": sends(OK, b"Content-Length: -5\r\n\r\nabc"),
+    "a length of 5000 digits": sends(OK, b"Content-Length: " + b"9" * 5000 + b"\r\n\r\nabc"),
+    "a chunk of negative size": sends(OK, CHUNKED, b"-5\r\nabc\r\n"),
+    "a cut body": sends(OK, b"Content-Length: 500\r\n\r\nabc"),
+    "a cut gzip": answer(ZEROS[:500], b"Content-Encoding: gzip\r\n"),
+    "an unknown encoding": answer(b"abc", b"Content-Encoding: zstd, gzip\r\n"),
+    "an unknown charset": answer(b'{"files": 1}', b"Content-Type: text/html; charset=utf-99\r\n"),
+    "not UTF-8": answer(b"\xff\xfe\x00{"),
+    "deep JSON": answer(b"[" * 1_000_000),
+    "other JSON": answer(b'{"files": [1, null, {}], "manifests": 5, "tags": {"a": 1}}'),
+    "a number that is too long": answer(b'{"files": ' + b"9" * 5000 + b"}"),
+    "a circle of redirects": sends(b"HTTP/1.1 302 Found\r\nLocation: /a\r\n\r\n"),
+    "a redirect to a file": sends(b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n"),
+    "a redirect to nothing": sends(b"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\n\r\n"),
+    "a login is wanted": sends(b'HTTP/1.1 401 No\r\nWWW-Authenticate: Bearer realm="//["\r\n\r\n'),
+    "strange ranges": sends(b"HTTP/1.1 206 OK\r\nContent-Range: bytes 9-1/-5\r\n\r\n", b"x" * 90),
+    "a huge range": sends(
+        b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-0/999999999999999999\r\n\r\n", b"x" * 90
+    ),
+    "no room": sends(b"HTTP/1.1 503 Busy\r\nRetry-After: 999999999999\r\n\r\n"),
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def serve(behave: Behaviour) -> Iterator[str]:
+    """A server that behaves so to each connection; its HOST:PORT."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    closed = threading.Event()
+
+    def _one(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while b"\r\n\r\n" not in connection.recv(65536):
+                pass
+            behave(connection)
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(1)
+            connection.recv(65536)
+
+    def _all() -> None:
+        while not closed.is_set():
+            with contextlib.suppress(OSError):
+                threading.Thread(target=_one, args=(listening.accept()[0],), daemon=True).start()
+
+    thread = threading.Thread(target=_all, daemon=True)
+    thread.start()
+    try:
+        yield f"localhost:{listening.getsockname()[1]}"
+    finally:
+        closed.set()
+        with contextlib.suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join(1)
+
+
+@pytest.fixture(autouse=True)
+def _limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    memory_registry.alone(monkeypatch, tmp_path)
+    monkeypatch.setattr(rate, "WINDOW", 0.15)
+    monkeypatch.setattr(client, "PAGE_LIMIT", 1 << 20)
+    monkeypatch.setattr(client, "FILE_LIMIT", 1 << 20)
+
+
+def page(place: str, _: Path) -> None:
+    http = Http(attempts=2, first_wait=0.001, timeout=(2, 2))
+    address = IndexAddress(name="main", address=f"http://{place}/simple/")
+    Indexes({"main": address}, {}, "main", http).files("demo")
+
+
+def download(place: str, folder: Path) -> None:
+    http = Http(attempts=2, first_wait=0.001, timeout=(2, 2))
+    context = Context(store=Store.open(folder / "cache"), http=http, reporter=SILENT)
+    wanted = LockedFile(file="demo.whl", size=5_000_000, sha256="0" * 64)
+    request = FileRequest(locked=wanted, urls=lambda: [f"http://{place}/demo.whl"])
+    fetch_all([request], context, title="demo")
+
+
+def parts(place: str, _: Path) -> None:
+    http = Http(attempts=2, first_wait=0.001, timeout=(2, 2))
+    http.part(f"http://{place}/a", 0, http.part_end(f"http://{place}/a", 5)[1])
+
+
+def registry(place: str, _: Path) -> None:
+    asking = Client(attempts=2, first_wait=0.001, timeout=(2, 2))
+    reference = Reference(place, "me/image", "tag", None)
+    try:
+        asking.manifest(reference)
+    finally:
+        list(asking.tags(reference.repository))
+
+
+@pytest.mark.parametrize("behave", BEHAVIOURS.values(), ids=BEHAVIOURS)
+@pytest.mark.parametrize("ask", [page, download, parts, registry])
+def test_a_hostile_server_ends_in_an_error_and_takes_little_memory(tmp_path, behave, ask):
+    tracemalloc.start()
+    try:
+        with serve(behave) as place, contextlib.suppress(ImgbuildError):
+            ask(place, tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+@pytest.mark.parametrize(
+    "name", ["one byte at a time", "one chunk at a time", "header by the byte"]
+)
+def test_a_server_that_is_too_slow_is_left(name):
+    http = Http(attempts=1, first_wait=0.001, timeout=(2, 2))
+    with serve(BEHAVIOURS[name]) as place, pytest.raises(FetchFailed, match="no answer in time"):
+        http.bytes(f"http://{place}/a")
+
+
+def test_a_server_that_thinks_before_it_answers_is_waited_for():
+    def _behave(connection: socket.socket) -> None:
+        time.sleep(0.4)
+        answer(b"{}")(connection)
+
+    with serve(_behave) as place:
+        assert Http(attempts=1, timeout=(2, 2)).bytes(f"http://{place}/a") == b"{}"
+
+
+@pytest.mark.parametrize("name", ["endless page", "gzip bomb"])
+def test_a_page_that_is_too_long_names_its_server(name):
+    http = Http(attempts=1, first_wait=0.001, timeout=(2, 2))
+    with serve(BEHAVIOURS[name]) as place, pytest.raises(FetchFailed) as caught:
+        http.text(f"http://{place}/a")
+    assert caught.value.message == f"{place} sends more than {1 << 20} bytes as a document"
+
+
+def test_an_answer_that_is_no_page_of_an_index_is_named(tmp_path):
+    with serve(BEHAVIOURS["other JSON"]) as place, pytest.raises(ImgbuildError) as caught:
+        page(place, tmp_path)
+    assert caught.value.message.startswith(f"the page http://{place}/simple/demo/ cannot be read")
+
+
+def test_the_address_of_a_page_is_shown_without_its_query():
+    class Web:
+        def text(self, url: str, accept: str = "") -> client.TextPage:
+            return client.TextPage(f"{url}?signature=secret", "{", "application/json", 200)
+
+    address = IndexAddress(name="main", address="http://localhost/simple/")
+    with pytest.raises(ImgbuildError) as caught:
+        Indexes({"main": address}, {}, "main", Web()).files("demo")
+    assert "secret" not in caught.value.message

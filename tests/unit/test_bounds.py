@@ -1,0 +1,365 @@
+"""What attackers tried: each input is refused in words, with its name, and costs little."""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import boundary, codec
+from imgbuild.deb import archive as debs
+from imgbuild.errors import ImgbuildError, InputError, IntegrityError
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.oci import image, layout, reader
+from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.reader import Reader, inflated
+from imgbuild.oci.tar import padding
+from imgbuild.oci.unpack import unpack
+from imgbuild.sif import container, skim
+from imgbuild.values import Arch, Digest, Sha256, digest_of
+from imgbuild.wheel import archive as wheel_archive
+from imgbuild.wheel.record import read_record
+from tests.support import debs as deb_files
+from tests.support import hostile, images, samples, wheels
+
+
+class Counting(io.BytesIO):
+    """A stream that knows the largest piece that was asked of it."""
+
+    largest = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        wanted = 1 << 62 if size is None or size < 0 else size
+        self.largest = max(self.largest, wanted)
+        return super().read(size)
+
+
+def header(kind: bytes, size: int, name: str = "a", **fields: object) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def extended(text: bytes, kind: bytes = b"x") -> bytes:
+    return header(kind, len(text)) + text + bytes(padding(len(text)))
+
+
+def record(key: bytes, value: bytes) -> bytes:
+    body = b" " + key + b"=" + value + b"\n"
+    length = len(body)
+    while len(str(length)) + len(body) != length:
+        length = len(str(length)) + len(body)
+    return str(length).encode() + body
+
+
+FILE = header(b"0", 3, "file") + b"abc" + bytes(509)
+END = bytes(1024)
+REFUSED = {
+    "negative PAX": (header(b"x", -512) + FILE, "an extended header of -512 bytes"),
+    "negative GNU": (header(b"L", -1) + FILE, "an extended header of -1 bytes"),
+    "negative size": (header(b"0", -5), "bad header"),
+    "length of 5000 digits": (extended(b"9" * 5000 + b" a=b\n") + FILE, "PAX header is damaged"),
+    "PAX size of 5000 digits": (extended(record(b"size", b"9" * 5000)) + FILE, "bad header"),
+    "owner": (header(b"0", 0, uid=1 << 32), "the owner 4294967296:0"),
+    "no owner": (header(b"0", 0, gid=(1 << 32) - 1), "the owner 0:4294967295"),
+    "device": (header(b"3", 0, devmajor=1 << 33), "the device numbers"),
+    "NUL in an attribute": (extended(record(b"SCHILY.xattr.a\0b", b"v")) + FILE, "bad header"),
+    "no attribute": (extended(record(b"SCHILY.xattr.", b"v")) + FILE, "bad header"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "text"), REFUSED.values(), ids=REFUSED)
+def test_members_that_no_file_can_have_are_refused_by_every_reader(tmp_path, data, text):
+    path = tmp_path / "layer"
+    path.write_bytes(hostile.gzipped(data + END))
+    for read in (
+        lambda: unpack([path], tmp_path / "root"),
+        lambda: skim.entries(path),
+        lambda: merged(path),
+    ):
+        with pytest.raises(IntegrityError, match=text):
+            read()
+
+
+def merged(path: Path) -> Merged:
+    tree = Merged()
+    with inflated(path) as stream:
+        tree.add(Reader(stream, str(path)))
+    return tree
+
+
+def test_a_negative_size_does_not_read_the_rest_of_the_layer():
+    stream = Counting(header(b"x", -512) + FILE + bytes(1 << 20))
+    with pytest.raises(IntegrityError):
+        list(Reader(stream, "layer"))
+    assert stream.largest <= 512
+
+
+def test_extended_headers_of_a_member_have_a_limit():
+    def read(*sizes: int) -> list[str]:
+        parts = [extended(record(b"comment", b"c" * size)) for size in sizes]
+        stream = io.BytesIO(b"".join(parts) + FILE + END)
+        return [entry.path for entry in Reader(stream, "layer")]
+
+    assert read(reader.HEADER_LIMIT - 100) == ["file"]
+    for sizes in ([reader.HEADER_LIMIT], [reader.HEADER_LIMIT // 2] * 3):
+        with pytest.raises(IntegrityError, match="layer: an extended header of"):
+            read(*sizes)
+
+
+def test_a_layer_has_a_limit_of_members_and_of_names(monkeypatch):
+    monkeypatch.setattr(reader, "MEMBER_LIMIT", 3)
+    assert len(list(Reader(io.BytesIO(FILE * 3 + END), "layer"))) == 3
+    with pytest.raises(IntegrityError, match="more than 3 members"):
+        list(Reader(io.BytesIO(FILE * 4 + END), "layer"))
+    monkeypatch.setattr(reader, "NAMES_LIMIT", 11)
+    with pytest.raises(IntegrityError, match="11 bytes of names"):
+        list(Reader(io.BytesIO(FILE * 3 + END), "layer"))
+
+
+def test_a_tree_has_a_limit_of_paths(monkeypatch):
+    monkeypatch.setattr("imgbuild.oci.merged.NODE_LIMIT", 50)
+    deep = header(b"0", 0, "/".join("d" * 60))
+    with pytest.raises(IntegrityError, match="one of more than 50 paths"):
+        Merged().add(Reader(io.BytesIO(deep + END), "layer"))
+
+
+def test_layers_are_inflated_in_small_pieces(tmp_path):
+    """A content of zeros in small gzip members cannot be skipped, so it is inflated."""
+    path = tmp_path / "layer"
+    path.write_bytes(hostile.gzipped(header(b"0", 300 << 20, "zeros") + bytes(300 << 20) + END))
+    largest = 0
+    plain = skim._Gzip._more
+
+    def more(self: skim._Gzip) -> bool:
+        nonlocal largest
+        found = plain(self)
+        largest = max(largest, len(self._piece))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(skim._Gzip, "_more", more)
+        assert [entry.size for entry in skim.entries(path)] == [300 << 20]
+    assert largest <= skim.MOST
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [("a,sha256=x," + "9" * 5000, "invalid line"), ("a,sha256=x,٣", "invalid line")],
+)
+def test_sizes_in_record_are_numbers(line, text):
+    with pytest.raises(IntegrityError, match=text):
+        read_record(line, "demo.whl")
+
+
+def test_a_version_of_5000_digits(tmp_path):
+    path = wheels.make(tmp_path, {}, name="demo", version="1")
+    long = tmp_path / "other.whl"
+    info = f"demo-{'9' * 200}.dist-info"
+    data = {f"{info}/METADATA": wheels.metadata("demo", "9" * 5000), f"{info}/WHEEL": wheels.WHEEL,
+            f"{info}/RECORD": b""}  # fmt: skip
+    assert wheel_archive.read(path).version == "1"
+    wheels.make(tmp_path, data, name="demo", version="9" * 200).rename(long)
+    with pytest.raises(IntegrityError, match=r"other\.whl cannot be read: ValueError"):
+        wheel_archive.read(long)
+
+
+def deb(tmp_path: Path, **parts: bytes) -> Path:
+    named = {
+        "debian-binary": b"2.0\n",
+        "control.tar": deb_files.tar(
+            [deb_files.file("./control", deb_files.control_text("demo").encode())]
+        ),
+        "data.tar": deb_files.tar([deb_files.file("./usr/a", b"content")]),
+        **{name.replace("_", "."): data for name, data in parts.items()},
+    }
+    path = tmp_path / "demo.deb"
+    path.write_bytes(deb_files.ar({name: data for name, data in named.items() if data}))
+    return path
+
+
+def sparse() -> bytes:
+    data = header(b"S", 512, "./usr/a", mtime=0)
+    size = b"%011o\0" % (1 << 32)
+    entries = b"%011o\0%011o\0" % (0, 512)
+    block = data[:386] + entries + bytes(72) + b"\0" + size + data[495:]
+    blank = block[:148] + b" " * 8 + block[156:]
+    return block[:148] + b"%06o\0 " % sum(blank) + block[156:] + bytes(512) + END
+
+
+FAULTY = {
+    "xz": {"control_tar_xz": b"\xfd7zXZ\0" + bytes(60), "control_tar": b""},
+    "a package without a name": {
+        "control_tar": deb_files.tar([deb_files.file("./control", b"Version: 1\n")])
+    },
+    "a line that is no field": {
+        "control_tar": deb_files.tar([deb_files.file("./control", b"what\n")])
+    },
+    "a truncated stream": {
+        "data_tar_xz": lzma.compress(os.urandom(9999))[:5000],
+        "data_tar": b"",
+    },
+    "a sparse file": {"data_tar": sparse()},
+}
+
+
+@pytest.mark.parametrize("parts", FAULTY.values(), ids=FAULTY)
+def test_damaged_packages_of_debian_are_refused(tmp_path, parts):
+    path = deb(tmp_path, **parts)
+    with pytest.raises(IntegrityError, match=r"demo\.deb") as caught:
+        debs.read(path, tmp_path / "spool", lambda *_: True)
+    assert caught.value.hint
+    assert not (tmp_path / "spool").exists() or (tmp_path / "spool").stat().st_size < 1 << 20
+
+
+def test_packages_of_debian_have_limits(tmp_path, monkeypatch):
+    data = deb_files.tar([deb_files.file("./zeros", bytes(3 << 20))])
+    path = deb(tmp_path, data_tar_xz=lzma.compress(data), data_tar=b"")
+    assert debs.read(path, tmp_path / "spool", lambda *_: True).members
+    monkeypatch.setattr(debs, "LEEWAY", 0)
+    with pytest.raises(IntegrityError, match="unpacks to more than"):
+        debs.read(path, tmp_path / "spool", lambda *_: True)
+    monkeypatch.setattr(debs, "CONTROL_LIMIT", 10)
+    with pytest.raises(IntegrityError, match=r"control has .* bytes"):
+        debs.control(deb(tmp_path))
+
+
+def test_a_member_of_ar_that_claims_gigabytes(tmp_path):
+    path = deb(tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data[:56] + b"9999999999" + data[66:])  # the size of its first member
+    with pytest.raises(IntegrityError, match=r"demo\.deb: "):
+        debs.control(path)
+
+
+def made(folder: Path, **config: object) -> Path:
+    """A layout whose configuration has `config`."""
+    blob = images.layer(folder / "blobs", [images.text("opt/hello", "hello\n")])
+    summary = images.summary([blob])
+    document = json.loads(summary.config)
+    document["config"] |= config
+    data = json.dumps(document).encode()
+    manifest = json.loads(summary.manifest)
+    manifest["config"] |= {"digest": digest_of(data), "size": len(data)}
+    changed = msgspec.structs.replace(summary, config=data, manifest=json.dumps(manifest).encode())
+    layout.write(folder / "image", {Arch.X86_64: changed}, "tiny")
+    return folder / "image"
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"Env": ["A=1", "PATH"]}, "'PATH' in Env"),
+        ({"Env": ["=1"]}, "'=1' in Env"),
+        ({"Env": ["A=\0"]}, r"'A=\\x00' in Env"),
+        ({"Entrypoint": ["a\0b"]}, "in Entrypoint"),
+        ({"Cmd": ["a\0b"]}, "in Cmd"),
+        ({"WorkingDir": "/a\0b"}, "in WorkingDir"),
+    ],
+)
+def test_configurations_that_no_process_can_have_are_refused(tmp_path, config, text):
+    with pytest.raises(IntegrityError, match=text):
+        made(tmp_path, **config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Digest, "sha256:" + "0" * 64 + "\n"),
+        (Sha256, "0" * 64 + "\n"),
+    ],
+)
+def test_a_digest_ends_with_its_last_digit(kind, value):
+    assert codec.decode(json.dumps(value[:-1]).encode(), kind, file="x") == value[:-1]
+    with pytest.raises(InputError):
+        codec.decode(json.dumps(value).encode(), kind, file="x")
+
+
+def test_sizes_have_a_limit():
+    document = {"mediaType": "a", "digest": "sha256:" + "0" * 64, "size": 1 << 40}
+    assert codec.decode(json.dumps(document).encode(), Descriptor, file="x").size == 1 << 40
+    with pytest.raises(InputError, match="x is not a valid"):
+        codec.decode(json.dumps(document | {"size": (1 << 40) + 1}).encode(), Descriptor, file="x")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [("groups", 0), ("groups", -1), ("limit", 0), ("own_from", -1)]
+)
+def test_locks_with_impossible_layers_are_refused(place, value):
+    document = json.loads(codec.encode(samples.lock()))
+    document["layers"][place] = value
+    with pytest.raises(InputError, match=r"lock\.json is not a valid lock") as caught:
+        codec.decode(json.dumps(document).encode(), Lock, file="lock.json", what="lock")
+    assert f"layers.{place}" in str(caught.value.problems[0])
+
+
+@pytest.mark.parametrize("mode", ["0o755", "999", "", "0755\n"])
+def test_modes_of_a_lock_are_octal(mode):
+    data = json.dumps({"mode": mode}).encode()
+    with pytest.raises(InputError):
+        codec.decode(data, locks.AddedFolder, file="lock.json")
+
+
+PIPES: dict[str, Callable[[Path], object]] = {
+    "lock": lambda pipe: codec.read(pipe, Lock),
+    "wheel": wheel_archive.read,
+    "package of Debian": debs.control,
+    "layer": lambda pipe: unpack([pipe], pipe.with_name("root")),
+    "names of a layer": skim.entries,
+    "archive": image.read,
+    "SIF": container.objects_of,
+}
+
+
+@pytest.mark.parametrize("read", PIPES.values(), ids=PIPES)
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ImgbuildError, match="pipe"):
+        read(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("name", ["index.json", "oci-layout", "config", "layer"])
+def test_a_pipe_in_a_layout_is_refused_and_not_waited_for(tmp_path, name):
+    out = made(tmp_path)
+    stored = layout.read(out).image(Arch.X86_64)
+    blobs = {"config": stored.config, "layer": stored.layers[0]}
+    path = layout.blob(out, blobs[name].digest) if name in blobs else out / name
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ImgbuildError):
+        layout.source(out).read(blobs["layer"], lambda _: None)
+    if name != "layer":
+        assert not layout.check(out, stored.manifest.digest)
+
+
+def test_documents_have_a_limit(tmp_path, monkeypatch):
+    (tmp_path / "long.json").write_bytes(b" " * 100)
+    monkeypatch.setattr(codec, "LIMIT", 99)
+    with pytest.raises(IntegrityError, match=r"long\.json has more than 99 bytes"):
+        codec.read(tmp_path / "long.json", Lock)
+
+
+def test_any_failure_of_a_reader_names_the_file():
+    @boundary.reads("path")
+    def read(path: str, fail: Exception) -> None:
+        raise fail
+
+    for failure in (KeyError("Package"), RecursionError(), MemoryError(), UnicodeError("x")):
+        with pytest.raises(IntegrityError, match=r"^some\.deb cannot be read: ") as caught:
+            read("some.deb", failure)
+        assert caught.value.__cause__ is failure
+    for passed in (InputError("mine"), boundary.Signal(), OSError(28, "full"), KeyboardInterrupt()):
+        with pytest.raises(type(passed)) as kept:
+            read("some.deb", passed)  # type: ignore[arg-type]
+        assert kept.value is passed

@@ -1,0 +1,369 @@
+"""Every reader of bytes from elsewhere is given changed bytes; `make bench-hostile`: many more."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import tarfile
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from imgbuild import codec
+from imgbuild.attest import bundle
+from imgbuild.attest.sbom import packages
+from imgbuild.attest.signing.forms import Bundle
+from imgbuild.attest.signing.statements import Envelope
+from imgbuild.audit.packages import sdist_code
+from imgbuild.audit.packages.content import LocalContent
+from imgbuild.audit.packages.reading import find_modules, read_elves, read_index, read_modules
+from imgbuild.boundary import reading
+from imgbuild.deb import archive as debs
+from imgbuild.deb.closure import DebianArchive, close
+from imgbuild.deb.control import paragraphs
+from imgbuild.http.client import TextPage
+from imgbuild.index import pages
+from imgbuild.lock import lock as locks
+from imgbuild.matrix import load as matrices
+from imgbuild.oci import image, layout
+from imgbuild.oci.archive import write as write_archive
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.reader import Reader, inflated
+from imgbuild.oci.unpack import unpack
+from imgbuild.plan import seal
+from imgbuild.plan.plan import plan
+from imgbuild.sif import container as sif_files
+from imgbuild.sif import image as sif_image
+from imgbuild.sif import skim
+from imgbuild.solve import sdist_wheel
+from imgbuild.system.files import remove_tree
+from imgbuild.values import Arch, digest_of
+from imgbuild.wheel import archive as wheel_archive
+from imgbuild.wheel.install import installed
+from tests.support import debs as deb_files
+from tests.support import hostile, images, local_index, matrix_text, samples, wheels
+
+IMAGES = Path(__file__).parents[2] / "images"
+pytestmark = pytest.mark.timeout(3600 if hostile.COUNT else 60)
+TARGET = "cu124-vllm0.7.2"
+Given = Callable[[bytes], Path]
+
+
+@pytest.fixture(name="given")
+def _given(tmp_path: Path) -> Given:
+    def put(data: bytes, name: str = "demo-1.0-py3-none-any.whl") -> Path:
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    return put
+
+
+def wheel(folder: Path) -> bytes:
+    files = {
+        "demo/__init__.py": b"import os\n\nclass A(B):\n    def f(self, x: int = 1): ...\n" * 3,
+        "demo/native.so": Path("/bin/true").read_bytes()[:9000],
+        "demo-1.0.data/scripts/run": b"#!python\nprint(1)\n",
+        "demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\ntool = demo:main\n",
+    }
+    return wheels.make(folder, files).read_bytes()
+
+
+def test_wheels_are_read_as_zipfile_reads_them_or_refused(tmp_path, given):
+    def read(data: bytes) -> None:
+        path = given(data)
+        found = wheel_archive.read(path)
+        wheel_archive.verify(found)
+        installed(path, prefix="/opt/venv", python="3.11")
+        with zipfile.ZipFile(path) as other:
+            names = {info.filename: info for info in other.infolist() if not info.is_dir()}
+            for name, member in found.members.items():
+                same = [one for one in names if one == name or Path(one) == Path(name)]
+                assert other.read(same[0]) == b"".join(found.chunks(member))
+
+    hostile.attack(wheel(tmp_path), read)
+
+
+def test_wheels_of_an_audit(tmp_path, given):
+    def read(data: bytes) -> None:
+        content = LocalContent(given(data), "demo-1.0-py3-none-any.whl")
+        files = read_index(content).files
+        read_modules(content, find_modules(files))
+        read_elves(content)
+
+    hostile.attack(wheel(tmp_path), read)
+
+
+def test_source_files_of_an_audit(tmp_path, given):
+    source = Path(hostile.__file__).read_bytes()
+
+    def read(data: bytes) -> None:
+        files = {"demo/__init__.py": data}
+        content = LocalContent(wheels.make(tmp_path, files), "demo.whl")
+        read_modules(content, {"demo": "demo/__init__.py"})
+
+    hostile.attack(source, read)
+
+
+def test_shared_objects(tmp_path):
+    def read(data: bytes) -> None:
+        path = wheels.make(tmp_path, {"demo/native.so": data}, method=zipfile.ZIP_STORED)
+        read_elves(LocalContent(path, "demo.whl"))
+
+    hostile.attack(Path("/bin/true").read_bytes(), read)
+
+
+def test_texts_of_a_wheel(tmp_path):
+    texts = {
+        "METADATA": wheels.metadata("demo", "1.0") + b"Requires-Dist: a>=1; extra == 'x'\n",
+        "RECORD": b"demo/__init__.py,sha256=abc,10\ndemo-1.0.dist-info/RECORD,,\n",
+        "entry_points.txt": b"[console_scripts]\ntool = demo:main\n",
+    }
+
+    def read(name: str, data: bytes) -> None:
+        path = wheels.make(tmp_path, {f"demo-1.0.dist-info/{name}": data, "demo/__init__.py": b""})
+        installed(path, prefix="/opt/venv", python="3.11")
+        packages.of_metadata("demo", data.decode(errors="replace"))
+        read_index(LocalContent(path, "demo.whl"))
+
+    for name, text in texts.items():
+        hostile.attack(text, partial(read, name))
+
+
+def test_sdists(tmp_path, given):
+    files = {"PKG-INFO": wheels.metadata("demo", "1.0"), "demo/__init__.py": b"x = 1\n",
+             "pyproject.toml": b'[build-system]\nrequires = ["setuptools"]\n'}  # fmt: skip
+    packed = local_index.sdist_bytes("demo", "1.0", files)
+
+    def read(data: bytes) -> None:
+        path = given(data, "demo-1.0.tar.gz")
+        sdist_code.write_code_wheel(path, tmp_path / "code.whl", "demo", "1.0")
+        sdist_wheel.system(path, path.name)
+
+    hostile.attack(packed, read)
+    hostile.attack(gzip.decompress(packed), lambda data: read(hostile.gzipped(data)))
+
+
+def deb_parts() -> tuple[dict[str, bytes], bytes]:
+    members = [
+        deb_files.folder("./usr/"),
+        deb_files.file("./usr/a", b"content" * 9),
+        deb_files.symlink("./usr/l", "a"),
+        deb_files.hardlink("./usr/h", "./usr/a"),
+        deb_files.file("./usr/" + "long" * 40, b"x"),
+    ]
+    control = deb_files.tar(
+        [deb_files.file("./control", deb_files.control_text("demo", Depends="a").encode())]
+    )
+    return {"debian-binary": b"2.0\n", "control.tar": control}, deb_files.tar(members)
+
+
+@pytest.mark.parametrize("part", ["ar", "data", "control", "xz"])
+def test_debian_packages(tmp_path, given, part):
+    def read(data: bytes) -> None:
+        path = given(data, "demo.deb")
+        debs.control(path)
+        debs.notice(path, "demo")
+        debs.read(path, tmp_path / "spool", lambda *_: True)
+
+    parts, data = deb_parts()
+    whole = {**parts, "data.tar": data}
+    if part == "ar":
+        hostile.attack(deb_files.ar(whole), read)
+    elif part == "xz":
+        packed = {**parts, "data.tar.xz": lzma.compress(data)}
+        hostile.attack(deb_files.ar(packed), read)
+    else:
+        name = f"{part}.tar"
+        hostile.attack(whole[name], lambda changed: read(deb_files.ar({**whole, name: changed})))
+
+
+def test_indexes_of_debian():
+    text = deb_files.control_text("a", Depends="b (>= 1), c | d") + "\n"
+    text += deb_files.control_text("b", Provides="c (= 2)", Essential="yes")
+
+    def read(data: bytes) -> None:
+        with reading("Packages"):
+            found = DebianArchive(paragraphs(data.decode()))
+            close(found, ["a"], file="matrix.yaml")
+
+    hostile.attack(text.encode(), read)
+
+
+def layer_tar() -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as out:
+
+        def add(name: str, kind: bytes, target: str = "", data: bytes = b"", **pax: str) -> None:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.size, info.pax_headers = kind, target, len(data), pax
+            out.addfile(info, io.BytesIO(data))
+
+        add("etc", tarfile.DIRTYPE)
+        add("etc/file", tarfile.REGTYPE, data=b"content" * 100)
+        add("etc/link", tarfile.SYMTYPE, "file")
+        add("etc/hard", tarfile.LNKTYPE, "etc/file")
+        add("etc/pipe", tarfile.FIFOTYPE)
+        add("etc/ünï" + "long" * 50, tarfile.REGTYPE, data=b"x", comment="c")
+        add("etc/.wh.gone", tarfile.REGTYPE)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_layers_are_unpacked_as_they_are_read_or_refused(tmp_path, given, packed):
+    def read(data: bytes) -> None:
+        path, root = given(data, "layer"), tmp_path / "root"
+        try:
+            unpack([path], root)
+            tree = Merged()
+            with inflated(path) as stream:
+                tree.add(Reader(stream, "layer"))
+            assert skim.entries(path)
+            for name, node in tree.walk():
+                there = (root / name[1:]).lstat()
+                assert node.kind != "file" or there.st_size == node.size
+        finally:
+            remove_tree(root)
+            assert {one.name for one in tmp_path.iterdir()} <= {"layer"}
+
+    if packed:
+        hostile.attack(hostile.gzipped(layer_tar()), read)
+    else:
+        hostile.attack(layer_tar(), lambda data: read(hostile.gzipped(data)))
+
+
+@pytest.fixture(name="made")
+def _made(tmp_path: Path) -> Path:
+    blob = images.layer(tmp_path / "blobs", [images.text("opt/hello", "hello\n")])
+    out = tmp_path / "image"
+    layout.write(out, {Arch.X86_64: images.summary([blob])}, "tiny")
+    return out
+
+
+@pytest.mark.parametrize("part", ["index.json", "manifest", "config", "oci-layout"])
+def test_documents_of_a_layout(made, part):
+    """Documents above the changed one name it by its new digest, as an attacker would."""
+    index = json.loads((made / "index.json").read_bytes())
+    top = index["manifests"][0]
+    manifest = json.loads(layout.blob(made, top["digest"]).read_bytes())
+    config = layout.blob(made, manifest["config"]["digest"]).read_bytes()
+
+    def put(data: bytes) -> dict[str, object]:
+        layout.blob(made, digest_of(data)).write_bytes(data)
+        return {"digest": digest_of(data), "size": len(data)}
+
+    def read(data: bytes) -> None:
+        if part == "config":
+            data = json.dumps({**manifest, "config": {**manifest["config"], **put(data)}}).encode()
+        if part in ("config", "manifest"):
+            data = json.dumps({**index, "manifests": [{**top, **put(data)}]}).encode()
+        (made / ("oci-layout" if part == "oci-layout" else "index.json")).write_bytes(data)
+        image.read(made)
+        summary = sif_image.read(layout.read(made), Arch.X86_64)
+        assert "\0" not in "".join((*summary.environment.values(), *summary.command))
+        layout.check(made, top["digest"])
+
+    seeds = {"manifest": json.dumps(manifest).encode(), "config": config}
+    seed = seeds.get(part) or (made / part).read_bytes()
+    hostile.attack(seed, read, document=True)
+
+
+def test_archives_of_images(made, tmp_path, given):
+    write_archive(made, tmp_path / "image.tar", "oci-archive", "tiny:1")
+
+    def read(data: bytes) -> None:
+        image.read(given(data, "changed.tar"))
+
+    hostile.attack((tmp_path / "image.tar").read_bytes(), read)
+
+
+def test_sifs(tmp_path, given):
+    objects = [sif_files.Object(kind=sif_files.JSON, name="a", data=b"{}" * 50)]
+    path = given(bytes(sif_files.file_system_at(objects)) + b"squash", "image.sif")
+    sif_files.finish(path, objects, Arch.X86_64, 0)
+    head = path.read_bytes()[: sif_files.DESCRIPTORS_AT + 3 * sif_files.DESCRIPTOR.size]
+    rest = path.read_bytes()[len(head) :]
+    hostile.attack(head, lambda data: sif_files.objects_of(given(data + rest, "changed.sif")))
+
+
+def test_pages_of_an_index():
+    file = "demo-1.0-py3-none-any.whl"
+    entry = {
+        "filename": file, "url": f"../{file}#sha256=a", "hashes": {"sha256": "0" * 64},
+        "size": 5, "upload-time": "2025-01-01T00:00:00Z", "core-metadata": {"sha256": "1" * 64},
+    }  # fmt: skip
+    html = b'<base href="/x/"><a href="demo-1.0-py3-none-any.whl#sha256=0" data-yanked>demo</a>' * 3
+    api = {"releases": {"1.0": [{"filename": "demo-1.0.tar.gz", "url": "a", "digests": {}}]}}
+
+    class Web:
+        def __init__(self, page: bytes, api: bytes) -> None:
+            self.page, self.api = page, api
+
+        def text(self, url: str, accept: str = "*/*") -> TextPage:
+            data = self.api if url.endswith("/json") else self.page
+            kind = "text/html" if data.startswith(b"<") else "application/json"
+            return TextPage(url, data.decode(errors="replace"), kind, 200)
+
+    def read(data: bytes, more: bytes = json.dumps(api).encode()) -> None:
+        web = Web(data, more)
+        places = {"default": pages.IndexAddress(name="default", address="http://localhost/simple/")}
+        found = pages.Indexes(places, {}, "default", web)
+        for file in found.files("demo"):
+            assert file.version is None or file.size is None or file.size >= 0
+
+    hostile.attack(json.dumps({"files": [entry] * 2}).encode(), read, document=True)
+    hostile.attack(html, read)
+    hostile.attack(json.dumps(api).encode(), partial(read, html), document=True)
+
+
+def test_locks():
+    data = codec.encode(samples.lock(samples.wheel("numpy")))
+
+    def read(changed: bytes) -> None:
+        found = locks.decode_lock(changed, "lock.json", hint="", remedy="")
+        locks.stale(found, samples.matrix())
+        for arch in found.arch:
+            plan(found, arch)
+
+    hostile.attack(data, read, document=True)
+
+
+def test_lock_artifacts():
+    folder = IMAGES / TARGET
+    data = {name: (folder / name).read_bytes() for name in (bundle.LOCK, bundle.SEAL)}
+    lock = locks.decode_lock(data[bundle.LOCK], "lock.json", hint="", remedy="")
+
+    def read_seal(changed: bytes) -> None:
+        seal.decode_seal(changed, lock, file="digests.json", hint="")
+
+    def read_lock(changed: bytes) -> None:
+        with reading("the attached lock"):
+            bundle.read({**data, bundle.LOCK: changed}, "the attached lock")
+
+    hostile.attack(data[bundle.SEAL], read_seal, document=True)
+    hostile.attack(data[bundle.LOCK], read_lock, document=True)
+
+
+def test_signatures():
+    envelope = {"payload": "e30=", "payloadType": "application/vnd.in-toto+json",
+                "signatures": [{"sig": "AAAA", "keyid": ""}]}  # fmt: skip
+    whole = {"mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json", "dsseEnvelope": envelope,
+             "verificationMaterial": {"publicKey": {"hint": "x"}}}  # fmt: skip
+
+    def read(changed: bytes) -> None:
+        found = codec.decode(changed, Bundle, file="bundle")
+        if found.dsse_envelope is not None:
+            assert isinstance(found.dsse_envelope, Envelope)
+            assert found.dsse_envelope.signed
+
+    hostile.attack(json.dumps(whole).encode(), read, document=True)
+
+
+def test_matrices(given):
+    text = matrix_text.RIGHT.replace(matrix_text.MARK, "")
+    hostile.attack(text.encode(), lambda changed: matrices.load(given(changed, "matrix.yaml")))
