@@ -141,7 +141,7 @@ def test_simple_effects(made: dict[str, Member]) -> None:
 def test_no_program_has_the_rights_of_others_if_the_table_says_so(
     packages: Packages, tmp_path: Path
 ) -> None:
-    (table.DATA / "tiny.yaml").write_text(TABLE.replace("suite: tiny", "suite: tiny\nset_id: false"))
+    (table.DATA / "tiny.yaml").write_text(f"set_id: false\n{TABLE}")
     members = root.members(packages.recipe(), packages.paths, tmp_path / "spool")
     special = {member.path: member.mode for member in members if member.mode & 0o6000}
     assert special == {"var/mail": 0o2775}  # a folder's bit runs nothing
