@@ -75,16 +75,21 @@ def _status(tree: DebTree, package: DebContents) -> bytes:
     fields = {**package.control, "Status": "install ok installed"}
     conffiles = [line for line in package.files.get("conffiles", b"").decode().splitlines() if line]
     if conffiles:
-        fields["Conffiles"] = "".join(
-            f"\n {path} {hashlib.md5(tree.read(path), usedforsecurity=False).hexdigest()}"
-            for path in conffiles
-        )
+        fields["Conffiles"] = "".join(f"\n {_conffile(tree, line)}" for line in conffiles)
     names = [name for name in FIELDS if name in fields]
     names += [name for name in fields if name not in FIELDS]
     lines = [
         f"{name}:{'' if fields[name].startswith(chr(10)) else ' '}{fields[name]}" for name in names
     ]
     return ("\n".join(lines) + "\n\n").encode()
+
+
+def _conffile(tree: DebTree, line: str) -> str:
+    """What status says of a line of `conffiles`, in which a file not shipped has a flag."""
+    if not line.startswith("/"):
+        flag, _, path = line.partition(" ")
+        return f"{path} newconffile {flag}"
+    return f"{line} {hashlib.md5(tree.read(line), usedforsecurity=False).hexdigest()}"
 
 
 def _triggers(tree: DebTree, packages: Sequence[DebContents]) -> None:

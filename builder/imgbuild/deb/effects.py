@@ -40,7 +40,9 @@ def apply(
 ) -> None:
     """Do to `tree` what the scripts of `packages` would, in order of the packages' names."""
     entries = [table.packages[p.name] for p in packages if p.name in table.packages]
-    effects = [effect for entry in entries for effect in entry.effects]
+    effects = [
+        effect for entry in entries for effect in entry.effects if effect.arch in ("", arch.debian)
+    ]
     for effect in effects:
         _simple(tree, effect)
     alternatives: dict[str, list[Alternative]] = {}

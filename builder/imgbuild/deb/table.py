@@ -26,7 +26,9 @@ Mode = Annotated[str, msgspec.Meta(pattern="^[0-7]{4}$")]
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True):
-    """Something that a script leaves on disk."""
+    """Something that a script leaves on disk: on both architectures, or only on `arch`."""
+
+    arch: Literal["", "amd64", "arm64"] = ""
 
 
 class DebFolder(Effect, frozen=True, kw_only=True, tag="folder"):
@@ -130,9 +132,13 @@ class Exclude(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole table of a suite. `include` takes back parts of what `exclude` leaves out."""
+    """The whole table of a suite. `include` takes back parts of what `exclude` leaves out.
+
+    Without `set_id` no file has a setuid or setgid bit.
+    """
 
     suite: str
+    set_id: bool = True
     exclude: tuple[Exclude, ...]
     include: tuple[Exclude, ...]
     triggers: dict[

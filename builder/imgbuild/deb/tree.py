@@ -15,6 +15,7 @@ from imgbuild.oci.tar import Member, MemberKind, Slice, sort_key
 
 ALIASES = ("bin", "sbin", "lib", "lib32", "lib64", "libo32", "libx32")
 ALWAYS = ("bin", "sbin", "lib")
+SET_ID = 0o6000  # the setuid and setgid bits of a mode
 LINKS = 16  # links followed before a path counts as a loop
 
 
@@ -36,6 +37,8 @@ class DebTree:
 
     def add(self, member: Member, owner: str) -> None:
         """Add what package `owner` ships, moved below /usr; the text of symbolic links stays."""
+        if member.path in ALIASES and member.target == f"usr/{member.path}":
+            return  # base-files ships the links itself since Debian 13: `members` makes them
         path = merged(member.path)
         if member.kind is MemberKind.HARD:
             member = msgspec.structs.replace(member, target=merged(member.target))
@@ -95,6 +98,12 @@ class DebTree:
                 file.seek(member.content.offset)
                 return file.read(member.content.length)
         return member.content
+
+    def clear_set_id(self) -> None:
+        """Take the setuid and setgid bits from all files; folders keep theirs."""
+        for path, member in self._members.items():
+            if member.kind is not MemberKind.FOLDER:
+                self._members[path] = msgspec.structs.replace(member, mode=member.mode & ~SET_ID)
 
     def below(self, folder: str, *, deep: bool = False) -> list[Member]:
         """The members directly in `folder`, or also in folders of it if `deep`, sorted."""

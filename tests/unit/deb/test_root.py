@@ -26,7 +26,7 @@ USER = User(name="imgbuild", uid=1000, gid=1000, home="/home/imgbuild")
 POSTINST = "#!/bin/sh\nexit 0\n"
 # What the table of bookworm says that decides bytes, by DEBIAN_FORMAT. A new hash here needs a new
 # format there, once an image has been published with the old one.
-REVIEWED = {1: "3a72796ace6042be6aa7858eb3bce2b168704086d91b84f1410540b9953256d5"}
+REVIEWED = {1: "a21a69baaf243ff9e2b7d411401e0d1c6e0b8f6310e2a76a1fbb091a0f20653d"}
 
 TABLE = f"""
 suite: tiny
@@ -46,6 +46,8 @@ packages:
       - {{do: copy, source: /usr/share/doc/base/examples/list, path: /etc/list, match: "^deb "}}
       - {{do: copy, source: /usr/share/template, path: /etc/filled, fill: {{$one: "1", $none: ""}}}}
       - {{do: link, path: /etc/localtime, target: /usr/share/zoneinfo/Etc/UTC}}
+      - {{do: file, path: /etc/native, text: "x86", arch: amd64}}
+      - {{do: file, path: /etc/native, text: "arm", arch: arm64}}
       - {{do: group, name: _late, gid: 102}}
       - {{do: group, name: _early, gid: 101}}
       - {{do: owner, path: /bin/agent, gid: 101, mode: "2755"}}
@@ -101,7 +103,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "tiny.yaml").write_text(TABLE)
     monkeypatch.setattr(table, "DATA", tmp_path / "tables")
-    control = {"postinst": POSTINST, "conffiles": "/etc/base.conf\n"}
+    control = {"postinst": POSTINST, "conffiles": "/etc/base.conf\nremove-on-upgrade /etc/old\n"}
     made = {
         "base": debs.make(tmp_path / "base.deb", "base", BASE, control=control, Multi_Arch="same"),
         "other": debs.make(tmp_path / "other.deb", "other", OTHER, Description="x\n y"),
@@ -133,6 +135,18 @@ def test_simple_effects(made: dict[str, Member]) -> None:
     agent = made["usr/bin/agent"]
     assert (agent.mode, agent.gid, text(agent)) == (0o2755, 101, "agent")
     assert made["usr/bin/other"].mode == 0o4755
+    assert text(made["etc/native"]) == "x86"  # the recipe is of x86_64
+
+
+def test_no_program_has_the_rights_of_others_if_the_table_says_so(
+    packages: Packages, tmp_path: Path
+) -> None:
+    (table.DATA / "tiny.yaml").write_text(f"set_id: false\n{TABLE}")
+    members = root.members(packages.recipe(), packages.paths, tmp_path / "spool")
+    special = {member.path: member.mode for member in members if member.mode & 0o6000}
+    assert special == {"var/mail": 0o2775}  # a folder's bit runs nothing
+    modes = {member.path: (member.mode, member.gid) for member in members}
+    assert (modes["usr/bin/agent"], modes["usr/bin/other"]) == ((0o755, 101), (0o755, 0))
 
 
 def test_a_source_that_is_left_out_is_still_copied(made: dict[str, Member]) -> None:
@@ -196,7 +210,8 @@ def test_the_database_of_dpkg(made: dict[str, Member]) -> None:
     digest = hashlib.md5(b"configuration").hexdigest()
     assert text(made["var/lib/dpkg/status"]) == (
         "Package: base\nStatus: install ok installed\nArchitecture: amd64\nMulti-Arch: same\n"
-        f"Version: 1.0-1\nConffiles:\n /etc/base.conf {digest}\n\n"
+        f"Version: 1.0-1\nConffiles:\n /etc/base.conf {digest}\n"
+        " /etc/old newconffile remove-on-upgrade\n\n"
         "Package: other\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.0-1\n"
         "Description: x\n y\n\n"
     )
@@ -295,8 +310,9 @@ def test_the_table_of_bookworm_is_the_one_of_this_format() -> None:
     assert sha256(compact(decisive)) == REVIEWED[plan.DEBIAN_FORMAT]
 
 
-def test_every_entry_of_bookworm_says_why() -> None:
-    reviewed = table.load("bookworm")
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+def test_every_entry_says_why(suite: str) -> None:
+    reviewed = table.load(suite)
     for name, entry in reviewed.packages.items():
         assert len(entry.why) >= 20, name
         assert entry.scripts, name

@@ -40,6 +40,17 @@ def test_usr_is_merged_with_links_for_folders_that_are_used() -> None:
     assert found["usr/bin/sh"].content == b"x"
 
 
+def test_a_package_may_ship_the_links_of_merged_usr_itself() -> None:
+    """As base-files of Debian 13 does; a link to another place is refused."""
+    tree = DebTree()
+    tree.add(Member(path="bin", kind=MemberKind.LINK, target="usr/bin"), "base-files")
+    tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER), "base-files")
+    found = {member.path: member for member in tree.members()}
+    assert (found["bin"].target, found["usr/bin"].kind) == ("usr/bin", MemberKind.FOLDER)
+    with pytest.raises(IntegrityError, match="both ship /usr/bin"):
+        tree.add(Member(path="bin", kind=MemberKind.LINK, target="opt/bin"), "other")
+
+
 def test_members_come_in_byte_order() -> None:
     tree = DebTree()
     for path in ("b", "a/z", "a", "a-b", "ä", "B"):
