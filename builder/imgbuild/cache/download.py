@@ -34,6 +34,8 @@ __all__ = ["FileRequest", "Http", "Refused", "fetch_all"]
 THREADS = 4
 _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
 
+GONE = (404, 410)  # the server does not have it, or not any more
+
 
 class FileRequest(msgspec.Struct, frozen=True):
     """A file to download, and where from. `urls` is called only if the store lacks it.
@@ -238,7 +240,7 @@ class _Download:
             message = f"{self._locked.file}: no index still has it"
             raise FetchFailed(message, hint="make the lock again, or name a mirror that has it")
         worst = next((one for one in failures if isinstance(one, IntegrityError)), failures[0])
-        if self._hint and all(isinstance(one, Refused) and one.absent for one in failures):
+        if self._hint and all(isinstance(one, Refused) and one.status in GONE for one in failures):
             message = f"{self._locked.file}: " + "; ".join(one.message for one in failures)
             raise FetchFailed(message, hint=self._hint)
         if len(failures) == 1 or isinstance(worst, IntegrityError):

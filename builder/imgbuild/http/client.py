@@ -67,11 +67,6 @@ class Refused(FetchFailed):
         self.total = total
 
     @property
-    def absent(self) -> bool:
-        """Whether the server says that it does not have it."""
-        return self.status in (404, 410)
-
-    @property
     def denied(self) -> bool:
         """Whether the server wants a login, or one with more rights."""
         return self.status in DENIED
