@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 from imgbuild import boundary, codec
+from imgbuild.attest import attachments, bundle
+from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.deb import archive as debs
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.lock import lock as locks
@@ -370,3 +372,13 @@ def test_a_lock_that_is_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "small/lock.json")
     with pytest.raises(IntegrityError, match=r"small/lock\.json is not a regular file"):
         locks.read_lock(tmp_path, "small")
+
+
+def test_a_lock_artifact_with_an_invalid_requirement():
+    folder = Path(__file__).parents[2] / "images/cu124-vllm0.7.2"
+    carried = bundle.read_folder(folder)
+    wheel = carried.lock.arch[Arch.X86_64].wheels[0]
+    listed = Package(file=wheel.file, needs=("foo; bar ==",))
+    lying = msgspec.structs.replace(carried, packages=SbomPackages(packages={wheel.sha256: listed}))
+    with pytest.raises(IntegrityError, match=r"packages of cu124-vllm0\.7\.2 cannot be read: Inv"):
+        attachments.sboms(lying, Arch.X86_64)

@@ -13,6 +13,7 @@ import msgspec
 from imgbuild.attest import bundle, in_toto, provenance
 from imgbuild.attest.bundle import LockBundle
 from imgbuild.attest.sbom import cyclonedx, document, spdx
+from imgbuild.boundary import reading
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
@@ -98,7 +99,8 @@ def artifacts(own: LockBundle, arches: Collection[Arch], statement: bytes) -> li
 
 def sboms(own: LockBundle, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
     """The SBOMs on `arch`, by media type."""
-    made = document.sbom(own.lock, own.sealed, arch, own.packages)
+    with reading(f"the list of packages of {own.lock.target}", hint=bundle.OTHER):
+        made = document.sbom(own.lock, own.sealed, arch, own.packages)
     documents = {
         cyclonedx.MEDIA_TYPE: ("sbom.cdx.json", cyclonedx.document(made)),
         spdx.MEDIA_TYPE: ("sbom.spdx.json", spdx.document(made)),
