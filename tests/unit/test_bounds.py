@@ -378,7 +378,7 @@ def test_a_lock_artifact_with_an_invalid_requirement():
     folder = Path(__file__).parents[2] / "images/cu124-vllm0.7.2"
     carried = bundle.read_folder(folder)
     wheel = carried.lock.arch[Arch.X86_64].wheels[0]
-    listed = Package(file=wheel.file, needs=("foo; bar ==",))
+    listed = Package(file=wheel.file, requires=(f"{wheel.package}; bar ==",))
     lying = msgspec.structs.replace(carried, packages=SbomPackages(packages={wheel.sha256: listed}))
     with pytest.raises(IntegrityError, match=r"packages of cu124-vllm0\.7\.2 cannot be read: Inv"):
         attachments.sboms(lying, Arch.X86_64)
