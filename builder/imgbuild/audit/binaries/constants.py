@@ -16,12 +16,15 @@ def numpy_api(constants: bytes) -> int:
     return 1 if OLD_NUMPY in constants else 0
 
 
-def assembled(file: str, constants: bytes) -> tuple[str, ...]:
-    """The architectures that an assembler knows, such as "sm_90a"; none for another program.
+def is_assembler(file: str) -> bool:
+    """Whether a program is an assembler of GPU code: ptxas, or Triton's ptxas-blackwell."""
+    return posixpath.basename(file).startswith("ptxas")
+
+
+def assembled(constants: bytes) -> tuple[str, ...]:
+    """The architectures that an assembler knows, such as "sm_90a".
 
     A ptxas has each name of its option --gpu-name at the end of a string, since equal tails are
     stored once, and names of GPUs that it dropped (ptxas 12.4, 12.8 and 12.9).
     """
-    if not posixpath.basename(file).startswith("ptxas"):
-        return ()
     return tuple(sorted({name.decode() for name in _ARCH.findall(constants)}))

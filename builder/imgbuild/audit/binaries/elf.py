@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from imgbuild.audit.binaries.constants import assembled, numpy_api
+from imgbuild.audit.binaries.constants import assembled, is_assembler, numpy_api
 from imgbuild.audit.binaries.fatbin import FatbinScanner, cubin_arch
 from imgbuild.audit.source.facts import ElfFacts, GpuCode
 
@@ -260,9 +260,10 @@ class Tables:
 
 def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) -> ElfFacts:
     dynamic, symbols = tables.first(DYNAMIC_TABLE), tables.first(SYMBOLS)
+    # Constants are read of few files: those of a large one may take a second pass over it.
+    assembles = assembled(tables.constants()) if is_assembler(file) else ()
     if dynamic is None or dynamic.link >= len(tables.sections):
-        known = assembled(file, tables.constants())
-        return ElfFacts(file=file, machine=machine, gpu=gpu, assembles=known)
+        return ElfFacts(file=file, machine=machine, gpu=gpu, assembles=assembles)
     strings = tables.sections[dynamic.link]
     kinds = (VERSION_NUMBERS, NEEDED_VERSIONS, DEFINED_VERSIONS)
     numbers, needs, defines = (tables.first(kind) for kind in kinds)
@@ -296,7 +297,7 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
         undefined=found.undefined,
         defined=found.defined,
         gpu=gpu,
-        assembles=assembled(file, tables.constants()),
+        assembles=assembles,
         numpy=numpy_api(tables.constants()) if found.uses_python else 0,
         python=found.python,
     )

@@ -182,21 +182,16 @@ def _uncovered(
     for package, facts in elves:
         if not known.is_kernels(facts.file) or not facts.gpu:
             continue
-        missing = [one for one in gpu if not gpus.covers(facts.gpu, one)]
-        if not missing:
-            continue
-        version = package_set.version(package) or ""
         there = ", ".join(sorted({one.arch for one in gpus.general(facts.gpu)}))
-        wanted = ", ".join(f"sm_{one.replace('.', '')}" for one in missing)
-        yield _finding(
-            f"{package} {version}: {facts.file} has no code for {wanted}, or almost none; it is"
-            f" built for {there}: no kernel image is available for execution on the device",
-            package=package,
-            version=version,
-            file=facts.file,
-            subject=wanted,
-            remedy=f"remove {', '.join(missing)} from the target's gpu, or choose a {package} that"
-            " is built for it",
+        yield from _for_gpus(
+            package_set,
+            package,
+            facts.file,
+            [one for one in gpu if not gpus.covers(facts.gpu, one)],
+            "has no code for",
+            f", or almost none; it is built for {there}: no kernel image is available for"
+            " execution on the device",
+            "is built for it",
         )
 
 
@@ -215,21 +210,47 @@ def _unassembled(
             files.setdefault(package, facts.file)
     for package, archs in known.items():
         plain = {arch.rstrip("af") for arch in archs}
-        missing = [one for one in gpu if f"sm_{one.replace('.', '')}" not in plain]
-        if not missing:
-            continue
+        yield from _for_gpus(
+            package_set,
+            package,
+            files[package],
+            [one for one in gpu if _arch(one) not in plain],
+            "cannot assemble code for",
+            f": kernels that {package} compiles at run time fail there",
+            "knows it",
+        )
+
+
+def _for_gpus(
+    package_set: LinkedPackages,
+    package: str,
+    file: str,
+    missing: Sequence[str],
+    fault: str,
+    consequence: str,
+    wanted: str,
+) -> Iterator[Finding]:
+    """The finding for the GPUs `missing`, if there are any, between `fault` and `consequence`.
+
+    `wanted` completes the remedy: "choose a PACKAGE that …".
+    """
+    if missing:
         version = package_set.version(package) or ""
-        wanted = ", ".join(f"sm_{one.replace('.', '')}" for one in missing)
+        subject = ", ".join(map(_arch, missing))
         yield _finding(
-            f"{package} {version}: {files[package]} cannot assemble code for {wanted}: kernels that"
-            f" {package} compiles at run time fail there",
+            f"{package} {version}: {file} {fault} {subject}{consequence}",
             package=package,
             version=version,
-            file=files[package],
-            subject=wanted,
+            file=file,
+            subject=subject,
             remedy=f"remove {', '.join(missing)} from the target's gpu, or choose a {package} that"
-            " knows it",
+            f" {wanted}",
         )
+
+
+def _arch(capability: str) -> str:
+    """The architecture of a compute capability: "9.0" is sm_90."""
+    return f"sm_{capability.replace('.', '')}"
 
 
 def _finding(
