@@ -18,7 +18,6 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.boundary import reading
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.deb.closure import DebianArchive, close
@@ -28,6 +27,7 @@ from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import DebianBase
 from imgbuild.system import process
+from imgbuild.system.boundary import reading
 from imgbuild.values import Arch, sha256
 
 KEYRINGS = (
@@ -82,12 +82,9 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
     ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
     if a dependency cannot be met.
     """
-    listings = [_suite_index(suite, base, arch, context) for suite in suites(base)]
-    archive = DebianArchive(package for listing in listings for package in listing.packages)
-    return ResolvedDebs(
-        debs=_debs(close(archive, base.packages, file="matrix.yaml")),
-        security=listings[1].date if len(listings) > 1 else None,
-    )
+    listed, security = _listed(base, arch, context)
+    chosen = close(DebianArchive(listed), base.packages, file="matrix.yaml")
+    return ResolvedDebs(debs=_debs(chosen), security=security)
 
 
 def security_updates(
@@ -97,15 +94,15 @@ def security_updates(
 
     Errors as for `resolve_debs`; the suite is read whether or not the base takes packages of it.
     """
-    listing = _suite_index(_security(base), base, arch, context)
-    newest = DebianArchive(listing.packages).packages
+    index = _suite_index(_security(base), base, arch, context)
+    newest = DebianArchive(index.packages).packages
     found = (
         SecurityUpdate(deb.package, deb.version, known["Version"])
         for deb in debs
         if (known := newest.get(deb.package)) is not None
         and compare(deb.version, known["Version"]) < 0
     )
-    return listing.date, tuple(sorted(found, key=lambda update: update.package))
+    return index.date, tuple(sorted(found, key=lambda update: update.package))
 
 
 def added_debs(
@@ -121,8 +118,7 @@ def added_debs(
     These stay at their versions; `control` reads what one says of itself where the archive has
     another version by now. Errors as for `resolve_debs`.
     """
-    listings = [_suite_index(suite, base, arch, context) for suite in suites(base)]
-    listed = [package for listing in listings for package in listing.packages]
+    listed, _ = _listed(base, arch, context)
     newest = DebianArchive(listed).packages
     kept = {
         deb.package: known
@@ -150,6 +146,17 @@ def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
     )
 
 
+def _listed(
+    base: DebianBase, arch: Arch, context: Context
+) -> tuple[list[dict[str, str]], str | None]:
+    """Every package that `base` may take; the date of its security suite, None if it takes none."""
+    packages = _suite_index(Suite(base.suite, mirrors(base)), base, arch, context).packages
+    if base.security is None:
+        return packages, None
+    security = _suite_index(_security(base), base, arch, context)
+    return packages + security.packages, security.date
+
+
 def _suite_index(suite: Suite, base: DebianBase, arch: Arch, context: Context) -> SuiteIndex:
     """Every package of `suite`, as the first mirror that answers lists it."""
     if not suite.mirrors:
@@ -168,12 +175,6 @@ def _suite_index(suite: Suite, base: DebianBase, arch: Arch, context: Context) -
     raise FetchFailed(
         message, hint="check the network and the proxy, or name a mirror in matrix.yaml"
     )
-
-
-def suites(base: DebianBase) -> tuple[Suite, ...]:
-    """The suites of which `base` takes packages: its own, and perhaps its security suite."""
-    own = Suite(base.suite, mirrors(base))
-    return (own,) if base.security is None else (own, _security(base))
 
 
 def mirrors(base: DebianBase) -> tuple[str, ...]:
