@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.oci import layout
-from imgbuild.values import Arch
 from tests.support import images, local_index, sample_project
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
@@ -34,13 +32,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     )
     index.wheel("vllm", "8.0", files={"vllm/__init__.py": b"class Gone: ...\n"})
     index.wheel("vllm", "9.0", files={"vllm/__init__.py": b"class New: ...\n"})
-    members = [
-        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
-        images.text("etc/group", "root:x:0:\n"),
-        images.text("usr/bin/python3.11", "", mode=0o755),
-    ]
-    made = images.layer(tmp_path / "blobs", members)
-    layout.write(tmp_path / "base", {Arch.X86_64: images.summary([made])}, "base")
+    images.python_base(tmp_path)
     with serve(Site(files=index.site_files())) as opened:
         yield opened
 

@@ -17,9 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.oci import layout
 from imgbuild.system.files import remove_tree
-from imgbuild.values import Arch
 from tests.support import images, memory_registry, needs, sample_project
 from tests.support.memory_registry import Registry
 from tests.support.sample_project import TARGET, Project
@@ -82,13 +80,7 @@ class Bench:
 @pytest.fixture(scope="module", name="bench")
 def _bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("faults")
-    members = [
-        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
-        images.text("etc/group", "root:x:0:\n"),
-        images.text("usr/bin/python3.11", "", mode=0o755),
-    ]
-    made = images.layer(folder / "blobs", [*members])
-    layout.write(folder / "base", {Arch.X86_64: images.summary([made])}, "base")
+    images.python_base(folder)
     index = sample_project.index()
     index.wheel("large", "1.0", files={"large.bin": random.Random(0).randbytes(2_000_000)})
     with serve(Site(files=index.site_files())) as site, memory_registry.serve(Registry()) as there:

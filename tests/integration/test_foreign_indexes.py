@@ -170,13 +170,7 @@ def net() -> Iterator[Net]:
 @pytest.fixture
 def project(net: Net, tmp_path: Path) -> Project:
     """A project whose matrix names these servers; nothing is locked."""
-    members = [
-        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
-        images.text("etc/group", "root:x:0:\n"),
-        images.text("usr/bin/python3.11", "", mode=0o755),
-    ]
-    made = images.layer(tmp_path / "blobs", members)
-    layout.write(tmp_path / "base", {arch: images.summary([made], arch) for arch in Arch}, "base")
+    images.python_base(tmp_path, tuple(Arch))
     base = {
         "kind": "registry",
         "image": sample_project.serve_image(net.default, tmp_path / "base", "base"),

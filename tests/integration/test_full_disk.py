@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.oci import layout
-from imgbuild.values import Arch
 from tests.support import images, needs, sample_project
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
@@ -49,13 +47,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A locked project with a wheel of 3 MB that cannot be compressed; its cache has all files."""
     needs.root()
     folder = tmp_path_factory.mktemp("project")
-    members = [
-        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
-        images.text("etc/group", "root:x:0:\n"),
-        images.text("usr/bin/python3.11", "", mode=0o755),
-    ]
-    made = images.layer(folder / "blobs", members)
-    layout.write(folder / "base", {Arch.X86_64: images.summary([made])}, "base")
+    images.python_base(folder)
     index = sample_project.index()
     index.wheel("large", "1.0", files={"large.bin": random.Random(0).randbytes(3_000_000)})
     with serve(Site(files=index.site_files())) as site:

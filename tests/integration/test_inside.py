@@ -97,15 +97,7 @@ def git(folder: Path, *words: str) -> str:
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     folder = tmp_path_factory.mktemp("inside")
-    members = [
-        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
-        images.text("etc/group", "root:x:0:\n"),
-        images.text("usr/bin/python3.11", "", mode=0o755),
-    ]
-    summary = {
-        arch: images.summary([images.layer(folder / "blobs", members)], arch) for arch in Arch
-    }
-    layout.write(folder / "base", summary, "base")
+    images.python_base(folder, tuple(Arch))
     with (
         serve(Site(files=sample_project.index().site_files())) as site,
         docker_registry.serve(folder / "registry") as registry,

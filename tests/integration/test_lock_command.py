@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cache.store import Store
-from imgbuild.oci import layout
-from imgbuild.values import Arch, sha256
+from imgbuild.values import sha256
 from tests.support import images, sample_project
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
@@ -32,13 +31,7 @@ OWN = ("lock.json", "digests.json", "requirements-x86_64.txt")
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """An index, and a registry with a base that has accounts and something called python."""
-    members = [
-        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
-        images.text("etc/group", "root:x:0:\n"),
-        images.text("usr/bin/python3.11", "", mode=0o755),
-    ]
-    made = images.layer(tmp_path / "blobs", members)
-    layout.write(tmp_path / "base", {Arch.X86_64: images.summary([made])}, "base")
+    images.python_base(tmp_path)
     with serve(Site(files=sample_project.index().site_files())) as opened:
         yield opened
 

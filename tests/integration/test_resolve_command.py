@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from imgbuild.matrix.load import load
-from imgbuild.oci import layout
 from imgbuild.values import Arch
 from tests.support import images, sample_project
 from tests.support.local_index import LocalIndex
@@ -46,14 +45,7 @@ def index() -> LocalIndex:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    members = [
-        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
-        images.text("etc/group", "root:x:0:\n"),
-        images.text("usr/bin/python3.11", "", mode=0o755),
-    ]
-    made = images.layer(tmp_path / "blobs", members)
-    both = {arch: images.summary([made], arch) for arch in (Arch.X86_64, Arch.ARM64)}
-    layout.write(tmp_path / "base", both, "base")
+    images.python_base(tmp_path, tuple(Arch))
     with serve(Site(files=index().site_files())) as opened:
         yield opened
 

@@ -96,6 +96,18 @@ def summary(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.ImageFil
     )
 
 
+def python_base(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,)) -> Path:
+    """A layout of a base: accounts, and something called python3.11; its name is "base"."""
+    members = [
+        text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+        text("etc/group", "root:x:0:\n"),
+        text("usr/bin/python3.11", "", mode=0o755),
+    ]
+    made = layer(folder / "blobs", members)
+    layout.write(folder / "base", {arch: summary([made], arch) for arch in arches}, "base")
+    return folder / "base"
+
+
 def tiny(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,), word: str = "hello") -> Path:
     """The layout of an image with a shell that says `word`; its layers are beside it."""
     blobs = folder / "blobs"
