@@ -7,12 +7,13 @@ type-only imports included.
 from __future__ import annotations
 
 # Modules that lie beside the folders.
-ROOT_MODULES = ("errors", "boundary", "values", "report", "codec", "project")
+ROOT_MODULES = ("errors", "values", "report", "codec", "project")
 
 # Lowest first.
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ROOT_MODULES,
+    ("errors", "values", "report"),
     ("system",),
+    ("codec", "project"),
     ("matrix", "oci", "http"),
     ("lock", "wheel"),
     ("plan", "index", "cache"),

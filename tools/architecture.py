@@ -29,9 +29,8 @@ def tree() -> str:
     """The levels, highest first, as a code block: number, folder, purpose."""
     lines = []
     for number, level in reversed(list(enumerate(LEVELS, start=1))):
-        if level == ROOT_MODULES:
-            files = ", ".join(f"{name}.py" for name in ROOT_MODULES)
-            lines.append(f"{number:2}  {files}")
+        if {*level} <= {*ROOT_MODULES}:
+            lines.append(f"{number:2}  {', '.join(f'{name}.py' for name in level)}")
             continue
         folders = [name for name in level if (PACKAGE / name).is_dir()]
         for index, name in enumerate(folders):

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from imgbuild import boundary
 from imgbuild.errors import InputError, Problem
+from imgbuild.system import boundary
 
 T = TypeVar("T")
 LIMIT = 256 << 20  # bytes of a document

@@ -1,6 +1,6 @@
 """The errors that users see: a message, a hint, and one exit code for each class.
 
-They are caught only in `cli.main`, which prints them and ends the process.
+They are caught only in `cli.main`, which prints them and ends the process. `Signal` is no error.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         if self.nearest is not None:
             text += f"; did you mean {self.nearest}?"
         return text
+
+
+class Signal(Exception):
+    """No failure: it tells callers to stop, or to try again, and never reaches the user."""
 
 
 class ImgbuildError(Exception):

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import boundary, codec
+from imgbuild import codec
 from imgbuild.attest import attachments, bundle
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.deb import archive as debs
-from imgbuild.errors import ImgbuildError, InputError, IntegrityError
+from imgbuild.errors import ImgbuildError, InputError, IntegrityError, Signal
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import image, layout, reader
@@ -27,6 +27,7 @@ from imgbuild.oci.reader import Reader, inflated
 from imgbuild.oci.tar import padding
 from imgbuild.oci.unpack import unpack
 from imgbuild.sif import container, skim
+from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, digest_of
 from imgbuild.wheel import archive as wheel_archive
 from imgbuild.wheel.record import read_record
@@ -361,7 +362,7 @@ def test_any_failure_of_a_reader_names_the_file():
         with pytest.raises(IntegrityError, match=r"^some\.deb cannot be read: ") as caught:
             read("some.deb", failure)
         assert caught.value.__cause__ is failure
-    for passed in (InputError("mine"), boundary.Signal(), OSError(28, "full"), KeyboardInterrupt()):
+    for passed in (InputError("mine"), Signal(), OSError(28, "full"), KeyboardInterrupt()):
         with pytest.raises(type(passed)) as kept:
             read("some.deb", passed)  # type: ignore[arg-type]
         assert kept.value is passed

@@ -22,7 +22,6 @@ from imgbuild.attest.signing.statements import Envelope
 from imgbuild.audit.packages import sdist_code
 from imgbuild.audit.packages.content import LocalContent
 from imgbuild.audit.packages.reading import find_modules, read_elves, read_index, read_modules
-from imgbuild.boundary import reading
 from imgbuild.deb import archive as debs
 from imgbuild.deb.closure import DebianArchive, close
 from imgbuild.deb.control import paragraphs
@@ -41,6 +40,7 @@ from imgbuild.sif import container as sif_files
 from imgbuild.sif import image as sif_image
 from imgbuild.sif import skim
 from imgbuild.solve import sdist_wheel
+from imgbuild.system.boundary import reading
 from imgbuild.system.files import remove_tree
 from imgbuild.values import Arch, digest_of
 from imgbuild.wheel import archive as wheel_archive

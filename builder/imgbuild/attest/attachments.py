@@ -13,7 +13,6 @@ import msgspec
 from imgbuild.attest import bundle, in_toto, provenance
 from imgbuild.attest.bundle import LockBundle
 from imgbuild.attest.sbom import cyclonedx, document, spdx
-from imgbuild.boundary import reading
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
@@ -24,6 +23,7 @@ from imgbuild.registry import artifacts as attach
 from imgbuild.registry.artifacts import ArtifactFile
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
+from imgbuild.system.boundary import reading
 from imgbuild.values import Arch, Digest
 
 PREDICATE = "in-toto.io/predicate-type"  # where others look for the kind of a statement

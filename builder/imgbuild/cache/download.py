@@ -17,10 +17,16 @@ from typing import IO
 
 import msgspec
 
-from imgbuild.boundary import Signal
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import NAME, Store
-from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, Interrupted, WorkFailed
+from imgbuild.errors import (
+    FetchFailed,
+    ImgbuildError,
+    IntegrityError,
+    Interrupted,
+    Signal,
+    WorkFailed,
+)
 from imgbuild.http.client import Http, Refused
 from imgbuild.http.credentials import host
 from imgbuild.http.headers import content_range, number

@@ -17,10 +17,10 @@ from typing import IO, Self, cast
 
 import msgspec
 
-from imgbuild.boundary import reads, regular
 from imgbuild.deb.control import fields
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
+from imgbuild.system.boundary import reads, regular
 
 MAGIC = b"!<arch>\n"
 HEADER = 60

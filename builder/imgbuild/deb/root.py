@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from imgbuild.boundary import reading
 from imgbuild.deb import effects
 from imgbuild.deb.archive import DebContents, read
 from imgbuild.deb.table import Table, check_scripts, dpkg_configuration, excluded, included, load
@@ -23,6 +22,7 @@ from imgbuild.errors import IntegrityError
 from imgbuild.lock.resolution import Deb
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe
+from imgbuild.system.boundary import reading
 
 THREADS = min(4, os.cpu_count() or 1)  # lzma works outside Python's lock
 CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"

@@ -22,11 +22,11 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from imgbuild.boundary import NONSENSE, reading
 from imgbuild.errors import FetchFailed
 from imgbuild.http.credentials import Credentials, Login, bare, host, origin, redact
 from imgbuild.http.headers import content_range, number, retry_after
 from imgbuild.http.request import Request
+from imgbuild.system.boundary import NONSENSE, reading
 from imgbuild.system.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ import requests.adapters
 import urllib3.exceptions as low
 
 from imgbuild import __version__
-from imgbuild.boundary import Signal
-from imgbuild.errors import FetchFailed, InputError
+from imgbuild.errors import FetchFailed, InputError, Signal
 from imgbuild.http import rate
 from imgbuild.http.file_urls import FolderAdapter
 

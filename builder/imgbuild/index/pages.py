@@ -24,9 +24,9 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-from imgbuild.boundary import NONSENSE, reading
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
+from imgbuild.system.boundary import NONSENSE, reading
 from imgbuild.values import FileSize, normalize
 
 SIMPLE = (

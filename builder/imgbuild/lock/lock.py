@@ -9,13 +9,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from imgbuild import boundary, codec
+from imgbuild import codec
 from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.lock import drift
 from imgbuild.lock.resolution import LockedFile, Resolution
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
 from imgbuild.project import CATALOGUE
+from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256
 
 FILE = "lock.json"

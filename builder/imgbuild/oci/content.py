@@ -10,9 +10,9 @@ from typing import Self, cast
 
 from isal import isal_zlib
 
-from imgbuild.boundary import regular
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import Slice
+from imgbuild.system.boundary import regular
 
 CHUNK = 1 << 20
 BROKEN = cast("type[Exception]", isal_zlib.IsalError)  # its type stub declares an instance

@@ -17,9 +17,9 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from imgbuild import codec
-from imgbuild.boundary import reads, regular
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import CONFIG, INDEX, Configuration, Descriptor, Index, Manifest
+from imgbuild.system.boundary import reads, regular
 from imgbuild.values import Arch, Digest, digest_of
 
 INDEX_FILE = "index.json"

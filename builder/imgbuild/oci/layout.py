@@ -18,12 +18,12 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.boundary import regular
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Manifest
 from imgbuild.oci.image import BLOBS, INDEX_FILE, Folder, manifests, platform_image
 from imgbuild.system import files
+from imgbuild.system.boundary import regular
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest, digest_of
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 import msgspec
 from isal import igzip_threaded, isal_zlib
 
-from imgbuild.boundary import reading, regular
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.tar import BLOCK, padding
+from imgbuild.system.boundary import reading, regular
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -19,10 +19,10 @@ from typing import Protocol
 
 import msgspec
 
-from imgbuild.boundary import reading
 from imgbuild.errors import InputError, IntegrityError, WorkFailed
 from imgbuild.oci.reader import FILES, REMEDY, Entry, Parts, Reader, hidden_by, inflated
 from imgbuild.oci.tree import RootFolder
+from imgbuild.system.boundary import reading
 from imgbuild.system.files import FULL
 from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
 

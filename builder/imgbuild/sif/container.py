@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.boundary import reads, regular
 from imgbuild.errors import InputError
+from imgbuild.system.boundary import reads, regular
 from imgbuild.values import Arch, Bytes
 
 LAUNCH = b"#!/usr/bin/env run-singularity\n"

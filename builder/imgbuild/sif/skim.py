@@ -17,10 +17,10 @@ from typing import BinaryIO, cast
 
 from isal import isal_zlib
 
-from imgbuild.boundary import regular
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import GZIP_HEADER
 from imgbuild.oci.reader import DAMAGED, GZIP, Entry, Reader, inflated
+from imgbuild.system.boundary import regular
 
 LEAST = 1 << 16  # bytes: inflating a smaller content is as fast as searching for its end
 FIRST, MOST = 1 << 10, 1 << 20  # bytes of a gzip member that are inflated at once

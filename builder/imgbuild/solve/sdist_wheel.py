@@ -23,9 +23,9 @@ import msgspec
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from imgbuild.boundary import reads
 from imgbuild.container import sandbox
 from imgbuild.errors import IntegrityError, NoSolution
+from imgbuild.system.boundary import reads
 from imgbuild.wheel import archive as wheel_archive
 from imgbuild.wheel.metadata import read_metadata
 

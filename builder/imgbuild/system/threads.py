@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from imgbuild.boundary import Signal
-from imgbuild.errors import Interrupted
+from imgbuild.errors import Interrupted, Signal
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -9,7 +9,6 @@ import msgspec
 
 from imgbuild.attest import bundle
 from imgbuild.attest.bundle import LockBundle
-from imgbuild.boundary import reading
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.lock import lock as locks
 from imgbuild.plan import seal as seals
@@ -17,6 +16,7 @@ from imgbuild.project import Project
 from imgbuild.registry import artifacts
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
+from imgbuild.system.boundary import reading
 from imgbuild.values import Digest, Sha256, sha256
 from imgbuild.verify import image
 from imgbuild.verify.checks import Failed, Lacking

@@ -22,9 +22,9 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
-from imgbuild.boundary import reading
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Slice
+from imgbuild.system.boundary import reading
 from imgbuild.wheel.directory import read_directory
 from imgbuild.wheel.zipformat import DEFLATED, REMEDY, ZipMember, refuse
 

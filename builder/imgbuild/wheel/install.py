@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 from packaging.utils import canonicalize_name
 
-from imgbuild.boundary import reading
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, Slice
+from imgbuild.system.boundary import reading
 from imgbuild.wheel.archive import WheelArchive, read
 from imgbuild.wheel.record import (
     RecordRow,

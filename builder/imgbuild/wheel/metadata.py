@@ -5,8 +5,8 @@ from __future__ import annotations
 import zipfile
 from typing import IO
 
-from imgbuild.boundary import reads
 from imgbuild.errors import IntegrityError
+from imgbuild.system.boundary import reads
 
 LIMIT = 16 << 20  # bytes of METADATA
 

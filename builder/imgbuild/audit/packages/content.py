@@ -17,10 +17,10 @@ from typing import Protocol
 
 import msgspec
 
-from imgbuild.boundary import reads, regular
 from imgbuild.errors import IntegrityError
 from imgbuild.index.remote_wheel import Ranges, RemoteFile
 from imgbuild.oci.content import CHUNK, Checker, Files, Inflater
+from imgbuild.system.boundary import reads, regular
 from imgbuild.wheel.zipformat import DEFLATED, LOCAL, STORED, refuse
 
 GAP = (

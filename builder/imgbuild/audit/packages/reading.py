@@ -20,10 +20,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from imgbuild.audit.packages.content import LocalContent, RemoteContent, WheelContent
 from imgbuild.audit.packages.installed import InstalledContent
 from imgbuild.audit.source.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
-from imgbuild.boundary import reading
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.index.remote_wheel import Ranges
 from imgbuild.system import process
+from imgbuild.system.boundary import reading
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import normalize
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from imgbuild.audit.packages.reading import ASIDE
-from imgbuild.boundary import reads
 from imgbuild.errors import IntegrityError
+from imgbuild.system.boundary import reads
 
 MEMBERS = 100_000
 LARGEST = 16 << 20  # bytes of a file

@@ -16,17 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from imgbuild.errors import ImgbuildError, IntegrityError
+from imgbuild.errors import ImgbuildError, IntegrityError, Signal
 
 P = ParamSpec("P")
 R = TypeVar("R")
 REMEDY = "it is damaged or was made to mislead: get it again, or use another version"
 NONSENSE = "the server does not answer as it should: try another one, or ask its owner"
 SHOWN = 200  # characters of another error's text
-
-
-class Signal(Exception):
-    """No failure of a reader: it tells its callers to stop, or to try again."""
 
 
 @contextlib.contextmanager
