@@ -333,6 +333,7 @@ def _fetched(
     if numpy is not None and Version(numpy).major >= 2:
         compiled = _requiring("numpy", remote, package_set)
         wanted += [one for one in compiled if one.size <= LARGEST and one not in wanted]
+    wanted = [one for one in wanted if package_set.books[one.package].kept_elves() is None]
     requests = [FileRequest(one, lambda url=urls[one.sha256]: [url]) for one in wanted]  # type: ignore[misc]
     return fetch_all(requests, request.context, title="packages compiled against torch or numpy")
 
@@ -372,7 +373,12 @@ def _unread_binaries(
         for wheel in files.wheels
         if any(".so" in file for file in package_set.files(wheel.package))
     ]
-    remote = [one.package for one in compiled if not isinstance(files.places[one.sha256], Path)]
+    remote = [
+        one.package
+        for one in compiled
+        if not isinstance(files.places[one.sha256], Path)
+        and package_set.books[one.package].kept_elves() is None
+    ]
     found = []
     if remote:
         shown = ", ".join(remote[:3]) + (f" and {len(remote) - 3} more" if remote[3:] else "")

@@ -21,6 +21,7 @@ import msgspec
 from isal import isal_zlib
 
 from imgbuild.audit.packages.content import WheelContent
+from imgbuild.audit.packages.published import PublishedFacts, WheelFacts, published_facts
 from imgbuild.audit.packages.reading import (
     ReaderProcesses,
     ReadRequest,
@@ -95,7 +96,7 @@ class LibraryWheel:
     @cached_property
     def index(self) -> WheelIndex:
         """Its files and METADATA."""
-        kept = self._fetch(INDEX, WheelIndex)
+        kept = self._fetch(INDEX, WheelIndex) or self._published(INDEX, WheelIndex)
         if kept is None:
             kept = read_index(self.content)
             self._keep(INDEX, kept)
@@ -171,7 +172,9 @@ class LibraryWheel:
             if name not in self._found and self.modules.get(name, "").endswith(".py")
         }
         if wanted and self._kept is None:
-            self._kept = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
+            own = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
+            published = self._library.published.modules(self.package, self.wheel.sha256)
+            self._kept = published | own
         for name in list(wanted):
             encoded = (self._kept or {}).get(name)
             if encoded is not None:
@@ -207,7 +210,9 @@ class LibraryWheel:
     def kept_elves(self) -> tuple[ElfFacts, ...] | None:
         """Its shared objects if the store has them."""
         if self._elves is None:
-            self._elves = self._fetch(ELVES, tuple[ElfFacts, ...])
+            form = tuple[ElfFacts, ...]
+            kept = self._fetch(ELVES, form)
+            self._elves = self._published(ELVES, form) if kept is None else kept
         return self._elves
 
     def keep_elves(self, elves: tuple[ElfFacts, ...]) -> None:
@@ -217,12 +222,42 @@ class LibraryWheel:
 
     # -- facts in the store
 
+    def kept_facts(self) -> WheelFacts:
+        """What the store has of it, to be published.
+
+        Without modules that cannot be parsed: another version of Python may parse them.
+        """
+        kept: dict[str, object] = {
+            INDEX: self._fetch(INDEX, WheelIndex),
+            ELVES: self._fetch(ELVES, tuple[ElfFacts, ...]),
+        }
+        modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
+        return WheelFacts(
+            package=self.package,
+            kinds={
+                kind: msgspec.msgpack.encode(one) for kind, one in kept.items() if one is not None
+            },
+            modules={
+                name: raw
+                for name, raw in modules.items()
+                if not msgspec.msgpack.decode(raw, type=ModuleFacts).broken
+            },
+        )
+
     def _fetch(self, kind: str, form: type[T], more: str = "") -> T | None:
         key = f"{self.wheel.sha256} {readers()}{more}"
         data = self._library.store.fact(kind, key)
         if data is None and not self.local:
             data = self._library.store.fact(kind + REMOTE, key)
         return None if data is None else unpack(data, form)
+
+    def _published(self, kind: str, form: type[T]) -> T | None:
+        """What came with imgbuild, where the store has nothing."""
+        data = self._library.published.fact(kind, self.wheel.sha256)
+        try:
+            return None if data is None else msgspec.msgpack.decode(data, type=form)
+        except msgspec.DecodeError:
+            return None
 
     def _keep(self, kind: str, value: object, more: str = "") -> None:
         key = f"{self.wheel.sha256} {readers()}{more}"
@@ -233,9 +268,15 @@ class Library:
     """Books by their wheel, and the store that keeps them. It saves when it is closed."""
 
     def __init__(
-        self, store: Store, http: Ranges | None = None, *, processes: int | None = None
+        self,
+        store: Store,
+        http: Ranges | None = None,
+        *,
+        processes: int | None = None,
+        published: PublishedFacts | None = None,
     ) -> None:
         self.store = store
+        self.published = published_facts() if published is None else published
         self.http = http
         self.workers = ReaderProcesses(processes or len(os.sched_getaffinity(0)))
         self._books: dict[tuple[str, bool], LibraryWheel] = {}
