@@ -59,7 +59,7 @@ def test_published_facts_stand_for_the_wheel(tmp_path, wheels, archive):
         assert book.elves() == ()
         facts = book.module("demo.a")
         assert facts is not None
-        assert [one.name for one in facts.functions[0].signature.parameters] == [argument]
+        assert [one.name for one in facts.functions[0].parameters] == [argument]
 
 
 def test_what_another_python_may_parse_is_not_published(tmp_path, wheels, archive):
