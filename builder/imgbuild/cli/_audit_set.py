@@ -74,7 +74,6 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             "--base": self.base,
             "--glibc": self.glibc,
             "--cuda": self.cuda,
-            "--again": self.again or None,
         }
         return tuple(f"{name} {value}" for name, value in values.items() if value is not None)
 

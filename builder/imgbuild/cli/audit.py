@@ -97,7 +97,9 @@ def audit(
         for given in packages.given():
             message = f"{given} does not apply to locked targets"
             raise InputError(message, hint="leave it out, or name versions or --environment")
-        reports = _audit_targets(selection, checks, keep=keep, offline=offline)
+        reports = _audit_targets(
+            selection, checks, keep=keep, offline=offline, again=packages.again
+        )
     if junit is not None:
         cases = [with_cases(report, checks) for report in reports]
         write_bytes(junit, junits.document(cases))
@@ -152,6 +154,7 @@ def _audit_targets(
     *,
     keep: bool | None,
     offline: bool,
+    again: bool,
 ) -> list[Report]:
     from imgbuild.cache import prune
     from imgbuild.pipeline import audit_lock, targets
@@ -162,7 +165,14 @@ def _audit_targets(
     drop = len(selected) > 1 if keep is None else not keep
     reports = [
         audit_lock.audit_target(
-            session.project, session.matrix, item.name, each, inputs, checks=checks, drop=drop
+            session.project,
+            session.matrix,
+            item.name,
+            each,
+            inputs,
+            checks=checks,
+            drop=drop,
+            again=again,
         )
         for item in selected
         for each in item.arches

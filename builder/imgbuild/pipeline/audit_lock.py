@@ -61,14 +61,16 @@ def audit_target(
     *,
     checks: Sequence[str] = CHECKS,
     drop: bool = False,
+    again: bool = False,
 ) -> Report:
     """The audit of target `name` as it is locked, under the matrix's waivers.
 
-    `drop` takes wheels that were fetched for it out of the cache again. LockStale without a lock.
+    `drop` takes wheels that were fetched for it out of the cache again; `again` ignores a report of
+    an earlier audit. LockStale without a lock.
     """
     lock = locks.read_lock(project.images, name)
     learned = constraints.read(project.images)
-    return audit_lock(lock, arch, inputs, learned, checks=checks, drop=drop)
+    return audit_lock(lock, arch, inputs, learned, checks=checks, drop=drop, again=again)
 
 
 def audit_lock(
@@ -79,6 +81,7 @@ def audit_lock(
     *,
     checks: Sequence[str] = CHECKS,
     drop: bool = False,
+    again: bool = False,
 ) -> Report:
     """The audit of what `lock` holds for `arch`; FetchFailed if a file of it is not available.
 
@@ -94,7 +97,7 @@ def audit_lock(
     code = code_digest(*JUDGING, alone=__name__)
     known = [code, arch, lock.base, resolution, terms, tuple(checks)]
     key = sha256(codec.compact(known))
-    kept = inputs.store.fact(KEPT, key)
+    kept = inputs.store.fact(KEPT, key) if not again else None
     report = unpack(kept, Report) if kept is not None else None
     if report is None:
         with console.step(f"auditing {lock.target} for {arch}"):

@@ -163,6 +163,17 @@ def test_wheels_in_a_folder_are_audited_offline(tmp_path: Path, checks: tuple[st
     assert here == [checks == CHECKS] * 2  # for code alone they stay where they are
 
 
+def test_a_report_is_kept_until_it_is_asked_for_again(tmp_path: Path) -> None:
+    matrix, lock, _ = audited_folder(tmp_path)
+    inputs = Inputs(matrix, Context(Store.open(tmp_path / "cache"), Http(attempts=1, offline=True)))
+    first = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
+    for wheel in (tmp_path / "wheels").iterdir():
+        wheel.unlink()
+    assert audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",)) == first
+    with pytest.raises(FetchFailed):
+        audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",), again=True)
+
+
 def test_offline_what_only_a_server_has_is_counted(tmp_path: Path) -> None:
     matrix, lock, resolution = audited_folder(tmp_path)
     there, _ = audited.wheel(tmp_path / "other", "pip", "25.1", {"pip/__init__.py": ""})

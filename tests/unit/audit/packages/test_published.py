@@ -87,14 +87,13 @@ def test_without_a_file_nothing_is_published(tmp_path):
     assert facts.modules("demo", "0" * 64) == {}
 
 
-@pytest.mark.parametrize("step", [7, 11])
-def test_damaged_facts_are_none_or_the_same(tmp_path, wheels, archive, step):
+def test_damaged_facts_are_none_or_the_same(tmp_path, wheels, archive):
     whole = archive.read_bytes()
     sha256 = wheels[0][0].sha256
     facts = PublishedFacts.open(archive)
     right = (facts.fact(INDEX, sha256), facts.modules("demo", sha256))
     damaged = tmp_path / "damaged.zip"
-    for place in range(0, len(whole), step):
+    for place in range(0, len(whole), 31):
         damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         facts = PublishedFacts.open(damaged)
         assert facts.fact(INDEX, sha256) in (None, right[0])
