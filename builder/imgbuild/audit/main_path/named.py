@@ -47,10 +47,11 @@ def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolic
         for module in package_set.modules_of(package)
         if _is_integration(module, roots)
     ]
+    known = LEFT_OUT | {package_set.owner(one.name.partition(".")[0]) for one in rules.entries}
     entries += [
         MainPathEntry(name=part, why=PART, optional=True)
         for entry in tuple(entries)
-        if package_set.owner(entry.name) not in rules.walk | LEFT_OUT
+        if package_set.owner(entry.name) not in known
         for part in _main_parts(package_set, entry.name)
     ]
     return msgspec.structs.replace(

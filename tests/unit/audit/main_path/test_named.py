@@ -100,6 +100,24 @@ def test_the_module_that_has_most_names_is_imported(tmp_path: Path) -> None:
     assert error.startswith("gadget 1.0 imports ONE from helper")
 
 
+def test_a_followed_package_without_entry_points_is_no_exception(tmp_path: Path) -> None:
+    # liger-kernel 0.5.8 beside transformers 4.53: its patches import names that are gone.
+    assert "liger-kernel" in policy.load().walk
+    packages = {
+        "transformers==4.53.3": {"transformers/__init__.py": ""},
+        "liger-kernel==0.5.8": {
+            "liger_kernel/__init__.py": "",
+            "liger_kernel/transformers/__init__.py": LAZY.replace(
+                "gadget", "liger_kernel.transformers"
+            ),
+            "liger_kernel/transformers/core.py": "from transformers import GONE\none = two = 1\n",
+            "liger_kernel/transformers/more.py": "three = 1\n",
+        },
+    }
+    (error,) = errors(tmp_path, packages)
+    assert error.startswith("liger-kernel 0.5.8 imports GONE from transformers")
+
+
 PARTS = """
 _import_structure = {}
 _import_structure["gadget_utils"] = ["Gadget"]
