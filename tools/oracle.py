@@ -4,7 +4,7 @@
 Each seed draws two sets from the same requirements: the control, as uv resolves it, and one in
 which one version is forced. Both are installed and imported on the CPU, each package in a fresh
 process, and both are audited by `imgbuild audit --requirements`. A failure counts only if the
-control imports. Draws without a failure are audited for one seed of four only. Results are lines of
+control imports. Of draws without a failure a sample is audited. Results are lines of
 JSON, one a seed: a seed that is there is skipped, so that a run may be ended and continued. Even
 seeds are for development; `report` shows no details of odd ones.
 
@@ -55,6 +55,7 @@ FOLDER = Path(tempfile.gettempdir(), "oracle")
 CACHE_LIMIT = 15 << 30  # bytes of downloaded wheels
 AUDIT_LIMIT = 900  # seconds
 ALARMS = 12  # errors of one set that are looked up
+SAMPLE = 0.25  # share of draws without a failure
 LIBRARIES = 40  # shared objects of one package that are opened
 
 
@@ -94,10 +95,10 @@ class Bench:
         self.shop = Shop(self.table, folder)
         self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
 
-    def measure(self, seed: int) -> Measured:
+    def measure(self, seed: int, sample: float) -> Measured:
         """The draw of `seed`, installed, imported and audited.
 
-        Of draws without a failure, only a sample is audited.
+        Of draws without a failure, only the share `sample` is audited.
         """
         draw = oracle_sets.draw(seed, self.shop)
         if draw is None:
@@ -107,7 +108,7 @@ class Bench:
             try:
                 forced = stack.enter_context(self._installed(draw, "forced"))
                 self._import(forced, draw)
-                if not forced.fails and not oracle_sets.sampled(seed):
+                if not forced.fails and not oracle_sets.sampled(seed, sample):
                     return msgspec.structs.replace(found, failure="imports, not in the sample")
                 control = stack.enter_context(self._installed(draw, "control"))
                 self._import(control, draw)
@@ -338,7 +339,7 @@ def run(options: argparse.Namespace) -> None:
         if seed in known or (draws is not None and seed not in draws):
             continue
         bench.trim()
-        measured = bench.measure(seed) if draws is None else bench.again(draws[seed])
+        measured = bench.measure(seed, options.sample) if draws is None else bench.again(draws[seed])
         with options.results.open("ab") as file:
             file.write(msgspec.json.encode(measured) + b"\n")
         found = row(measured)
@@ -365,6 +366,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="sets, downloads and facts")
     parser.add_argument("--results", type=Path, help="default: results.jsonl in the folder")
     parser.add_argument("--draws", type=Path, help="audit the draws of these results again")
+    parser.add_argument(
+        "--sample",
+        type=float,
+        default=SAMPLE,
+        help="share of draws without a failure that is audited, too; default: %(default)s",
+    )
     parser.add_argument("--details", action="store_true", help="list misses and false alarms")
     parser.add_argument("--held-out", action="store_true", help="list those of odd seeds, too")
     options = parser.parse_args()

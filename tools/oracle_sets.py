@@ -32,7 +32,6 @@ MACHINE = Tags(python=PYTHON, glibc=GLIBC, arch=Arch.X86_64)
 UV_PLATFORM = "x86_64-manylinux_2_36"
 ATTEMPTS = 25  # draws of one seed that uv may refuse
 OF_MAINS = 0.65  # of the forced packages; the others are required by a package of the set
-SAMPLE = 0.25  # of the draws without a failure are audited
 PINNED = 0.2  # of the main packages; of these, the control has any version, not the newest
 # Whatever installs torch brings these, and no import on a CPU needs them.
 GPU_ONLY = ("nvidia-", "cuda-")
@@ -187,9 +186,9 @@ class Shop:
         )
 
 
-def sampled(seed: int) -> bool:
-    """Whether the draw of `seed` is audited even if nothing of it fails."""
-    return random.Random(f"sample {seed}").random() < SAMPLE  # noqa: S311
+def sampled(seed: int, share: float) -> bool:
+    """Whether the draw of `seed` is among this share, audited even if nothing of them fails."""
+    return random.Random(f"sample {seed}").random() < share  # noqa: S311
 
 
 def draw(seed: int, shop: Shop) -> Draw | None:
