@@ -107,6 +107,21 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
             raise described(error, path, hint=FULL_HINT)
 
 
+def is_own(folder: Path, *, hint: str) -> bool:
+    """Whether no other user may change what is in `folder`; True if it is missing.
+
+    InputError with `hint` if another user owns it, or it is not a folder.
+    """
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return True
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        message = f"{folder} is not a folder of this user (user id {os.geteuid()})"
+        raise InputError(message, hint=hint)
+    return not found.st_mode & 0o022
+
+
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file without waiting; False if another process holds the lock."""
     try:
