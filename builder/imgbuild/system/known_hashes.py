@@ -1,4 +1,4 @@
-"""Hashes of files that this user has read before, so that a file is hashed again only if it changed.
+"""Hashes of files that this user has read: a file is hashed again only if it has changed.
 
 A record holds device, inode, size, mtime and ctime of a file with its hash. A ctime cannot be set:
 every change of content, links or mode moves it. Records lie in a folder that only the user can
@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
 from imgbuild.errors import ImgbuildError
 from imgbuild.system.boundary import regular
 from imgbuild.system.files import home
@@ -28,6 +29,8 @@ LIMIT = 20_000  # records; the oldest are dropped
 TICK_NS = 20_000_000  # more than a kernel's step between two timestamps
 WAIT_SECONDS = 5.0  # for another process that writes records
 _TABLE = "create table if not exists known (file text primary key, state text, sha256 text)"
+_INSERT = "insert or replace into known values (?, ?, ?)"
+_DROP_OLDEST = "delete from known where rowid <= (select max(rowid) from known) - ?"
 _CORRUPT = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
 
 
@@ -115,9 +118,8 @@ class KnownHashes:
         with self._lock:
             self._memory[file] = (state, sha256)
         if _is_private(found):
-            oldest = "delete from known where rowid <= (select max(rowid) from known) - ?"
-            insert = "insert or replace into known values (?, ?, ?)"
-            self._ask([(_TABLE, ()), (insert, (file, state, sha256)), (oldest, (LIMIT,))], make=True)
+            values = (file, state, sha256)
+            self._ask([(_TABLE, ()), (_INSERT, values), (_DROP_OLDEST, (LIMIT,))], make=True)
 
     def _ask(
         self, statements: Sequence[tuple[str, tuple[object, ...]]], *, make: bool = False
@@ -129,6 +131,7 @@ class KnownHashes:
         place = None if self._folder is None else self._folder / NAME
         if place is None or not (make or place.exists()) or not _is_safe(place.parent, make=make):
             return []
+        rows: list[tuple[str, ...]] = []
         try:
             import sqlite3
         except ImportError:  # a Python that was built without it

@@ -15,6 +15,7 @@ from imgbuild.errors import IntegrityError
 from imgbuild.system import known_hashes
 from imgbuild.system.known_hashes import NAME, KnownHashes
 from imgbuild.values import sha256
+from tests.support.hashed import hashed_files
 
 GOOD = b"good bytes"
 SAME_SIZE = b"evil bytes"
@@ -35,11 +36,7 @@ def _path(tmp_path: Path) -> Path:
 @pytest.fixture(name="reads")
 def _reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many files were hashed since the last call."""
-    made: list[int] = []
-    real = known_hashes.hashlib.file_digest
-    monkeypatch.setattr(
-        known_hashes.hashlib, "file_digest", lambda *given: made.append(1) or real(*given)
-    )
+    made = hashed_files(monkeypatch)
 
     def count() -> int:
         found = len(made)
