@@ -178,7 +178,10 @@ def state_folder() -> Path | None:
 def _is_safe(folder: Path, *, make: bool) -> bool:
     """Whether `folder` is there, or made, and nobody else can enter it."""
     try:
-        if make:
+        if make and not folder.exists():
+            above = next(each for each in folder.parents if each.exists())
+            if os.geteuid() == 0 != above.stat().st_uid:
+                return False  # sudo with the home of a user, who could not enter it later
             folder.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)

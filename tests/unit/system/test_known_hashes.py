@@ -176,6 +176,16 @@ def test_without_a_folder_of_ones_own_files_are_hashed(state, path, tmp_path, ha
         assert reads() == 1
 
 
+def test_root_makes_no_folder_in_the_home_of_a_user(state, path, tmp_path):
+    if os.geteuid():
+        pytest.skip("only root can give a folder to another user")
+    settle(path)
+    (tmp_path / "home").mkdir()
+    os.chown(tmp_path / "home", 4242, 4242)
+    KnownHashes(tmp_path / "home/state/imgbuild").note(path, sha256(GOOD))
+    assert list((tmp_path / "home").iterdir()) == []
+
+
 @pytest.mark.parametrize("rubbish", [b"", b"rubbish" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_damaged_database_is_made_anew(state, path, rubbish, reads):
     settle(path)
