@@ -232,8 +232,9 @@ def _alone(
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IMGBUILD_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{os.getpid()}"))
-        # The user's configuration (mirrors, certificates) must not count.
+        # The user's configuration (mirrors, certificates) and records must not count.
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
         for name in VARIABLES:
             patch.delenv(name, raising=False)
         GUARD.closed = True

@@ -7,17 +7,15 @@ lock shows one line for each changed item. The last byte is a newline.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import msgspec
 
 from imgbuild.errors import InputError, Problem
-from imgbuild.system import boundary
+from imgbuild.system import boundary, files
 
 T = TypeVar("T")
 LIMIT = 256 << 20  # bytes of a document
@@ -118,16 +116,11 @@ def write_bytes(path: Path, data: bytes) -> bool:
     if path.exists() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
+        with files.replacing(path) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
     return True

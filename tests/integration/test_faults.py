@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +86,7 @@ def _bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     index.wheel("large", "1.0", files={"large.bin": random.Random(0).randbytes(2_000_000)})
     with serve(Site(files=index.site_files())) as site, memory_registry.serve(Registry()) as there:
         found = Project(folder / "project", site.url("simple"), cache=folder / "cache")
+        found.env["XDG_STATE_HOME"] = str(folder / "state")
         found.write(
             sample_project.registry_base(sample_project.serve_image(site, folder / "base", "base"))
         )
@@ -240,31 +242,94 @@ def test_a_disk_that_fails_is_named_and_the_next_run_is_right(bench, tmp_path, v
     assert ".tmp" not in done.stdout
 
 
-def test_a_damaged_file_of_the_cache_is_refused_or_replaced(bench, tmp_path):
-    """Files that were downloaded; one byte each."""
-    chance = random.Random(SEED)
+def flipped(data: bytes, chance: random.Random) -> bytes:
+    """One bit is another."""
+    changed = bytearray(data)
+    changed[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+HARMS: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "flip": flipped,
+    "truncation": lambda data, chance: data[: chance.randrange(len(data))],
+    "swap": lambda data, chance: chance.randbytes(len(data)),
+}
+KINDS = ("file", "blob", "pulled", "image", "fact", "partial", "records", "format")
+OUTCOMES = ("harmless", "healed", "refused")
+
+
+def entries(bench: Bench, kind: str, out: Path) -> list[Path]:
+    """The files that a kind of damage is done to; what would hide the damage is removed."""
     cache = bench.project.cache or Path()
-    for number in range(COUNT // 10 or 1):
-        out = tmp_path / f"out-{number}"
+    if kind in ("file", "partial"):
         remove_tree(cache / "blobs")
-        bench.project.run(*bench.words("build", out))
-        remove_tree(cache / "blobs")
-        path = chance.choice([one for one in sorted((cache / "files").rglob("*")) if one.is_file()])
-        data = bytearray(path.read_bytes())
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-        path.chmod(0o644)
+    if kind != "image":
+        remove_tree(out)
+    place = {
+        "blob": cache / "blobs",
+        "pulled": cache / "blobs",
+        "image": out / "image/blobs",
+        "fact": cache / "facts",
+        "records": Path(bench.project.env["XDG_STATE_HOME"]),
+        "format": cache / "FORMAT",
+    }.get(kind, cache / "files")
+    return [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.is_file())
+
+
+def harmed(bench: Bench, kind: str, path: Path, data: bytes) -> None:
+    """Put `data` into an entry in place, with its old times; a partial one is what came of it."""
+    before = path.stat()
+    if kind == "partial":
+        path.unlink()
+        path = (bench.project.cache or Path()) / "partial" / path.name
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
-        done = subprocess.run(
-            bench.project.command(*bench.words("build", tmp_path / f"again-{number}")),
-            cwd=bench.project.folder,
-            env=bench.project.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr
-        if done.returncode == 0:
-            assert images.verified(tmp_path / f"again-{number}" / "image").digest == bench.digest
-        else:
-            assert "error: " in done.stderr
-        remove_tree(cache)
+        return
+    path.chmod(0o644)
+    path.write_bytes(data)
+    path.chmod(before.st_mode & 0o777)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def outcome(bench: Bench, kind: str, out: Path) -> str:
+    """What a command makes of the damage: one of OUTCOMES, never another image."""
+    verb = "pull" if kind == "pulled" else "build"
+    done = subprocess.run(
+        bench.project.command(*bench.words(verb, out)),
+        cwd=bench.project.folder,
+        env=bench.project.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    if done.returncode:
+        assert "error: " in done.stderr
+        assert "hint: " in done.stderr
+        return "refused"
+    bench.right(verb, out)
+    return "healed" if "is damaged" in done.stderr else "harmless"
+
+
+def test_a_damaged_cache_gives_no_other_image(bench, tmp_path, record_testsuite_property):
+    """Each kind of entry with each harm, in turn; the next run has nothing to complain about."""
+    chance, out = random.Random(SEED), tmp_path / "out"
+    cases = [(kind, harm) for harm in HARMS for kind in KINDS]
+    few = [case for number, case in enumerate(cases) if number % len(HARMS) == number // len(KINDS)]
+    found: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    for number in range(COUNT or len(few)):
+        kind, harm = cases[number % len(cases)] if COUNT else few[number]
+        if kind == "pulled" and ("me/image", TARGET) not in bench.registry.tags:
+            bench.project.run(*bench.words("push", out))
+        if number == 0 or kind == "image":
+            bench.project.run(*bench.words("build", out))
+        path = chance.choice(entries(bench, kind, out))
+        data = path.read_bytes()
+        harmed(bench, kind, path, HARMS[harm](data, chance))
+        found[kind][outcome(bench, kind, out)] += 1
+        if kind == "format":
+            path.write_bytes(data)
+        assert outcome(bench, kind, out) == "harmless", (kind, harm, path)
+    record_testsuite_property("damage", str({kind: dict(each) for kind, each in found.items()}))
+    assert all(found[kind]["healed"] for kind in ("file", "blob", "pulled", "image"))
+    assert not any(found[kind]["refused"] for kind in KINDS if kind != "format")

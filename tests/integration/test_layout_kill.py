@@ -1,4 +1,4 @@
-"""A writer that is killed at any moment leaves one whole image, the old or the new."""
+"""A writer that is killed at any moment leaves one whole image or archive, the old or the new."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 import time
 from pathlib import Path
 
-from imgbuild.oci import layout
+from imgbuild.oci import archive, layout
 from imgbuild.values import Arch
 from tests.support import images
 
 WRITER = """
 import sys
 from pathlib import Path
-from imgbuild.oci import layout
+from imgbuild.oci import archive, layout
 from imgbuild.values import Arch
 out, *sources = map(Path, sys.argv[1:])
 read = [layout.read(source) for source in sources]
@@ -75,3 +75,40 @@ def test_two_writers_do_not_mix(tmp_path):
             writer.kill()
             writer.wait()
     assert images.verified(out).digest in {layout.read(path).digest for path in sources}
+
+
+ARCHIVER = """
+import sys
+from pathlib import Path
+from imgbuild.oci import archive
+out, *sources = map(Path, sys.argv[1:])
+print("ready", flush=True)
+while True:
+    for source in sources:
+        archive.write(source, out, "oci-archive", "tiny")
+"""
+
+
+def test_killed_writers_of_an_archive_leave_a_whole_one(tmp_path):
+    """Two at once, of different images; what they leave beside it is removed by the next."""
+    sources = [source(tmp_path, word) for word in ("one", "two")]
+    out = tmp_path / "out/image.tar"
+    whole = []
+    for path in sources:
+        archive.write(path, out, "oci-archive", "tiny")
+        whole.append(out.read_bytes())
+    spread = random.Random(20261125)
+    for _ in range(10):
+        command = [sys.executable, "-c", ARCHIVER, str(out), *map(str, sources)]
+        writers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"ready\n"
+        time.sleep(spread.uniform(0, 0.05))
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
+            assert out.read_bytes() in whole
+    archive.write(sources[0], out, "oci-archive", "tiny")
+    assert list(out.parent.iterdir()) == [out]
+    assert out.read_bytes() == whole[0]

@@ -113,7 +113,8 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> M
                 f" {job.record.digest} is in images/layers.json"
             )
             hint = (
-                "an input or imgbuild changed the bytes; a changed layer needs a new format number"
+                "run `imgbuild cache verify`, in case the disk has damaged an input; if imgbuild"
+                " changed the bytes, the layer needs a new format number"
             )
             raise IntegrityError(message, hint=hint)
         if sink is not None:

@@ -60,7 +60,8 @@ def build(
         for arch, planned in plans.items()
     }
     digest = seals.top_digest({arch: document.manifest for arch, document in documents.items()})
-    unchanged = not verify and layout.check(output, digest)
+    layout.refuse_others(output, lock.target)
+    unchanged = not verify and layout.check(output, digest, inputs.context.reporter)
     made = 0
     if not unchanged:
         layers = [layer for planned in plans.values() for layer in planned.layers]

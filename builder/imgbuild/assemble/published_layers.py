@@ -88,10 +88,11 @@ def _blob(matrix: Matrix, found: PublishedTarget, digest: Digest) -> Path:
 
 
 def _copy(path: Path, digest: Digest, store: Store) -> None:
-    with path.open("rb") as file:
-        found = digest_of_file(file)
-    if found != digest:
-        message = f"{path} has the digest {found}"
-        raise IntegrityError(message, hint="the layout is damaged: copy the image again")
     with store.scratch() as scratch:
-        store.add_blob(Path(shutil.copyfile(path, scratch / "blob")), digest)
+        copy = Path(shutil.copyfile(path, scratch / "blob"))
+        with copy.open("rb") as file:
+            found = digest_of_file(file)
+        if found != digest:
+            message = f"{path} has the digest {found}"
+            raise IntegrityError(message, hint="the layout is damaged: copy the image again")
+        store.add_blob(copy, digest)

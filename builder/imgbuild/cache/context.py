@@ -27,5 +27,5 @@ class Context(msgspec.Struct, frozen=True):
     def open(
         cls, reporter: Reporter = SILENT, *, offline: bool = False, root: Path | None = None
     ) -> Context:
-        """The cache at `root` (see `store.default_root`) and a client, both with `reporter`."""
+        """The cache at `root` (see `settings.default_root`) and a client, both with `reporter`."""
         return cls(Store.open(root, reporter), Http(offline=offline, reporter=reporter), reporter)

@@ -95,18 +95,10 @@ def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[Pro
 
 def _present(locked: LockedFile, context: Context) -> Path | None:
     path = context.store.file(locked.sha256)
-    if path is None or path.stat().st_size == locked.size:
-        return path
-    with path.open("rb") as file:
-        intact = hashlib.file_digest(file, "sha256").hexdigest() == locked.sha256
-    if intact:
-        message = (
-            f"{locked.file}: the lock says {locked.size} bytes, the file has {path.stat().st_size}"
-        )
+    if path is not None and (size := path.stat().st_size) != locked.size:
+        message = f"{locked.file}: the lock says {locked.size} bytes, the file has {size}"
         raise IntegrityError(message, hint="the lock was edited by hand: make it again")
-    context.reporter.warn(f"{path} is damaged; {locked.file} is downloaded again")
-    context.store.drop_damaged(path)
-    return None
+    return path
 
 
 def check_space(missing: Iterable[str], size: int, store: Store) -> None:

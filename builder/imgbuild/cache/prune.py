@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.cache.store import NAME, SIZE, Store, size_limit
-from imgbuild.system import files
+from imgbuild.cache.settings import size_limit
+from imgbuild.cache.store import NAME, SIZE, Store
+from imgbuild.system import files, known_hashes
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +129,8 @@ def _remove(store: Store, entry: CacheEntry) -> bool:
         with store.scratch() as scratch:
             path.rename(scratch / "unpacked")  # whole or not at all, also after a kill
     else:
-        path.unlink(missing_ok=True)
+        with known_hashes.of_user().relinked(path):  # a layout may have the same file
+            path.unlink(missing_ok=True)
     return True
 
 

@@ -8,6 +8,10 @@
     scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
     locks/NAME               locks between processes
 
+A file or blob is hashed before it is used, unless it is as it was when it had its hash (see
+`system.known_hashes`). A damaged one is removed, with a warning, and looks as if it had never been
+there.
+
 Nothing is written in place: files are flushed to the disk and then renamed, so that a kill or a
 power cut leaves a whole file or none, and what remains under `scratch/` is removed by the next
 process, because the kernel has released the lock of the dead one. A process writes the names that
@@ -23,6 +27,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -30,8 +35,9 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from imgbuild.errors import InputError
-from imgbuild.system import files
+from imgbuild.cache.settings import default_root, size_limit
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.system import files, known_hashes
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import DIGEST_PATTERN, SHA256_PATTERN, sha256
 
@@ -43,35 +49,6 @@ _TAG = (
     "# This file marks a cache that backups may leave out: https://bford.info/cachedir/\n"
 )
 LOCK_NAME = 80  # letters of a lock's name in its file name; a hash stands for the rest
-_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-def parse_size(text: str, place: str) -> int:
-    """A size in bytes from "500M", "20G", "20GB" (powers of 1000) or "20Gi", "20GiB" (of 1024).
-
-    InputError if it is none of these; `place` is the option or variable with the text.
-    """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
-    if found is None or (found[3] and not found[2]):
-        message = f"{place}: invalid size {text!r}"
-        raise InputError(message, hint="write bytes or a unit: 500M, 20G, 20GiB")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2]])
-
-
-def default_root() -> Path:
-    """$IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild."""
-    named = os.environ.get("IMGBUILD_CACHE")
-    if named:
-        return Path(named).expanduser().absolute()
-    xdg = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification: a relative path there is to be ignored.
-    return (Path(xdg) if xdg.startswith("/") else files.home() / ".cache") / "imgbuild"
-
-
-def size_limit() -> int | None:
-    """The cap on the cache from $IMGBUILD_CACHE_SIZE, in bytes; None if there is none."""
-    text = os.environ.get("IMGBUILD_CACHE_SIZE", "")
-    return parse_size(text, "IMGBUILD_CACHE_SIZE") if text else None
 
 
 class Store:
@@ -83,6 +60,7 @@ class Store:
         self._live: tuple[str, int] | None = None
         self._leased: set[str] = set()
         self._lock = threading.RLock()
+        self._known = known_hashes.of_user()
 
     @classmethod
     def open(cls, root: Path | None = None, reporter: Reporter = SILENT) -> Store:
@@ -123,8 +101,17 @@ class Store:
         return self._add(temporary, self._blob(digest))
 
     def unpacked(self, digest: str) -> Path | None:
-        """The folder of an unpacked layer, not pruned until this process ends; None if absent."""
-        return self._use(self._unpacked(digest))
+        """The folder of an unpacked layer, not pruned until this process ends; None if absent.
+
+        InputError if another user owns it, or the folder that it is in.
+        """
+        path = self._unpacked(digest)
+        for folder in (path.parent, path):
+            self._require_own(folder)
+        if not self._present(path):
+            return None
+        os.utime(path)
+        return path
 
     def add_unpacked(self, made: Mapping[str, Path]) -> dict[str, Path]:
         """Move folders of unpacked layers from `scratch` into the cache; digest → path there."""
@@ -133,11 +120,14 @@ class Store:
             for folder in made.values():
                 size = sum(entry.stat().st_size for entry in os.scandir(folder))
                 (folder / SIZE).write_text(str(size), encoding="ascii")
+                folder.chmod(0o700)
         os.sync()  # a power cut must not leave a name without the bytes of its files
         with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
             for digest, path in paths.items():
                 self._lease(path)
-                path.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                self._require_own(path.parent)
                 try:
                     made[digest].rename(path)
                 except OSError as error:
@@ -148,14 +138,18 @@ class Store:
     def drop_file(self, sha256: str) -> None:
         """Remove an input file that this process is done with, unless another one uses it."""
         path = self._file(sha256)
-        with self.undisturbed():
+        with self.undisturbed(), self._known.relinked(path):  # a blob may be the same file
             if path.relative_to(self.root).as_posix() not in self.leases(own=False):
                 path.unlink(missing_ok=True)
 
-    def drop_damaged(self, path: Path) -> None:
-        """Remove a file or blob of this cache that does not match its name, used or not."""
-        with self.undisturbed():
-            path.unlink(missing_ok=True)
+    def drop_damaged(self, path: Path, seen: os.stat_result | None = None) -> None:
+        """Remove a file or blob of this cache that does not match its name, used or not.
+
+        With `seen`, only if it is still that file, which another process may have replaced.
+        """
+        with self.undisturbed(), contextlib.suppress(FileNotFoundError):
+            if seen is None or os.path.samestat(seen, path.stat()):
+                path.unlink()
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
         """No process looks up or adds anything meanwhile: for removing entries."""
@@ -177,30 +171,58 @@ class Store:
         # Files belong to the user who unpacked them, and nobody else may link them.
         return self.root / "unpacked" / str(os.geteuid()) / self._blob(digest).name
 
-    def _add(self, temporary: Path, path: Path) -> Path:
+    def _add(self, temporary: Path, path: Path, *, checked: bool = True) -> Path:
         with files.plain_errors(self.root):
             if temporary.stat().st_dev != self.root.stat().st_dev:
                 with self.scratch() as folder:
                     copy = Path(shutil.copyfile(temporary, folder / "copy"))
                     temporary.unlink()
-                    return self._add(copy, path)
+                    return self._add(copy, path, checked=False)
             with files.locked(self._locks("entries"), shared=True):
                 self._lease(path)
                 files.move(temporary, path)
+            if checked:
+                self._known.note(path, path.name)
         return path
 
     def _use(self, path: Path) -> Path | None:
+        if not self._present(path):
+            return None
+        with files.plain_errors(self.root), contextlib.suppress(FileNotFoundError):
+            seen = path.stat()
+            if stat.S_ISREG(seen.st_mode) and self._known.matches(path, path.name):
+                if time.time() - seen.st_mtime > 60:
+                    with contextlib.suppress(PermissionError):  # another user's, linked or shared
+                        self._known.touch(path)
+                return path
+            self._remove_damaged(path, seen)
+        return None
+
+    def _present(self, path: Path) -> bool:
         # The lease is written and the file looked for under one lock, which `prune` holds alone.
         with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
-            try:
-                used = path.stat().st_mtime
-            except FileNotFoundError:
-                return None
+            if not path.exists():
+                return False
             self._lease(path)
-            if time.time() - used > 60:
-                with contextlib.suppress(PermissionError):  # another user's file, linked or shared
-                    os.utime(path)
-        return path
+        return True
+
+    def _remove_damaged(self, path: Path, seen: os.stat_result) -> None:
+        name = (self.fact(NAME, path.name) or b"").decode("utf-8", "replace")
+        shown = f"{path} ({name})" if name else f"{path}"
+        try:
+            self.drop_damaged(path, seen)
+        except OSError as error:
+            message = f"{shown} is damaged and cannot be removed: {error.strerror}"
+            hint = "ask its owner to remove it, or set IMGBUILD_CACHE to another folder"
+            raise IntegrityError(message, hint=hint) from error
+        self._reporter.warn(f"{shown} is damaged: removed, to be fetched or made again")
+
+    def _require_own(self, folder: Path) -> None:
+        """Remove `folder` if others may write to it; InputError if another user owns it."""
+        if not files.is_own(folder, hint="remove it, or set IMGBUILD_CACHE to another folder"):
+            self._reporter.warn(f"{folder} can be changed by others: removed, to be unpacked again")
+            with self.scratch() as scratch, files.plain_errors(self.root):
+                folder.rename(scratch / "unpacked")  # whole or not at all, also after a kill
 
     # -- facts
 
@@ -297,7 +319,8 @@ class Store:
     def _mark(self, name: str, data: bytes) -> None:
         if not (self.root / name).exists():
             temporary = self.root / f".{name}.{secrets.token_hex(8)}"
-            temporary.write_bytes(data)
+            with temporary.open("xb") as file:
+                file.write(data)
             temporary.replace(self.root / name)
 
     def _private(self) -> Path:

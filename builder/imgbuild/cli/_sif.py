@@ -221,7 +221,7 @@ def _pulled(
     from imgbuild.oci import layout
     from imgbuild.publish import pull
 
-    store = Store.open()
+    store = Store.open(reporter=console)
     place = held.enter_context(store.scratch()) / "layout"
     with console.step(f"pulling {reference}"):
         pull.pull(client, reference, place, store, arches[0] if arches else None)

@@ -56,7 +56,8 @@ def info() -> None:
     import shutil
 
     from imgbuild.cache import prune
-    from imgbuild.cache.store import Store, size_limit
+    from imgbuild.cache.settings import size_limit
+    from imgbuild.cache.store import Store
 
     store = Store.open()
     found = prune.entries(store)
@@ -91,7 +92,7 @@ def path() -> None:
 
         du -sh "$(imgbuild cache path)"
     """
-    from imgbuild.cache.store import default_root
+    from imgbuild.cache.settings import default_root
 
     root = str(default_root())
     answer({"path": root}, [root])
@@ -149,7 +150,8 @@ def prune(
         imgbuild cache prune --max-size 20G
     """
     from imgbuild.cache import prune
-    from imgbuild.cache.store import Store, parse_size, size_limit
+    from imgbuild.cache.settings import parse_size, size_limit
+    from imgbuild.cache.store import Store
     from imgbuild.errors import InputError
 
     limit = size_limit() if max_size is None else parse_size(max_size, "--max-size")

@@ -142,7 +142,12 @@ def _look(
     else:
         built = targets.built_layout(session, name, layout)
         report = image.in_image(
-            locked, built, one_arch(built, None), options, through=through, store=Store.open()
+            locked,
+            built,
+            one_arch(built, None),
+            options,
+            through=through,
+            store=Store.open(reporter=console),
         )
     answer(report, folded(image.lines(report)))
     if not report.ok:

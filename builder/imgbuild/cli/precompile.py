@@ -99,7 +99,7 @@ def flashinfer(
         built = targets.built_layout(session, target, layout)
         made = compiling.compile_twice(
             locked, built, one_arch(built, arch), _modules(function), gpus,
-            store=Store.open(), out=out, reporter=console,
+            store=Store.open(reporter=console), out=out, reporter=console,
         )  # fmt: skip
     for each in made.kernels:
         if each.differs:
@@ -247,7 +247,7 @@ def bytecode(
         built,
         one_arch(built, arch),
         _imports(module or ()),
-        store=Store.open(),
+        store=Store.open(reporter=console),
         out=out,
         reporter=console,
     )

@@ -42,7 +42,7 @@ def pull(
 
     found = parse(reference, default_tag="latest")
     only = at_most_one(arch, "only one can be used at a time; leave --arch out for all")
-    store = Store.open()
+    store = Store.open(reporter=console)
     client = Client(plain_http=plain_http or (), reporter=console)
     place = output or Path(pulls.name(found))
     files.require_writable([place], hint=files.OUTPUT_HINT)

@@ -265,7 +265,7 @@ def _smoke(
     for image in images if options.record else ():
         if image.project is not None:
             image.project.require_writable("imgbuild smoke --record")
-    store = Store.open()
+    store = Store.open(reporter=console)
     failed: dict[str, ImgbuildError] = {}
     lacking: list[SmokeRun] = []
     for image in images:

@@ -43,6 +43,8 @@ def root_folder(
                     f"{store.root}: no overlay can be mounted, so all layers are unpacked"
                 )
                 with reporter.step(f"unpacking {len(digests)} layers"):
+                    for digest in digests:
+                        layout.require_intact(digest)
                     blobs = [layout.blob(digest) for digest in digests]
                     unpack(blobs, root.path, reporter=reporter)
         try:
@@ -57,6 +59,8 @@ def _kept_layers(
     """The folders of the unpacked layers, bottom first; those that the cache lacks are made."""
     found = {digest: path for digest in digests if (path := store.unpacked(digest)) is not None}
     made = {digest: scratch / digest for digest in digests if digest not in found}
+    for digest in made:  # others will take these folders for what the digest names
+        layout.require_intact(digest)
     if made:
         with reporter.step(f"unpacking {len(made)} of {len(made) + len(found)} layers"):
             keep({layout.blob(digest): path for digest, path in made.items()}, reporter=reporter)

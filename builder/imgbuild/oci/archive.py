@@ -86,21 +86,16 @@ def write(
         raise InputError(message)
     kind: Format = "oci-archive" if form == "oci-archive" else "docker-archive"
     layout = read(folder)
-    temporary = out.with_name(f".{out.name}.tmp")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
         with (
-            temporary.open("wb") as file,
+            files.replacing(out) as file,
             reporter.progress(f"writing {out.name}", size(layout, arch, kind)) as bar,
         ):
             for chunk in chunks(layout, arch, kind, tag=tag):
                 file.write(chunk)
                 bar.advance(len(chunk))
-        temporary.replace(out)
     except OSError as error:
         raise files.described(error, out, hint="choose another file with --output") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def reference(tag: str) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,9 +21,9 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
-from imgbuild.oci.documents import Descriptor, Manifest
-from imgbuild.oci.image import BLOBS, INDEX_FILE, Folder, manifests, platform_image
-from imgbuild.system import files
+from imgbuild.oci.documents import Descriptor, Index, Manifest
+from imgbuild.oci.image import BLOBS, CHUNK, INDEX_FILE, Folder, manifests, platform_image
+from imgbuild.system import files, known_hashes
 from imgbuild.system.boundary import regular
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest, digest_of
@@ -78,6 +79,17 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         """The path of a blob in this layout."""
         return blob(self.path, digest)
 
+    def require_intact(self, digest: Digest) -> None:
+        """IntegrityError if a blob has another digest; see `system.known_hashes`."""
+        path, fault = self.blob(digest), ""
+        try:
+            if not known_hashes.of_user().matches(path, digest.removeprefix("sha256:")):
+                fault = f"{path} is damaged: it has another digest"
+        except OSError as error:
+            fault = f"cannot read {path}: {error.strerror}"
+        if fault:
+            raise IntegrityError(fault, hint="build or pull the image again")
+
     def image(self, arch: Arch) -> Stored:
         """The image on `arch`; InputError, with the available ones, if there is none."""
         if arch not in self.images:
@@ -97,8 +109,8 @@ def write(
     """Write the layout `out` of `images`, with the tag `name`; returns the digest of the image.
 
     Layers are hard links to the given files. If a link cannot be made they are copied, and a blob
-    that exists with the right size is kept. `notes` are annotations in `index.json`, which are not
-    covered by a digest. InputError if `out` is not empty and not a layout.
+    that is there already is kept. `notes` are annotations in `index.json`, which are not covered by
+    a digest. InputError if `out` is not empty and not a layout, or has another image.
     """
     texts = [data for summary in images.values() for data in (summary.config, summary.manifest)]
     layers = {digest: path for one in images.values() for digest, path in one.layers.items()}
@@ -131,7 +143,7 @@ def keep(
     reporter: Reporter = SILENT,
 ) -> None:
     """Write the layout `out` of the image `top`, like `write`, from its existing documents."""
-    with _exclusive(out), files.plain_errors(out, hint=files.OUTPUT_HINT):
+    with _exclusive(out, name), files.plain_errors(out, hint=files.OUTPUT_HINT):
         for layer, path in layers:
             _place_file(out, layer, path, reporter)
         for data in texts:
@@ -139,6 +151,23 @@ def keep(
         annotations = {**(notes or {}), REF_NAME: name}
         codec.write_bytes(out / INDEX_FILE, index_file(top, annotations))
         _sweep(out)
+
+
+def refuse_others(out: Path, name: str) -> None:
+    """InputError if the layout `out` has an image that writing the image `name` would delete.
+
+    An image of the same name is an older one, to be replaced; so is an index that cannot be read.
+    """
+    try:
+        entries = codec.read(out / INDEX_FILE, Index).manifests
+    except ImgbuildError:
+        return
+    names = [entry.annotations.get(REF_NAME, "") for entry in entries]
+    if names and names != [name]:
+        others = ", ".join(sorted({found or "one without a name" for found in names} - {name}))
+        message = f"{out} has other images than {name}: {others or f'{len(names)} of that name'}"
+        hint = "choose another folder with --output, or remove this one"
+        raise InputError(message, hint=hint)
 
 
 def source(out: Path) -> Folder:
@@ -201,45 +230,65 @@ def _check_marker(path: Path) -> None:
         raise InputError(message, hint=REMEDY)
 
 
-def check(out: Path, digest: Digest) -> bool:
-    """Whether `out` has the image `digest`, and each layer has its size; layers are not hashed."""
+def check(out: Path, digest: Digest, reporter: Reporter = SILENT) -> bool:
+    """Whether `out` has the whole image `digest`. A layer is hashed unless it is known to be whole.
+
+    A damaged one is reported as a warning.
+    """
     try:
         found = read(out)
     except ImgbuildError:
         return False
-    layers = (layer for stored in found.images.values() for layer in stored.layers)
-    return found.digest == digest and all(has(out, layer.digest, layer.size) for layer in layers)
+    layers = [layer for stored in found.images.values() for layer in stored.layers]
+    if found.digest != digest or not all(has(out, layer.digest, layer.size) for layer in layers):
+        return False
+    damaged = [found.blob(layer.digest) for layer in layers if not intact(out, layer)]
+    for path in damaged:
+        reporter.warn(f"{path} is damaged: it is replaced")
+    return not damaged
+
+
+def intact(out: Path, layer: Descriptor) -> bool:
+    """Whether `out` has the blob of `layer` with its digest; see `system.known_hashes`."""
+    try:
+        place, known = blob(out, layer.digest), known_hashes.of_user()
+        right = known.matches(place, layer.digest.removeprefix("sha256:"))
+    except (OSError, ImgbuildError):
+        return False
+    return right and has(out, layer.digest, layer.size)
 
 
 @contextlib.contextmanager
-def _exclusive(out: Path) -> Iterator[None]:
+def _exclusive(out: Path, name: str) -> Iterator[None]:
     """Lock `out` against other writers; the kernel releases the lock when this process ends.
 
-    If writing fails, the image that was there before stays alone: without one, nothing stays, nor
-    does a folder that was made here.
+    If writing the image `name` fails, the image that was there before stays alone: without one,
+    nothing stays, nor does a folder that was made here.
     """
     existed = out.is_dir()
     if existed and not (out / MARKER).exists() and any(out.iterdir()):
         message = f"{out} is not empty and not an OCI layout"
         raise InputError(message, hint="choose another folder with --output, or empty this one")
-    lock = _lock(out)
-    try:
-        if os.pread(lock, len(MARKER_TEXT) + 1, 0) != MARKER_TEXT:
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, MARKER_TEXT, 0)
-        yield
-    except BaseException:
-        _drop(out, existed=existed)
-        raise
-    finally:
-        os.close(lock)
+    with contextlib.ExitStack() as held:
+        lock = _lock(out)
+        held.callback(os.close, lock)
+        refuse_others(out, name)
+        try:
+            if os.pread(lock, len(MARKER_TEXT) + 1, 0) != MARKER_TEXT:
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, MARKER_TEXT, 0)
+            yield
+        except BaseException:
+            _drop(out, existed=existed)
+            raise
 
 
 def _lock(out: Path) -> int:
     while True:
         try:
             (out / BLOBS).mkdir(parents=True, exist_ok=True)
-            lock = os.open(out / MARKER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            lock = os.open(out / MARKER, flags, 0o666)
         except OSError as error:
             if error.errno in files.FULL:
                 raise files.described(error, out, hint=files.OUTPUT_HINT) from error
@@ -269,24 +318,25 @@ def _place_bytes(out: Path, data: bytes) -> None:
 
 def _place_file(out: Path, layer: Descriptor, source: Path, reporter: Reporter) -> None:
     place = blob(out, layer.digest)
-    present = has(out, layer.digest, layer.size)
-    if present and place.samefile(source):
+    if has(out, layer.digest, layer.size) and place.samefile(source):
         return
     size = source.stat().st_size
     if size != layer.size:
         message = f"{source} has {size} bytes (expected {layer.size}, from the manifest)"
         raise IntegrityError(message, hint="remove that file and build again")
-    temporary = place.with_name(f"{TEMPORARY}{place.name}")
-    temporary.unlink(missing_ok=True)
+    temporary = place.with_name(f"{TEMPORARY}{secrets.token_hex(16)}")
     try:
-        try:
-            temporary.hardlink_to(source)
-        except OSError as error:  # another file system, no support for links, or too many links
-            if present:
-                return
-            reporter.detail(f"copying {source} to {place}: {error.strerror}")
-            shutil.copyfile(source, temporary)
-        temporary.replace(place)
+        with known_hashes.of_user().relinked(source):
+            try:
+                temporary.hardlink_to(source)
+            except OSError as error:  # another file system, no support for links, or too many links
+                if intact(out, layer):
+                    return
+                reporter.detail(f"copying {source} to {place}: {error.strerror}")
+                with source.open("rb") as data, temporary.open("xb") as copy:
+                    shutil.copyfileobj(data, copy, CHUNK)
+                temporary.chmod(0o444)  # as the cache's files are
+            temporary.replace(place)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -301,7 +351,8 @@ def _sweep(out: Path) -> None:
     kept = {digest.removeprefix("sha256:") for digest in named}
     for path in (out / BLOBS).iterdir():
         if path.name not in kept:
-            path.unlink()
+            with known_hashes.of_user().relinked(path):  # the cache has the same file
+                path.unlink()
 
 
 def has(out: Path, digest: Digest, size: int) -> bool:

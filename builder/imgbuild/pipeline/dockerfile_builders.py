@@ -117,6 +117,7 @@ def build(
     session: Session, target: str, arches: Sequence[Arch], place: Path, choice: BuilderChoice
 ) -> BuiltImage:
     """Build the image of `target` with the chosen builder into the layout `place`."""
+    layout.refuse_others(place, target)
     lock, sealed = current.read_current(session.project, session.matrix, target)
     inputs = session.inputs()
     wheels = contexts.wheels_folder(session.project, target)

@@ -102,7 +102,7 @@ def built(session: Session, found: RunTarget, arch: Arch) -> Layout:
         return there or targets.built_layout(session, found.name, found.place)
     lock, sealed = found.locked.lock, found.locked.sealed
     state = "not built for the current lock" if found.place.exists() else "not built"
-    size = download_size(lock, sealed, arch, Store.open())
+    size = download_size(lock, sealed, arch, Store.open(reporter=console))
     console.info(
         f"{found.name} is {state}: building it,"
         f" {f'{size / 1e6:,.0f} MB to download' if size else 'nothing to download'}"
@@ -151,7 +151,7 @@ def run(
         found.name,
         request,
         found=chosen,
-        store=Store.open(),
+        store=Store.open(reporter=console),
         capture=capture,
         reporter=console,
     )

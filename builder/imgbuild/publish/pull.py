@@ -45,7 +45,8 @@ def pull(
     found = read(client, reference, arch)
     top, images = found.top, found.images
     size = sum(one.size for one in images.values())
-    moved, unchanged = 0, layout.check(output, top.digest)
+    layout.refuse_others(output, name(reference))
+    moved, unchanged = 0, layout.check(output, top.digest, client.reporter)
     if not unchanged:
         layers = {layer.digest: layer for one in images.values() for layer in one.layers}
         near = {digest: _near(store, output, layer) for digest, layer in layers.items()}
@@ -83,9 +84,7 @@ def _near(store: Store, output: Path, layer: Descriptor) -> Path | None:
     held = store.blob(layer.digest)
     if held is not None:
         return held
-    return (
-        layout.blob(output, layer.digest) if layout.has(output, layer.digest, layer.size) else None
-    )
+    return layout.blob(output, layer.digest) if layout.intact(output, layer) else None
 
 
 def _downloaded(

@@ -161,8 +161,12 @@ def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
             os.link(source, temporary)
         except OSError as error:  # another file system, or one that has no links
             reporter.detail(f"copying {source} to {path}: {error.strerror}")
-            with files.plain_errors(path, hint=files.OUTPUT_HINT):
-                shutil.copyfile(source, temporary)
+            with (
+                files.plain_errors(path, hint=files.OUTPUT_HINT),
+                source.open("rb") as data,
+                temporary.open("xb") as copy,
+            ):
+                shutil.copyfileobj(data, copy)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

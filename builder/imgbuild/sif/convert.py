@@ -7,9 +7,7 @@ renamed into place at the end.
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -157,40 +155,23 @@ def lock_of_any(images: Path, layout: Layout, arch: Arch, *, reporter: Reporter 
 
 @contextlib.contextmanager
 def _written(out: Path) -> Iterator[Path]:
-    """A temporary file to write, renamed to `out` on success and removed on failure.
-
-    It is locked while it is written; unlocked ones are leftovers of killed processes.
-    """
+    """A temporary file to write, renamed to `out` on success and removed on failure."""
     if out.is_dir():
         message = f"{out} is a folder"
         raise InputError(message, hint="pass a file with --output")
-    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
-    with contextlib.ExitStack() as held:
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            _sweep(out)
-            file = held.enter_context(temporary.open("xb"))
-            held.callback(temporary.unlink, missing_ok=True)
-            with contextlib.suppress(OSError):  # a file system without locks
-                disk.try_lock(file.fileno())
-        except OSError as error:
-            message = f"cannot write {out}: {error.strerror}"
-            raise InputError(message, hint="choose another file with --output") from error
-        try:
-            yield temporary
-            temporary.replace(out)
-        except OSError as error:
-            message = f"cannot write {out}: {error.strerror}"
-            hint = "free some space, or choose another file with --output"
-            raise WorkFailed(message, hint=hint) from error
-
-
-def _sweep(out: Path) -> None:
-    """Remove temporary files for `out` of killed processes."""
-    for left in out.parent.glob(f".{glob.escape(out.name)}.*.tmp"):
-        with contextlib.suppress(OSError), left.open("rb") as file:
-            if disk.try_lock(file.fileno()):
-                left.unlink()
+    held = contextlib.ExitStack()
+    try:
+        file = held.enter_context(disk.replacing(out))
+    except OSError as error:
+        message = f"cannot write {out}: {error.strerror}"
+        raise InputError(message, hint="choose another file with --output") from error
+    try:
+        with held:
+            yield Path(file.name)
+    except OSError as error:
+        message = f"cannot write {out}: {error.strerror}"
+        hint = "free some space, or choose another file with --output"
+        raise WorkFailed(message, hint=hint) from error
 
 
 def _umask() -> int:

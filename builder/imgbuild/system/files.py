@@ -9,13 +9,17 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
+import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
+from typing import BinaryIO
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
+from imgbuild.system.boundary import regular
 
 NO_SPACE_HINT = (
     "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
@@ -107,6 +111,21 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
             raise described(error, path, hint=FULL_HINT)
 
 
+def is_own(folder: Path, *, hint: str) -> bool:
+    """Whether no other user may change what is in `folder`; True if it is missing.
+
+    InputError with `hint` if another user owns it, or it is not a folder.
+    """
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return True
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        message = f"{folder} is not a folder of this user (user id {os.geteuid()})"
+        raise InputError(message, hint=hint)
+    return not found.st_mode & 0o022
+
+
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file without waiting; False if another process holds the lock."""
     try:
@@ -178,6 +197,49 @@ def move(source: Path, destination: Path) -> None:
     destination.parent.mkdir(parents=True, exist_ok=True)
     source.replace(destination)
     sync(destination.parent)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file, to be written, that becomes `path` at the end; after an error it is removed.
+
+    Its name, which it has as `name`, is random and its own: no file or link is followed, and of
+    several writers the last one wins. It is locked, so that the next writer of `path` can remove
+    what a killed one has left. The folder is made if it is missing.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left(path)
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        file = temporary.open("x+b")  # O_EXCL: neither a file nor a link is there
+        try:
+            mine = try_lock(file.fileno())
+        except OSError:  # a file system without locks: nobody else removes it either
+            break
+        if mine and same_file(file.fileno(), temporary):
+            break
+        file.close()  # taken for a left one before it was locked
+    try:
+        with file:
+            yield file
+            file.flush()
+            temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the temporary files for `path` of killed processes: they are not locked."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")
+    for left in path.parent.iterdir():
+        if name.fullmatch(left.name):
+            with (
+                contextlib.suppress(OSError, ImgbuildError),
+                open(left, "rb", opener=regular) as file,
+            ):
+                if try_lock(file.fileno()):
+                    left.unlink()
 
 
 def remove_tree(folder: Path) -> None:

@@ -15,6 +15,7 @@ from typing import BinaryIO
 import deflate
 
 from imgbuild.errors import InputError
+from imgbuild.system import files as disk
 from imgbuild.wheel.record import RecordRow, digest, write_record
 from imgbuild.wheel.zipformat import CENTRAL, DEFLATED, END, FULL16, FULL32, LOCAL, STORED, UTF8
 
@@ -49,15 +50,9 @@ def write(
     if len(members) + 1 >= FULL16:
         message = f"too many files for one wheel: {len(files) + len(modules)} (limit {FULL16})"
         raise InputError(message, hint="select fewer files")
-    out.mkdir(parents=True, exist_ok=True)
     wheel = out / f"{name}-{version}-{tag}.whl"
-    temporary = out / f".{wheel.name}.tmp"
-    try:
-        with temporary.open("wb") as file:
-            _write(file, members, f"{info}/RECORD")
-        temporary.replace(wheel)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with disk.replacing(wheel) as file:
+        _write(file, members, f"{info}/RECORD")
     return wheel
 
 

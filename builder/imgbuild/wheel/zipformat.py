@@ -22,7 +22,10 @@ CENTRAL = struct.Struct("<4s4B4HL2L5H2L")
 LOCAL = struct.Struct("<4s5H3L2H")
 FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF
 MAX_RATIO = 1032  # deflate encodes at best 258 bytes in two bits
-REMEDY = "the wheel is damaged or malicious: use another file or version of the package"
+REMEDY = (
+    "the wheel is damaged or malicious: run `imgbuild cache verify`, which removes what is damaged,"
+    " or use another file or version of the package"
+)
 
 
 class ZipMember(msgspec.Struct, frozen=True, kw_only=True):

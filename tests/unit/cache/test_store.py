@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imgbuild.cache import prune
-from imgbuild.cache.store import Store, default_root, parse_size
+from imgbuild.cache.settings import default_root, parse_size
+from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.system import files
 from imgbuild.values import sha256

@@ -213,16 +213,6 @@ def test_offline_with_missing_inputs(imgbuild: Command, sample: Sample) -> None:
     assert not (sample.folder / "build").exists()
 
 
-def test_a_damaged_wheel_in_the_cache(imgbuild: Command, sample: Sample) -> None:
-    inprocess_project.damage(sample, "trl")
-    done = imgbuild(*BUILD, TARGET)
-    assert done.status == 9, done.stderr
-    assert done.stdout == ""
-    assert "trl" in done.stderr
-    assert "hint: " in done.stderr
-    assert not (sample.folder / "build").exists()
-
-
 def test_a_layer_that_is_not_as_it_was_recorded(imgbuild: Command, sample: Sample) -> None:
     inprocess_project.reseal(sample, OTHER)
     result = error(imgbuild, [*BUILD, TARGET], 9, "layer trl", OTHER)

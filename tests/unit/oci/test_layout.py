@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -160,14 +161,16 @@ def test_a_marker_of_a_later_patch_is_read(tmp_path):
     assert images.verified(out).name == "tiny"
 
 
-def test_verify_finds_a_changed_byte(tmp_path):
+def test_a_changed_byte_is_found(tmp_path):
     out = make(tmp_path, "one")
     found = layout.read(out)
     path = found.blob(found.image(Arch.X86_64).layers[0].digest)
     data = bytearray(path.read_bytes())
     data[-20] ^= 1
     path.write_bytes(data)
-    assert layout.check(out, found.digest)  # which looks at sizes only
+    assert not layout.check(out, found.digest)
+    with pytest.raises(IntegrityError, match="is damaged"):
+        found.require_intact(found.image(Arch.X86_64).layers[0].digest)
     with pytest.raises(IntegrityError, match="has the digest"):
         images.verified(out)
 
@@ -179,6 +182,67 @@ def test_a_second_write_repairs_a_damaged_layer(tmp_path):
     data = path.read_bytes()
     path.unlink()
     path.write_bytes(bytes(len(data)))
+    make(tmp_path, "one")
+    assert images.verified(out) == found
+
+
+def others(name: str | None, second: str | None = None) -> list[dict[str, object]]:
+    """Entries of an `index.json` of another program, whose images need not be readable."""
+    named = [name] if second is None else [name, second]
+    return [
+        {
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "digest": f"sha256:{number:064x}",
+            "size": 1,
+            **({"annotations": {layout.REF_NAME: each}} if each else {}),
+        }
+        for number, each in enumerate(named)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entries", "shown"),
+    [
+        (others("latest"), "than tiny: latest"),
+        (others("tiny", "debian:12"), "than tiny: debian:12"),
+        (others("tiny", "tiny"), "than tiny: 2 of that name"),
+        (others(None), "than tiny: one without a name"),
+    ],
+)
+def test_a_layout_with_other_images_is_refused_and_not_changed(tmp_path, entries, shown):
+    out = tmp_path / "out"
+    (out / "blobs/sha256").mkdir(parents=True)
+    (out / "blobs/sha256" / ("0" * 64)).write_text("a blob of another image")
+    (out / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}\n')
+    (out / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": entries}))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=shown) as caught:
+        make(tmp_path, "one")
+    assert str(out) in caught.value.message
+    assert "--output" in (caught.value.hint or "")
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_planted_link_in_place_of_the_marker_is_not_followed(tmp_path):
+    target = tmp_path / "target"
+    target.write_text("mine")
+    out = make(tmp_path, "one")
+    (out / "oci-layout").unlink()
+    (out / "oci-layout").symlink_to(target)
+    with pytest.raises(InputError, match="cannot write"):
+        make(tmp_path, "two")
+    assert target.read_text() == "mine"
+
+
+def test_a_damaged_copy_on_another_file_system_is_replaced(tmp_path, monkeypatch):
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EXDEV, "other file system")
+
+    monkeypatch.setattr(Path, "hardlink_to", no_links)
+    out = make(tmp_path, "one")
+    found = images.verified(out)
+    path = found.blob(found.image(Arch.X86_64).layers[0].digest)
+    path.write_bytes(bytes(path.stat().st_size))
     make(tmp_path, "one")
     assert images.verified(out) == found
 

@@ -1,0 +1,40 @@
+"""Where the cache is, and how large it may become."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from imgbuild.errors import InputError
+from imgbuild.system import files
+
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_size(text: str, place: str) -> int:
+    """A size in bytes from "500M", "20G", "20GB" (powers of 1000) or "20Gi", "20GiB" (of 1024).
+
+    InputError if it is none of these; `place` is the option or variable with the text.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    if found is None or (found[3] and not found[2]):
+        message = f"{place}: invalid size {text!r}"
+        raise InputError(message, hint="write bytes or a unit: 500M, 20G, 20GiB")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2]])
+
+
+def default_root() -> Path:
+    """$IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild."""
+    named = os.environ.get("IMGBUILD_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: a relative path there is to be ignored.
+    return (Path(xdg) if xdg.startswith("/") else files.home() / ".cache") / "imgbuild"
+
+
+def size_limit() -> int | None:
+    """The cap on the cache from $IMGBUILD_CACHE_SIZE, in bytes; None if there is none."""
+    text = os.environ.get("IMGBUILD_CACHE_SIZE", "")
+    return parse_size(text, "IMGBUILD_CACHE_SIZE") if text else None

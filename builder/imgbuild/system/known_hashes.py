@@ -1,0 +1,208 @@
+"""Hashes of files that this user has read: a file is hashed again only if it has changed.
+
+A record holds device, inode, size, mtime and ctime of a file with its hash. A ctime cannot be set:
+every change of content, links or mode moves it. Records lie in a folder that only the user can
+enter, $XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild; without one, files are hashed each
+time. Files that others own or may write to are never recorded. Damage below the file system, such
+as a bit that flips on the disk, moves no ctime: `imgbuild cache verify` hashes everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from imgbuild.errors import ImgbuildError
+from imgbuild.system.boundary import regular
+from imgbuild.system.files import home
+from imgbuild.values import Sha256
+
+NAME = "known-hashes-1.sqlite"  # another format gets another number
+LIMIT = 20_000  # records; the oldest are dropped
+TICK_NS = 20_000_000  # more than a kernel's step between two timestamps
+WAIT_SECONDS = 5.0  # for another process that writes records
+_TABLE = "create table if not exists known (file text primary key, state text, sha256 text)"
+_INSERT = "insert or replace into known values (?, ?, ?)"
+_DROP_OLDEST = "delete from known where rowid <= (select max(rowid) from known) - ?"
+_CORRUPT = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
+
+
+class KnownHashes:
+    """The records in `folder`; None: they last as long as this process.
+
+    Safe for several threads and processes. Errors of the folder or of its database are none of the
+    caller's: what cannot be looked up is not known.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._memory: dict[str, tuple[str, Sha256]] = {}  # file → state, hash
+        self._loaded = False
+        self._lock = threading.Lock()
+
+    def matches(self, path: Path, sha256: Sha256) -> bool:
+        """Whether the file at `path` has the hash `sha256`; it is read if nothing is known of it.
+
+        OSError if it cannot be opened, IntegrityError if it is not a regular file.
+        """
+        with open(path, "rb", opener=regular) as file:
+            before = os.fstat(file.fileno())
+            if (known := self._look_up(before)) is not None:
+                return known == sha256
+            started = time.time_ns()
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            after = os.fstat(file.fileno())
+        # A change within the step of the clock in which reading began would not show.
+        if _state(before) == _state(after) and started - before.st_ctime_ns > TICK_NS:
+            self._record(after, found)
+        return found == sha256
+
+    def note(self, path: Path, sha256: Sha256) -> None:
+        """Record that the file at `path`, which nobody else changes now, has the hash `sha256`."""
+        with contextlib.suppress(OSError):
+            age = time.time_ns() - path.stat().st_ctime_ns
+            if 0 <= age <= TICK_NS:
+                time.sleep((TICK_NS - age) / 1e9)
+            if age >= 0:  # else the clock of the disk's server is ahead of ours
+                self._record(path.stat(), sha256)
+
+    @contextlib.contextmanager
+    def relinked(self, path: Path) -> Iterator[None]:
+        """What is known of the file at `path` stays known when its links change meanwhile."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            yield
+            return
+        try:
+            before = os.fstat(descriptor)
+            known = self._look_up(before)
+            yield
+            after = os.fstat(descriptor)
+            same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+            if known is not None and same and after.st_nlink:
+                self._record(after, known)
+        finally:
+            os.close(descriptor)
+
+    def touch(self, path: Path) -> None:
+        """Set the time of last use of the file at `path`; what is known of it stays known."""
+        before = path.stat()
+        known = self._look_up(before)
+        # A time that a clock's step would hardly give: a write in between is seen by it.
+        now = time.time_ns() // 1000 * 1000
+        os.utime(path, ns=(now, now))
+        after = path.stat()
+        if known is not None and (after.st_size, after.st_mtime_ns) == (before.st_size, now):
+            self._record(after, known)
+
+    def _look_up(self, found: os.stat_result) -> Sha256 | None:
+        with self._lock:
+            if not self._loaded:
+                rows = self._ask([("select file, state, sha256 from known", ())])
+                self._memory = {file: (state, sha256) for file, state, sha256 in rows}
+                self._loaded = True
+            state, sha256 = self._memory.get(_file(found), ("", ""))
+        return sha256 if state == _state(found) else None
+
+    def _record(self, found: os.stat_result, sha256: Sha256) -> None:
+        file, state = _file(found), _state(found)
+        self._look_up(found)  # load before adding
+        with self._lock:
+            self._memory[file] = (state, sha256)
+        if _is_private(found):
+            values = (file, state, sha256)
+            self._ask([(_TABLE, ()), (_INSERT, values), (_DROP_OLDEST, (LIMIT,))], make=True)
+
+    def _ask(
+        self, statements: Sequence[tuple[str, tuple[object, ...]]], *, make: bool = False
+    ) -> list[tuple[str, ...]]:
+        """The rows of the last statement, after all of them in one transaction; none if it failed.
+
+        Without `make` the database is not made if it is missing.
+        """
+        place = None if self._folder is None else self._folder / NAME
+        if place is None or not (make or place.exists()) or not _is_safe(place.parent, make=make):
+            return []
+        rows: list[tuple[str, ...]] = []
+        try:
+            import sqlite3
+        except ImportError:  # a Python that was built without it
+            return []
+        try:
+            with contextlib.closing(
+                sqlite3.connect(place, timeout=WAIT_SECONDS, isolation_level=None)
+            ) as database:
+                # Records may be lost in a power cut: files are hashed again then.
+                database.execute("pragma synchronous = off")
+                database.execute("begin immediate" if make else "begin")
+                for statement, values in statements:
+                    rows = database.execute(statement, values).fetchall()
+                database.execute("commit")
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _CORRUPT:
+                with contextlib.suppress(OSError):
+                    place.unlink()
+            return []
+        return rows
+
+
+def of_user() -> KnownHashes:
+    """The records of the user that runs this process, one object for each folder."""
+    return _shared(state_folder(), os.geteuid())
+
+
+@functools.cache
+def _shared(folder: Path | None, _: int) -> KnownHashes:
+    return KnownHashes(folder)
+
+
+def state_folder() -> Path | None:
+    """$XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild; None without a home folder."""
+    xdg = os.environ.get("XDG_STATE_HOME", "")
+    if xdg.startswith("/"):  # the XDG specification: a relative path there is to be ignored
+        return Path(xdg, "imgbuild")
+    try:
+        return home() / ".local/state/imgbuild"
+    except ImgbuildError:
+        return None
+
+
+def _is_safe(folder: Path, *, make: bool) -> bool:
+    """Whether `folder` is there, or made, and nobody else can enter it."""
+    try:
+        if make and not folder.exists():
+            above = next(each for each in folder.parents if each.exists())
+            if os.geteuid() == 0 != above.stat().st_uid:
+                return False  # sudo with the home of a user, who could not enter it later
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and _owned(found, others=0o077)
+
+
+def _is_private(found: os.stat_result) -> bool:
+    """Whether only this user could have changed the file."""
+    return stat.S_ISREG(found.st_mode) and _owned(found, others=0o022)
+
+
+def _owned(found: os.stat_result, *, others: int) -> bool:
+    return found.st_uid == os.geteuid() and not found.st_mode & others
+
+
+def _file(found: os.stat_result) -> str:
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def _state(found: os.stat_result) -> str:
+    return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"

@@ -1,0 +1,241 @@
+"""Entries of the cache that are not what their name says: removed, reported once, made again."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache import prune
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError
+from imgbuild.system import known_hashes
+from imgbuild.system.reporter import Silent
+from imgbuild.values import sha256
+from tests.support.hashed import hashed_files
+
+DATA = b"the bytes of a layer or a wheel"
+DIGEST = f"sha256:{sha256(DATA)}"
+
+
+class Warnings(Silent):
+    """Keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def warn(self, text: str) -> None:
+        """Keep `text`."""
+        self.found.append(text)
+
+
+@pytest.fixture(name="warnings")
+def _warnings() -> Warnings:
+    return Warnings()
+
+
+@pytest.fixture(name="store")
+def _store(tmp_path: Path, warnings: Warnings) -> Store:
+    return Store.open(tmp_path / "cache", warnings)
+
+
+def added(store: Store, kind: str) -> Path:
+    """Add DATA as a file or a blob."""
+    with store.scratch() as folder:
+        (folder / "it").write_bytes(DATA)
+        if kind == "file":
+            return store.add_file(folder / "it", sha256(DATA))
+        return store.add_blob(folder / "it", DIGEST)
+
+
+def found(store: Store, kind: str) -> Path | None:
+    """What the cache gives for DATA."""
+    return store.file(sha256(DATA)) if kind == "file" else store.blob(DIGEST)
+
+
+def written(path: Path, data: bytes) -> None:
+    """Change the file in place."""
+    path.chmod(0o644)
+    path.write_bytes(data)
+    path.chmod(0o444)
+
+
+def flipped(path: Path) -> None:
+    written(path, bytes([DATA[0] ^ 1]) + DATA[1:])
+
+
+def swapped(path: Path) -> None:
+    """Another file of the same size and age."""
+    before = path.stat()
+    other = path.with_name("other")
+    other.write_bytes(bytes(len(DATA)))
+    other.chmod(0o444)
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.replace(path)
+
+
+def piped(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+HARMS: list[Callable[[Path], None]] = [
+    flipped,
+    swapped,
+    lambda path: written(path, DATA[:-1]),
+    lambda path: written(path, b""),
+    lambda path: written(path, DATA + b"\0"),
+    piped,
+]
+
+
+@pytest.mark.parametrize("kind", ["file", "blob"])
+@pytest.mark.parametrize("harm", range(len(HARMS)))
+def test_what_is_damaged_is_removed_with_one_warning(store, warnings, kind, harm):
+    path = added(store, kind)
+    assert found(store, kind) == path
+    HARMS[harm](path)
+    assert [found(store, kind), found(store, kind)] == [None, None]
+    assert not path.exists()
+    assert len(warnings.found) == 1
+    assert str(path) in warnings.found[0]
+    assert added(store, kind) == path == found(store, kind)
+    assert len(warnings.found) == 1
+
+
+def test_the_warning_has_the_name_of_an_input(store, warnings):
+    path = added(store, "file")
+    store.put_fact("name", sha256(DATA), b"wheel-1.0-py3-none-any.whl")
+    flipped(path)
+    assert found(store, "file") is None
+    assert "wheel-1.0-py3-none-any.whl" in warnings.found[0]
+
+
+def test_a_damaged_file_is_seen_by_processes_that_know_nothing(store, warnings):
+    """As after a copy of the cache, or by a user without records."""
+    flipped(added(store, "blob"))
+    known_hashes._shared.cache_clear()
+    assert Store.open(store.root, warnings).blob(DIGEST) is None
+
+
+def test_several_threads_find_damage_at_once(store, warnings):
+    path = added(store, "blob")
+    flipped(path)
+    answers: list[Path | None] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(store.blob(DIGEST))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [None] * 8
+    assert not path.exists()
+
+
+def test_damage_that_another_process_has_mended_is_not_removed(store):
+    path = added(store, "blob")
+    seen = path.stat()
+    swapped(path)
+    store.drop_damaged(path, seen)
+    assert path.exists()
+
+
+def test_what_cannot_be_removed_is_refused(store, monkeypatch):
+    path = added(store, "blob")
+    flipped(path)
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", denied)
+    with pytest.raises(Exception, match="is damaged and cannot be removed") as caught:
+        store.blob(DIGEST)
+    assert str(path) in str(caught.value)
+    assert "IMGBUILD_CACHE" in getattr(caught.value, "hint", "")
+
+
+@pytest.fixture(name="reads")
+def _reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return hashed_files(monkeypatch)
+
+
+def test_what_the_cache_itself_does_to_a_file_needs_no_new_hash(store, tmp_path, reads):
+    path = added(store, "blob")
+    with store.scratch() as folder:  # as layers of registries come: one file under two names
+        (folder / "it").hardlink_to(path)
+        store.add_file(folder / "it", sha256(DATA))
+    store.drop_file(sha256(DATA))
+    assert found(store, "blob") == path
+    (tmp_path / "layout").hardlink_to(path)
+    time.sleep(3 * known_hashes.TICK_NS / 1e9)
+    assert found(store, "blob") == path  # linked from outside: hashed
+    assert reads == [str(path)]
+    with known_hashes.of_user().relinked(path):
+        (tmp_path / "layout").unlink()
+    known_hashes.of_user().touch(path)
+    known_hashes._shared.cache_clear()  # as another process
+    assert Store.open(store.root).blob(DIGEST) == path
+    assert reads == [str(path)]
+
+
+def test_removing_a_blob_keeps_what_is_known_of_a_layouts_link(store, tmp_path, reads):
+    path = added(store, "blob")
+    known = known_hashes.of_user()
+    with known.relinked(path):
+        (tmp_path / "layout").hardlink_to(path)
+    store.release()
+    prune.clear(store)
+    assert not path.exists()
+    assert known.matches(tmp_path / "layout", sha256(DATA))
+    assert reads == []
+
+
+def unpacked(store: Store) -> Path:
+    """An unpacked layer of one file."""
+    with store.scratch() as scratch:
+        (scratch / "one").mkdir()
+        (scratch / "one/0").write_bytes(b"x")
+        return store.add_unpacked({DIGEST: scratch / "one"})[DIGEST]
+
+
+def test_unpacked_layers_belong_to_one_user(store, warnings):
+    mask = os.umask(0o002)
+    try:
+        path = unpacked(store)
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert store.unpacked(DIGEST) == path
+    assert warnings.found == []
+
+
+@pytest.mark.parametrize("which", ["layer", "user"])
+def test_unpacked_layers_that_others_may_change_are_made_again(store, warnings, which):
+    path = unpacked(store)
+    harmed = path if which == "layer" else path.parent
+    harmed.chmod(0o777)
+    assert store.unpacked(DIGEST) is None
+    assert len(warnings.found) == 1
+    assert str(harmed) in warnings.found[0]
+    assert unpacked(store) == path == store.unpacked(DIGEST)
+
+
+@pytest.mark.parametrize("how", ["owner", "link"])
+def test_unpacked_layers_of_another_user_are_refused(store, tmp_path, how):
+    path = unpacked(store)
+    if how == "link":
+        path.parent.rename(tmp_path / "theirs")
+        path.parent.symlink_to(tmp_path / "theirs")
+    elif os.geteuid():
+        pytest.skip("only root can give a folder to another user")
+    else:
+        os.chown(path.parent, 4242, 4242)
+    with pytest.raises(InputError, match="is not a folder of this user"):
+        store.unpacked(DIGEST)

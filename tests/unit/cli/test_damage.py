@@ -1,0 +1,94 @@
+"""What a build does with a cache or a built image that is damaged, and with other images."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.store import Store
+from imgbuild.oci import layout
+from imgbuild.values import Arch
+from tests.support import images, inprocess_project
+from tests.support.inprocess_project import TARGET, Command, Sample
+
+BUILD = ("build", "--offline", "--jobs", "1")
+
+
+@pytest.fixture
+def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    return inprocess_project.make(tmp_path / "project")
+
+
+def test_a_damaged_wheel_in_the_cache(imgbuild: Command, sample: Sample) -> None:
+    """It is removed, so that it can be fetched again; here no server may be asked."""
+    wheel = inprocess_project.damage(sample, "trl")
+    done = imgbuild(*BUILD, TARGET)
+    assert done.status == 7, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("is damaged") == done.stderr.count("warning: ") == 1
+    assert wheel.sha256 in done.stderr
+    assert "hint: " in done.stderr
+    assert not (sample.folder / "build").exists()
+
+
+def flip(path: Path) -> None:
+    """Change one byte of a file, its size and mode stay as they are."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    path.chmod(0o444)
+
+
+def test_a_damaged_layer_in_the_cache_is_made_again(imgbuild: Command, sample: Sample) -> None:
+    assert imgbuild(*BUILD, TARGET).status == 0
+    built = images.verified(sample.folder / "build" / TARGET)
+    shutil.rmtree(sample.folder / "build")
+    layers = built.image(Arch.X86_64).layers
+    path = Store.open().blob(layers[-1].digest)
+    assert path is not None
+    flip(path)
+    done = imgbuild(*BUILD, TARGET)
+    assert done.status == 0, done.stderr
+    assert done.stderr.count("warning: ") == 1
+    assert f"{path} is damaged" in done.stderr
+    assert images.verified(sample.folder / "build" / TARGET) == built
+    assert "warning" not in imgbuild(*BUILD, TARGET).stderr
+
+
+def test_a_damaged_layer_of_the_built_image_is_replaced(imgbuild: Command, sample: Sample) -> None:
+    """With a copy, as on another disk than the cache's, and with a link to the cache's file."""
+    assert imgbuild(*BUILD, TARGET).status == 0
+    built = images.verified(sample.folder / "build" / TARGET)
+    path = built.blob(built.image(Arch.X86_64).layers[-1].digest)
+    for copied in (True, False):
+        if copied:
+            data = path.read_bytes()
+            path.unlink()
+            path.write_bytes(data)
+        flip(path)
+        done = imgbuild(*BUILD, TARGET)
+        assert done.status == 0, done.stderr
+        assert f"{path} is damaged" in done.stderr
+        assert images.verified(sample.folder / "build" / TARGET) == built
+    assert "nothing to do" in imgbuild(*BUILD, TARGET).stderr
+
+
+def test_a_layout_with_another_image_is_not_written_to(imgbuild: Command, sample: Sample) -> None:
+    made = [images.layer(sample.folder / "blobs", [images.text("word", "mine")])]
+    layout.write(sample.folder / "out", {Arch.X86_64: images.summary(made)}, "mine")
+    done = imgbuild(*BUILD, TARGET, "--output", "out")
+    assert done.status == 2
+    assert "out has other images than cu124-vllm: mine" in done.stderr
+    assert "--output" in done.stderr
+    assert images.verified(sample.folder / "out").name == "mine"

@@ -1,0 +1,257 @@
+"""Hashes of files are remembered until a file changes, and only where nobody else can lie."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import IntegrityError
+from imgbuild.system import known_hashes
+from imgbuild.system.known_hashes import NAME, KnownHashes
+from imgbuild.values import sha256
+from tests.support.hashed import hashed_files
+
+GOOD = b"good bytes"
+SAME_SIZE = b"evil bytes"
+
+
+@pytest.fixture(name="state")
+def _state(tmp_path: Path) -> Path:
+    return tmp_path / "state/imgbuild"
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(GOOD)
+    return path
+
+
+@pytest.fixture(name="reads")
+def _reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many files were hashed since the last call."""
+    made = hashed_files(monkeypatch)
+
+    def count() -> int:
+        found = len(made)
+        made.clear()
+        return found
+
+    return count
+
+
+def settle(path: Path) -> None:
+    """Wait until a change of the file would move its times."""
+    while time.time_ns() - path.stat().st_ctime_ns <= known_hashes.TICK_NS:
+        time.sleep(0.005)
+
+
+def test_an_unchanged_file_is_read_once_for_all_processes(state, path, reads):
+    settle(path)
+    for number in range(3):  # each object has no memory of another, as a process
+        assert KnownHashes(state).matches(path, sha256(GOOD))
+        assert not KnownHashes(state).matches(path, sha256(SAME_SIZE))
+        assert reads() == (1 if number == 0 else 0)
+    assert state.stat().st_mode & 0o777 == 0o700
+
+
+def swapped(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(SAME_SIZE)
+    other.replace(path)
+
+
+def back_in_time(path: Path) -> None:
+    before = path.stat()
+    path.write_bytes(SAME_SIZE)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [
+    lambda path: path.write_bytes(SAME_SIZE),
+    lambda path: path.write_bytes(GOOD[:-1]),
+    back_in_time,
+    swapped,
+])  # fmt: skip
+def test_a_changed_file_is_not_what_it_was(state, path, change):
+    settle(path)
+    known = KnownHashes(state)
+    known.note(path, sha256(GOOD))
+    change(path)
+    assert not known.matches(path, sha256(GOOD))
+    assert not KnownHashes(state).matches(path, sha256(GOOD))
+
+
+def test_a_change_right_after_a_note_is_seen(state, path):
+    """The note waits for the clock's next step: later times differ."""
+    for number in range(20):
+        path.write_bytes(GOOD)
+        KnownHashes(state).note(path, sha256(GOOD))
+        path.write_bytes(SAME_SIZE)
+        assert not KnownHashes(state).matches(path, sha256(GOOD)), number
+
+
+def test_links_and_the_time_of_last_use_may_change(state, path, tmp_path, reads):
+    settle(path)
+    known = KnownHashes(state)
+    known.note(path, sha256(GOOD))
+    with known.relinked(path):
+        (tmp_path / "link").hardlink_to(path)
+    known.touch(path)
+    with known.relinked(path):
+        path.unlink()
+    assert KnownHashes(state).matches(tmp_path / "link", sha256(GOOD))
+    assert reads() == 0
+
+
+def test_a_change_among_the_links_is_seen(state, path, tmp_path):
+    settle(path)
+    known = KnownHashes(state)
+    known.note(path, sha256(GOOD))
+    with known.relinked(path):
+        (tmp_path / "link").hardlink_to(path)
+        path.write_bytes(SAME_SIZE)
+    assert not known.matches(path, sha256(GOOD))
+    known.touch(path)
+    assert not known.matches(path, sha256(GOOD))
+
+
+def test_an_unknown_file_stays_unknown_when_it_is_linked_or_touched(state, path, tmp_path, reads):
+    settle(path)
+    known = KnownHashes(state)
+    with known.relinked(path):
+        (tmp_path / "link").hardlink_to(path)
+    known.touch(path)
+    assert known.matches(path, sha256(GOOD))
+    assert reads() == 1
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
+def test_a_file_that_others_may_write_to_is_not_recorded(state, path, mode, reads):
+    path.chmod(mode)
+    settle(path)
+    for _ in range(2):
+        assert KnownHashes(state).matches(path, sha256(GOOD))
+        assert reads() == 1
+
+
+def test_a_file_of_another_user_is_not_recorded(state, path, reads):
+    if os.geteuid():
+        pytest.skip("only root can give a file to another user")
+    os.chown(path, 4242, 4242)
+    settle(path)
+    for _ in range(2):
+        assert KnownHashes(state).matches(path, sha256(GOOD))
+        assert reads() == 1
+
+
+@pytest.mark.parametrize("harm", ["mode", "link", "file", "none", "owner"])
+def test_without_a_folder_of_ones_own_files_are_hashed(state, path, tmp_path, harm, reads):
+    settle(path)
+    if harm == "none":
+        state = None
+    else:
+        KnownHashes(state).note(path, sha256(SAME_SIZE))  # as somebody would who can write there
+    if harm == "mode":
+        state.chmod(0o777)
+    elif harm == "owner":
+        if os.geteuid():
+            pytest.skip("only root can give a folder to another user")
+        os.chown(state, 4242, 4242)
+    elif harm == "link":
+        state.rename(tmp_path / "elsewhere")
+        state.symlink_to(tmp_path / "elsewhere")
+    elif harm == "file":
+        (state / NAME).unlink()
+        state.rmdir()
+        state.touch()
+    for _ in range(2):
+        assert KnownHashes(state).matches(path, sha256(GOOD))
+        assert reads() == 1
+
+
+def test_root_makes_no_folder_in_the_home_of_a_user(state, path, tmp_path):
+    if os.geteuid():
+        pytest.skip("only root can give a folder to another user")
+    settle(path)
+    (tmp_path / "home").mkdir()
+    os.chown(tmp_path / "home", 4242, 4242)
+    KnownHashes(tmp_path / "home/state/imgbuild").note(path, sha256(GOOD))
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+@pytest.mark.parametrize("rubbish", [b"", b"rubbish" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_damaged_database_is_made_anew(state, path, rubbish, reads):
+    settle(path)
+    KnownHashes(state).note(path, sha256(GOOD))
+    (state / NAME).write_bytes(rubbish)
+    for _ in range(3):
+        assert KnownHashes(state).matches(path, sha256(GOOD))
+    assert KnownHashes(state).matches(path, sha256(GOOD))
+    assert 1 <= reads() <= 2
+
+
+def test_a_database_that_is_locked_for_long_makes_no_error(state, path, monkeypatch):
+    settle(path)
+    monkeypatch.setattr(known_hashes, "WAIT_SECONDS", 0.05)
+    KnownHashes(state).note(path, sha256(GOOD))
+    with sqlite3.connect(state / NAME, isolation_level=None) as other:
+        other.execute("begin exclusive")
+        assert KnownHashes(state).matches(path, sha256(GOOD))
+        other.execute("rollback")
+    other.close()
+
+
+def test_many_writers_lose_nothing(state, tmp_path, reads):
+    paths = [tmp_path / f"{number}" for number in range(40)]
+    for path in paths:
+        path.write_bytes(path.name.encode())
+
+    def work(mine: list[Path]) -> None:
+        known = KnownHashes(state)
+        for path in mine:
+            known.note(path, sha256(path.name.encode()))
+
+    threads = [threading.Thread(target=work, args=(paths[at::4],)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(KnownHashes(state).matches(path, sha256(path.name.encode())) for path in paths)
+    assert reads() == 0
+
+
+def test_the_oldest_records_are_dropped(state, tmp_path, monkeypatch, reads):
+    monkeypatch.setattr(known_hashes, "LIMIT", 3)
+    paths = [tmp_path / f"{number}" for number in range(5)]
+    for path in paths:
+        path.write_bytes(GOOD)
+        KnownHashes(state).note(path, sha256(GOOD))
+    found = []
+    for path in reversed(paths):
+        assert KnownHashes(state).matches(path, sha256(GOOD))
+        found.append(reads())
+    assert found == [0, 0, 0, 1, 1]
+
+
+def test_a_folder_or_a_pipe_is_no_file(state, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "."):
+        with pytest.raises(IntegrityError, match="not a regular file"):
+            KnownHashes(state).matches(tmp_path / name, sha256(GOOD))
+
+
+def test_where_the_records_are(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert known_hashes.state_folder() == tmp_path / ".local/state/imgbuild"
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert known_hashes.state_folder() == tmp_path / ".local/state/imgbuild"
+    monkeypatch.setenv("XDG_STATE_HOME", "/x")
+    assert known_hashes.state_folder() == Path("/x/imgbuild")

@@ -1,0 +1,139 @@
+"""Files that are replaced as a whole: by writers that are killed, at once, or that fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from imgbuild import codec
+from imgbuild.errors import ImgbuildError
+from imgbuild.oci import archive, layout
+from imgbuild.system import files
+from imgbuild.values import Arch
+from imgbuild.wheel import packed
+from tests.support import images
+
+
+def test_the_name_is_another_each_time(tmp_path):
+    names = set()
+    for _ in range(3):
+        with files.replacing(tmp_path / "deep/out") as file:
+            file.write(b"x")
+            (left,) = (tmp_path / "deep").glob(".*")
+            names.add(left.name)
+    assert len(names) == 3
+    assert all(re.fullmatch(r"\.out\.[0-9a-f]{16}\.tmp", name) for name in names)
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
+
+
+def test_an_error_leaves_the_file_as_it_was(tmp_path):
+    out = tmp_path / "out"
+    out.write_bytes(b"old")
+
+    def fail() -> None:
+        with files.replacing(out) as file:
+            file.write(b"new")
+            message = "half"
+            raise ValueError(message)
+
+    with pytest.raises(ValueError, match="half"):
+        fail()
+    assert out.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_what_a_killed_writer_left_is_removed_but_not_what_is_being_written(tmp_path):
+    out = tmp_path / "out"
+    left = tmp_path / f".out.{'a' * 16}.tmp"
+    left.write_bytes(b"half")
+    others = [tmp_path / name for name in (".out.tmp", ".out.mine.tmp", f".other.{'a' * 16}.tmp")]
+    for path in others:
+        path.write_bytes(b"mine")
+    os.mkfifo(tmp_path / f".out.{'b' * 16}.tmp")
+    with files.replacing(out) as first:
+        first.write(b"first")
+        assert not left.exists()
+        with files.replacing(out) as second:
+            second.write(b"second")
+        assert out.read_bytes() == b"second"
+    assert out.read_bytes() == b"first"
+    assert all(path.read_bytes() == b"mine" for path in others)
+
+
+def test_a_link_in_place_of_the_file_is_replaced_not_followed(tmp_path):
+    (tmp_path / "target").write_bytes(b"mine")
+    (tmp_path / "out").symlink_to(tmp_path / "target")
+    with files.replacing(tmp_path / "out") as file:
+        file.write(b"new")
+    assert (tmp_path / "target").read_bytes() == b"mine"
+    assert (tmp_path / "out").read_bytes() == b"new"
+
+
+def built(folder: Path) -> Path:
+    """A layout of one layer."""
+    made = [images.layer(folder / "blobs", [images.text("word", "x" * 100_000)])]
+    layout.write(folder / "layout", {Arch.X86_64: images.summary(made)}, "tiny")
+    return folder / "layout"
+
+
+def test_planted_links_are_not_followed(tmp_path):
+    """Links of the names that each writer once used for its temporary file."""
+    target = tmp_path / "target"
+    target.write_bytes(b"mine")
+    source, out = built(tmp_path), tmp_path / "out"
+    out.mkdir()
+    wheel = "data-1.0-py3-none-any.whl"
+    for name in (".image.tar.tmp", f".{wheel}.tmp"):
+        (out / name).symlink_to(target)
+    digest = layout.read(source).image(Arch.X86_64).layers[0].digest.removeprefix("sha256:")
+    (out / "again/blobs/sha256").mkdir(parents=True)
+    (out / "again/oci-layout").write_bytes(layout.MARKER_TEXT)
+    (out / f"again/blobs/sha256/.tmp-{digest}").symlink_to(target)
+    archive.write(source, out / "image.tar", "oci-archive", "tiny")
+    packed.write("data", "1.0", "py3-none-any", {"a": b"b"}, out)
+    layout.write(out / "again", {Arch.X86_64: summary(source)}, "tiny")
+    codec.write_bytes(out / "lock.json", b"{}")
+    assert target.read_bytes() == b"mine"
+    for path in ("image.tar", wheel, "lock.json", f"again/blobs/sha256/{digest}"):
+        assert not (out / path).is_symlink()
+        assert (out / path).is_file()
+    assert images.verified(out / "again").digest == layout.read(source).digest
+
+
+def summary(source: Path) -> layout.ImageFiles:
+    """What `layout.write` takes, from another layout."""
+    found = layout.read(source)
+    stored = found.image(Arch.X86_64)
+    return layout.ImageFiles(
+        config=found.blob(stored.config.digest).read_bytes(),
+        manifest=found.blob(stored.manifest.digest).read_bytes(),
+        layers={layer.digest: found.blob(layer.digest) for layer in stored.layers},
+    )
+
+
+def test_writers_of_one_file_at_once_all_succeed(tmp_path):
+    source = built(tmp_path)
+    (tmp_path / "out").mkdir()
+    out = tmp_path / "out/image.tar"
+    due = b"".join(archive.chunks(layout.read(source), None, "oci-archive"))
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            for _ in range(20):
+                archive.write(source, out, "oci-archive", "tiny")
+                assert out.read_bytes() == due
+        except (OSError, AssertionError, ImgbuildError) as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert list(out.parent.iterdir()) == [out]
