@@ -111,7 +111,8 @@ def make_proc(proc: str, job: EnclosureJob) -> None:
             flags = RDONLY | NOSUID | NODEV | NOEXEC
             checked(mount("tmpfs", path, "tmpfs", flags), f"hide /proc/{name}")
         elif os.path.exists(path):
-            bind("/dev/null", path, f"over /proc/{name}")
+            bind("/dev/null", path, f"/dev/null over /proc/{name}")
+            flag(path, RDONLY | NOSUID | NOEXEC)
 
 
 def make_sys(sys_: str) -> None:
