@@ -23,8 +23,8 @@ from tests.support import images, needs, ordinary
 pytestmark = pytest.mark.engine
 # The loopback is up, and the host name leads to it.
 TALK = (
-    "echo said by itself | nc -l -p 5000 & for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do"
-    " nc imgbuild 5000 </dev/null && break; sleep 1; done"
+    "nc -l -p 5000 >/tmp/heard & for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do"
+    " echo said by itself | nc imgbuild 5000 && break; sleep 1; done; wait; cat /tmp/heard"
 )
 REPOSITORY = Path(__file__).parents[2]
 

@@ -260,7 +260,7 @@ def sys_file() -> None:
 
 @way
 def release_agent() -> None:
-    found = [place for place in Path("/sys/fs/cgroup").rglob("release_agent")]
+    found = list(Path("/sys/fs/cgroup").rglob("release_agent"))
     if not found:
         raise StoppedError("none")
     os.open(found[0], os.O_WRONLY)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _socket  # without the many modules that `socket` imports
 import base64
+import contextlib
 import errno
 import fcntl
 import json
@@ -95,12 +96,13 @@ class Helper:
 
 def serve(helper: Helper, job: EnclosureJob) -> None:
     """Map ids as often as asked, in the first process, until nobody can ask any more."""
-    process = 0
+    process, wanted = 0, False
     while message := os.read(helper.asked, MESSAGE.size):
         kind, number = MESSAGE.unpack(message)
-        if kind == b"p":
-            process = number
+        process, wanted = (number, wanted) if kind == b"p" else (process, True)
+        if not process or not wanted:  # a process may ask before its parent has named it
             continue
+        wanted = False
         maps = {name: ids_of(name, index, job) for index, name in enumerate(("uid", "gid"))}
         if os.geteuid() != 0:
             write(f"/proc/{process}/setgroups", "deny")
@@ -188,7 +190,7 @@ def first(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
     checked(libc.sethostname(job.hostname.encode(), len(job.hostname)), "set the host name")
     if not job.network:
         start_network()
-    own = os.stat("/proc/self/exe")
+    own = identity("/proc/self/exe")
     mount_overlay(job)
     if job.probe:
         return 0
@@ -238,7 +240,7 @@ def limit(limits: dict[str, int], *, grouped: bool) -> None:
             resource.setrlimit(number, (allowed, allowed))
 
 
-def start(job: EnclosureJob, own: os.stat_result) -> None:
+def start(job: EnclosureJob, own: tuple[int, int, bytes]) -> None:
     """The third process becomes the command, or ends with a status as in a shell."""
     command, cwd = job.command, job.cwd
     status, text = NOT_STARTED, f"cannot change to the folder {cwd}"
@@ -265,10 +267,28 @@ def start(job: EnclosureJob, own: os.stat_result) -> None:
         os._exit(status)
 
 
-def refuse_own(path: str, own: os.stat_result) -> None:
-    """Failure if `path` leads to this Python of the host, by way of /proc/self/exe."""
+def identity(path: str) -> tuple[int, int, bytes]:
+    """The device and the number of a file, and by which mount it is reached."""
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        with contextlib.suppress(FileNotFoundError):  # /proc is that of other processes
+            with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
+                fields = dict(line.split(b":", 1) for line in file.read().splitlines())
+            return found.st_dev, found.st_ino, fields[b"mnt_id"].strip()
+        return found.st_dev, found.st_ino, b""
+    finally:
+        os.close(descriptor)
+
+
+def refuse_own(path: str, own: tuple[int, int, bytes]) -> None:
+    """EnclosureError if `path` leads to this Python of the host, by way of /proc/self/exe.
+
+    A file that opens it could write to it when it is no longer in use (CVE-2019-5736).
+    """
     for _ in range(INTERPRETERS + 1):
-        if os.path.samestat(os.stat(path), own):
+        found = identity(path)
+        if found[:2] == own[:2] and found[2] in (b"", own[2]):
             message = f"{path} is the program of the sandbox itself"
             raise EnclosureError(message)
         with open(path, "rb") as file:
@@ -279,7 +299,7 @@ def refuse_own(path: str, own: os.stat_result) -> None:
         path = os.fsdecode(words[0])
 
 
-def execute(command: list[str], env: dict[str, str], own: os.stat_result) -> None:
+def execute(command: list[str], env: dict[str, str], own: tuple[int, int, bytes]) -> None:
     """Replace this process; a program without a slash is looked for in PATH, as execvp does."""
     name = command[0]
     places = [name] if "/" in name else [f"{one or '.'}/{name}" for one in env["PATH"].split(":")]
