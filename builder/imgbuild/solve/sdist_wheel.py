@@ -3,6 +3,9 @@
 The wheel is repacked: sorted, stored, one fixed time, a new RECORD. The build runs in a sandbox
 without network, with a fixed hash seed, time zone, umask and clock for archives. An sdist that
 compiles is refused: a compiler's output does not follow from the lock alone.
+
+A build runs code of the sdist's author. It may write to four folders of its own alone, and what it
+leaves there is read by `boundary.copy_regular`, after all of its processes have ended.
 """
 
 from __future__ import annotations
@@ -11,39 +14,50 @@ import base64
 import hashlib
 import importlib
 import json
+import os
+import re
 import shutil
 import tarfile
+import tempfile
 import tomllib
 import types
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
+from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imgbuild.container import sandbox
 from imgbuild.errors import IntegrityError, NoSolution
-from imgbuild.system.boundary import reads
+from imgbuild.system.boundary import content, copy_regular, reading, reads
 from imgbuild.wheel import archive as wheel_archive
 from imgbuild.wheel.metadata import read_metadata
 
 LARGEST = 256 << 20  # bytes of all files of a wheel that an sdist gave
 PYPROJECT_LIMIT = 1 << 20
+ANSWER_LIMIT = 1 << 20
+MEMORY, PROCESSES = 8 << 30, 4096  # bytes and number that a build may use
 
 DEFAULT_REQUIRES = ("setuptools>=40.8.0", "wheel")  # PEP 518, for an sdist that says nothing
 DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"  # PEP 517, likewise
 TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
 EPOCH = "315532800"  # the same in seconds
 ELF = b"\x7fELF"
+DECEIT = "the build of this sdist misleads or is broken: use another version"
 PLACE = "/build"
+WRITABLE = ("source", "out", "home", "answer")  # for the build; it only reads the others
+READABLE = ("site", "control")
+ANSWER = "result.json"
+WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]{0,230}\.whl")
 
 # Runs inside, under the image's Python: the PEP 517 hooks, their result as JSON in a file.
 HOOKS = """\
 import importlib, importlib.metadata, json, os, re, sys
 os.umask(0o022)
-task = json.load(open("/build/task.json"))
+task = json.load(open("/build/control/task.json"))
 os.chdir("/build/source")
 sys.path[:0] = [os.path.join("/build/source", path) for path in task["backend_path"]]
 module, _, attributes = task["backend"].partition(":")
@@ -56,7 +70,7 @@ found = importlib.metadata.distributions(path=["/build/site"])
 there = {normal(distribution.metadata["Name"]) for distribution in found}
 lacking = [line for line in wanted if normal(re.match(r"[\\w.-]+", line)[0]) not in there]
 wheel = None if lacking else backend.build_wheel("/build/out", None)
-json.dump({"lacking": lacking, "wheel": wheel}, open("/build/result.json", "w"))
+json.dump({"lacking": lacking, "wheel": wheel}, open("/build/answer/result.json", "w"))
 """
 
 
@@ -84,7 +98,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What is built, from what, and where: `root` is the image's root, `folder` takes all files."""
+    """What is built, from what, and where: `root` is the image's root, `folder` is empty."""
 
     package: str
     version: str
@@ -105,10 +119,22 @@ def system(sdist: Path, name: str) -> System:
 def _system(pyproject: str) -> System:
     table = tomllib.loads(pyproject).get("build-system", {})
     return System(
-        requires=tuple(table.get("requires", DEFAULT_REQUIRES)),
+        requires=checked(table.get("requires", DEFAULT_REQUIRES)),
         backend=table.get("build-backend", DEFAULT_BACKEND),
         backend_path=tuple(table.get("backend-path", ())),
     )
+
+
+def checked(lines: Sequence[str]) -> tuple[str, ...]:
+    """`lines` as they are: each one requirement of PEP 508 without a URL, else ValueError.
+
+    uv reads them as a requirements file, in which other lines name files of this machine.
+    """
+    for line in lines:
+        if Requirement(line).url is not None or not line.isprintable():
+            message = f"a build requirement is not a name with versions: {line!r}"
+            raise ValueError(message)
+    return tuple(lines)
 
 
 def _read_pyproject(sdist: Path, name: str) -> str | None:
@@ -148,9 +174,30 @@ def build(job: SdistJob) -> Path:
     result = _run_hooks(job)
     if result.wheel is None:
         raise MissingRequirements(result.lacking)
-    made = job.folder / "out" / result.wheel
+    made = _fetched(job, result.wheel)
     refuse_impure(job, made)
-    return repack(made, job.folder / result.wheel)
+    (job.folder / "wheel").mkdir()
+    return repack(made, job.folder / "wheel" / made.name)
+
+
+def _fetched(job: SdistJob, name: str) -> Path:
+    """A copy of the wheel `name` in a folder that no build could write to."""
+    if not WHEEL_NAME.fullmatch(name):
+        message = f"{job.package} {job.version}: its build names {name[:80]!r} as its wheel"
+        raise IntegrityError(message, hint=DECEIT)
+    (job.folder / "made").mkdir()
+    made = job.folder / "made" / name
+    _take(job, job.folder / "out" / name, made, LARGEST)
+    return made
+
+
+def _take(job: SdistJob, source: Path, target: Path, limit: int) -> None:
+    """Copy a file that the build left; IntegrityError if it is missing, or anything but a file."""
+    try:
+        copy_regular(source, target, limit=limit, hint=DECEIT)
+    except FileNotFoundError as error:
+        message = f"{job.package} {job.version}: its build did not make {source.name}"
+        raise IntegrityError(message, hint=DECEIT) from error
 
 
 def _tarfile() -> types.ModuleType:
@@ -161,8 +208,7 @@ def _tarfile() -> types.ModuleType:
 
 
 def _prepare(job: SdistJob) -> None:
-    for part in ("source", "site", "out", "home", "unpacked"):
-        shutil.rmtree(job.folder / part, ignore_errors=True)
+    for part in (*WRITABLE, *READABLE, "unpacked"):
         (job.folder / part).mkdir()
     unpacked = job.folder / "unpacked"
     if zipfile.is_zipfile(job.sdist):
@@ -198,24 +244,49 @@ def unpack_wheel(wheel: Path, site: Path) -> None:
 
 
 def _run_hooks(job: SdistJob) -> SdistResult:
+    name = f"{job.package} {job.version}"
     pyproject = job.folder / "source" / "pyproject.toml"
-    asked = _system(pyproject.read_text(encoding="utf-8") if pyproject.exists() else "")
+    with reading(f"{name}: pyproject.toml"):
+        there = pyproject.exists()
+        asked = _system(content(pyproject, PYPROJECT_LIMIT).decode() if there else "")
     task = {"backend": asked.backend, "backend_path": list(asked.backend_path)}
-    (job.folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
-    (job.folder / "hooks.py").write_text(HOOKS, encoding="utf-8")
+    control = job.folder / "control"
+    (control / "task.json").write_text(json.dumps(task), encoding="utf-8")
+    (control / "hooks.py").write_text(HOOKS, encoding="utf-8")
     done = sandbox.run(
         sandbox.Root(path=job.root),
-        [job.interpreter, f"{PLACE}/hooks.py"],
+        [job.interpreter, f"{PLACE}/control/hooks.py"],
         env={**environment(), **job.env},
-        binds=[sandbox.Bind(source=job.folder, target=PLACE, writable=True)],
+        binds=[
+            sandbox.Bind(
+                source=job.folder / part, target=f"{PLACE}/{part}", writable=part in WRITABLE
+            )
+            for part in (*WRITABLE, *READABLE)
+        ],
+        user=_builder(job.folder),
+        readonly=True,
     )
-    answer = job.folder / "result.json"
-    if done.status != 0 or not answer.exists():
+    if done.status != 0 or not os.path.lexists(job.folder / "answer" / ANSWER):
         tail = tuple((done.stderr or done.stdout).strip().splitlines()[-12:])
-        message = f"{job.package} {job.version} cannot be built from its sdist"
+        message = f"{name} cannot be built from its sdist"
         hint = "its entry under sdists: in the matrix may need env or requires"
         raise NoSolution(message, reasons=tail, hint=hint)
-    return msgspec.json.decode(answer.read_bytes(), type=SdistResult)
+    answer = job.folder / ANSWER
+    _take(job, job.folder / "answer" / ANSWER, answer, ANSWER_LIMIT)
+    with reading(f"{name}: the result of its build", hint=DECEIT):
+        result = msgspec.json.decode(answer.read_bytes(), type=SdistResult)
+        return msgspec.structs.replace(result, lacking=checked(result.lacking))
+
+
+def _builder(folder: Path) -> sandbox.Confined:
+    """The user of a build, never root, to whom the parts of `folder` then belong."""
+    host_id = sandbox.spare_id()
+    if host_id is not None:
+        for part in (*WRITABLE, *READABLE):
+            for place, folders, names in os.walk(folder / part):
+                for name in (".", *folders, *names):
+                    os.chown(Path(place, name), host_id, host_id, follow_symlinks=False)
+    return sandbox.Confined(host_id=host_id, memory=MEMORY, processes=PROCESSES)
 
 
 def environment() -> dict[str, str]:
@@ -234,6 +305,7 @@ def environment() -> dict[str, str]:
     }
 
 
+@reads("wheel")
 def refuse_impure(job: SdistJob, wheel: Path) -> None:
     """NoSolution if `wheel` is for one platform, has machine code, or another version."""
     _, version, _, tags = parse_wheel_filename(wheel.name)
@@ -274,15 +346,17 @@ def repack(wheel: Path, target: Path) -> Path:
         for name in names
     ]
     members[record] = ("".join(f"{line}\n" for line in (*lines, f"{record},,")).encode(), False)
-    temporary = target.with_name(f".{target.name}.tmp")
-    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+    with (
+        tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive,
+    ):
         for name in (*names, record):
             data, executable = members[name]
             info = zipfile.ZipInfo(name, TIME)
             info.create_system = 3
             info.external_attr = (0o100755 if executable else 0o100644) << 16
             archive.writestr(info, data)
-    temporary.replace(target)
+    Path(temporary.name).replace(target)
     return target
 
 

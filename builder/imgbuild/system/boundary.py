@@ -8,6 +8,7 @@ ends here and not as a traceback.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import inspect
 import os
@@ -22,6 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 REMEDY = "it is damaged or was made to mislead: get it again, or use another version"
 NONSENSE = "the server does not answer as it should: try another one, or ask its owner"
+CHUNK = 1 << 20
 SHOWN = 200  # characters of another error's text
 
 
@@ -82,3 +84,31 @@ def content(path: Path, limit: int) -> bytes:
         message = f"{path} has more than {limit} bytes"
         raise IntegrityError(message, hint=REMEDY)
     return data
+
+
+def copy_regular(source: Path, target: Path, *, limit: int, hint: str = REMEDY) -> None:
+    """Copy `source`, a file from someone who is not trusted, to `target`, which is new.
+
+    IntegrityError unless `source` is a regular file under one name, no link, of at most `limit`
+    bytes. The folders on its path are not checked. OSError if it cannot be opened.
+    """
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EACCES):  # a link, a socket
+            raise
+        message = f"{source.name} is not a regular file that can be read"
+        raise IntegrityError(message, hint=hint) from error
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        os.close(descriptor)
+        message = f"{source.name} is not a regular file with one name"
+        raise IntegrityError(message, hint=hint)
+    left = limit
+    with os.fdopen(descriptor, "rb") as file, target.open("xb") as copy:
+        while piece := file.read(min(CHUNK, left + 1)):
+            left -= len(piece)
+            if left < 0:
+                message = f"{source.name} has more than {limit} bytes"
+                raise IntegrityError(message, hint=hint)
+            copy.write(piece)
