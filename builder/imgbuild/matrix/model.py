@@ -103,10 +103,7 @@ class Wanted(Strict, frozen=True):
 class Extra(Wanted, frozen=True, kw_only=True):
     """A package of a set in `extras`: what a tutorial imports and no wheel requires."""
 
-    source: Annotated[
-        tuple[Source, ...],
-        msgspec.Meta(min_length=1, description="where the import or the advice can be read"),
-    ]
+    source: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1, description="who imports it")]
 
 
 class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
@@ -372,9 +369,7 @@ class Target(Strict, frozen=True):
     retired: Annotated[
         str,
         msgspec.Meta(
-            pattern=r"^(.{8,})?$",
-            description="why nobody should begin with it; it can still be built, but lists and"
-            " nightly jobs leave it out",
+            pattern=r"^(.{8,})?$", description="why another target takes its place in lists and CI"
         ),
     ] = ""
 
@@ -396,9 +391,7 @@ class Matrix(Strict, frozen=True):
     targets: Annotated[dict[Name, Target], msgspec.Meta(description="a row for each image")]
     extras: Annotated[
         dict[Name, dict[Package, Extra]],
-        msgspec.Meta(
-            description="named sets of packages that tutorials need; targets name the sets"
-        ),
+        msgspec.Meta(description="sets of packages that tutorials need, named by targets"),
     ] = {}
     sdists: Sdists = {}
     drop: Annotated[
