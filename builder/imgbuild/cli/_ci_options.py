@@ -162,13 +162,21 @@ def chosen(
     everything: bool,
     gpu: bool = True,
 ) -> JobPlan:
-    """The wanted targets with their jobs, without those that `registry` has published."""
+    """The wanted targets with their jobs, without those that `registry` has published.
+
+    A retired target has jobs only if it is named.
+    """
     from imgbuild.ci import choosing, published
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse_repository
 
     session = _session(matrix)
     selected = session.select(wanted, everything=everything, arches=[])
+    if everything:
+        retired = [item.name for item in selected if item.target.retired]
+        selected = [item for item in selected if item.name not in retired]
+        if retired:
+            console.info(f"retired, and left out unless named: {', '.join(retired)}")
     there = {}
     settings = _settings(session, gate, gpu=gpu)
     if registry is not None:

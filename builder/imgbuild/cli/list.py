@@ -56,7 +56,8 @@ def list_targets(
 ) -> None:
     """List the targets: versions, states, tests.
 
-    Without a name all targets are listed. A target with * is recommended for its stack; these are
+    Without a name all targets are listed, except those that are retired because a newer one takes
+    their place; --all lists these too. A target with * is recommended for its stack; these are
     first. The column "tested" has the highest tier of smoke tests that passed for the current
     digest, or the GPU that they ran on. Filters are combined: a target must match all of them.
 
@@ -78,6 +79,8 @@ def list_targets(
 
         imgbuild list cu130-vllm --json
 
+        imgbuild list --all
+
         imgbuild list --into README.md
     """
     from imgbuild.lock import published
@@ -97,8 +100,12 @@ def list_targets(
     )
     matches = filters.test(project)
     every = table.ordered(table.rows(read, published.shown(read, selected)))
+    whole = selection.everything or bool(wanted) or into is not None
+    hidden = [] if whole else [row.target for row in every if row.retired]
     rows = []
     for row in every:
+        if row.target in hidden:
+            continue
         found = status.state(project, read, row.target)
         if matches(row, found.condition):
             shown = msgspec.structs.replace(row, state=str(found), reasons=found.reasons)
@@ -119,6 +126,8 @@ def list_targets(
     answer(rows, lines)
     if form == "text" and not wide and not console.json and any(row.recommended for row in rows):
         console.info("* recommended; columns of other packages: imgbuild list --wide")
+    if hidden and form == "text" and not console.json:
+        console.info(f"retired: {len(hidden)}, listed by: imgbuild list --all")
 
 
 def _write(path: Path, rows: Sequence[TableRow]) -> bool:

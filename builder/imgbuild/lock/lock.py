@@ -13,7 +13,7 @@ from imgbuild import codec
 from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.lock import drift
 from imgbuild.lock.resolution import LockedFile, Resolution
-from imgbuild.matrix import flashinfer
+from imgbuild.matrix import extras, flashinfer
 from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
 from imgbuild.project import CATALOGUE
 from imgbuild.system import boundary
@@ -171,7 +171,11 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
 def requirements(matrix: Matrix, name: str) -> dict[str, str]:
     """Package → specifier of all that target `name` asks for: pins and what is beside them."""
     target = matrix.targets[name]
-    beside = {**matrix.requires, **flashinfer.requires(target), **target.requires}
+    beside = {
+        **matrix.requires,
+        **flashinfer.requires(target),
+        **extras.wanted(matrix, target),
+    }
     wanted = {package: wanted.spec for package, wanted in beside.items()}
     wanted |= {package: f"=={version}" for package, version in target.pins.items()}
     return dict(sorted(wanted.items()))

@@ -108,6 +108,8 @@ def plain(patterns: Any) -> list[str]:
 def packages(matrix: Mapping[str, Any]) -> list[str]:
     """Every package that the matrix names, in its order."""
     found = [*table(matrix.get("requires")), *table(matrix.get("sdists"))]
+    for group in table(matrix.get("extras")).values():
+        found.extend(table(group))
     for target in table(matrix.get("targets")).values():
         for field in ("pins", "requires", "indexes"):
             found.extend(table(table(target).get(field)))

@@ -50,6 +50,9 @@ def check_targets(notes: Notes) -> None:
     _drops(notes, (), matrix.get("drop"))
     for package, wanted in table(matrix.get("requires")).items():
         specifier(notes, ("requires", package, "spec"), table(wanted).get("spec"))
+    for name, group in table(matrix.get("extras")).items():
+        for package, wanted in table(group).items():
+            specifier(notes, ("extras", name, package, "spec"), table(wanted).get("spec"))
 
 
 def _references(
@@ -58,6 +61,10 @@ def _references(
     indexes = table(matrix.get("indexes"))
     if "bases" in matrix:
         notes.known((*path, "base"), target.get("base"), table(matrix["bases"]), "base")
+    notes.once((*path, "extras"), target.get("extras"))
+    for number, name in enumerate(texts(target.get("extras"))):
+        groups = table(matrix.get("extras"))
+        notes.known((*path, "extras", number), name, groups, "set of extras")
     for package, index in table(target.get("indexes")).items():
         here = (*path, "indexes", package)
         if "indexes" in matrix:

@@ -100,6 +100,12 @@ class Wanted(Strict, frozen=True):
     ] = ""
 
 
+class Extra(Wanted, frozen=True, kw_only=True):
+    """A package of a set in `extras`: what a tutorial imports and no wheel requires."""
+
+    source: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1, description="who imports it")]
+
+
 class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
     """A base made of locked Debian packages."""
 
@@ -334,6 +340,9 @@ class Target(Strict, frozen=True):
     requires: Annotated[
         dict[Package, Wanted], msgspec.Meta(description="requirements beside the pins")
     ] = {}
+    extras: Annotated[
+        tuple[Name, ...], msgspec.Meta(description="sets of `extras` that the image has too")
+    ] = ()
     indexes: Annotated[
         dict[Package, Name],
         msgspec.Meta(description="packages that come from another index than the default"),
@@ -357,6 +366,12 @@ class Target(Strict, frozen=True):
             description="the stack for which this target is listed first, in a word: vllm",
         ),
     ] = ""
+    retired: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^(.{8,})?$", description="why another target takes its place in lists and CI"
+        ),
+    ] = ""
 
 
 class Matrix(Strict, frozen=True):
@@ -374,6 +389,10 @@ class Matrix(Strict, frozen=True):
         dict[Package, Wanted], msgspec.Meta(description="what every image has, such as pip and uv")
     ]
     targets: Annotated[dict[Name, Target], msgspec.Meta(description="a row for each image")]
+    extras: Annotated[
+        dict[Name, dict[Package, Extra]],
+        msgspec.Meta(description="sets of packages that tutorials need, named by targets"),
+    ] = {}
     sdists: Sdists = {}
     drop: Annotated[
         tuple[Drop, ...], msgspec.Meta(description="files left out of every target that has them")

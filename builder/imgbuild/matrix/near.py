@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from packaging.specifiers import SpecifierSet
 
+from imgbuild.matrix import extras
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.values import Arch
 
@@ -57,7 +58,7 @@ def _score(name: str, target: Target, requests: Mapping[str, str], cuda: str | N
 def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
     """A description of the target on `arch` most similar to `name`; empty if there is none."""
     target = matrix.targets[name]
-    requests = {package: wanted.spec for package, wanted in target.requires.items()}
+    requests = {package: wanted.spec for package, wanted in extras.wanted(matrix, target).items()}
     requests |= {package: f"=={version}" for package, version in target.pins.items()}
     found = ranked(matrix, requests, target.cuda, arch, apart_from=name)
     return tuple(words(matrix, other, arch) for other in found[:1])

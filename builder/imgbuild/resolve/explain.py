@@ -13,6 +13,7 @@ import msgspec
 from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock import published
 from imgbuild.lock.published import PublishedTarget
+from imgbuild.matrix import extras
 from imgbuild.resolve import conflict, first_solve, request
 from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
 from imgbuild.resolve.first_solve import LearnedMemory, Query
@@ -45,8 +46,10 @@ def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
 
 def query_of(problem: SolveProblem) -> Query:
     """A target of the matrix as a request."""
+    requires = extras.wanted(problem.matrix, problem.target)
+    target = msgspec.structs.replace(problem.target, requires=requires)
     return Query(
-        ask=request.of_target(problem.name, problem.target, problem.arch),
+        ask=request.of_target(problem.name, target, problem.arch),
         matrix=problem.matrix,
         arch=problem.arch,
         memory=LearnedMemory(problem.known),

@@ -37,7 +37,8 @@ class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
 def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[LockedTarget, ...]:
     """The targets with a current lock that has all that is asked for, on each architecture.
 
-    Tested ones are first, then those of later dates. InputError for a lock that cannot be read.
+    Tested ones are first, then those of later dates; retired ones are last. InputError for a lock
+    that cannot be read.
     """
     found = []
     for name in project.sealed():
@@ -61,7 +62,8 @@ def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[L
     rank = (*TIERS[::-1], "")
     by_name = sorted(found, key=lambda one: one.target)
     by_date = sorted(by_name, key=lambda one: one.as_of, reverse=True)
-    return tuple(sorted(by_date, key=lambda one: rank.index(one.tested)))
+    by_test = sorted(by_date, key=lambda one: rank.index(one.tested))
+    return tuple(sorted(by_test, key=lambda one: matrix.targets[one.target].retired != ""))
 
 
 def versions_in(ask: ResolveRequest, lock: Lock) -> dict[str, str] | None:

@@ -138,6 +138,8 @@ def _fields(row: TableRow, security: str) -> Iterator[str]:
         "As of": row.as_of,
         "State": "; ".join([row.state, *(one for one in row.reasons if one not in row.state)]),
     }
+    if row.retired:
+        fields["Retired"] = row.retired
     for label, value in fields.items():
         yield from _field(label, value)
 

@@ -23,6 +23,7 @@ from imgbuild.values import Arch, Bytes, Digest
 # pins stand together in the column "also".
 COLUMNS = ("torch", "vllm", "trl", "verl", "tensordict")
 MARK = " *"  # after the name of a recommended target
+RETIRED = " (retired)"  # after the name of a retired one
 # The columns of the narrow table, with their heads.
 SHORT = {"torch": "torch", "vllm": "vLLM", "trl": "trl", "verl": "verl"}
 OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
@@ -70,6 +71,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     exclude: dict[Arch, str]
     tested: str
     recommended: str = ""
+    retired: str = ""
     state: str = ""
     reasons: tuple[str, ...] = ()
     images: tuple[TableImage, ...] = ()
@@ -93,14 +95,15 @@ def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
             exclude=item.target.exclude,
             tested=" ".join(item.target.tested.split()),
             recommended=item.target.recommended,
+            retired=" ".join(item.target.retired.split()),
         )
         for item in selected
     )
 
 
 def ordered(table: Sequence[TableRow]) -> list[TableRow]:
-    """The recommended targets first, otherwise in the order of the matrix."""
-    return sorted(table, key=lambda row: not row.recommended)
+    """The recommended targets first and the retired ones last, otherwise as in the matrix."""
+    return sorted(table, key=lambda row: (row.retired != "", not row.recommended))
 
 
 def narrow(table: Sequence[TableRow]) -> list[list[str]]:
@@ -108,7 +111,7 @@ def narrow(table: Sequence[TableRow]) -> list[list[str]]:
     lines = [["name", "CUDA", *SHORT.values(), "tested"]]
     lines += [
         [
-            row.target + (MARK if row.recommended else ""),
+            row.target + (MARK if row.recommended else RETIRED if row.retired else ""),
             row.cuda,
             *(_brief(row.pins.get(name, NONE)) for name in SHORT),
             _tested(row),
@@ -158,7 +161,7 @@ def _markdown(lines: Sequence[Sequence[str]]) -> list[str]:
 def cells(table: Sequence[TableRow]) -> list[list[str]]:
     """The head and a line for each row; some columns are left out where no row has a value."""
     columns: dict[str, list[str]] = {
-        "target": [row.target for row in table],
+        "target": [row.target + (RETIRED if row.retired else "") for row in table],
         "recommended": [row.recommended or NONE for row in table],
         "CUDA": [row.cuda for row in table],
         "Python": [row.python for row in table],
@@ -190,7 +193,7 @@ def images(table: Sequence[TableRow]) -> list[str]:
     head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "tested"]
     body = [
         [
-            f"`{row.target}`" + (f"<br>**{row.recommended}**" if row.recommended else ""),
+            f"`{row.target}`" + _mark(row),
             row.cuda,
             *(row.pins.get(name, NONE) for name in SHORT),
             _also(row) or NONE,
@@ -201,6 +204,13 @@ def images(table: Sequence[TableRow]) -> list[str]:
         if row.images
     ]
     return _markdown([head, *body])
+
+
+def _mark(row: TableRow) -> str:
+    """What stands below the name of a target in a Markdown table."""
+    if row.recommended:
+        return f"<br>**{row.recommended}**"
+    return "<br>retired" if row.retired else ""
 
 
 def into(text: str, table: Sequence[TableRow]) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 from imgbuild.ci import choosing, jobs, published, settings, steps
 from imgbuild.ci.choosing import JobPlan, JobQuery
 from imgbuild.ci.published import TaggedImage
+from imgbuild.cli import _ci_options
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.matrix.load import load
 from imgbuild.matrix.select import select
@@ -125,6 +126,21 @@ def test_a_published_digest_has_no_jobs(sample):
     assert (one.target, one.outcome) == (TARGET, "published")
     other = chosen(sample, JobQuery(), {TARGET: TaggedImage(digest=f"sha256:{'0' * 64}")})
     assert other.passed == ()
+
+
+def test_a_retired_target_has_jobs_only_if_it_is_named(sample):
+    row = f"  {TARGET}:\n"
+    sample.edit(row, f"{row}    retired: {UNLOCKED} takes its place\n")
+    read_settings(sample, RUNNERS)
+
+    def _of(*names: str) -> list[str]:
+        found = _ci_options.chosen(
+            list(names), sample.matrix, [], JobQuery(), None, [], everything=not names
+        )
+        return [one.target for one in found.targets]
+
+    assert _of() == [UNLOCKED]
+    assert _of(TARGET) == [TARGET]
 
 
 def test_a_sif_that_a_published_target_lacks_is_made_in_a_later_night(sample):

@@ -69,3 +69,33 @@ def test_schema_to_stdout_and_to_a_file(project: Path) -> None:
     assert done.exit_code == 0, done.output
     assert (project / "schemas" / "matrix.json").read_bytes() == published()
     assert [path.name for path in (project / "schemas").iterdir()] == ["matrix.json"]
+
+
+@pytest.fixture
+def retired(project: Path) -> Path:
+    """The project with a second target, `cu124-old`, that is retired."""
+    head, row = RIGHT.split("targets:\n")
+    old = row.replace("  cu124-vllm:\n", "  cu124-old:\n    retired: cu124-vllm takes its place\n")
+    (project / "matrix.yaml").write_text(f"{head}targets:\n{old}{row}", encoding="utf-8")
+    return project
+
+
+def _names(*words: str) -> list[str]:
+    return [row["target"] for row in json.loads(CliRunner().invoke(app, ["list", *words]).stdout)]
+
+
+@pytest.mark.usefixtures("retired")
+def test_a_retired_target_is_listed_last_and_only_if_asked_for() -> None:
+    assert _names("--json") == ["cu124-vllm"]
+    assert _names("--json", "--all") == ["cu124-vllm", "cu124-old"]
+    assert _names("--json", "cu124-old") == ["cu124-old"]
+    assert _names("--json", "cu124-*") == ["cu124-vllm", "cu124-old"]
+    shown = CliRunner().invoke(app, ["list", "--all"]).stdout.splitlines()
+    assert [line.split()[0] for line in shown] == ["name", "cu124-vllm", "cu124-old"]
+    assert "(retired)" in shown[-1]
+
+
+@pytest.mark.usefixtures("retired")
+def test_a_filter_leaves_retired_targets_out_and_a_line_counts_them() -> None:
+    assert _names("--json", "--with", "vllm") == ["cu124-vllm"]
+    assert "retired: 1, listed by: imgbuild list --all" in CliRunner().invoke(app, ["list"]).stderr

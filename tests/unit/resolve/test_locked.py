@@ -59,3 +59,17 @@ def test_what_a_target_does_not_have(
 def test_a_stale_lock_is_no_answer(project: Project) -> None:
     changed = samples.matrix(pins={"torch": "2.7.0"})
     assert locked.satisfying(ask("trl"), project, changed) == ()
+
+
+def test_a_retired_target_comes_after_the_others(project: Project) -> None:
+    lock = locks.read_lock(project.images, "small")
+    path = locks.lock_path(project.images, "older")
+    path.parent.mkdir()
+    for retired, order in (("", ["small", "older"]), ("older takes its place", ["older", "small"])):
+        matrix = samples.matrix(retired=retired)
+        other = samples.matrix(as_of=datetime.date(2025, 6, 1)).targets["small"]
+        both = {**matrix.targets, "older": other}
+        matrix = msgspec.structs.replace(matrix, targets=both)
+        path.write_bytes(codec.encode(locks.make_lock(matrix, "older", lock.arch)))
+        found = locked.satisfying(ask("trl"), project, matrix)
+        assert [one.target for one in found] == order

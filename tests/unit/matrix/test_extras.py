@@ -1,0 +1,70 @@
+"""Sets of extras: what they add to a target, and what is wrong with a reference to one."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.lock.lock import requirements
+from imgbuild.matrix import extras
+from imgbuild.matrix.load import loads
+from tests.support.matrix_text import FILE, RIGHT, check, only
+
+SETS = """\
+extras:
+  rl:
+    peft: {reason: adapters for the trainers, spec: ">=0.18", source: [docs/extras.md]}
+    trl: {reason: the trainers themselves, source: [docs/extras.md]}
+    setuptools: {reason: another reason here, spec: "<80", source: [docs/extras.md]}
+  unused:
+    wandb: {reason: reports of the trainers, source: [docs/extras.md]}
+layers:
+"""
+WITH = RIGHT.replace("layers:\n", SETS).replace(
+    "    requires:\n      setuptools", "    extras: [rl]\n    requires:\n      setuptools"
+)
+
+
+def test_a_target_has_the_sets_it_names_and_its_own_entries_take_precedence() -> None:
+    matrix = loads(WITH.encode(), FILE)
+    target = matrix.targets["cu124-vllm"]
+    assert {name: one.spec for name, one in extras.wanted(matrix, target).items()} == {
+        "peft": ">=0.18", "trl": "", "setuptools": "",
+    }  # fmt: skip
+    assert requirements(matrix, "cu124-vllm") == {
+        "peft": ">=0.18", "pip": "", "setuptools": "", "torch": "==2.6.0", "trl": "==0.18.2",
+        "vllm": "==0.8.5.post1",
+    }  # fmt: skip
+
+
+def test_a_target_that_names_no_set_is_as_without_sets() -> None:
+    plain, beside = loads(RIGHT.encode(), FILE), RIGHT.replace("layers:\n", SETS)
+    assert requirements(loads(beside.encode(), FILE), "cu124-vllm") == requirements(
+        plain, "cu124-vllm"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path", "message"),
+    [
+        ("extras: [rl]", "extras: [lr]", "targets.cu124-vllm.extras[0]", "unknown set of extras"),
+        ("extras: [rl]", "extras: [rl, rl]", "targets.cu124-vllm.extras[1]", "rl is listed twice"),
+        ('">=0.18"', '"0.18"', "extras.rl.peft.spec", "not a version specifier"),
+        (", source: [docs/extras.md]}\n  unused", "}\n  unused", "extras.rl.setuptools", "source"),
+    ],
+)
+def test_what_is_wrong_with_a_set_has_a_place(old: str, new: str, path: str, message: str) -> None:
+    assert old in WITH
+    found = only(WITH.replace(old, new))
+    assert found.path == path
+    assert message in found.message
+
+
+def test_a_set_where_there_are_none() -> None:
+    check(
+        "    requires:\n      setuptools",
+        "    extras: [§rl]\n    requires:\n      setuptools",
+        (
+            "targets.cu124-vllm.extras[0]", "unknown set of extras", "rl",
+            "of which there are none", None,
+        ),
+    )  # fmt: skip
