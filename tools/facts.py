@@ -19,7 +19,7 @@ from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import wheels_of
 from imgbuild.audit.packages.published import (
     PublishedFacts,
-    WheelFacts,
+    PublishedWheel,
     published_path,
     write_facts,
 )
@@ -39,13 +39,13 @@ def wheels_in(lock: Lock) -> dict[Sha256, Wheel]:
     return {wheel.sha256: wheel for one in lock.arch.values() for wheel in wheels_of(one)}
 
 
-def facts_of(names: Sequence[str]) -> dict[Sha256, WheelFacts]:
+def facts_of(names: Sequence[str]) -> dict[Sha256, PublishedWheel]:
     """The facts of the wheels of these targets; without names of all that are locked."""
     session = targets.open_session(None, targets.Options())
     images = session.project.images
     locked = [name for name in session.matrix.targets if locks.lock_path(images, name).exists()]
     chosen = [locks.read_lock(images, name) for name in names or locked]
-    facts: dict[Sha256, WheelFacts] = {}
+    facts: dict[Sha256, PublishedWheel] = {}
     for lock, following in itertools.zip_longest(chosen, chosen[1:]):
         inputs = session.inputs()
         for arch in lock.arch:

@@ -339,7 +339,10 @@ def run(options: argparse.Namespace) -> None:
         if seed in known or (draws is not None and seed not in draws):
             continue
         bench.trim()
-        measured = bench.measure(seed, options.sample) if draws is None else bench.again(draws[seed])
+        if draws is None:
+            measured = bench.measure(seed, options.sample)
+        else:
+            measured = bench.again(draws[seed])
         with options.results.open("ab") as file:
             file.write(msgspec.json.encode(measured) + b"\n")
         found = row(measured)

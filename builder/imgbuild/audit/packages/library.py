@@ -21,7 +21,7 @@ import msgspec
 from isal import isal_zlib
 
 from imgbuild.audit.packages.content import WheelContent
-from imgbuild.audit.packages.published import PublishedFacts, WheelFacts, published_facts
+from imgbuild.audit.packages.published import PublishedFacts, PublishedWheel, published_facts
 from imgbuild.audit.packages.reading import (
     ReaderProcesses,
     ReadRequest,
@@ -222,7 +222,7 @@ class LibraryWheel:
 
     # -- facts in the store
 
-    def kept_facts(self) -> WheelFacts:
+    def kept_facts(self) -> PublishedWheel:
         """What the store has of it, to be published.
 
         Without modules that cannot be parsed: another version of Python may parse them.
@@ -232,7 +232,7 @@ class LibraryWheel:
             ELVES: self._fetch(ELVES, tuple[ElfFacts, ...]),
         }
         modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
-        return WheelFacts(
+        return PublishedWheel(
             package=self.package,
             kinds={
                 kind: msgspec.msgpack.encode(one) for kind, one in kept.items() if one is not None

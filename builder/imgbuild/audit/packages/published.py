@@ -30,7 +30,7 @@ _BROKEN = (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, NotImplemented
 _Versions = dict[str, list[tuple[msgspec.Raw, list[Sha256]]]]
 
 
-class WheelFacts(msgspec.Struct, frozen=True):
+class PublishedWheel(msgspec.Struct, frozen=True):
     """What is published of one wheel: kind → MessagePack, and module → MessagePack."""
 
     package: str
@@ -114,7 +114,7 @@ def reader_digest() -> bytes:
     return digest_in(resources.files("imgbuild"), (READER,), (0, 0)).encode()
 
 
-def write_facts(path: Path, facts: Mapping[Sha256, WheelFacts]) -> None:
+def write_facts(path: Path, facts: Mapping[Sha256, PublishedWheel]) -> None:
     """Write the facts of wheels to `path`: the same bytes for the same facts."""
     parts: dict[str, bytes] = {}
     modules: dict[str, dict[str, dict[bytes, list[Sha256]]]] = {}
