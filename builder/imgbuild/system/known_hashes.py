@@ -62,7 +62,7 @@ class KnownHashes:
         # A change within the step of the clock in which reading began would not show.
         if _state(before) == _state(after) and started - before.st_ctime_ns > TICK_NS:
             self._record(after, found)
-        return found == sha256
+        return found == sha256 and _content(before) == _content(after)
 
     def note(self, path: Path, sha256: Sha256) -> None:
         """Record that the file at `path`, which nobody else changes now, has the hash `sha256`."""
@@ -86,8 +86,7 @@ class KnownHashes:
             known = self._look_up(before)
             yield
             after = os.fstat(descriptor)
-            same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
-            if known is not None and same and after.st_nlink:
+            if known is not None and _content(before) == _content(after) and after.st_nlink:
                 self._record(after, known)
         finally:
             os.close(descriptor)
@@ -202,6 +201,11 @@ def _owned(found: os.stat_result, *, others: int) -> bool:
 
 def _file(found: os.stat_result) -> str:
     return f"{found.st_dev}:{found.st_ino}"
+
+
+def _content(found: os.stat_result) -> tuple[int, int]:
+    """What changes with the content, but not with links."""
+    return found.st_size, found.st_mtime_ns
 
 
 def _state(found: os.stat_result) -> str:
