@@ -67,11 +67,13 @@ class KnownHashes:
     def note(self, path: Path, sha256: Sha256) -> None:
         """Record that the file at `path`, which nobody else changes now, has the hash `sha256`."""
         with contextlib.suppress(OSError):
-            age = time.time_ns() - path.stat().st_ctime_ns
+            before = path.stat()
+            age = time.time_ns() - before.st_ctime_ns
             if 0 <= age <= TICK_NS:
                 time.sleep((TICK_NS - age) / 1e9)
-            if age >= 0:  # else the clock of the disk's server is ahead of ours
-                self._record(path.stat(), sha256)
+            # A negative age: the clock of the disk's server is ahead of ours.
+            if age >= 0 and _state(before) == _state(path.stat()):
+                self._record(before, sha256)
 
     @contextlib.contextmanager
     def relinked(self, path: Path) -> Iterator[None]:
@@ -141,6 +143,7 @@ class KnownHashes:
             ) as database:
                 # Records may be lost in a power cut: files are hashed again then.
                 database.execute("pragma synchronous = off")
+                database.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
                 database.execute("begin immediate" if make else "begin")
                 for statement, values in statements:
                     rows = database.execute(statement, values).fetchall()

@@ -121,6 +121,32 @@ def test_a_file_that_has_just_changed_is_not_recorded(state, path, monkeypatch, 
         assert reads() == 1
 
 
+def test_a_change_while_a_note_waits_is_seen(state, path, monkeypatch):
+    real = time.sleep
+
+    def sleep(seconds):
+        path.write_bytes(SAME_SIZE)
+        real(seconds)
+
+    path.write_bytes(GOOD)
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(known_hashes, "TICK_NS", 100_000_000)
+    KnownHashes(state).note(path, sha256(GOOD))
+    assert path.read_bytes() == SAME_SIZE
+    assert not KnownHashes(state).matches(path, sha256(GOOD))
+
+
+def test_a_record_with_nonsense_harms_no_other(state, path, tmp_path, reads):
+    settle(path)
+    known = KnownHashes(state)
+    known.note(path, sha256(GOOD))
+    with sqlite3.connect(state / NAME) as database:
+        database.execute("insert into known values (cast(x'ff' as text), x'00', null)")
+    database.close()
+    assert KnownHashes(state).matches(path, sha256(GOOD))
+    assert reads() == 0
+
+
 def test_a_note_waits_for_the_next_step_of_the_clock(state, path, monkeypatch):
     monkeypatch.setattr(known_hashes, "TICK_NS", 300_000_000)
     path.write_bytes(GOOD)
