@@ -12,6 +12,7 @@ from imgbuild.cache import prune
 from imgbuild.cache.store import Store
 from imgbuild.container import sandbox
 from imgbuild.container.root_folder import root_folder
+from imgbuild.errors import IntegrityError
 from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
 from imgbuild.values import Arch, sha256
@@ -55,6 +56,26 @@ def shell(root: sandbox.Root, script: str) -> str:
     done = sandbox.run(root, ["sh", "-c", script])
     assert done.status == 0, done.stderr
     return done.stdout
+
+
+def test_a_layer_with_other_bytes_is_not_unpacked(tiny: Layout, store: Store) -> None:
+    """The folder would be taken for that of the right layer, by all images that have it."""
+    right = tiny.image(ARCH).layers[1]
+    path = tiny.blob(right.digest)
+    data = path.read_bytes()
+    other, made = images.layer(tiny.path.parent / "other", [images.text("opt/hello", "poison\n")])
+    path.unlink()
+    path.write_bytes(made.read_bytes())
+    assert other.digest != right.digest
+    with (
+        pytest.raises(IntegrityError, match=f"{path.name} is damaged"),
+        root_folder(tiny, ARCH, store),
+    ):
+        pass
+    assert store.unpacked(right.digest) is None
+    path.write_bytes(data)
+    with root_folder(tiny, ARCH, store) as root:
+        assert shell(root, "cat /opt/hello") == "hello\n"
 
 
 def test_changes_of_a_command_end_with_its_root_folder(tiny: Layout, store: Store) -> None:

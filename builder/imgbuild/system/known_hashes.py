@@ -62,16 +62,18 @@ class KnownHashes:
         # A change within the step of the clock in which reading began would not show.
         if _state(before) == _state(after) and started - before.st_ctime_ns > TICK_NS:
             self._record(after, found)
-        return found == sha256
+        return found == sha256 and _content(before) == _content(after)
 
     def note(self, path: Path, sha256: Sha256) -> None:
         """Record that the file at `path`, which nobody else changes now, has the hash `sha256`."""
         with contextlib.suppress(OSError):
-            age = time.time_ns() - path.stat().st_ctime_ns
+            before = path.stat()
+            age = time.time_ns() - before.st_ctime_ns
             if 0 <= age <= TICK_NS:
                 time.sleep((TICK_NS - age) / 1e9)
-            if age >= 0:  # else the clock of the disk's server is ahead of ours
-                self._record(path.stat(), sha256)
+            # A negative age: the clock of the disk's server is ahead of ours.
+            if age >= 0 and _state(before) == _state(path.stat()):
+                self._record(before, sha256)
 
     @contextlib.contextmanager
     def relinked(self, path: Path) -> Iterator[None]:
@@ -86,8 +88,7 @@ class KnownHashes:
             known = self._look_up(before)
             yield
             after = os.fstat(descriptor)
-            same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
-            if known is not None and same and after.st_nlink:
+            if known is not None and _content(before) == _content(after) and after.st_nlink:
                 self._record(after, known)
         finally:
             os.close(descriptor)
@@ -142,6 +143,7 @@ class KnownHashes:
             ) as database:
                 # Records may be lost in a power cut: files are hashed again then.
                 database.execute("pragma synchronous = off")
+                database.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
                 database.execute("begin immediate" if make else "begin")
                 for statement, values in statements:
                     rows = database.execute(statement, values).fetchall()
@@ -202,6 +204,11 @@ def _owned(found: os.stat_result, *, others: int) -> bool:
 
 def _file(found: os.stat_result) -> str:
     return f"{found.st_dev}:{found.st_ino}"
+
+
+def _content(found: os.stat_result) -> tuple[int, int]:
+    """What changes with the content, but not with links."""
+    return found.st_size, found.st_mtime_ns
 
 
 def _state(found: os.stat_result) -> str:

@@ -184,6 +184,29 @@ def test_what_the_cache_itself_does_to_a_file_needs_no_new_hash(store, tmp_path,
     assert reads == [str(path)]
 
 
+def test_the_time_of_last_use_needs_no_new_hash(store, reads):
+    path = added(store, "blob")
+    os.utime(path, (1, 1))  # from outside: hashed once
+    time.sleep(3 * known_hashes.TICK_NS / 1e9)
+    for _ in range(2):
+        known_hashes._shared.cache_clear()
+        assert Store.open(store.root).blob(DIGEST) == path
+        assert path.stat().st_mtime > 1
+    assert reads == [str(path)]
+
+
+def test_a_copy_from_another_disk_is_hashed(store, reads):
+    """The caller has checked the file, not what the copy has become."""
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == store.root.stat().st_dev:
+        pytest.skip("no second file system to write to")
+    temporary = other / f"imgbuild-test-{os.getpid()}"
+    temporary.write_bytes(DATA)
+    path = store.add_blob(temporary, DIGEST)
+    assert store.blob(DIGEST) == path
+    assert reads == [str(path)]
+
+
 def test_removing_a_blob_keeps_what_is_known_of_a_layouts_link(store, tmp_path, reads):
     path = added(store, "blob")
     known = known_hashes.of_user()

@@ -9,8 +9,10 @@ import pytest
 
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import layout
+from imgbuild.system import known_hashes
 from imgbuild.values import Arch, sha256
 from tests.support import images
+from tests.support.hashed import hashed_files
 
 BOTH = (Arch.X86_64, Arch.ARM64)
 
@@ -51,6 +53,21 @@ def test_layers_are_linked_not_copied(tmp_path):
     layer = layout.read(out).image(Arch.X86_64).layers[0]
     source = tmp_path / "blobs" / layer.digest.replace(":", "-")
     assert layout.read(out).blob(layer.digest).samefile(source)
+
+
+def test_links_of_a_layout_need_no_new_hash(tmp_path, monkeypatch):
+    made = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
+    for record, path in made:
+        path.chmod(0o444)
+        known_hashes.of_user().note(path, record.digest.removeprefix("sha256:"))
+    reads = hashed_files(monkeypatch)
+    for layers in (made, made[:1]):  # the second removes a link of the other layer
+        layout.write(tmp_path / "out", {Arch.X86_64: images.summary(layers)}, "tiny")
+        known_hashes._shared.cache_clear()  # as another process
+        assert layout.check(tmp_path / "out", layout.read(tmp_path / "out").digest)
+    for record, path in made:
+        assert known_hashes.of_user().matches(path, record.digest.removeprefix("sha256:"))
+    assert reads == []
 
 
 def test_layers_are_copied_across_file_systems(tmp_path):

@@ -84,6 +84,30 @@ def test_layers_of_the_cache_are_linked_and_those_of_the_layout_kept(place, tmp_
     assert images.verified(tmp_path / "one").digest == other.digest
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_damaged_layer_of_the_layout_is_pulled_again(place, tmp_path, monkeypatch, cached):
+    done = pulled(place, tmp_path / "image")
+    if not cached:
+        monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "another-cache"))
+    path = layout.blob(tmp_path / "image", layer(place))
+    size = path.stat().st_size
+    path.chmod(0o644)
+    path.write_bytes(bytes(size))
+    again = pulled(place, tmp_path / "image")
+    assert (again.unchanged, again.moved) == (False, size)
+    assert images.verified(tmp_path / "image").digest == done.digest
+
+
+def test_a_layout_with_another_image_is_refused_before_any_download(place, tmp_path):
+    pulled(place, tmp_path / "image")
+    place.registry.requests.clear()
+    with pytest.raises(InputError, match=f"has other images than {TARGET}: {BOTH}") as caught:
+        pulled(place, tmp_path / "image", TARGET)
+    assert "--output" in (caught.value.hint or "")
+    assert images.verified(tmp_path / "image").name == BOTH
+    assert len(place.registry.asked("GET .*/blobs/")) == 1  # the configuration
+
+
 def test_one_architecture_keeps_its_own_digest(place, tmp_path):
     done = pulled(place, tmp_path / "image", arch=Arch.ARM64)
     assert done.arch == {Arch.ARM64: done.digest}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 import threading
@@ -95,6 +96,63 @@ def test_a_change_right_after_a_note_is_seen(state, path):
         KnownHashes(state).note(path, sha256(GOOD))
         path.write_bytes(SAME_SIZE)
         assert not KnownHashes(state).matches(path, sha256(GOOD)), number
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_recorded(state, path, monkeypatch):
+    settle(path)
+    real = hashlib.file_digest
+
+    def digest(file, kind):
+        found = real(file, kind)
+        path.write_bytes(SAME_SIZE)
+        return found
+
+    monkeypatch.setattr(hashlib, "file_digest", digest)
+    assert not KnownHashes(state).matches(path, sha256(GOOD))
+    monkeypatch.undo()
+    assert not KnownHashes(state).matches(path, sha256(GOOD))
+
+
+def test_a_file_that_has_just_changed_is_not_recorded(state, path, monkeypatch, reads):
+    """Where a clock's step is long, two changes in it have one time."""
+    monkeypatch.setattr(known_hashes, "TICK_NS", 3600 * 10**9)
+    for _ in range(2):
+        assert KnownHashes(state).matches(path, sha256(GOOD))
+        assert reads() == 1
+
+
+def test_a_change_while_a_note_waits_is_seen(state, path, monkeypatch):
+    real = time.sleep
+
+    def sleep(seconds):
+        path.write_bytes(SAME_SIZE)
+        real(seconds)
+
+    path.write_bytes(GOOD)
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(known_hashes, "TICK_NS", 100_000_000)
+    KnownHashes(state).note(path, sha256(GOOD))
+    assert path.read_bytes() == SAME_SIZE
+    assert not KnownHashes(state).matches(path, sha256(GOOD))
+
+
+def test_a_record_with_nonsense_harms_no_other(state, path, tmp_path, reads):
+    settle(path)
+    known = KnownHashes(state)
+    known.note(path, sha256(GOOD))
+    with sqlite3.connect(state / NAME) as database:
+        database.execute("insert into known values (cast(x'ff' as text), x'00', null)")
+    database.close()
+    assert KnownHashes(state).matches(path, sha256(GOOD))
+    assert reads() == 0
+
+
+def test_a_note_waits_for_the_next_step_of_the_clock(state, path, monkeypatch):
+    monkeypatch.setattr(known_hashes, "TICK_NS", 300_000_000)
+    path.write_bytes(GOOD)
+    changed = path.stat().st_ctime_ns
+    KnownHashes(state).note(path, sha256(GOOD))
+    assert time.time_ns() - changed >= known_hashes.TICK_NS
 
 
 def test_links_and_the_time_of_last_use_may_change(state, path, tmp_path, reads):
