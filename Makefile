@@ -75,7 +75,7 @@ bench-hostile: $(VENV)/ready-test
 reproduce: $(VENV)/ready
 	tools/reproduce.py $(ARGS)
 
-## facts: read the wheels of all locked targets, so that audits by the wheel in dist/ are fast; 40 GB of downloads
+## facts: read the wheels of recommended targets, so that audits by the wheel in dist/ are fast; 25 GB of downloads
 facts: $(VENV)/ready
 	IMGBUILD_CACHE=$(CURDIR)/build/facts $(BIN)/python tools/facts.py
 

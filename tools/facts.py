@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the facts of the wheels of all locked targets, which come with imgbuild's wheel.
+"""Writes the facts of the wheels of the recommended targets, which come with imgbuild's wheel.
 
 It audits them in turn. `make facts` gives it a cache of its own, so that the file follows from
 the locks and the code alone. Wheels that the next target does not have are removed from the cache:
-about 10 GB of disk and 40 GB of downloads. A run that was ended continues. `--check` only tests
+about 10 GB of disk and 25 GB of downloads. A run that was ended continues. `--check` only tests
 whether the file, if there is one, was read by the present code.
 """
 
@@ -40,11 +40,11 @@ def wheels_in(lock: Lock) -> dict[Sha256, Wheel]:
 
 
 def facts_of(names: Sequence[str]) -> dict[Sha256, PublishedWheel]:
-    """The facts of the wheels of these targets; without names of all that are locked."""
+    """The facts of the wheels of these targets; without names of those that are recommended."""
     session = targets.open_session(None, targets.Options())
     images = session.project.images
-    locked = [name for name in session.matrix.targets if locks.lock_path(images, name).exists()]
-    chosen = [locks.read_lock(images, name) for name in names or locked]
+    recommended = [name for name, target in session.matrix.targets.items() if target.recommended]
+    chosen = [locks.read_lock(images, name) for name in names or recommended]
     facts: dict[Sha256, PublishedWheel] = {}
     for lock, following in itertools.zip_longest(chosen, chosen[1:]):
         inputs = session.inputs()
@@ -63,7 +63,7 @@ def facts_of(names: Sequence[str]) -> dict[Sha256, PublishedWheel]:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target", nargs="*", help="targets; default: all that are locked")
+    parser.add_argument("target", nargs="*", help="targets; default: those that are recommended")
     parser.add_argument("--output", type=Path, default=published_path())
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The facts of the wheels of locked targets that come with imgbuild, read when it was released.
+"""Facts of the wheels of recommended targets, which come with a release of imgbuild.
 
 They are a zip file of XZ streams with MessagePack: `KIND/SHA256` has a fact of one wheel,
 `modules/PACKAGE` the modules of all wheels of one package, since most are the same in many of its
