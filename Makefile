@@ -62,7 +62,7 @@ constraints: $(VENV)/ready
 benchmark: $(VENV)/ready
 	$(BIN)/python tools/benchmark.py --target $(TARGET) $(ARGS)
 
-## bench-faults: kill commands at random, KILLS of them (default: 1000), and let their disk fail; hours, as root
+## bench-faults: kill KILLS commands (default: 1000), damage the cache as often, let disks fail; hours, as root
 bench-faults: $(VENV)/ready-test
 	IMGBUILD_FAULTS=$(KILLS) $(BIN)/python -m pytest --junit-xml build/bench-faults.xml tests/integration/test_faults.py
 
