@@ -47,12 +47,12 @@ PRINTERS = ("cli", "pipeline", "system.process")
 CALLERS: dict[str, tuple[str, ...]] = {
     "print": ("system.console",),
     "sys.exit": ("cli.*", "__main__"),
-    "os._exit": ("cli.*", "__main__"),
+    "os._exit": ("cli.*", "__main__", "container.enclosure"),  # which ends its own processes
     "SystemExit": ("cli.*", "__main__"),
     "os.system": ("system.process",),
     "os.popen": ("system.process",),
     "os.execv": ("system.process",),
-    "os.execve": ("system.process",),
+    "os.execve": ("system.process", "container.enclosure"),
     "os.execvp": ("system.process",),
     "os.posix_spawn": ("system.process",),
 }

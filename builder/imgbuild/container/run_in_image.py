@@ -17,6 +17,7 @@ from imgbuild.cache.store import Store
 from imgbuild.container import apptainer, arguments, driver, engine, sandbox
 from imgbuild.container.arguments import EngineCommand
 from imgbuild.container.driver import DriverFiles
+from imgbuild.container.enclosure import FAILED
 from imgbuild.container.engine import Engine
 from imgbuild.container.load import load
 from imgbuild.container.request import ContainerRequest
@@ -144,7 +145,7 @@ def run(
         rootless=engine.rootless(found),
     )
     ran = _run(found.kind, made, capture=capture, end=found.command("kill", name))
-    if ran.status == sandbox.FAILED and request.gpus:
+    if ran.status == FAILED and request.gpus:
         reporter.warn(
             f"{found.kind} could not start the container with GPUs, which needs the NVIDIA"
             " Container Toolkit; --gpus 0 leaves them out"

@@ -59,6 +59,7 @@ def _fill(root: Path, members: Sequence[Member]) -> None:
     """Write `members` below `root`, all of them the caller's own: a build needs no other owners."""
     temporary = root.with_name("unfinished")
     temporary.mkdir()
+    temporary.chmod(0o755)
     hard = []
     with Files() as files:
         for member in sorted(members, key=lambda member: member.path.encode()):
@@ -67,6 +68,7 @@ def _fill(root: Path, members: Sequence[Member]) -> None:
             match member.kind:
                 case MemberKind.FOLDER:
                     path.mkdir(exist_ok=True)
+                    path.chmod(0o755)  # whatever the umask: builds run as another user
                 case MemberKind.LINK:
                     path.symlink_to(member.target)
                 case MemberKind.HARD:

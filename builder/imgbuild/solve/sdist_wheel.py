@@ -39,6 +39,7 @@ from imgbuild.wheel.metadata import read_metadata
 LARGEST = 256 << 20  # bytes of all files of a wheel that an sdist gave
 PYPROJECT_LIMIT = 1 << 20
 ANSWER_LIMIT = 1 << 20
+MEMORY, PROCESSES = 8 << 30, 4096  # bytes and number that a build may use
 
 DEFAULT_REQUIRES = ("setuptools>=40.8.0", "wheel")  # PEP 518, for an sdist that says nothing
 DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"  # PEP 517, likewise
@@ -262,6 +263,7 @@ def _run_hooks(job: SdistJob) -> SdistResult:
             )
             for part in (*WRITABLE, *READABLE)
         ],
+        user=_builder(job.folder),
         readonly=True,
     )
     if done.status != 0 or not os.path.lexists(job.folder / "answer" / ANSWER):
@@ -274,6 +276,17 @@ def _run_hooks(job: SdistJob) -> SdistResult:
     with reading(f"{name}: the result of its build", hint=DECEIT):
         result = msgspec.json.decode(answer.read_bytes(), type=SdistResult)
         return msgspec.structs.replace(result, lacking=checked(result.lacking))
+
+
+def _builder(folder: Path) -> sandbox.Confined:
+    """The user of a build, never root, to whom the parts of `folder` then belong."""
+    host_id = sandbox.spare_id()
+    if host_id is not None:
+        for part in (*WRITABLE, *READABLE):
+            for place, folders, names in os.walk(folder / part):
+                for name in (".", *folders, *names):
+                    os.chown(Path(place, name), host_id, host_id, follow_symlinks=False)
+    return sandbox.Confined(host_id=host_id, memory=MEMORY, processes=PROCESSES)
 
 
 def environment() -> dict[str, str]:

@@ -81,11 +81,12 @@ def run(
     cwd: Path | None = None,
     stdin: str | None = None,
     check: bool = True,
+    descriptors: Sequence[int] = (),
 ) -> Result:
     """Run `command` and wait for its end.
 
-    `env` is added to this process's environment. WorkFailed, with the end of stderr, if `check` and
-    the status is not 0.
+    `env` is added to this process's environment, and the open `descriptors` are inherited.
+    WorkFailed, with the end of stderr, if `check` and the status is not 0.
     """
     console.detail(f"$ {pasted(command)}")
     started = time.monotonic()
@@ -97,6 +98,7 @@ def run(
         stdin=None if stdin is not None else subprocess.DEVNULL,
         capture_output=True,
         check=False,
+        pass_fds=descriptors,
     )
     seconds = time.monotonic() - started
     result = Result(done.returncode, _text(done.stdout), _text(done.stderr), seconds)
@@ -111,13 +113,14 @@ def foreground(
     env: Mapping[str, str] | None = None,
     end: Sequence[str] | None = None,
     kill: bool = False,
+    descriptors: Sequence[int] = (),
 ) -> int:
     """Run `command` with this process's terminal, input and output; its status, as in a shell.
 
     `env` is added to this process's environment. The command decides what an interrupt means: this
     process waits for it, and passes SIGINT and SIGTERM on, unless the terminal has sent SIGINT to
     both. At the second one the command `end` is run. With `kill` SIGKILL is passed on instead, for
-    a command that ignores the others.
+    a command that ignores the others. It inherits the open `descriptors`.
     """
     console.detail(f"$ {pasted(command)}")
     started: list[subprocess.Popen[bytes]] = []
@@ -135,7 +138,9 @@ def foreground(
 
     with (
         _handled((signal.SIGINT, signal.SIGTERM), _pass_on),
-        subprocess.Popen(command, env={**os.environ, **env} if env else None) as process,
+        subprocess.Popen(
+            command, env={**os.environ, **env} if env else None, pass_fds=descriptors
+        ) as process,
     ):
         started.append(process)
         status = process.wait()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,16 +21,19 @@ def _root(tmp_path: Path) -> Path:
     return root
 
 
-def points(root: Path, *binds: Bind) -> list[str]:
-    return sandbox._arguments(sandbox.Root(path=root), binds, network=False, readonly=False)
+def points(root: Path, *binds: Bind) -> dict[str, Any]:
+    return sandbox._points(sandbox.Root(path=root), binds, network=False)
 
 
 def test_mount_points_are_created(root):
     found = points(root)
-    names = ["", "/proc", "/dev", "/sys", "/tmp", "/etc/hosts"]
-    assert found[:6] == [f"{root}{name}" for name in names]
+    names = {"root": "", "proc": "/proc", "dev": "/dev", "sys": "/sys", "tmp": "/tmp"}
+    assert {name: found[name] for name in names} == {
+        name: f"{root}{path}" for name, path in names.items()
+    }
+    assert found["hosts"] == f"{root}/etc/hosts"
     assert (root / "etc/hosts").is_file()
-    assert all((root / name.lstrip("/")).is_dir() for name in names[:5])
+    assert all((root / path.lstrip("/")).is_dir() for path in names.values())
 
 
 def test_mount_points_are_inside_the_root(root, tmp_path):
@@ -36,9 +42,9 @@ def test_mount_points_are_inside_the_root(root, tmp_path):
     (root / "sys").symlink_to(outside)
     (root / "etc").symlink_to("../../outside")
     found = points(root, Bind(source=outside, target="/sys/in"))
-    assert found[3] == f"{root}{outside}"
-    assert found[5] == f"{root}/outside/hosts"
-    assert found[-3:] == ["ro", str(outside), f"{root}{outside}/in"]
+    assert found["sys"] == f"{root}{outside}"
+    assert found["hosts"] == f"{root}/outside/hosts"
+    assert found["binds"] == [(False, str(outside), f"{root}{outside}/in")]
     assert list(outside.iterdir()) == []
 
 
@@ -57,8 +63,10 @@ def test_files_and_folders_are_bound_alike(root, tmp_path):
         Bind(source=tmp_path / "file", target="/a/b"),
         Bind(source=tmp_path, target="c", writable=True),
     )
-    first = ["ro", str(tmp_path / "file"), f"{root}/a/b"]
-    assert found[10:] == [*first, "rw", str(tmp_path), f"{root}/c"]
+    assert found["binds"] == [
+        (False, str(tmp_path / "file"), f"{root}/a/b"),
+        (True, str(tmp_path), f"{root}/c"),
+    ]
     assert (root / "a/b").is_file()
     assert (root / "c").is_dir()
 
@@ -83,5 +91,17 @@ def test_no_command_is_an_error(root):
         sandbox.run(sandbox.Root(path=root), [])
 
 
-def test_the_script_has_no_unreplaced_placeholder():
-    assert "@" not in sandbox._script().replace('"$@"', "")
+MODULES = ("enclosure", "enclosure_root", "kernel_calls", "control_groups")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_started_process_imports_the_standard_library_alone(name):
+    text = Path(sandbox.__file__).with_name(f"{name}.py").read_text()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = (
+                [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            )
+            for one in filter(None, names):
+                own = one.rpartition("imgbuild.container.")[2] in MODULES
+                assert own or one.partition(".")[0] in sys.stdlib_module_names, one

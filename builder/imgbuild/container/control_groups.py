@@ -1,0 +1,61 @@
+"""Control groups that limit the memory and the processes of all of a command together.
+
+Like the other modules of the enclosure it uses the standard library alone (see `enclosure`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+GROUPS = "/sys/fs/cgroup"
+
+
+def write(path: str, text: str) -> None:
+    """Write `text` in one call, as files of the kernel want it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def control_groups(limits: dict[str, int], process: int) -> list[str]:
+    """New control groups with `limits` for `process`; none where they cannot be made."""
+    made = []
+    try:
+        for base, values in group_places(limits):
+            folder = f"{base}/imgbuild-{os.getpid()}"
+            os.mkdir(folder)
+            made.append(folder)
+            for name, value in values.items():
+                write(f"{folder}/{name}", str(value))
+            write(f"{folder}/cgroup.procs", str(process))
+    except OSError:
+        for folder in made:
+            with contextlib.suppress(OSError):
+                write(f"{os.path.dirname(folder)}/cgroup.procs", str(process))
+        remove_groups(made)
+        return []
+    return made
+
+
+def group_places(limits: dict[str, int]) -> list[tuple[str, dict[str, int]]]:
+    """Where control groups may be made, and the files with their limits; version 2, else 1."""
+    with open("/proc/self/cgroup", encoding="utf-8") as file:
+        own = {line.split(":", 2)[1]: line.rstrip("\n").split(":", 2)[2] for line in file}
+    memory, processes = limits["memory"], limits["processes"]
+    if os.path.exists(f"{GROUPS}/cgroup.controllers"):
+        values = {"memory.max": memory, "pids.max": processes}
+        place = f"{GROUPS}{own.get('', '/')}".rstrip("/")
+        # A group with processes in it has no groups with limits below it, but beside it.
+        return [(place if place == GROUPS else os.path.dirname(place), values)]
+    named = {"memory": {"memory.limit_in_bytes": memory}, "pids": {"pids.max": processes}}
+    return [(f"{GROUPS}/{kind}{own.get(kind, '/')}".rstrip("/"), named[kind]) for kind in named]
+
+
+def remove_groups(folders: list[str]) -> None:
+    """Remove control groups whose processes have ended."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)

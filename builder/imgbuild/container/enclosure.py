@@ -1,0 +1,325 @@
+"""Runs one command in new namespaces; `sandbox` starts `run` with `python -IS`.
+
+Four processes: the first stays outside, maps user ids and waits; the second makes the namespaces
+and waits; the third, process 1 of them, makes the root, drops all rights and waits; the fourth
+becomes the command. From the change of the root on nothing is imported, since the files that would
+be found are those of the image. This module, `enclosure_root`, `kernel_calls` and `control_groups`
+use the standard library alone, so that a start is short.
+"""
+
+from __future__ import annotations
+
+import _socket  # without the many modules that `socket` imports
+import base64
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import stat
+import struct
+import sys
+
+from imgbuild.container.control_groups import control_groups, remove_groups, write
+from imgbuild.container.enclosure_root import EnclosureJob, change_root, make_root, mount_overlay
+from imgbuild.container.kernel_calls import (
+    DUMPABLE,
+    NEWCGROUP,
+    NEWIPC,
+    NEWNET,
+    NEWNS,
+    NEWPID,
+    NEWUSER,
+    NEWUTS,
+    PDEATHSIG,
+    ROOTS,
+    EnclosureError,
+    become,
+    checked,
+    libc,
+    load_filter,
+    prctl,
+)
+
+TYPE_CHECKING = False  # `typing` is slow to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MARK = "imgbuild sandbox: "
+FAILED, NOT_STARTED, NOT_FOUND = 125, 126, 127  # as in Docker
+NO_NAMESPACES = "cannot create namespaces"
+MESSAGE = struct.Struct("=ci")
+INTERPRETERS = 5  # of scripts, one started by the other, that the kernel follows
+
+
+class Helper:
+    """What the second and third process ask of the first one, over two pipes."""
+
+    def __init__(self) -> None:
+        self.asked, self._ask = os.pipe()
+        self._answer, self.answered = os.pipe()
+
+    def enter(self) -> None:
+        """Called by the second process: only the first one answers."""
+        os.close(self.asked)
+        os.close(self.answered)
+
+    def leave(self) -> None:
+        """Called by the first process when there are others: it does not ask."""
+        os.close(self._ask)
+
+    def name(self, process: int) -> None:
+        """Say the id of the process that `map_ids` is about."""
+        os.write(self._ask, MESSAGE.pack(b"p", process))
+
+    def map_ids(self) -> None:
+        """Return when the ids of the process's new user namespace are mapped."""
+        os.write(self._ask, MESSAGE.pack(b"u", 0))
+        self.wait()
+
+    def wait(self) -> bytes:
+        """The next answer, of one byte; ends this process if the first one has ended."""
+        answer = os.read(self._answer, 1)
+        if not answer:
+            os._exit(FAILED)
+        return answer
+
+    def outlived(self) -> bool:
+        """Whether the first process has ended."""
+        poll = select.poll()
+        poll.register(self._answer, 0)
+        return bool(poll.poll(0))
+
+
+def serve(helper: Helper, job: EnclosureJob) -> None:
+    """Map ids as often as asked, in the first process, until nobody can ask any more."""
+    process, wanted = 0, False
+    while message := os.read(helper.asked, MESSAGE.size):
+        kind, number = MESSAGE.unpack(message)
+        process, wanted = (number, wanted) if kind == b"p" else (process, True)
+        if not process or not wanted:  # a process may ask before its parent has named it
+            continue
+        wanted = False
+        maps = {name: ids_of(name, index, job) for index, name in enumerate(("uid", "gid"))}
+        if os.geteuid() != 0:
+            write(f"/proc/{process}/setgroups", "deny")
+        for name, text in maps.items():
+            write(f"/proc/{process}/{name}_map", text)
+        os.write(helper.answered, b"m")
+
+
+def ids_of(name: str, index: int, job: EnclosureJob) -> str:
+    """The map of "uid" or "gid": one id for a user, all that there are for root."""
+    inside = job.user[index]
+    if os.geteuid() != 0:
+        return f"{inside} {(os.geteuid, os.getegid)[index]()} 1\n"
+    if job.host_id is not None:
+        return f"{inside} {job.host_id} 1\n"
+    with open(f"/proc/self/{name}_map", encoding="utf-8") as file:
+        lines = [line.split() for line in file]
+    return "".join(f"{first} {first} {count}\n" for first, _, count in lines)
+
+
+def main(job: EnclosureJob) -> int:
+    """The first process: it starts the others and returns the status of the command."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the command decides what these mean
+    prctl(PDEATHSIG, signal.SIGKILL)
+    helper = Helper()
+    process = os.fork()
+    if process == 0:
+        end_with(lambda: isolate(helper, job))
+    helper.leave()
+    groups = control_groups(job.limits, process) if job.limits else []
+    os.write(helper.answered, b"g" if groups else b"n")
+    try:
+        serve(helper, job)
+        return wait_for(process)
+    finally:
+        remove_groups(groups)
+
+
+def end_with(function: Callable[[], int]) -> None:
+    """End this process with the status that `function` returns, or with the error it raises."""
+    status = FAILED
+    try:
+        status = function()
+    except Exception as error:  # noqa: BLE001  # nobody above could print it
+        os.write(2, f"{MARK}{error}\n".encode(errors="replace"))
+    finally:
+        os._exit(status)
+
+
+def wait_for(process: int) -> int:
+    """The status of a child as a shell has it; other children that end are waited for too."""
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == process:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def isolate(helper: Helper, job: EnclosureJob) -> int:
+    """The second process: it makes the namespaces and waits for the third one."""
+    helper.enter()
+    prctl(PDEATHSIG, signal.SIGKILL)
+    grouped = helper.wait() == b"g"
+    flags = NEWPID | NEWIPC | NEWUTS | (0 if job.network else NEWNET)
+    job.mapped = os.geteuid() != 0 or libc.unshare(flags) != 0
+    if job.mapped:
+        checked(libc.unshare(NEWUSER), NO_NAMESPACES)
+        helper.name(os.getpid())
+        helper.map_ids()
+        checked(libc.unshare(flags), NO_NAMESPACES)
+    process = os.fork()
+    if process == 0:
+        end_with(lambda: first(helper, job, grouped=grouped))
+    helper.name(process)
+    return wait_for(process)
+
+
+def first(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
+    """Process 1 of the new namespaces: it makes the root, drops all rights, starts the command."""
+    sys.path.clear()
+    sys.meta_path.clear()
+    umask = os.umask(0o022)
+    checked(libc.unshare(NEWNS | NEWCGROUP), NO_NAMESPACES)
+    checked(libc.sethostname(job.hostname.encode(), len(job.hostname)), "set the host name")
+    if not job.network:
+        start_network()
+    own = identity("/proc/self/exe")
+    mount_overlay(job)
+    if job.probe:
+        return 0
+    make_root(job)
+    change_root(job.root)
+    if not job.mapped and libc.unshare(NEWUSER) == 0:  # which the kernel may not allow
+        helper.map_ids()
+    elif not job.mapped and job.host_id is not None:
+        job.user = (job.host_id, job.host_id)
+    limit(job.limits, grouped=grouped)
+    become(job.user, ROOTS if job.roots else ())
+    prctl(DUMPABLE, 0)  # nobody reads this process or its /proc/1/exe
+    prctl(PDEATHSIG, signal.SIGKILL)
+    if helper.outlived():
+        return FAILED
+    os.umask(umask)
+    program = base64.b64decode(job.filter)
+    if program:
+        load_filter(program)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    process = os.fork()
+    if process == 0:
+        start(job, own)
+    return wait_for(process)
+
+
+def start_network() -> None:
+    """Start the loopback of the new network; ping as any user, and low ports, as in Docker."""
+    made = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    fcntl.ioctl(made.fileno(), 0x8914, struct.pack("16sh", b"lo", 0x41))  # SIOCSIFFLAGS: up
+    made.close()
+    for name, value in (("ping_group_range", "0 2147483647"), ("ip_unprivileged_port_start", "0")):
+        try:
+            write(f"/proc/sys/net/ipv4/{name}", value)
+        except OSError:  # a group that is not mapped, or a read-only /proc
+            continue
+
+
+def limit(limits: dict[str, int], *, grouped: bool) -> None:
+    """Limits of each process; those of all together are the control group's, if there is one."""
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # 1: no program of the host gets a core
+    if limits and not grouped:
+        for kind, value in (("AS", limits["memory"]), ("NPROC", limits["processes"])):
+            number = getattr(resource, f"RLIMIT_{kind}")
+            _, hard = resource.getrlimit(number)
+            allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(number, (allowed, allowed))
+
+
+def start(job: EnclosureJob, own: tuple[int, int, bytes]) -> None:
+    """The third process becomes the command, or ends with a status as in a shell."""
+    command, cwd = job.command, job.cwd
+    status, text = NOT_STARTED, f"cannot change to the folder {cwd}"
+    try:
+        if not job.terminal:
+            os.setsid()  # no terminal to put input into
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        for descriptor in range(3):
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                os.close(descriptor)  # a folder of the host
+        os.chdir(cwd)
+        if not os.getcwd().startswith("/"):
+            message = "it is outside of the image"
+            raise EnclosureError(message)
+        text, status = f"cannot start {command[0]}", NOT_FOUND
+        execute(command, job.env, own)
+    except (EnclosureError, OSError) as error:
+        if not isinstance(error, FileNotFoundError):
+            status = NOT_STARTED
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        os.write(2, f"imgbuild: {text}: {reason}\n".encode(errors="replace"))
+    finally:
+        os._exit(status)
+
+
+def identity(path: str) -> tuple[int, int, bytes]:
+    """The device and the number of a file, and by which mount it is reached."""
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        with contextlib.suppress(FileNotFoundError):  # /proc is that of other processes
+            with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
+                fields = dict(line.split(b":", 1) for line in file.read().splitlines())
+            return found.st_dev, found.st_ino, fields[b"mnt_id"].strip()
+        return found.st_dev, found.st_ino, b""
+    finally:
+        os.close(descriptor)
+
+
+def refuse_own(path: str, own: tuple[int, int, bytes]) -> None:
+    """EnclosureError if `path` leads to this Python of the host, by way of /proc/self/exe.
+
+    A file that opens it could write to it when it is no longer in use (CVE-2019-5736).
+    """
+    for _ in range(INTERPRETERS + 1):
+        found = identity(path)
+        if found[:2] == own[:2] and found[2] in (b"", own[2]):
+            message = f"{path} is the program of the sandbox itself"
+            raise EnclosureError(message)
+        with open(path, "rb") as file:
+            head = file.read(256)
+        words = head.partition(b"\n")[0][2:].split()
+        if not head.startswith(b"#!") or not words:
+            return
+        path = os.fsdecode(words[0])
+
+
+def execute(command: list[str], env: dict[str, str], own: tuple[int, int, bytes]) -> None:
+    """Replace this process; a program without a slash is looked for in PATH, as execvp does."""
+    name = command[0]
+    places = [name] if "/" in name else [f"{one or '.'}/{name}" for one in env["PATH"].split(":")]
+    found: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for path in places:
+        try:
+            refuse_own(path, own)
+            os.execve(path, command, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            if error.errno == errno.ENOEXEC:
+                refuse_own("/bin/sh", own)
+                os.execve("/bin/sh", ["sh", path, *command[1:]], env)
+            found = error
+    raise found
+
+
+def run() -> None:
+    """Do the job in the file descriptor that is the argument, and end."""
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        job = EnclosureJob(json.loads(file.read()))
+    end_with(lambda: main(job))

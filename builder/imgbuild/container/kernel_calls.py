@@ -1,0 +1,115 @@
+"""System calls for the sandbox by way of ctypes: mounts, capabilities, the filter of system calls.
+
+Like the other modules of the enclosure it uses the standard library alone (see `enclosure`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+import struct
+
+# linux/sched.h, linux/mount.h, linux/prctl.h, linux/capability.h
+NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
+RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC = 1, 2, 4, 8, 32, 4096, 16384
+PRIVATE, DETACH = 1 << 18, 2
+KEPT = {1: 1, 2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}  # statvfs → mount flags
+PDEATHSIG, DUMPABLE, SECCOMP, CAPBSET_DROP, NO_NEW_PRIVS, AMBIENT = 1, 4, 22, 24, 38, 47
+CAPABILITIES = 64
+# What root in the sandbox may do with files and accounts: CHOWN, DAC_OVERRIDE, FOWNER, FSETID,
+# KILL, SETGID, SETUID, NET_BIND_SERVICE, SETFCAP.
+ROOTS = (0, 1, 3, 4, 5, 6, 7, 10, 31)
+CAPABILITY_VERSION = 0x20080522
+NUMBERS = {
+    "x86_64": {"pivot_root": 155, "capset": 126},
+    "aarch64": {"pivot_root": 41, "capset": 91},
+}
+ESCAPED = re.compile(rb"\\([0-7]{3})")
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class EnclosureError(Exception):
+    """The set-up cannot go on."""
+
+
+def checked(result: int, what: str) -> None:
+    """EnclosureError with the error of the last C call if `result` is not 0."""
+    if result != 0:
+        message = f"cannot {what}: {os.strerror(ctypes.get_errno())}"
+        raise EnclosureError(message)
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> int:
+    """0, or -1 with errno set; see its manual page, section 2."""
+    words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
+    return int(libc.mount(*words, ctypes.c_ulong(flags), os.fsencode(data) if data else None))
+
+
+def prctl(option: int, value: int = 0, *more: object) -> int:
+    """0, or -1 with errno set; arguments that are left out are 0."""
+    rest = [*more, *(ctypes.c_ulong(0),) * (3 - len(more))]
+    return int(libc.prctl(option, ctypes.c_ulong(value), *rest))
+
+
+def system_call(name: str, *arguments: object) -> int:
+    """A system call that the C library has no function for; 0, or -1 with errno set."""
+    return int(libc.syscall(NUMBERS[os.uname().machine][name], *arguments))
+
+
+def bind(source: str, target: str, what: str) -> None:
+    """Mount `source` with what is mounted below it at `target`."""
+    checked(mount(source, target, None, BIND | REC), f"bind {what}")
+
+
+def flag(place: str, flags: int) -> None:
+    """Add `flags` to one mount; the others, which the kernel may have locked, stay."""
+    found = os.statvfs(place).f_flag
+    kept = sum(one for bit, one in KEPT.items() if found & bit)
+    checked(mount(None, place, None, REMOUNT | BIND | kept | flags), f"restrict the mount {place}")
+
+
+def restrict(target: str, flags: int) -> None:
+    """Add mount flags to `target` and all mounts below it."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        lines = file.read().splitlines()
+    for line in lines:
+        place = os.fsdecode(ESCAPED.sub(lambda one: bytes((int(one[1], 8),)), line.split()[4]))
+        if place == target or place.startswith(f"{target}/"):
+            try:
+                flag(place, flags)
+            except PermissionError:  # neither may the command look at it
+                continue
+
+
+def become(user: tuple[int, int], kept: tuple[int, ...]) -> None:
+    """Change to a user and group id; all capabilities but `kept` are lost for good."""
+    for number in range(CAPABILITIES):
+        if number not in kept and prctl(CAPBSET_DROP, number) != 0:
+            if ctypes.get_errno() == errno.EINVAL:
+                break  # above the last one that this kernel has
+            checked(-1, "drop capabilities")
+    uid, gid = user
+    with contextlib.suppress(PermissionError):  # denied to a user who made the namespace
+        os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    prctl(AMBIENT, 4)  # PR_CAP_AMBIENT_CLEAR_ALL
+    mask = sum(1 << number for number in kept)
+    header = struct.pack("Ii", CAPABILITY_VERSION, 0)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    data = struct.pack("6I", low, low, 0, high, high, 0)
+    checked(system_call("capset", header, data), "drop capabilities")
+    checked(prctl(NO_NEW_PRIVS, 1), "set no_new_privs")
+
+
+def load_filter(program: bytes) -> None:
+    """Let the kernel apply the filter of system calls, BPF instructions of 8 bytes."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    descriptor = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
+    pointer = ctypes.create_string_buffer(descriptor, len(descriptor))
+    checked(libc.prctl(SECCOMP, ctypes.c_ulong(2), pointer, 0, 0), "load the filter")

@@ -1,0 +1,123 @@
+"""The filter of system calls for commands in the sandbox, made by libseccomp.
+
+It denies what builds and programs in images do not need and what escapes have used: new namespaces
+and mounts, tracing, kernel keys, bpf, io_uring, modules, and input faked for a terminal.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import tempfile
+
+from imgbuild.errors import WorkFailed
+
+LIBRARY = "libseccomp.so.2"
+MISSING = (
+    f"{LIBRARY} is not installed: commands in the sandbox may make any system call"
+    " (apt-get install libseccomp2)"
+)
+
+# From seccomp.h of libseccomp 2.
+ALLOW = 0x7FFF0000
+DENY = 0x00050000  # plus the error number
+MASKED_EQ = 7
+EQ, GT = 4, 6
+BAD_ARCH = 2  # the attribute: what calls of another architecture, such as 32-bit ones, get
+RESOLVE_ERROR = -1
+
+DENIED = (
+    *("mount", "umount", "umount2", "pivot_root", "chroot", "open_tree", "open_tree_attr"),
+    *("move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr"),
+    *("unshare", "setns", "ptrace", "keyctl", "add_key", "request_key", "bpf"),
+    *("perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register"),
+    *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module"),
+    *("open_by_handle_at", "fanotify_init", "quotactl", "quotactl_fd", "swapon", "swapoff"),
+    *("acct", "reboot", "syslog", "settimeofday", "clock_settime", "clock_settime64"),
+    *("clock_adjtime", "clock_adjtime64", "iopl", "ioperm", "modify_ldt", "vm86", "vm86old"),
+    *("sethostname", "setdomainname", "vhangup", "uselib", "nfsservctl", "lookup_dcookie"),
+)
+# CLONE_NEW*: NS, CGROUP, UTS, IPC, USER, PID, NET. That of time is for unshare and clone3 only.
+NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
+TERMINAL = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+LOW = 0xFFFFFFFF  # the kernel ignores the upper half of ioctl's second argument
+FAMILIES = (1, 2, 10, 16)  # of sockets: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
+
+
+class Comparison(ctypes.Structure):
+    """`struct scmp_arg_cmp`: which argument, how it is compared, and with what."""
+
+    _fields_ = (
+        ("argument", ctypes.c_uint),
+        ("operator", ctypes.c_int),
+        ("first", ctypes.c_uint64),
+        ("second", ctypes.c_uint64),
+    )
+
+
+@functools.cache
+def program() -> bytes | None:
+    """The filter as BPF instructions of this architecture; None without libseccomp.
+
+    WorkFailed if libseccomp cannot make it.
+    """
+    try:
+        library = ctypes.CDLL(LIBRARY)
+    except OSError:
+        return None
+    library.seccomp_init.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(ALLOW)))
+    try:
+        _check(library.seccomp_attr_set(context, BAD_ARCH, ctypes.c_uint32(DENY | errno.EPERM)))
+        _fill(library, context)
+        return _exported(library, context)
+    finally:
+        library.seccomp_release(context)
+
+
+def _fill(library: ctypes.CDLL, context: ctypes.c_void_p) -> None:
+    for name in DENIED:
+        _deny(library, context, name, errno.EPERM)
+    # Its flags are in memory, which a filter cannot read; the C library then uses clone.
+    _deny(library, context, "clone3", errno.ENOSYS)
+    for flag in NAMESPACES:
+        _deny(library, context, "clone", errno.EPERM, Comparison(0, MASKED_EQ, flag, flag))
+    for request in TERMINAL:
+        _deny(library, context, "ioctl", errno.EPERM, Comparison(1, MASKED_EQ, LOW, request))
+    for family in range(max(FAMILIES)):
+        if family not in FAMILIES:
+            equal = Comparison(0, EQ, family, 0)
+            _deny(library, context, "socket", errno.EAFNOSUPPORT, equal)
+    above = Comparison(0, GT, max(FAMILIES), 0)
+    _deny(library, context, "socket", errno.EAFNOSUPPORT, above)
+
+
+def _deny(
+    library: ctypes.CDLL,
+    context: ctypes.c_void_p,
+    name: str,
+    error: int,
+    comparison: Comparison | None = None,
+) -> None:
+    number = library.seccomp_syscall_resolve_name(name.encode())
+    if number == RESOLVE_ERROR:  # newer than the library
+        return
+    count = ctypes.c_uint(0 if comparison is None else 1)
+    action = ctypes.c_uint32(DENY | error)
+    array = (Comparison * 1)(*(() if comparison is None else (comparison,)))
+    _check(library.seccomp_rule_add_array(context, action, number, count, array))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        message = f"{LIBRARY} cannot make the filter of system calls: {os.strerror(-result)}"
+        raise WorkFailed(message)
+
+
+def _exported(library: ctypes.CDLL, context: ctypes.c_void_p) -> bytes:
+    with tempfile.TemporaryFile() as file:
+        _check(library.seccomp_export_bpf(context, file.fileno()))
+        file.seek(0)
+        return file.read()

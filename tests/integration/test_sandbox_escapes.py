@@ -1,0 +1,269 @@
+"""Ways out of the sandbox (tests/support/escapes.py), tried as root and as other users."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from imgbuild.container import sandbox, seccomp
+from imgbuild.container.sandbox import Bind, Confined, Root
+from imgbuild.system.process import Result
+from tests.support import needs, ordinary
+
+pytestmark = pytest.mark.engine
+REPOSITORY = Path(__file__).parents[2]
+WAYS = REPOSITORY / "tests/support/escapes.py"
+USERS = {
+    "root": None,
+    "user": (1000, 1001),
+    "confined": Confined(host_id=sandbox.spare_id(), memory=1 << 30, processes=100),
+}
+# What may stop a way: the filter's own error, or one of the kernel for lack of a right or of the
+# thing itself. Ways that only the filter stops are in FILTERED.
+STOPPED = {
+    *("EPERM", "EACCES", "ENOSYS", "ENOENT", "EROFS", "EAFNOSUPPORT", "ECONNREFUSED"),
+    *("none", "empty"),
+}
+FILTERED = {
+    **dict.fromkeys(
+        (
+            *("keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd"),
+            *("io_uring_setup", "kexec_load", "init_module", "finit_module", "file_handle"),
+            *("trace_oneself", "trace_process_1", "mount_over_etc", "unmount_proc_sys"),
+            *("remount_writable", "fsopen_proc", "setattr_writable", "new_namespaces"),
+            *("clone_namespace", "enter_namespace", "tiocsti", "tiocsti_with_high_bits"),
+            *("tioclinux", "call_of_another_architecture", "chroot_and_up", "pivot_root"),
+            *("chroot_in_a_user_namespace", "open_tree", "move_mount"),
+        ),
+        "EPERM",
+    ),
+    "clone3_namespace": "ENOSYS",
+    **dict.fromkeys(("hypervisor", "crypto_socket", "packet_socket"), "EAFNOSUPPORT"),
+}
+# Without the filter these still lead to no file, process, setting or service of the host.
+UNFILTERED_OPEN = {
+    *("new_namespaces", "trace_oneself", "keyctl", "add_key", "request_key", "hypervisor"),
+    *("crypto_socket", "io_uring_setup", "tiocsti", "tiocsti_with_high_bits", "userfaultfd"),
+    *("clone_namespace", "enter_namespace", "open_tree"),
+}
+
+
+class Place(NamedTuple):
+    """A root with a Python, a file outside of it, and a port that a service of the host has."""
+
+    root: Path
+    secret: Path
+    port: int
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path) -> Iterator[Place]:
+    needs.user_namespaces()
+    tmp_path.chmod(0o755)
+    with place_in(tmp_path) as found:
+        yield found
+
+
+class place_in:  # noqa: N801  # used like a function
+    """A `Place` in a folder, while the host's services run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.abstract = socket.socket(socket.AF_UNIX)
+
+    def __enter__(self) -> Place:
+        root, secret = self.folder / "root", self.folder / "secret"
+        root.mkdir()
+        for name in ("lib", "lib64", "bin"):
+            (root / name).symlink_to(f"usr/{name}")
+        for name in ("etc", "usr"):
+            (root / name).mkdir()
+        secret.write_text("secret of the host", encoding="utf-8")
+        port = self.listening.getsockname()[1]
+        self.abstract.bind(f"\0imgbuild-test-{port}")
+        self.abstract.listen()
+        return Place(root, secret, port)
+
+    def __exit__(self, *_: object) -> None:
+        self.listening.close()
+        self.abstract.close()
+
+
+def inside(place: Place, *command: str, **options: object) -> Result:
+    """Run `command` with the host's /usr, read-only, in the root."""
+    binds = [
+        Bind(source=Path("/usr"), target="/usr"),
+        Bind(source=WAYS, target="/opt/escapes.py"),
+    ]
+    return sandbox.run(Root(path=place.root), command, binds=binds, **options)  # type: ignore[arg-type]
+
+
+def tried(place: Place, **options: object) -> dict[str, str]:
+    """The ways out and what stopped each, but for those that nothing had to stop."""
+    words = (str(ordinary.SYSTEM), "/opt/escapes.py", str(place.secret), str(place.port))
+    done = inside(place, *words, **options)
+    assert done.status == 0, done
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def check(found: dict[str, str], *, root: bool) -> None:
+    """Every way is stopped, and by the filter where it is the filter's to stop."""
+    assert {name: how for name, how in found.items() if how == "escaped"} == {}
+    assert {name: found[name] for name in FILTERED} == FILTERED
+    assert {name: how for name, how in found.items() if how not in STOPPED} == {}
+    assert not root or found["mode_of_null"] == "EROFS"
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_no_way_leads_out(place, user):
+    needs.root()
+    assert seccomp.program() is not None
+    check(tried(place, user=USERS[user]), root=user == "root")
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_without_the_filter_no_way_leads_to_the_host(place, user, monkeypatch):
+    monkeypatch.setattr(sandbox, "_filter", lambda: b"")
+    found = tried(place, user=USERS[user])
+    escaped = {name for name, how in found.items() if how == "escaped"}
+    assert escaped <= UNFILTERED_OPEN
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from tests.integration import test_sandbox_escapes as escapes
+with escapes.place_in(Path(sys.argv[1])) as place:
+    for user in (None, (1000, 1001)):
+        escapes.check(escapes.tried(place, user=user), root=user is None)
+print("held")
+"""
+
+
+def test_no_way_leads_out_for_an_ordinary_caller():
+    with ordinary.home() as folder:
+        (folder / "place").mkdir(mode=0o755)
+        os.chown(folder / "place", folder.stat().st_uid, folder.stat().st_gid)
+        done = subprocess.run(
+            [*ordinary.become(), ordinary.python(folder), "-B", "-c", SCRIPT, folder / "place"],
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "builder"), str(REPOSITORY))),
+            },
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.stdout == "held\n", done.stderr
+
+
+@pytest.mark.parametrize("number", range(3, 16))
+def test_a_folder_that_is_left_open_is_no_working_folder(place, number):
+    folder = os.open("/", os.O_RDONLY)
+    try:
+        os.set_inheritable(folder, True)
+        found = inside(place, "/usr/bin/cat", "etc/passwd", cwd=f"/proc/self/fd/{number}")
+    finally:
+        os.close(folder)
+    assert found.stdout == ""
+    assert "cannot change to the folder" in found.stderr
+
+
+def test_the_program_of_the_sandbox_cannot_be_started(place):
+    (place.root / "etc/self").symlink_to("/proc/self/exe")
+    script = place.root / "etc/script"
+    script.write_text("#!/etc/self\n")
+    script.chmod(0o755)
+    for command in ("/proc/self/exe", "/etc/self", "/etc/script"):
+        found = inside(place, command, "-c", "print('started')")
+        assert found.stdout == ""
+        assert "is the program of the sandbox itself" in found.stderr
+
+
+def test_a_terminal_is_not_the_commands(place):
+    found = inside(place, "/usr/bin/cat", "/dev/tty")
+    assert found.status != 0
+    look = "import os; print(os.getsid(0) == os.getpid())"
+    assert inside(place, str(ordinary.SYSTEM), "-c", look).stdout == "True\n"
+
+
+BOMB = """
+import os, sys, time
+made = 0
+try:
+    while made < 300:
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        made += 1
+except OSError:
+    pass
+print("made", made)
+sys.stdout.flush()
+os.kill(-1, 9)
+"""
+
+
+def test_processes_and_memory_are_limited(place):
+    confined = Confined(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
+    found = inside(place, str(ordinary.SYSTEM), "-c", BOMB, user=confined)
+    word, count = found.stdout.split()
+    assert word == "made"
+    assert 0 < int(count) < 50
+    take = "data = b'x' * (400 << 20); print('taken')"
+    found = inside(place, str(ordinary.SYSTEM), "-c", take, user=confined)
+    assert found.stdout == ""
+    assert found.status != 0
+
+
+def test_without_control_groups_each_process_is_limited(place, tmp_path):
+    needs.root()
+    with ordinary.home() as folder:
+        script = SCRIPT.partition("    for")[0] + (
+            "    confined = escapes.Confined(memory=200 << 20, processes=50)\n"
+            "    for code in (escapes.BOMB, 'data = bytearray(400 << 20); print(1)'):\n"
+            "        words = (str(escapes.ordinary.SYSTEM), '-c', code)\n"
+            "        print(escapes.inside(place, *words, user=confined).stdout.split())\n"
+        )
+        (folder / "place").mkdir(mode=0o755)
+        os.chown(folder / "place", folder.stat().st_uid, folder.stat().st_gid)
+        done = subprocess.run(
+            [*ordinary.become(), ordinary.python(folder), "-B", "-c", script, folder / "place"],
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "builder"), str(REPOSITORY))),
+            },
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert lines[1:] == ["[]"], done
+    assert 0 < int(lines[0].split("'")[3]) < 50, done
+
+
+def test_a_confined_user_is_nobody_outside(place):
+    needs.root()
+    (place.root / "etc/mine").mkdir()
+    os.chown(place.root / "etc/mine", sandbox.spare_id() or 0, 0)
+    look = "import os; open('/etc/mine/new', 'w').close(); print(os.getuid(), os.getgid())"
+    words = (str(ordinary.SYSTEM), "-c", look)
+    assert inside(place, *words, user=USERS["confined"]).stdout == "1000 1000\n"
+    assert (place.root / "etc/mine/new").stat().st_uid == sandbox.spare_id()
+
+
+def test_a_missing_library_is_told_once(place, monkeypatch, capsys):
+    monkeypatch.setattr(seccomp, "LIBRARY", "libabsent.so.2")
+    for made in (seccomp.program, sandbox._filter):
+        made.cache_clear()
+    try:
+        for _ in range(2):
+            assert inside(place, "/usr/bin/true").status == 0
+    finally:
+        for made in (seccomp.program, sandbox._filter):
+            made.cache_clear()
+    assert capsys.readouterr().err.count("is not installed") == 1

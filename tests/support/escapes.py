@@ -1,0 +1,340 @@
+"""Tries to leave the sandbox; runs inside it, by the image's own Python.
+
+Arguments: the path of a file of the host that is not in the image, and a port of the host. Each
+function is one way out. The answer is JSON: name → "escaped" or the name of the error that stopped
+it. The ways are those of a review of this project, and published ones of runc and bubblewrap:
+CVE-2019-5736 and CVE-2024-21626 of runc, CVE-2017-5226 and CVE-2023-28100 (TIOCSTI and TIOCLINUX),
+CVE-2022-0492 (release_agent), CVE-2020-15257 (abstract sockets), CVE-2014-3519 (file handles).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import socket
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+SECRET, PORT = sys.argv[1], int(sys.argv[2])
+libc = ctypes.CDLL(None, use_errno=True)
+# x86_64 and aarch64
+NUMBERS = {
+    "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218), "bpf": (321, 280),
+    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+    "kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273),
+    "open_by_handle_at": (304, 265), "ptrace": (101, 117), "mount": (165, 40),
+    "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "setns": (308, 268),
+    "unshare": (272, 97), "fsopen": (430, 430), "move_mount": (429, 429), "open_tree": (428, 428),
+    "mount_setattr": (442, 442), "quotactl": (179, 60), "reboot": (169, 142), "acct": (163, 89),
+    "syslog": (103, 116), "swapon": (167, 224), "clone3": (435, 435), "clone": (56, 220),
+    "ioctl": (16, 29), "process_vm_readv": (310, 270),
+}  # fmt: skip
+ROW = 0 if os.uname().machine == "x86_64" else 1
+WAYS: dict[str, Callable[[], object]] = {}
+
+
+class StoppedError(Exception):
+    """Something other than an error number stopped it."""
+
+
+def way(function: Callable[[], object]) -> Callable[[], object]:
+    """One way out: it returns if it worked."""
+    WAYS[function.__name__] = function
+    return function
+
+
+def call(name: str, *arguments: object) -> int:
+    """A system call; OSError if it fails."""
+    result = libc.syscall(NUMBERS[name][ROW], *arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), name)
+    return int(result)
+
+
+def reached(root: str) -> None:
+    """Read the secret below `root`; StoppedError if it is another file or none."""
+    try:
+        text = Path(root + SECRET).read_text(encoding="utf-8")
+    except OSError as error:
+        raise StoppedError(errno.errorcode[error.errno or 0]) from error
+    if text != "secret of the host":
+        raise StoppedError(text)
+
+
+@way
+def chroot_and_up() -> None:
+    root = os.open("/", os.O_RDONLY)
+    os.makedirs("/tmp/inner", exist_ok=True)
+    os.chroot("/tmp/inner")
+    os.fchdir(root)
+    for _ in range(64):
+        os.chdir("..")
+    os.chroot(".")
+    reached("")
+
+
+@way
+def chroot_in_a_user_namespace() -> None:
+    call("unshare", 0x10000000 | 0x20000)
+    chroot_and_up()
+
+
+@way
+def above_the_root() -> None:
+    reached("/.." * 64)
+
+
+@way
+def open_folders() -> None:
+    for number in os.listdir("/proc/self/fd"):
+        for up in range(40):
+            place = f"/proc/self/fd/{number}" + "/.." * up + SECRET
+            if os.path.exists(place):
+                reached(f"/proc/self/fd/{number}" + "/.." * up)
+                return
+    raise StoppedError("none")
+
+
+@way
+def roots_of_processes() -> None:
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        for link in ("root", "cwd"):
+            for up in range(10):
+                place = f"/proc/{number}/{link}" + "/.." * up
+                if os.path.exists(place + SECRET):
+                    reached(place)
+                    return
+    raise StoppedError("none")
+
+
+@way
+def program_of_process_1() -> None:
+    os.open("/proc/1/exe", os.O_RDONLY)
+
+
+@way
+def memory_of_process_1() -> None:
+    os.open("/proc/1/mem", os.O_RDWR)
+
+
+@way
+def trace_process_1() -> None:
+    call("ptrace", 16, 1, 0, 0)
+
+
+@way
+def trace_oneself() -> None:
+    call("ptrace", 0, 0, 0, 0)
+
+
+@way
+def mount_over_etc() -> None:
+    call("mount", b"tmpfs", b"/etc", b"tmpfs", 0, None)
+
+
+@way
+def unmount_proc_sys() -> None:
+    call("umount2", b"/proc/sys", 2)
+
+
+@way
+def remount_writable() -> None:
+    call("mount", None, b"/proc/sys", None, 32 | 4096, None)
+
+
+@way
+def fsopen_proc() -> None:
+    call("fsopen", b"proc", 0)
+
+
+@way
+def setattr_writable() -> None:
+    call("mount_setattr", -100, b"/sys", 0, (ctypes.c_uint64 * 4)(0, 1, 0, 0), 32)
+
+
+@way
+def new_namespaces() -> None:
+    call("unshare", 0x10000000 | 0x20000)
+
+
+@way
+def clone_namespace() -> None:
+    # A thread's flags with the new namespace's are invalid: no child is made either way.
+    call("clone", 0x10000000 | 0x200, 0, 0, 0, 0)
+
+
+@way
+def clone3_namespace() -> None:
+    call("clone3", (ctypes.c_uint64 * 8)(0x10000000), 64)
+
+
+@way
+def enter_namespace() -> None:
+    call("setns", os.open("/proc/self/ns/net", os.O_RDONLY), 0)
+
+
+def _terminal(request: int) -> None:
+    _, slave = os.openpty()
+    call("ioctl", slave, ctypes.c_ulong(request), ctypes.c_char_p(b"x"))
+
+
+@way
+def tiocsti() -> None:
+    _terminal(0x5412)
+
+
+@way
+def tiocsti_with_high_bits() -> None:
+    _terminal(0x5412 | 1 << 32)
+
+
+@way
+def tioclinux() -> None:
+    _terminal(0x541C)
+
+
+@way
+def call_of_another_architecture() -> None:
+    if ROW == 0 and libc.syscall(0x40000000 | 272, 0x10000000) == 0:  # unshare of x32
+        return
+    raise OSError(ctypes.get_errno() or errno.EPERM, "x32")
+
+
+@way
+def file_handle() -> None:
+    call("open_by_handle_at", 0, (ctypes.c_uint32 * 4)(8, 1, 2, 0), 0)
+
+
+def _plain(name: str) -> Callable[[], object]:
+    return lambda: call(name, 0, 0, 0, 0, 0)
+
+
+for _name in (
+    *("keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd", "acct"),
+    *("io_uring_setup", "kexec_load", "init_module", "finit_module", "quotactl", "reboot"),
+    *("syslog", "swapon", "pivot_root", "open_tree", "move_mount"),
+):
+    WAYS[_name] = _plain(_name)
+
+
+@way
+def disk_node() -> None:
+    os.mknod("/tmp/disk", 0o600 | stat.S_IFBLK, os.makedev(8, 0))
+    os.open("/tmp/disk", os.O_RDONLY)
+
+
+@way
+def other_nodes() -> None:
+    allowed = {"null", "zero", "full", "random", "urandom", "ptmx", "pts", "shm", "core", "console"}
+    more = set(os.listdir("/dev")) - allowed - {"fd", "stdin", "stdout", "stderr", "tty"}
+    if not more:
+        raise StoppedError("none")
+
+
+@way
+def mode_of_null() -> None:
+    os.chmod("/dev/null", 0o666)
+
+
+@way
+def kernel_setting() -> None:
+    with open("/proc/sys/kernel/core_pattern", "r+", encoding="utf-8") as file:
+        text = file.read()
+        file.seek(0)
+        file.write(text)
+
+
+@way
+def sysrq() -> None:
+    os.open("/proc/sysrq-trigger", os.O_WRONLY)
+
+
+@way
+def sys_file() -> None:
+    os.open("/sys/kernel/profiling", os.O_WRONLY)
+
+
+@way
+def release_agent() -> None:
+    found = list(Path("/sys/fs/cgroup").rglob("release_agent"))
+    if not found:
+        raise StoppedError("none")
+    os.open(found[0], os.O_WRONLY)
+
+
+@way
+def physical_memory() -> None:
+    with open("/proc/kcore", "rb") as file:
+        if not file.read(1):
+            raise StoppedError("empty")
+
+
+@way
+def processes_of_the_host() -> None:
+    if len(list(filter(str.isdigit, os.listdir("/proc")))) < 5:
+        raise StoppedError("none")
+
+
+@way
+def host_service() -> None:
+    socket.create_connection(("127.0.0.1", PORT), timeout=5)
+
+
+@way
+def abstract_socket() -> None:
+    socket.socket(socket.AF_UNIX).connect(f"\0imgbuild-test-{PORT}")
+
+
+@way
+def hypervisor() -> None:
+    socket.socket(40, socket.SOCK_STREAM)
+
+
+@way
+def crypto_socket() -> None:
+    socket.socket(38, socket.SOCK_SEQPACKET)
+
+
+@way
+def packet_socket() -> None:
+    socket.socket(17, socket.SOCK_RAW)
+
+
+@way
+def more_rights() -> None:
+    lines = dict(
+        line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines()
+    )
+    if lines["NoNewPrivs"] == "1" and int(lines["CapAmb"], 16) == int(lines["CapInh"], 16) == 0:
+        # Of all capabilities only those about files and accounts, and only for root.
+        allowed = 0x800004FB if os.getuid() == 0 else 0
+        if not (int(lines["CapBnd"], 16) | int(lines["CapPrm"], 16)) & ~allowed:
+            raise StoppedError("none")
+
+
+def tried(function: Callable[[], object]) -> str:
+    """What came of it, in a process of its own, since some change the root or the user."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            function()
+            text = "escaped"
+        except StoppedError as error:
+            text = str(error)
+        except OSError as error:
+            text = errno.errorcode.get(error.errno or 0, str(error))
+        os.write(writing, text.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        text = file.read().decode()
+    os.wait()
+    return text or "killed"
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: tried(function) for name, function in WAYS.items()}))
