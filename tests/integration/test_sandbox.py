@@ -205,7 +205,7 @@ from imgbuild.oci.unpack import unpack
 assert os.geteuid() != 0
 root = Path({str(user_folder)!r}) / "root"
 unpack([Path({str(blob)!r})], root)
-print(run(Root(path=root), ["sh", "-c", "id -u; ip -o addr; touch /mine; ! ls /proc/1/root"]))
+print(run(Root(path=root), ["sh", "-c", "id -u; ip -o addr; touch /mine"]))
 print(run(Root(path=root), ["sh", "-c", "echo net; cat /etc/resolv.conf"], network=True))
 remove(root)
 """

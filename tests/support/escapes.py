@@ -113,7 +113,7 @@ def roots_of_processes() -> None:
 
 @way
 def program_of_process_1() -> None:
-    os.open("/proc/1/exe", os.O_RDONLY)
+    os.open("/proc/1/exe", os.O_WRONLY)
 
 
 @way
@@ -306,14 +306,23 @@ def packet_socket() -> None:
 
 @way
 def more_rights() -> None:
-    lines = dict(
-        line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines()
-    )
-    if lines["NoNewPrivs"] == "1" and int(lines["CapAmb"], 16) == int(lines["CapInh"], 16) == 0:
-        # Of all capabilities only those about files and accounts, and only for root.
-        allowed = 0x800004FB if os.getuid() == 0 else 0
-        if not (int(lines["CapBnd"], 16) | int(lines["CapPrm"], 16)) & ~allowed:
-            raise StoppedError("none")
+    # Of all capabilities only those about files and accounts, and only for root.
+    allowed = 0x800004FB if os.getuid() == 0 else 0
+    for process in ("self", "1"):
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+        fields = dict(line.split(":\t", 1) for line in lines)
+        kinds = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+        if fields["NoNewPrivs"] != "1" or any(int(fields[kind], 16) & ~allowed for kind in kinds):
+            return
+    raise StoppedError("none")
+
+
+@way
+def unfiltered_process() -> None:
+    for process in ("self", "1"):
+        if "Seccomp:\t2\n" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8"):
+            return
+    raise StoppedError("none")
 
 
 def tried(function: Callable[[], object]) -> str:

@@ -1,7 +1,8 @@
 """The GPUs of this machine, and its driver's libraries for use in a root folder.
 
 Engines put the driver into their containers. For a root folder two folders are mounted: that of
-libcuda.so.1 on the host, and one with links to those of its files that belong to the driver.
+libcuda.so.1 on the host, and one with links to those of its files that belong to the driver; and
+the devices, since a root folder has none but those of every sandbox.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from imgbuild.errors import WorkFailed
 from imgbuild.system import process
 
 DEVICES = Path("/dev")
+NODES = ("nvidia*", "dri", "gdrdrv", "dxg")  # what CUDA opens; dxg is that of WSL
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GPU = re.compile(r"\d+|(GPU|MIG)-.+")  # a number or an id; Slurm also sets NoDevFiles
 LIBRARY = "libcuda.so.1"
@@ -28,7 +30,7 @@ REMEDY = "install the driver, or choose another tier"
 
 
 class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The folders to mount for the driver, and variables by which the loader finds them."""
+    """What to mount for the driver, and variables by which the loader finds it."""
 
     binds: tuple[Bind, ...]
     env: dict[str, str]
@@ -67,8 +69,13 @@ def driver_files(scratch: Path) -> DriverFiles:
     if not (links / "libcuda.so").is_symlink():
         (links / "libcuda.so").symlink_to(LIBRARY)  # Triton links with -lcuda
     place = f"{SHOWN}/driver"
+    nodes = sorted(path for pattern in NODES for path in DEVICES.glob(pattern))
     return DriverFiles(
-        binds=(Bind(source=folder, target=f"{SHOWN}/host"), Bind(source=links, target=place)),
+        binds=(
+            Bind(source=folder, target=f"{SHOWN}/host"),
+            Bind(source=links, target=place),
+            *(Bind(source=path, target=str(path)) for path in nodes),
+        ),
         # For the loader, Triton, and gcc when FlashInfer links a compiled kernel with -lcuda.
         env={"LD_LIBRARY_PATH": place, "TRITON_LIBCUDA_PATH": place, "LIBRARY_PATH": place},
     )

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 import imgbuild
-from imgbuild.container import seccomp
+from imgbuild.container import bubblewrap, seccomp
 from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.oci.tree import RootFolder
@@ -32,12 +32,14 @@ from imgbuild.system.console import console
 HOSTNAME = "imgbuild"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESOLVER = Path("/etc/resolv.conf")
+RDMA = Path("/dev/infiniband")  # a network, too
 REMEDY = (
     "run as root, or allow users to create namespaces: sysctl user.max_user_namespaces above 0,"
     " kernel.unprivileged_userns_clone=1 on older Debian,"
     " kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu;"
     " a container needs --privileged"
 )
+WRAPPER_FAILED = ("bwrap: Can't mount", "bwrap: Can't bind", "bwrap: Can't make", "bwrap: No perm")
 START = "import sys; sys.path.append({!r}); from imgbuild.container.enclosure import run; run()"
 # An id of the host that nobody has, as container managers take them; else that of nobody.
 SPARE, NOBODY = 1_878_982_000, 65534
@@ -134,7 +136,26 @@ def run(
         "cwd": cwd,
         "probe": False,
     }
+    if not job["overlay"] and bubblewrap.usable():
+        return _wrapped(root, msgspec.convert(job, bubblewrap.WrappedJob), stream=stream)
     return _started(root, job, stream=stream)
+
+
+def _wrapped(root: Root, job: bubblewrap.WrappedJob, *, stream: bool) -> processes.Result:
+    hosts = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"
+    with _descriptor(_filter()) as filtered, _descriptor(hosts.encode()) as names:
+        options = bubblewrap.options(job, filtered=filtered if _filter() else None, hosts=names)
+        with _descriptor(options) as arguments:
+            full = bubblewrap.command(job, arguments)
+            given = [filtered, names, arguments]
+            if stream:
+                status = processes.foreground(full, kill=True, descriptors=given)
+                return processes.Result(status, "", "")
+            result = processes.run(full, check=False, descriptors=given)
+    if result.status == 1 and result.stderr.startswith(WRAPPER_FAILED):
+        message = f"the sandbox in {root.path} failed: {result.stderr.strip()}"
+        raise WorkFailed(message, hint=REMEDY)
+    return result
 
 
 def _started(root: Root, job: Mapping[str, object], *, stream: bool = False) -> processes.Result:
@@ -193,8 +214,8 @@ def spare_id() -> int | None:
 def _points(image: Root, binds: Sequence[Bind], *, network: bool) -> dict[str, object]:
     """The mount points of a job, created and resolved inside the image."""
     root = image.path.resolve()
-    if network and RESOLVER.exists():
-        binds = (*binds, Bind(source=RESOLVER, target=str(RESOLVER)))
+    shared = [path for path in (RESOLVER, RDMA) if network and path.exists()]
+    binds = (*binds, *(Bind(source=path, target=str(path)) for path in shared))
     try:
         with RootFolder(root) as tree:
             found = {name: str(tree.real((name,))) for name in ("proc", "dev", "sys", "tmp")}
