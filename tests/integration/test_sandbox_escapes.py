@@ -275,3 +275,44 @@ def test_a_missing_library_is_told_once(place, monkeypatch, capsys):
         for made in (seccomp.program, sandbox._filter):
             made.cache_clear()
     assert capsys.readouterr().err.count("is not installed") == 1
+
+
+SAME = """
+import os
+binds = [
+    escapes.Bind(source=Path("/usr"), target="/usr"),
+    escapes.Bind(source=place.secret, target="/opt/file"),
+    escapes.Bind(source=place.secret.parent / "open", target="/tmp/in/folder", writable=True),
+]
+(place.secret.parent / "open").mkdir()
+def show(script, *, command=(), cwd="/etc", **options):
+    words = command or ("/usr/bin/sh", "-c", script)
+    root = escapes.Root(path=place.root)
+    done = escapes.sandbox.run(root, words, binds=binds, cwd=cwd, env={"A": "two words"}, **options)
+    print(done.status, done.stdout, "absent" in done.stderr)
+for user in (None, (1000, 1001)):
+    show("id -u; id -g; pwd; hostname; cat /etc/hosts /opt/file; exit 7", user=user)
+    show("kill -9 $$", user=user)
+    show("env | sort", user=user)
+    show("stat -c '%a %F' /tmp /dev/shm /dev/null /proc /etc", user=user)
+    show("for f in / /etc /tmp /tmp/in/folder /dev/shm /opt /sys; do (echo >$f/x) && echo $f; done",
+         user=user, readonly=True)
+    show("for f in /etc /tmp /opt/file; do (echo >>$f) && echo $f; done; rm -f /etc/x", user=user)
+    show("ls /sys/class/net | wc -l; cat /etc/resolv.conf", user=user, network=True)
+show("", command=("/absent",))
+show("", command=("absent", "word"))
+show("", command=("sh", "-c", "echo by PATH"))
+show("true", cwd="/absent")
+print(sorted(os.listdir(place.secret.parent / "open")))
+"""
+
+
+def test_both_ways_do_the_same():
+    own, wrapped = (as_ordinary(SAME, wrapped=wrapped).split("\n") for wrapped in (False, True))
+    assert own == wrapped
+    assert own[-2] == "['x']"
+    assert "7 0" in own
+    assert "7 1000" in own
+    assert own.count("137  False") == 2
+    assert "two words" in "".join(own)
+    assert [line for line in own if line.endswith(("127  True", "126  True"))]

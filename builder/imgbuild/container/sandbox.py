@@ -23,7 +23,7 @@ import msgspec
 
 import imgbuild
 from imgbuild.container import bubblewrap, seccomp
-from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES
+from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES, NOT_FOUND, NOT_STARTED
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.oci.tree import RootFolder
 from imgbuild.system import process as processes
@@ -39,6 +39,7 @@ REMEDY = (
     " kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu;"
     " a container needs --privileged"
 )
+NOT_RUN = ("bwrap: execvp ", "bwrap: Can't chdir ")
 WRAPPER_FAILED = ("bwrap: Can't mount", "bwrap: Can't bind", "bwrap: Can't make", "bwrap: No perm")
 START = "import sys; sys.path.append({!r}); from imgbuild.container.enclosure import run; run()"
 # An id of the host that nobody has, as container managers take them; else that of nobody.
@@ -138,7 +139,7 @@ def run(
     }
     if not job["overlay"] and bubblewrap.usable():
         return _wrapped(root, msgspec.convert(job, bubblewrap.WrappedJob), stream=stream)
-    return _started(root, job, stream=stream)
+    return _started(root, job, command, stream=stream)
 
 
 def _wrapped(root: Root, job: bubblewrap.WrappedJob, *, stream: bool) -> processes.Result:
@@ -152,16 +153,23 @@ def _wrapped(root: Root, job: bubblewrap.WrappedJob, *, stream: bool) -> process
                 status = processes.foreground(full, kill=True, descriptors=given)
                 return processes.Result(status, "", "")
             result = processes.run(full, check=False, descriptors=given)
+    if result.status == 1 and result.stderr.startswith(NOT_RUN):
+        missing = "execvp" in result.stderr and "No such file" in result.stderr
+        status = NOT_FOUND if missing else NOT_STARTED
+        return processes.Result(status, "", result.stderr, result.seconds)
     if result.status == 1 and result.stderr.startswith(WRAPPER_FAILED):
         message = f"the sandbox in {root.path} failed: {result.stderr.strip()}"
         raise WorkFailed(message, hint=REMEDY)
     return result
 
 
-def _started(root: Root, job: Mapping[str, object], *, stream: bool = False) -> processes.Result:
+def _started(
+    root: Root, job: Mapping[str, object], shown: Sequence[str], *, stream: bool = False
+) -> processes.Result:
+    """Do `job` in a new process; the words `shown` are for those who list processes."""
     with _descriptor(json.dumps(job).encode()) as descriptor:
         folder = str(Path(imgbuild.__file__).parent.parent)
-        full = [sys.executable, "-IS", "-c", START.format(folder), str(descriptor)]
+        full = [sys.executable, "-IS", "-c", START.format(folder), str(descriptor), *shown]
         if stream:
             status = processes.foreground(full, kill=True, descriptors=[descriptor])
             return processes.Result(status, "", "")
@@ -263,6 +271,6 @@ def can_overlay(folder: Path) -> bool:
         "limits": {},
     }
     try:
-        return _started(root, job).status == 0
+        return _started(root, job, ("true",)).status == 0
     except WorkFailed:
         return False
