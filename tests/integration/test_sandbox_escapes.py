@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -316,3 +317,47 @@ def test_both_ways_do_the_same():
     assert own.count("137  False") == 2
     assert "two words" in "".join(own)
     assert [line for line in own if line.endswith(("127  True", "126  True"))]
+
+
+# Root of a container, without the right to make namespaces, or where nobody may make one of users.
+HINDRANCES = {
+    "no-admin": ["setpriv", "--bounding-set", "-sys_admin"],
+    "no-users": [
+        *("unshare", "--user", "--map-root-user", "--mount", "sh", "-c"),
+        'echo 0 >/proc/sys/user/max_user_namespaces; exec "$@"',
+        "sh",
+    ],
+}
+AS_ROOT = """
+import json, sys
+from pathlib import Path
+from tests.integration import test_sandbox_escapes as escapes
+with escapes.place_in(Path(sys.argv[1])) as place:
+    print(json.dumps(escapes.tried(place, user=None)))
+"""
+
+
+def hindered(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*words, sys.executable, "-c", AS_ROOT, folder],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "builder"), str(REPOSITORY))),
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HINDRANCES)
+def test_no_way_leads_out_where_namespaces_are_limited(tmp_path, kind):
+    needs.root()
+    done = hindered(HINDRANCES[kind], tmp_path)
+    assert done.returncode == 0, done.stderr
+    check(json.loads(done.stdout), root=True)
+
+
+def test_a_machine_without_namespaces_is_named(tmp_path):
+    needs.root()
+    words = [*HINDRANCES["no-users"], "setpriv", "--bounding-set", "-all"]
+    done = hindered(words, tmp_path)
+    assert "ToolMissing: this machine does not allow the sandbox: cannot create" in done.stderr

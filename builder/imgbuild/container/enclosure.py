@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 
 MARK = "imgbuild sandbox: "
 FAILED, NOT_STARTED, NOT_FOUND = 125, 126, 127  # as in Docker
-NO_NAMESPACES = "cannot create namespaces"
+NO_NAMESPACES = "create namespaces"
 MESSAGE = struct.Struct("=ci")
+DESCRIPTORS = 1 << 16  # more than `sandbox` leaves open, which are a few
 INTERPRETERS = 5  # of scripts, one started by the other, that the kernel follows
 
 
@@ -210,7 +211,7 @@ def first(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
     program = base64.b64decode(job.filter)
     if program:
         load_filter(program)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(3, DESCRIPTORS)
     process = os.fork()
     if process == 0:
         start(job, own)

@@ -176,7 +176,7 @@ def _started(
         result = processes.run(full, check=False, descriptors=[descriptor])
     if result.status == FAILED and MARK in result.stderr:
         reason = result.stderr.rpartition(MARK)[2].strip()
-        if reason.startswith(NO_NAMESPACES):
+        if reason.startswith(f"cannot {NO_NAMESPACES}"):
             message = f"this machine does not allow the sandbox: {reason}"
             raise ToolMissing(message, hint=REMEDY)
         message = f"the sandbox in {root.path} failed: {reason}"
