@@ -46,7 +46,7 @@ LOW = 0xFFFFFFFF  # the kernel ignores the upper half of ioctl's second argument
 FAMILIES = (1, 2, 10, 16)  # of sockets: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
 
 
-class Comparison(ctypes.Structure):
+class ArgumentCheck(ctypes.Structure):
     """`struct scmp_arg_cmp`: which argument, how it is compared, and with what."""
 
     _fields_ = (
@@ -83,14 +83,14 @@ def _fill(library: ctypes.CDLL, context: ctypes.c_void_p) -> None:
     # Its flags are in memory, which a filter cannot read; the C library then uses clone.
     _deny(library, context, "clone3", errno.ENOSYS)
     for flag in NAMESPACES:
-        _deny(library, context, "clone", errno.EPERM, Comparison(0, MASKED_EQ, flag, flag))
+        _deny(library, context, "clone", errno.EPERM, ArgumentCheck(0, MASKED_EQ, flag, flag))
     for request in TERMINAL:
-        _deny(library, context, "ioctl", errno.EPERM, Comparison(1, MASKED_EQ, LOW, request))
+        _deny(library, context, "ioctl", errno.EPERM, ArgumentCheck(1, MASKED_EQ, LOW, request))
     for family in range(max(FAMILIES)):
         if family not in FAMILIES:
-            equal = Comparison(0, EQ, family, 0)
+            equal = ArgumentCheck(0, EQ, family, 0)
             _deny(library, context, "socket", errno.EAFNOSUPPORT, equal)
-    above = Comparison(0, GT, max(FAMILIES), 0)
+    above = ArgumentCheck(0, GT, max(FAMILIES), 0)
     _deny(library, context, "socket", errno.EAFNOSUPPORT, above)
 
 
@@ -99,14 +99,14 @@ def _deny(
     context: ctypes.c_void_p,
     name: str,
     error: int,
-    comparison: Comparison | None = None,
+    comparison: ArgumentCheck | None = None,
 ) -> None:
     number = library.seccomp_syscall_resolve_name(name.encode())
     if number == RESOLVE_ERROR:  # newer than the library
         return
     count = ctypes.c_uint(0 if comparison is None else 1)
     action = ctypes.c_uint32(DENY | error)
-    array = (Comparison * 1)(*(() if comparison is None else (comparison,)))
+    array = (ArgumentCheck * 1)(*(() if comparison is None else (comparison,)))
     _check(library.seccomp_rule_add_array(context, action, number, count, array))
 
 
