@@ -27,7 +27,7 @@ from imgbuild.oci import layout
 from imgbuild.oci.unpack import unpack
 from imgbuild.system.process import Result
 from imgbuild.values import Arch
-from tests.support import ci_repository, needs, sample_project, servers
+from tests.support import ci_repository, needs, sample_project, servers, whole_machine
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
@@ -87,10 +87,8 @@ class Machine:
             "NO_COLOR": "1", "UV_DEFAULT_INDEX": f"http://localhost:{self.port}/simple",
         }  # fmt: skip
         served = ["python3", "-c", SERVED, "/mnt/served", str(self.port)]
-        done = sandbox.run(
-            sandbox.Root(path=self.root), [*served, *map(str, command)], env=env, binds=binds,
-            cwd=str(folder),
-        )  # fmt: skip
+        words = [*served, *map(str, command)]
+        done = whole_machine.run(self.root, words, folder=folder, env=env, binds=binds)
         assert done.status == status, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stderr
         return done
