@@ -184,16 +184,25 @@ def test_no_way_leads_out_for_an_ordinary_caller(wrapped, user):
     check(found, root=False)
 
 
-@pytest.mark.parametrize("number", range(3, 16))
-def test_a_folder_that_is_left_open_is_no_working_folder(place, number):
-    folder = os.open("/", os.O_RDONLY)
+def test_a_folder_that_is_left_open_is_no_working_folder(place, monkeypatch):
+    """As in CVE-2024-21626, if imgbuild itself left a folder of the host open in the process."""
+    folder, start = os.open("/", os.O_RDONLY), sandbox.processes.run
+    monkeypatch.setattr(
+        sandbox.processes,
+        "run",
+        lambda full, *, check, descriptors: start(
+            full, check=check, descriptors=[*descriptors, folder]
+        ),
+    )
+    words = (str(ordinary.SYSTEM), "-c", "import os; print(sorted(os.listdir('/proc/self/fd')))")
     try:
-        os.set_inheritable(folder, True)
-        found = inside(place, "/usr/bin/cat", "etc/passwd", cwd=f"/proc/self/fd/{number}")
+        for number in (folder, *range(3, 16)):
+            found = inside(place, "/usr/bin/cat", "etc/passwd", cwd=f"/proc/self/fd/{number}")
+            assert found.stdout == ""
+            assert "cannot change to the folder" in found.stderr
+        assert inside(place, *words).stdout == "['0', '1', '2', '3']\n"  # 3 is the listing itself
     finally:
         os.close(folder)
-    assert found.stdout == ""
-    assert "cannot change to the folder" in found.stderr
 
 
 def test_the_program_of_the_sandbox_cannot_be_started(place):
