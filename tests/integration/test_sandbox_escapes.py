@@ -47,13 +47,17 @@ FILTERED = {
         "EPERM",
     ),
     "clone3_namespace": "ENOSYS",
-    **dict.fromkeys(("hypervisor", "crypto_socket", "packet_socket"), "EAFNOSUPPORT"),
+    **dict.fromkeys(
+        ("hypervisor", "crypto_socket", "packet_socket", "sockets_of_other_families"),
+        "EAFNOSUPPORT",
+    ),
 }
 # Without the filter these still lead to no file, process, setting or service of the host.
 UNFILTERED_OPEN = {
     *("new_namespaces", "trace_oneself", "keyctl", "add_key", "request_key", "hypervisor"),
     *("crypto_socket", "io_uring_setup", "tiocsti", "tiocsti_with_high_bits", "userfaultfd"),
     *("clone_namespace", "enter_namespace", "open_tree", "unfiltered_process"),
+    "sockets_of_other_families",
 }
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import socket
 import stat
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -179,6 +181,8 @@ def enter_namespace() -> None:
 
 def _terminal(request: int) -> None:
     _, slave = os.openpty()
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)  # else the kernel itself refuses
     call("ioctl", slave, ctypes.c_ulong(request), ctypes.c_char_p(b"x"))
 
 
@@ -302,6 +306,15 @@ def crypto_socket() -> None:
 @way
 def packet_socket() -> None:
     socket.socket(17, socket.SOCK_RAW)
+
+
+@way
+def sockets_of_other_families() -> None:
+    # The kernel looks at the type, which there is not, before the family; the filter does not.
+    for family in set(range(46)) - {1, 2, 10, 16}:
+        if libc.socket(family, 999, 0) >= 0 or ctypes.get_errno() != errno.EAFNOSUPPORT:
+            return
+    raise OSError(errno.EAFNOSUPPORT, "socket")
 
 
 @way
