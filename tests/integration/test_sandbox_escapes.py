@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from imgbuild.container import sandbox, seccomp
-from imgbuild.container.sandbox import Bind, Confined, Root
-from imgbuild.system.process import Result
-from tests.support import needs, ordinary
+from imgbuild.container.sandbox import Confined
+from imgbuild.system import process
+from tests.support import needs
+from tests.support.sandboxed import PYTHON, REPOSITORY, Place, as_ordinary, inside, place_in, tried
 
 pytestmark = pytest.mark.engine
-REPOSITORY = Path(__file__).parents[2]
-WAYS = REPOSITORY / "tests/support/escapes.py"
 USERS = {
     "root": None,
     "user": (1000, 1001),
@@ -61,63 +57,12 @@ UNFILTERED_OPEN = {
 }
 
 
-class Place(NamedTuple):
-    """A root with a Python, a file outside of it, and a port that a service of the host has."""
-
-    root: Path
-    secret: Path
-    port: int
-
-
 @pytest.fixture(name="place")
 def _place(tmp_path: Path) -> Iterator[Place]:
     needs.user_namespaces()
     tmp_path.chmod(0o755)
     with place_in(tmp_path) as found:
         yield found
-
-
-class place_in:  # noqa: N801  # used like a function
-    """A `Place` in a folder, while the host's services run."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.listening = socket.create_server(("127.0.0.1", 0))
-        self.abstract = socket.socket(socket.AF_UNIX)
-
-    def __enter__(self) -> Place:
-        root, secret = self.folder / "root", self.folder / "secret"
-        root.mkdir()
-        for name in ("lib", "lib64", "bin"):
-            (root / name).symlink_to(f"usr/{name}")
-        for name in ("etc", "usr"):
-            (root / name).mkdir()
-        secret.write_text("secret of the host", encoding="utf-8")
-        port = self.listening.getsockname()[1]
-        self.abstract.bind(f"\0imgbuild-test-{port}")
-        self.abstract.listen()
-        return Place(root, secret, port)
-
-    def __exit__(self, *_: object) -> None:
-        self.listening.close()
-        self.abstract.close()
-
-
-def inside(place: Place, *command: str, **options: object) -> Result:
-    """Run `command` with the host's /usr, read-only, in the root."""
-    binds = [
-        Bind(source=Path("/usr"), target="/usr"),
-        Bind(source=WAYS, target="/opt/escapes.py"),
-    ]
-    return sandbox.run(Root(path=place.root), command, binds=binds, **options)  # type: ignore[arg-type]
-
-
-def tried(place: Place, **options: object) -> dict[str, str]:
-    """The ways out and what stopped each, but for those that nothing had to stop."""
-    words = (str(ordinary.SYSTEM), "/opt/escapes.py", str(place.secret), str(place.port))
-    done = inside(place, *words, **options)
-    assert done.status == 0, done
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
 def check(found: dict[str, str], *, root: bool) -> None:
@@ -144,38 +89,6 @@ def test_without_the_filter_no_way_leads_to_the_host(place, user, monkeypatch):
 
 
 WRAPPED = pytest.mark.parametrize("wrapped", [False, True], ids=["own", "bubblewrap"])
-AS_ORDINARY = """
-import sys
-from pathlib import Path
-from imgbuild.container import bubblewrap
-from tests.integration import test_sandbox_escapes as escapes
-from tests.support import ordinary
-if sys.argv[2] == "True":
-    assert bubblewrap.usable()
-else:
-    bubblewrap.usable = lambda: False
-with escapes.place_in(Path(sys.argv[1])) as place:
-"""
-
-
-def as_ordinary(body: str, *, wrapped: bool) -> str:
-    """What `body` prints, which an ordinary user runs with a `place`."""
-    if wrapped:
-        needs.tool("bwrap", "bubblewrap")
-    with ordinary.home() as folder:
-        (folder / "place").mkdir(mode=0o755)
-        os.chown(folder / "place", folder.stat().st_uid, folder.stat().st_gid)
-        python, script = ordinary.python(folder), AS_ORDINARY + textwrap.indent(body, "    ")
-        done = subprocess.run(
-            [*ordinary.become(), python, "-B", "-c", script, folder / "place", str(wrapped)],
-            env={
-                "PATH": os.environ["PATH"],
-                "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "builder"), str(REPOSITORY))),
-            },
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @WRAPPED
@@ -190,15 +103,15 @@ def test_no_way_leads_out_for_an_ordinary_caller(wrapped, user):
 
 def test_a_folder_that_is_left_open_is_no_working_folder(place, monkeypatch):
     """As in CVE-2024-21626, if imgbuild itself left a folder of the host open in the process."""
-    folder, start = os.open("/", os.O_RDONLY), sandbox.processes.run
+    folder, start = os.open("/", os.O_RDONLY), process.run
     monkeypatch.setattr(
-        sandbox.processes,
+        process,
         "run",
         lambda full, *, check, descriptors: start(
             full, check=check, descriptors=[*descriptors, folder]
         ),
     )
-    words = (str(ordinary.SYSTEM), "-c", "import os; print(sorted(os.listdir('/proc/self/fd')))")
+    words = (PYTHON, "-c", "import os; print(sorted(os.listdir('/proc/self/fd')))")
     try:
         for number in (folder, *range(3, 16)):
             found = inside(place, "/usr/bin/cat", "etc/passwd", cwd=f"/proc/self/fd/{number}")
@@ -224,58 +137,7 @@ def test_a_terminal_is_not_the_commands(place):
     found = inside(place, "/usr/bin/cat", "/dev/tty")
     assert found.status != 0
     look = "import os; print(os.getsid(0) == os.getpid())"
-    assert inside(place, str(ordinary.SYSTEM), "-c", look).stdout == "True\n"
-
-
-BOMB = """
-import os, sys, time
-made = 0
-try:
-    while made < 300:
-        if os.fork() == 0:
-            time.sleep(30)
-            os._exit(0)
-        made += 1
-except OSError:
-    pass
-print("made", made)
-sys.stdout.flush()
-os.kill(-1, 9)
-"""
-
-
-def test_processes_and_memory_are_limited(place):
-    confined = Confined(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
-    found = inside(place, str(ordinary.SYSTEM), "-c", BOMB, user=confined)
-    word, count = found.stdout.split()
-    assert word == "made"
-    assert 0 < int(count) < 50
-    take = "data = b'x' * (400 << 20); print('taken')"
-    found = inside(place, str(ordinary.SYSTEM), "-c", take, user=confined)
-    assert found.stdout == ""
-    assert found.status != 0
-
-
-@WRAPPED
-def test_without_control_groups_each_process_is_limited(wrapped):
-    body = """
-confined = escapes.Confined(memory=200 << 20, processes=50)
-for code in (escapes.BOMB, 'data = bytearray(400 << 20); print("taken")'):
-    print(escapes.inside(place, str(ordinary.SYSTEM), '-c', code, user=confined).stdout.strip())
-"""
-    bomb, taken = as_ordinary(body, wrapped=wrapped).splitlines()
-    assert 0 < int(bomb.partition("made ")[2]) < 50
-    assert taken == ""
-
-
-def test_a_confined_user_is_nobody_outside(place):
-    needs.root()
-    (place.root / "etc/mine").mkdir()
-    os.chown(place.root / "etc/mine", sandbox.spare_id() or 0, 0)
-    look = "import os; open('/etc/mine/new', 'w').close(); print(os.getuid(), os.getgid())"
-    words = (str(ordinary.SYSTEM), "-c", look)
-    assert inside(place, *words, user=USERS["confined"]).stdout == "1000 1000\n"
-    assert (place.root / "etc/mine/new").stat().st_uid == sandbox.spare_id()
+    assert inside(place, PYTHON, "-c", look).stdout == "True\n"
 
 
 def test_a_missing_library_is_told_once(place, monkeypatch, capsys):
@@ -293,15 +155,16 @@ def test_a_missing_library_is_told_once(place, monkeypatch, capsys):
 
 SAME = """
 import os
+from imgbuild.container.sandbox import Bind, Root
 binds = [
-    escapes.Bind(source=Path("/usr"), target="/usr"),
-    escapes.Bind(source=place.secret, target="/opt/file"),
-    escapes.Bind(source=place.secret.parent / "open", target="/tmp/in/folder", writable=True),
+    Bind(source=Path("/usr"), target="/usr"),
+    Bind(source=place.secret, target="/opt/file"),
+    Bind(source=place.secret.parent / "open", target="/tmp/in/folder", writable=True),
 ]
 (place.secret.parent / "open").mkdir()
 def show(script, *, command=(), cwd="/etc", **options):
     words = command or ("/usr/bin/sh", "-c", script)
-    root = escapes.Root(path=place.root)
+    root = Root(path=place.root)
     done = escapes.sandbox.run(root, words, binds=binds, cwd=cwd, env={"A": "two words"}, **options)
     print(done.status, done.stdout, "absent" in done.stderr)
 for user in (None, (1000, 1001)):
@@ -344,7 +207,7 @@ HINDRANCES = {
 AS_ROOT = """
 import json, sys
 from pathlib import Path
-from tests.integration import test_sandbox_escapes as escapes
+from tests.support import sandboxed as escapes
 with escapes.place_in(Path(sys.argv[1])) as place:
     print(json.dumps(escapes.tried(place, user=None)))
 """

@@ -25,6 +25,7 @@ def control_groups(limits: dict[str, int], process: int) -> list[str]:
     made = []
     try:
         for base, values in group_places(limits):
+            remove_groups(abandoned(base))
             folder = f"{base}/imgbuild-{os.getpid()}"
             os.mkdir(folder)
             made.append(folder)
@@ -38,6 +39,16 @@ def control_groups(limits: dict[str, int], process: int) -> list[str]:
         remove_groups(made)
         return []
     return made
+
+
+def abandoned(base: str) -> list[str]:
+    """The groups in `base` of processes that were killed and could not remove them."""
+    owners = {name: name.partition("-")[2] for name in os.listdir(base)}
+    return [
+        f"{base}/{name}"
+        for name, owner in owners.items()
+        if name.startswith("imgbuild-") and not os.path.exists(f"/proc/{owner}")
+    ]
 
 
 def group_places(limits: dict[str, int]) -> list[tuple[str, dict[str, int]]]:

@@ -1,0 +1,111 @@
+"""Bounds for commands in the sandbox: processes, memory, and the id of their user outside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.container import control_groups, sandbox
+from imgbuild.container.sandbox import Confined
+from tests.support import needs
+from tests.support.sandboxed import PYTHON, Place, as_ordinary, inside, place_in
+
+pytestmark = pytest.mark.engine
+WRAPPED = pytest.mark.parametrize("wrapped", [False, True], ids=["own", "bubblewrap"])
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path) -> Iterator[Place]:
+    needs.user_namespaces()
+    tmp_path.chmod(0o755)
+    with place_in(tmp_path) as found:
+        yield found
+
+
+BOMB = """
+import os, sys, time
+made = 0
+try:
+    while made < 300:
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        made += 1
+except OSError:
+    pass
+print("made", made)
+sys.stdout.flush()
+os.kill(-1, 9)
+"""
+
+
+def test_processes_and_memory_are_limited(place):
+    confined = Confined(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
+    found = inside(place, PYTHON, "-c", BOMB, user=confined)
+    word, count = found.stdout.split()
+    assert word == "made"
+    assert 0 < int(count) < 50
+    take = "data = b'x' * (400 << 20); print('taken')"
+    found = inside(place, PYTHON, "-c", take, user=confined)
+    assert found.stdout == ""
+    assert found.status != 0
+
+
+TOGETHER = """
+import os, time
+ends = [os.pipe() for _ in range(4)]
+for _, end in ends:
+    if os.fork() == 0:
+        held = b"x" * (80 << 20)
+        os.write(end, b"1")
+        time.sleep(20)
+        os._exit(0)
+    os.close(end)
+print(sum(len(os.read(end, 1)) for end, _ in ends))
+os.kill(-1, 9)
+"""
+
+
+def test_control_groups_limit_all_processes_together(place):
+    confined = Confined(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
+    places = [base for base, _ in control_groups.group_places(confined.limits())]
+    if not all(os.access(base, os.W_OK) for base in places):
+        needs.missing("control groups cannot be made", "run it as root, outside of a container")
+    abandoned = Path(places[0], "imgbuild-4194305")  # an id above all that there are
+    abandoned.mkdir()
+    before = {path for base in places for path in Path(base).glob("imgbuild-*")}
+    found = inside(place, PYTHON, "-c", TOGETHER, user=confined)
+    assert found.stdout in ("", "0\n", "1\n", "2\n")  # 80 MiB each
+    after = {path for base in places for path in Path(base).glob("imgbuild-*")}
+    ended = [path for path in after if not Path("/proc", path.name.partition("-")[2]).exists()]
+    assert set(ended) - before == set()
+    assert not abandoned.exists()
+
+
+@WRAPPED
+def test_without_control_groups_each_process_is_limited(wrapped):
+    body = (
+        f"BOMB = {BOMB!r}"
+        """
+confined = escapes.sandbox.Confined(memory=200 << 20, processes=50)
+for code in (BOMB, 'data = bytearray(400 << 20); print("taken")'):
+    print(escapes.inside(place, escapes.PYTHON, '-c', code, user=confined).stdout.strip())
+"""
+    )
+    bomb, taken = as_ordinary(body, wrapped=wrapped).splitlines()
+    assert 0 < int(bomb.partition("made ")[2]) < 50
+    assert taken == ""
+
+
+def test_a_confined_user_is_nobody_outside(place):
+    needs.root()
+    (place.root / "etc/mine").mkdir()
+    os.chown(place.root / "etc/mine", sandbox.spare_id() or 0, 0)
+    look = "import os; open('/etc/mine/new', 'w').close(); print(os.getuid(), os.getgid())"
+    words = (PYTHON, "-c", look)
+    confined = Confined(host_id=sandbox.spare_id(), memory=1 << 30, processes=100)
+    assert inside(place, *words, user=confined).stdout == "1000 1000\n"
+    assert (place.root / "etc/mine/new").stat().st_uid == sandbox.spare_id()

@@ -1,0 +1,101 @@
+"""A root folder with the host's /usr, beside what commands in the sandbox may not reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from imgbuild.container import sandbox
+from imgbuild.container.sandbox import Bind, Root
+from imgbuild.system.process import Result
+from tests.support import needs, ordinary
+
+REPOSITORY = Path(__file__).parents[2]
+WAYS = REPOSITORY / "tests/support/escapes.py"
+PYTHON = str(ordinary.SYSTEM)  # in the root, too
+
+
+class Place(NamedTuple):
+    """A root with a Python, a file outside of it, and a port that a service of the host has."""
+
+    root: Path
+    secret: Path
+    port: int
+
+
+@contextmanager
+def place_in(folder: Path) -> Iterator[Place]:
+    """A `Place` in `folder`, while the host's services run."""
+    root, secret = folder / "root", folder / "secret"
+    root.mkdir()
+    for name in ("lib", "lib64", "bin"):
+        (root / name).symlink_to(f"usr/{name}")
+    for name in ("etc", "usr"):
+        (root / name).mkdir()
+    secret.write_text("secret of the host", encoding="utf-8")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        port = listening.getsockname()[1]
+        abstract.bind(f"\0imgbuild-test-{port}")
+        abstract.listen()
+        yield Place(root, secret, port)
+
+
+def inside(place: Place, *command: str, **options: object) -> Result:
+    """Run `command` with the host's /usr, read-only, in the root."""
+    binds = [
+        Bind(source=Path("/usr"), target="/usr"),
+        Bind(source=WAYS, target="/opt/escapes.py"),
+    ]
+    return sandbox.run(Root(path=place.root), command, binds=binds, **options)  # type: ignore[arg-type]
+
+
+def tried(place: Place, **options: object) -> dict[str, str]:
+    """The ways out and what stopped each, but for those that nothing had to stop."""
+    words = (str(ordinary.SYSTEM), "/opt/escapes.py", str(place.secret), str(place.port))
+    done = inside(place, *words, **options)
+    assert done.status == 0, done
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+AS_ORDINARY = """
+import sys
+from pathlib import Path
+from imgbuild.container import bubblewrap
+from tests.support import sandboxed as escapes
+from tests.support import ordinary
+if sys.argv[2] == "True":
+    assert bubblewrap.usable()
+else:
+    bubblewrap.usable = lambda: False
+with escapes.place_in(Path(sys.argv[1])) as place:
+"""
+
+
+def as_ordinary(body: str, *, wrapped: bool) -> str:
+    """What `body` prints, which an ordinary user runs with a `place`."""
+    if wrapped:
+        needs.tool("bwrap", "bubblewrap")
+    with ordinary.home() as folder:
+        (folder / "place").mkdir(mode=0o755)
+        os.chown(folder / "place", folder.stat().st_uid, folder.stat().st_gid)
+        python, script = ordinary.python(folder), AS_ORDINARY + textwrap.indent(body, "    ")
+        done = subprocess.run(
+            [*ordinary.become(), python, "-B", "-c", script, folder / "place", str(wrapped)],
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "builder"), str(REPOSITORY))),
+            },
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
