@@ -62,7 +62,7 @@ def command(job: WrappedJob, arguments: int) -> list[str]:
     """The command; `arguments` is the descriptor of a file with the options."""
     limits = ["--core=1"]
     if job.limits:
-        limits += [f"--as={job.limits['memory']}", f"--nproc={job.limits['processes']}"]
+        limits += [f"--data={job.limits['memory']}", f"--nproc={job.limits['processes']}"]
     return ["prlimit", *limits, PROGRAM, "--args", str(arguments), "--", *job.command]
 
 

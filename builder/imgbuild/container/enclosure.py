@@ -234,7 +234,7 @@ def limit(limits: dict[str, int], *, grouped: bool) -> None:
     """Limits of each process; those of all together are the control group's, if there is one."""
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # 1: no program of the host gets a core
     if limits and not grouped:
-        for kind, value in (("AS", limits["memory"]), ("NPROC", limits["processes"])):
+        for kind, value in (("DATA", limits["memory"]), ("NPROC", limits["processes"])):
             number = getattr(resource, f"RLIMIT_{kind}")
             _, hard = resource.getrlimit(number)
             allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
