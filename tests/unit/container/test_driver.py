@@ -93,3 +93,25 @@ def test_no_driver_is_an_error(folder, tmp_path):
     (folder / "libcuda.so.1").unlink()
     with pytest.raises(WorkFailed, match=r"libcuda\.so\.1 not found"):
         driver.driver_files(tmp_path)
+
+
+def test_a_root_folder_gets_the_devices_of_gpus_alone(tmp_path, monkeypatch):
+    for name in (
+        "nvidia0",
+        "nvidiactl",
+        "nvidia-uvm",
+        "nvidia-caps/cap1",
+        "dri/card0",
+        "sda",
+        "kmsg",
+    ):
+        (tmp_path / "dev" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "dev" / name).touch()
+    (tmp_path / "libcuda.so.1").touch()
+    monkeypatch.setattr(driver, "DEVICES", tmp_path / "dev")
+    monkeypatch.setattr(driver, "libraries", lambda: tmp_path)
+    bound = {bind.target for bind in driver.driver_files(tmp_path).binds}
+    given = {path for path in bound if path.startswith(str(tmp_path))}
+    names = ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-caps", "dri")
+    assert given == {f"{tmp_path}/dev/{name}" for name in names}
+    assert all(bind.source.exists() for bind in driver.driver_files(tmp_path / "dev").binds)
