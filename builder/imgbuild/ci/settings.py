@@ -10,8 +10,9 @@ import msgspec
 from msgspec import inspect
 
 from imgbuild.errors import InputError
+from imgbuild.matrix.fields import Form
 from imgbuild.matrix.load import refusal
-from imgbuild.matrix.model import Form, Strict
+from imgbuild.matrix.model import Strict
 from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import parse
 from imgbuild.project import Project
