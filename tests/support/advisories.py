@@ -20,8 +20,10 @@ from imgbuild.cves.source import Advisory
 from imgbuild.lock import lock as locks
 from imgbuild.lock.resolution import Deb, Resolution
 from imgbuild.matrix.load import load
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import plan
 from imgbuild.values import Arch
-from tests.support import samples
+from tests.support import extended, samples
 from tests.support.matrix_text import RIGHT
 
 DATA = Path(__file__).parents[1] / "data/osv"
@@ -193,3 +195,11 @@ def project(folder: Path, accepted: str = "") -> None:
         debs[1].sha256: Package(file=debs[1].file, source="python3-defaults"),
     }
     codec.write(packages_path(images), SbomPackages(packages=said))
+
+
+def seal(folder: Path) -> str:
+    """Write the digests of the lock of `project`: that of its manifest."""
+    lock = locks.read_lock(folder / "images", TARGET)
+    sealed = seals.seal(lock, extended.records([plan(lock, Arch.X86_64)]))
+    codec.write(seals.seal_path(folder / "images", TARGET), sealed)
+    return sealed.arch[Arch.X86_64].manifest

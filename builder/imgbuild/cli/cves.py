@@ -12,7 +12,7 @@ import typer
 from imgbuild.cli._options import Offline
 from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.cves.severity import Rating
 from imgbuild.errors import AuditFailed, InputError
 from imgbuild.system.console import console
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from imgbuild.cves.source import AdvisorySource
     from imgbuild.pipeline.targets import Session
 
+AUTHOR = "imgbuild"
 NO_FIX = "no fix"
 HINT = "take fixed versions, or accept them under `accept_cves:` in matrix.yaml"
 
@@ -55,6 +56,16 @@ def cves(
         option("--osv", "The server with OSV's API. Default: $IMGBUILD_OSV, else"
                " https://api.osv.dev.", metavar="URL"),
     ] = None,
+    vex: Annotated[
+        Path | None,
+        option("--vex", "Also write all of it as an OpenVEX document.", metavar="FILE",
+               panel=OUTPUT),
+    ] = None,
+    author: Annotated[
+        str,
+        option("--author", "Who states what the OpenVEX document says.", metavar="NAME",
+               panel=OUTPUT),
+    ] = AUTHOR,
     offline: Offline = False,
 ) -> None:  # fmt: skip
     """List known vulnerabilities of locked targets.
@@ -72,6 +83,8 @@ def cves(
         imgbuild cves --all --severity critical --ignore-unfixed --json
 
         imgbuild cves cu130-vllm --database osv/ --offline
+
+        imgbuild cves cu130-vllm --vex cu130-vllm.openvex.json --author security@example.org
     """
     from imgbuild.cves import check
 
@@ -83,6 +96,8 @@ def cves(
     reports = check.check(
         cases, _records(session), sources, policy, whole=selection.everything
     )
+    if vex is not None:
+        _write_vex(vex, session, cases, reports, author)
     answer(reports, list(_lines(reports)))
     _end(reports)
 
@@ -131,6 +146,24 @@ def _sources(
     if tracker is not None:
         found.append(DebianTracker(tracker))
     return found
+
+
+def _write_vex(
+    place: Path, session: Session, cases: Sequence[CveCase], reports: Sequence[CveReport],
+    author: str,
+) -> None:
+    """Write the OpenVEX document; LockStale if an image has no digest."""
+    from imgbuild import codec
+    from imgbuild.cves import vex
+    from imgbuild.plan import seal
+
+    digests = [
+        seal.read_seal(session.project.images, case.lock).arch[case.arch].manifest
+        for case in cases
+    ]
+    now = datetime.datetime.now(datetime.UTC)
+    pairs = list(zip(reports, digests, strict=True))
+    codec.write_bytes(place, vex.document(pairs, author, now))
 
 
 def _lines(reports: Sequence[CveReport]) -> Iterator[str]:

@@ -22,8 +22,9 @@ from imgbuild.values import Arch, Sha256
 class Vulnerability(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One vulnerability of one package. `id` is its CVE where it has one, `ids` are all.
 
-    `files` are the wheel or debs of the package; `fixed` is the lowest version that has the fix,
-    "" if none is known. `accepted` is the entry of the matrix that accepts it.
+    `files` are the wheel or debs of the package, `purls` their package URLs; `fixed` is the lowest
+    version that has the fix, "" if none is known. `accepted` is the entry of the matrix that
+    accepts it.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Vulnerability(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     package: str
     version: str
     files: tuple[str, ...]
+    purls: tuple[str, ...]
     severity: Rating
     score: float | None = None
     fixed: str = ""
@@ -197,6 +199,7 @@ def _joined(
         package=package.name,
         version=package.version,
         files=package.files,
+        purls=package.purls,
         severity=severity.highest(one.severity for one in group),
         score=max((one.score for one in group if one.score is not None), default=None),
         fixed=min((one.fixed for one in group if one.fixed), key=order, default=""),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 from packaging.version import InvalidVersion, Version
 
+from imgbuild.attest.sbom import purl
 from imgbuild.attest.sbom.packages import Package
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
@@ -25,13 +26,15 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
     """A package of an image as advisories name it.
 
     `ecosystem` is OSV's: PyPI or Debian:12. `version` is without a local part, such as `+cu124`:
-    advisories have none. `files` are its wheel or debs. `suite` is Debian's, else empty.
+    advisories have none. `files` are its wheel or debs, `purls` their package URLs. `suite` is
+    Debian's, else empty.
     """
 
     ecosystem: str
     name: str
     version: str
     files: tuple[str, ...] = ()
+    purls: tuple[str, ...] = ()
     suite: str = ""
 
     @property
@@ -49,21 +52,25 @@ def installed(
     the version that of the deb.
     """
     resolution = lock.arch[arch]
-    found: dict[tuple[str, str, str], list[str]] = {}
+    found: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for wheel in installed_wheels(resolution):
         key = (PYPI, normalize(wheel.package), _public(wheel.version))
-        found.setdefault(key, []).append(wheel.file)
+        named = purl.pypi(wheel.package, wheel.version, "")
+        found.setdefault(key, []).append((wheel.file, named))
     suite = lock.base.suite
     release = _release(lock) if resolution.debs else ""
     for deb in resolution.debs:
         source, version = _source(deb, known.get(deb.sha256))
-        found.setdefault((f"Debian:{release}", source, version), []).append(deb.package)
+        named = purl.deb(deb.package, deb.version, "", release="", source="")
+        key = (f"Debian:{release}", source, version)
+        found.setdefault(key, []).append((deb.package, named))
     return tuple(
         InstalledSource(
             ecosystem=ecosystem,
             name=name,
             version=version,
-            files=tuple(sorted(files)),
+            files=tuple(file for file, _ in sorted(files)),
+            purls=tuple(named for _, named in sorted(files)),
             suite=suite if ecosystem != PYPI else "",
         )
         for (ecosystem, name, version), files in sorted(found.items())

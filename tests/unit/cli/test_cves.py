@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from imgbuild.errors import AuditFailed, InputError
+from imgbuild.errors import AuditFailed, InputError, LockStale
 from tests.support import advisories
 from tests.support.advisories import OLD, TARGET, TORCH, TRACKER, OsvSite
 from tests.support.inprocess_project import Command
@@ -90,6 +91,7 @@ def test_json_has_everything(imgbuild: Command, site: OsvSite) -> None:
         "package": "openssl",
         "version": OLD,
         "files": ["libssl3"],
+        "purls": [f"pkg:deb/debian/libssl3@{OLD}"],
         "severity": "high",
         "score": 7.5,
         "fixed": "3.0.14-1~deb12u2",
@@ -163,6 +165,45 @@ def test_vulnerabilities_without_a_fix_can_be_left_out(imgbuild: Command) -> Non
     done = imgbuild(*words, "--ignore-unfixed")
     assert "CVE-2025-27587" not in done.stdout
     assert "1 unknown" in done.stdout
+
+
+@pytest.mark.usefixtures("site")
+def test_an_openvex_document(imgbuild: Command, folder: Path) -> None:
+    _accept(folder, "2999-12-31")
+    path = folder / "matrix.yaml"
+    one, two = "names, expires: 2999-12-31}", "names, expires: 2999-12-31, justification: "
+    assert path.read_text().count(one) == 1
+    path.write_text(path.read_text().replace(one, f"{two}inline_mitigations_already_exist}}"))
+    done = imgbuild("cves", TARGET, "--vex", "out.json", "--author", "security@example.org")
+    assert (done.status, "digests.json is missing" in done.stderr) == (LockStale.exit_code, True)
+    digest = advisories.seal(folder)
+    done = imgbuild("cves", TARGET, "--vex", "out.json", "--author", "security@example.org")
+    assert done.status == 0, done.stderr
+    found = json.loads((folder / "out.json").read_text())
+    assert found["@context"] == "https://openvex.dev/ns/v0.2.0"
+    assert (found["author"], found["version"]) == ("security@example.org", 1)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["timestamp"])
+    said = {one["vulnerability"]["name"]: one for one in found["statements"]}
+    assert {name: one["status"] for name, one in said.items()} == {
+        "CVE-2024-6119": "not_affected",
+        "CVE-2025-32434": "affected",
+        "CVE-2025-48887": "affected",
+        "CVE-2025-48956": "affected",
+    }
+    assert said["CVE-2024-6119"]["justification"] == "inline_mitigations_already_exist"
+    assert said["CVE-2024-6119"]["impact_statement"] == "no client checks names"
+    accepted = "accepted until 2999-12-31: we load no files of others"
+    assert said["CVE-2025-32434"]["action_statement"] == accepted
+    assert said["CVE-2025-48887"]["action_statement"] == "update vllm to 0.9.0 or newer"
+    assert said["CVE-2025-32434"]["products"] == [
+        {
+            "@id": f"pkg:oci/{TARGET}@{digest}?arch=amd64",
+            "subcomponents": [{"@id": "pkg:pypi/torch@2.5.1%2Bcu124"}],
+        }
+    ]
+    again = imgbuild("cves", TARGET, "--vex", "again.json", "--author", "security@example.org")
+    assert again.status == 0
+    assert json.loads((folder / "again.json").read_text())["@id"] == found["@id"]
 
 
 @pytest.mark.usefixtures("folder")
