@@ -20,8 +20,10 @@ from imgbuild.cves import records
 from imgbuild.cves.installed import InstalledSource
 from imgbuild.cves.osv_advisories import advisories
 from imgbuild.cves.records import ID, LIMIT, OsvRecord
-from imgbuild.cves.source import SourceAnswer
+from imgbuild.cves.severity import Rating, highest
+from imgbuild.cves.source import Advisory, SourceAnswer
 from imgbuild.errors import FetchFailed, InputError
+from imgbuild.http.client import Refused
 from imgbuild.http.credentials import redact
 from imgbuild.http.request import Request
 from imgbuild.system import threads
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "https://api.osv.dev"
 VARIABLE = "IMGBUILD_OSV"
+NOT_FOUND = 404
 BATCH = 500  # questions of one request; the server takes up to 1,000
 PAGES = 100  # of the answer about one package
 KEPT = datetime.timedelta(days=1)
@@ -87,7 +90,24 @@ class OsvServer:
             for one in advisories(known[named.id], package, redact(self._address))
         ]
         of = f"{redact(self._address)}, {oldest:%Y-%m-%d}"
-        return SourceAnswer(of=of, advisories=tuple(found))
+        return SourceAnswer(of=of, advisories=self._rated(found))
+
+    def _rated(self, found: Sequence[Advisory]) -> tuple[Advisory, ...]:
+        """`found`, those without a severity with that of the CVE that they are about.
+
+        Debian's advisories often have none; the server may have the CVE itself.
+        """
+        rated = {(one.package.key, name) for one in found for name in one.ids if _has_rating(one)}
+        vague = {
+            name: _Named(id=name)
+            for one in found
+            if not any((one.package.key, other) in rated for other in one.ids)
+            for name in one.ids
+            if name.startswith("CVE-")
+        }
+        read = threads.each(list(vague.values()), lambda one, _: self._optional(one), threads=8)
+        known = dict(zip(vague, read, strict=True))
+        return tuple(_with_rating(one, [known.get(name) for name in one.ids]) for one in found)
 
     # -- which advisories
 
@@ -173,6 +193,25 @@ class OsvServer:
         self._context.store.put_fact(RECORD, key, data)
         return found
 
+    def _optional(self, named: _Named) -> OsvRecord | None:
+        """The advisory, kept for a day; None if the server has none, offline if the cache has none."""
+        key = msgspec.json.encode((self._address, named.id, f"{self._now:%Y-%m-%d}")).decode()
+        data = self._context.store.fact(RECORD, key)
+        place = f"{self._address}/v1/vulns/{quote(named.id, safe='')}"
+        if data is None:
+            if self._context.http.offline:
+                return None
+            try:
+                data = self._fetch(Request(place, {"Accept": "application/json"}))
+            except Refused as refused:
+                if refused.status != NOT_FOUND:
+                    raise
+                data = b""
+            if data:
+                records.decode(data, redact(place), hint=NONSENSE)
+            self._context.store.put_fact(RECORD, key, data)
+        return records.decode(data, redact(place), hint=NONSENSE) if data else None
+
     def _fetch(self, request: Request) -> bytes:
         http = self._context.http
         if http.offline:
@@ -184,6 +223,24 @@ class OsvServer:
             return http.body(response, LIMIT, decode=True)
 
         return http.retrying(request, _read)
+
+
+def _has_rating(one: Advisory) -> bool:
+    return one.severity is not Rating.UNKNOWN
+
+
+def _with_rating(one: Advisory, found: Sequence[OsvRecord | None]) -> Advisory:
+    """`one` with the severity of the records `found` of the same vulnerability, if it has none."""
+    if _has_rating(one):
+        return one
+    package = one.package
+    said = [each.rating(package.ecosystem, package.name) for each in found if each is not None]
+    scores = [score for _, score in said if score is not None]
+    return msgspec.structs.replace(
+        one,
+        severity=highest(rating for rating, _ in said),
+        score=max(scores, default=None),
+    )
 
 
 def _query(key: tuple[str, str, str], token: str) -> dict[str, object]:

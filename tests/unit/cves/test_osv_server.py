@@ -14,7 +14,18 @@ from imgbuild.cves.osv_server import OsvServer
 from imgbuild.errors import ImgbuildError
 from imgbuild.http.client import Http
 from tests.support import advisories
-from tests.support.advisories import HEADERS, OLD, REGEX, TORCH, OsvSite, debian, named, pypi
+from tests.support.advisories import (
+    HEADERS,
+    OLD,
+    OPENSSL,
+    REGEX,
+    TORCH,
+    OsvSite,
+    debian,
+    named,
+    pypi,
+    record,
+)
 
 NOW = datetime.datetime(2026, 11, 25, 12, tzinfo=datetime.UTC)
 HOUR, DAY = datetime.timedelta(hours=1), datetime.timedelta(days=1)
@@ -63,6 +74,21 @@ def test_the_advisories_about_each_version(asking: Asking) -> None:
     assert rated[TORCH] == ("critical", "2.6.0")
     assert rated[REGEX] == ("medium", "0.9.0")
     assert rated["DEBIAN-CVE-2024-6119"] == ("high", "3.0.14-1~deb12u2")
+
+
+def test_a_severity_that_debian_does_not_state_is_that_of_the_cve(asking: Asking) -> None:
+    del asking.site.records[OPENSSL]["severity"]
+    of_openssl = PACKAGES[3:]
+    assert [one.severity for one in asking().find(of_openssl).advisories] == ["unknown"] * 2
+    # That the server has none is an answer of this day.
+    asking.site.records["CVE-2024-6119"] = {**record(REGEX), "id": "CVE-2024-6119", "aliases": []}
+    assert [one.severity for one in asking().find(of_openssl).advisories] == ["unknown"] * 2
+    asking.site.records[OPENSSL]["modified"] = "2026-11-26T00:00:00Z"
+    found = asking(NOW + DAY).find(of_openssl).advisories
+    assert [(one.severity, one.score) for one in found] == [("medium", 6.5)] * 2
+    asked = len(asking.site.asked)
+    assert asking(NOW + DAY, offline=True).find(of_openssl).advisories == found
+    assert len(asking.site.asked) == asked
 
 
 def test_pages_are_followed(asking: Asking) -> None:
