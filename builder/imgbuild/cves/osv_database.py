@@ -1,7 +1,7 @@
 """Advisories from a downloaded database of OSV: zip archives with a JSON document for each.
 
-A folder has `ECOSYSTEM/all.zip` or `ECOSYSTEM.zip`, as OSV's bucket has them, or the documents
-themselves. All of it is read; only what is about the packages in question is kept.
+A folder has `ECOSYSTEM/all.zip`, as OSV's bucket has them, or archives of other names; without an
+archive, the documents themselves. All are read; what is about the packages in question is kept.
 """
 
 from __future__ import annotations
@@ -89,10 +89,9 @@ class OsvDatabase:
             raise InputError(message, hint=REMEDY)
         if not self._place.is_dir():
             return [self._place]
-        found = sorted(
-            path for path in self._place.rglob("*") if path.suffix in (".zip", ".json")
-            and path.is_file()
-        )  # fmt: skip
+        files = sorted(path for path in self._place.rglob("*") if path.is_file())
+        archives = [path for path in files if path.suffix == ".zip"]
+        found = archives or [path for path in files if path.suffix == ".json"]
         if not found:
             message = f"{self._place} has neither .zip nor .json files"
             raise InputError(message, hint=REMEDY)

@@ -194,7 +194,7 @@ class OsvServer:
         return found
 
     def _optional(self, named: _Named) -> OsvRecord | None:
-        """The advisory, kept for a day; None if the server has none, offline if the cache has none."""
+        """The advisory, kept for a day; None if there is none, offline if none is kept."""
         key = msgspec.json.encode((self._address, named.id, f"{self._now:%Y-%m-%d}")).decode()
         data = self._context.store.fact(RECORD, key)
         place = f"{self._address}/v1/vulns/{quote(named.id, safe='')}"

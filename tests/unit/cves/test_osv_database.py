@@ -40,6 +40,12 @@ def test_a_folder_of_documents_and_one_archive(tmp_path: Path) -> None:
     assert named(OsvDatabase(archive).find(PACKAGES[:2]).advisories) == FOUND[2:]
 
 
+def test_beside_archives_no_other_document_is_read(tmp_path: Path) -> None:
+    place = advisories.database(tmp_path)
+    (place / "tracker.json").write_bytes(advisories.TRACKER.read_bytes())
+    assert named(OsvDatabase(place).find(PACKAGES).advisories) == FOUND
+
+
 def test_a_database_without_the_ecosystem_is_no_answer(tmp_path: Path) -> None:
     place = advisories.database(tmp_path, (TORCH,))
     with pytest.raises(ImgbuildError, match="has no advisory of Debian:12") as error:
