@@ -139,7 +139,10 @@ class OsvServer:
         data = self._context.store.fact(QUESTION, self._question(key))
         if data is None:
             return None
-        found = msgspec.json.decode(data, type=_KeptAnswer)
+        try:
+            found = msgspec.json.decode(data, type=_KeptAnswer)
+        except msgspec.DecodeError:  # of another form: it is asked for again
+            return None
         recent = datetime.timedelta() <= self._now - found.asked < KEPT
         return found if recent or self._context.http.offline else None
 

@@ -6,11 +6,12 @@ import datetime
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.cves.osv_server import OsvServer
+from imgbuild.cves.osv_server import QUESTION, OsvServer
 from imgbuild.errors import ImgbuildError
 from imgbuild.http.client import Http
 from tests.support import advisories
@@ -91,6 +92,14 @@ def test_a_severity_that_debian_does_not_state_is_that_of_the_cve(asking: Asking
     assert len(asking.site.asked) == asked
 
 
+def test_many_packages_are_asked_for_in_several_requests(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imgbuild.cves.osv_server.BATCH", 3)
+    assert named(asking().find(PACKAGES).advisories) == FOUND
+    assert asking.site.asked.count("/v1/querybatch") == 2
+
+
 def test_pages_are_followed(asking: Asking) -> None:
     asking.site.page = 1
     assert named(asking().find(PACKAGES).advisories) == FOUND
@@ -122,6 +131,17 @@ def test_offline_without_an_answer_names_the_database(asking: Asking) -> None:
     with pytest.raises(ImgbuildError, match="--offline is set") as error:
         asking(offline=True).find(PACKAGES)
     assert "--database" in (error.value.hint or "")
+
+
+def test_a_kept_answer_of_another_form_is_asked_for_again(asking: Asking) -> None:
+    asking().find(PACKAGES)
+    store = Store.open(asking.folder)
+    for key in (one.key for one in PACKAGES):
+        question = msgspec.json.encode((asking.site.url, *key)).decode()
+        assert store.fact(QUESTION, question) is not None
+        store.put_fact(QUESTION, question, b"[]")
+    assert named(asking().find(PACKAGES).advisories) == FOUND
+    assert asking.site.asked.count("/v1/querybatch") == 2
 
 
 def test_a_busy_server_is_asked_again(asking: Asking) -> None:
