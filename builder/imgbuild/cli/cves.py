@@ -196,10 +196,9 @@ def _counts(report: CveReport) -> str:
         for rating in reversed(Rating)
     ]
     accepted = len(report.vulnerabilities) - len(open_ones)
-    return (
-        f"{report.target} {report.arch}: {', '.join(counts)}; {accepted} accepted"
-        f" ({count(report.packages, 'package')})"
-    )
+    more = f"; {accepted} accepted" if accepted else ""
+    packages = count(report.packages, "package")
+    return f"{report.target} {report.arch}: {', '.join(counts)}{more} ({packages})"
 
 
 def _end(reports: Sequence[CveReport]) -> None:
