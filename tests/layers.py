@@ -19,7 +19,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("plan", "index", "cache"),
     ("registry", "deb", "container"),
     ("solve", "audit", "attest", "sif"),
-    ("assemble", "learn", "smoke", "precompile"),
+    ("assemble", "cves", "learn", "smoke", "precompile"),
     ("resolve", "show", "render", "doctor"),
     ("pipeline", "slurm"),
     ("ci", "publish", "verify"),

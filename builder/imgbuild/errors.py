@@ -81,7 +81,7 @@ class NothingSelected(ImgbuildError):
 
 
 class AuditFailed(ImgbuildError):
-    """An audit found errors: packages of the set cannot work together."""
+    """Packages of a set cannot work together, or have known vulnerabilities."""
 
     exit_code = 4
 

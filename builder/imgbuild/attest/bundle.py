@@ -28,12 +28,12 @@ from imgbuild.lock import extension, published
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix import load as matrices
+from imgbuild.matrix.fields import Name
 from imgbuild.matrix.model import (
     DebianBase,
     Flashinfer,
     Layers,
     Matrix,
-    Name,
     PackageIndex,
     Sdist,
     Target,

@@ -13,8 +13,9 @@ from imgbuild.audit.checks.findings import ordered
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.errors import InputError
+from imgbuild.matrix.accepted import Waiver
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Check, Waiver
+from imgbuild.matrix.fields import Check
 from imgbuild.report import Finding, Floors, Report, Severity
 from imgbuild.values import normalize
 

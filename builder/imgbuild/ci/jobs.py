@@ -1,6 +1,6 @@
 """The CI jobs of a target: their steps, machines and dependencies. Pure functions.
 
-    TARGET@x86_64, TARGET@arm64    check → audit → size → build → smoke (→ push, by digest)
+    TARGET@x86_64, TARGET@arm64    check → audit (→ cves) → size → build → smoke (→ push, by digest)
     TARGET@x86_64-gpu, …           gate → pull → smoke
     TARGET@publish                 gate → sign → tag
     TARGET@x86_64-sif, …           gate → pull → sif, where ci.yaml asks for it
@@ -24,7 +24,7 @@ from imgbuild.smoke.run import GPU_TIERS
 from imgbuild.values import Arch
 
 Step = Literal[
-    "check", "audit", "size", "build", "smoke", "push", "gate", "pull", "sign", "tag", "sif"
+    "check", "audit", "cves", "size", "build", "smoke", "push", "gate", "pull", "sign", "tag", "sif"
 ]  # fmt: skip
 PUBLISH = "publish"
 SIF = "sif"
@@ -97,7 +97,8 @@ class _Maker(msgspec.Struct, frozen=True):
         """For each architecture the steps without GPUs; the first also pushes."""
         tiers = without_gpu(self.settings.gate)
         smoke: tuple[Step, ...] = ("smoke",) if tiers else ()
-        steps: tuple[Step, ...] = ("check", "audit", "size", "build", *smoke)
+        cves: tuple[Step, ...] = ("cves",) if self.settings.cves is not None else ()
+        steps: tuple[Step, ...] = ("check", "audit", *cves, "size", "build", *smoke)
         return tuple(
             msgspec.structs.replace(
                 self.job(arch, arch, (*steps, "push") if arch is arches[0] else steps),

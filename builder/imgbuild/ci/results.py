@@ -205,7 +205,7 @@ def first_error(answer: bytes, log: str, status: int) -> FirstError:
     """The first error of a step that ended with `status`.
 
     From the verb's output if it has one: its error, the first test that failed, the first error of
-    an audit. Else from the log: its first error, or its last line.
+    an audit, the vulnerabilities that count. Else from the log: its first error, or its last line.
     """
     try:
         document = msgspec.json.decode(answer)
@@ -236,6 +236,9 @@ def _of_document(document: Any) -> FirstError | None:
             if finding.get("severity") == "error":
                 text = f"{where}: {finding.get('message')} ({finding.get('where')})"
                 return FirstError(error=_cut(text), hint=_cut(finding.get("remedy") or ""))
+        if counted := report.get("counted"):  # of `imgbuild cves`
+            text = f"{where}: known vulnerabilities: {', '.join(map(str, counted))}"
+            return FirstError(error=_cut(text), hint=f"imgbuild cves {report.get('target')}")
     return None
 
 

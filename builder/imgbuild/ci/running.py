@@ -32,8 +32,9 @@ from imgbuild.values import Arch, sha256
 
 # Steps that check what is there now, in well under a second: repeated each time.
 LOOKS: frozenset[Step] = frozenset({"check", "size", "gate"})
-# Anyone can move a tag, and setting one that is right takes a few requests.
-EACH_TIME: frozenset[Step] = LOOKS | {"tag"}
+# Anyone can move a tag, and setting one that is right takes a few requests; vulnerabilities of an
+# image become known after it was built.
+EACH_TIME: frozenset[Step] = LOOKS | {"tag", "cves"}
 # Steps that leave an image in a folder, and steps that need it there.
 MAKES: frozenset[Step] = frozenset({"build", "pull"})
 WANT: frozenset[Step] = frozenset({"smoke", "sif"})

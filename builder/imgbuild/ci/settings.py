@@ -9,9 +9,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import inspect
 
+from imgbuild.cves.severity import Rating
 from imgbuild.errors import InputError
+from imgbuild.matrix.fields import Form
 from imgbuild.matrix.load import refusal
-from imgbuild.matrix.model import Form, Strict
+from imgbuild.matrix.model import Strict
 from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import parse
 from imgbuild.project import Project
@@ -35,6 +37,20 @@ class Runner(Strict, frozen=True):
     gpus: Annotated[int, msgspec.Meta(ge=0, description="how many it has")] = 0
 
 
+class CveGate(Strict, frozen=True):
+    """Which known vulnerabilities an image may not have."""
+
+    severity: Annotated[Rating, msgspec.Meta(description="the lowest severity that counts")] = (
+        Rating.HIGH
+    )
+    ignore_unfixed: Annotated[
+        bool, msgspec.Meta(description="only those of which a fixed version is known")
+    ] = False
+    database: Annotated[
+        str, msgspec.Meta(description="the path of a downloaded OSV database, instead of a server")
+    ] = ""
+
+
 class CiSettings(Strict, frozen=True):
     """`ci.yaml` with all defaults."""
 
@@ -43,6 +59,7 @@ class CiSettings(Strict, frozen=True):
     runners: tuple[Runner, ...]
     sif: bool
     budget: dict[str, Annotated[int, msgspec.Meta(ge=1)]]
+    cves: CveGate | None = None
 
     def gpu_arches(self, gpus: int) -> tuple[Arch, ...]:
         """The architectures with a machine that has `gpus` GPUs, in the order of `Arch`."""
@@ -84,6 +101,13 @@ class CiFile(Strict, frozen=True):
         msgspec.Meta(
             description="MB that a pull of one architecture may download, by shell pattern of"
             " target; the first that matches applies"
+        ),
+    ] = None
+    cves: Annotated[
+        CveGate | None,
+        msgspec.Meta(
+            description="known vulnerabilities that fail a job, by `imgbuild cves`; without this"
+            " key they are not looked for"
         ),
     ] = None
 

@@ -55,6 +55,7 @@ def command(way: RunContext, job: CiJob, step: Step) -> tuple[str, ...]:
     words: dict[Step, tuple[str, ...]] = {
         "check": ("lock", "--check", job.target),
         "audit": ("audit", job.target, "--arch", job.arch, "--keep"),
+        "cves": ("cves", job.target, "--arch", job.arch, *_bounds(way)),
         "build": ("build", job.target, *(("--verify",) if job.id.endswith(f"-{AGAIN}") else ())),
         "smoke": (
             *("smoke", job.target, "--arch", job.arch),
@@ -76,13 +77,25 @@ def command(way: RunContext, job: CiJob, step: Step) -> tuple[str, ...]:
     shared: list[str] = []
     if step not in ("pull", "tag"):
         shared += ["--matrix", str(way.project.matrix)]
-    if step in ("audit", "build", "push") and way.offline:
+    if step in ("audit", "cves", "build", "push") and way.offline:
         shared += ["--offline"]
     if step in ("build", "push", "sif") and way.jobs:
         shared += ["--jobs", str(way.jobs)]
     if step in IN_REGISTRY:
         shared += way.plain
     return (*words[step], *shared, "--json")
+
+
+def _bounds(way: RunContext) -> tuple[str, ...]:
+    """The options of `imgbuild cves` that `ci.yaml` sets; its paths begin beside it."""
+    gate = way.settings.cves
+    if gate is None:
+        return ()
+    return (
+        *("--severity", gate.severity),
+        *(("--ignore-unfixed",) if gate.ignore_unfixed else ()),
+        *(("--database", str(way.project.root / gate.database)) if gate.database else ()),
+    )
 
 
 def _verb(

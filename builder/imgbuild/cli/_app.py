@@ -16,6 +16,7 @@ from imgbuild.cli import (
     build,
     cache,
     ci,
+    cves,
     diff,
     digest,
     doctor,
@@ -132,6 +133,7 @@ add(app, "lock", lock.lock, rich_help_panel=COMMON)
 add(app, "resolve", resolve.resolve, rich_help_panel=COMMON)
 add(app, "audit", audit.audit, cls=AuditCommand, rich_help_panel=COMMON)
 add(app, "doctor", doctor.doctor, rich_help_panel=COMMON)
+add(app, "cves", cves.cves, rich_help_panel=IMAGES)
 add(app, "why", why.why, rich_help_panel=IMAGES)
 add(app, "tree", tree.tree, rich_help_panel=IMAGES)
 add(app, "load", load.load, rich_help_panel=IMAGES)

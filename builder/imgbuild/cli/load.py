@@ -31,7 +31,7 @@ def load(
     ] = None,
     layout: LayoutFolder = None,
 ) -> None:
-    """Load images into Docker or podman. An image that is not built is built first.
+    """Load images into Docker or podman; what is not built is built.
 
     Prints the name and the id that the image has in the engine; the id is the digest of the image,
     or that of its configuration. The loaded image is compared with the built one. Exit

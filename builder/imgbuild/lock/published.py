@@ -374,7 +374,6 @@ def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
 def _target(row: Extension, found: PublishedTarget, base: str) -> Target:
     """A row as a complete target on `base`, with the published versions as pins."""
     lock = found.lock
-    gpu = lock.settings.labels.get("dev.imgbuild.gpu", "").split()
     pins = {**_versions(lock), **row.pins}
     return Target(
         summary=row.summary,
@@ -384,7 +383,7 @@ def _target(row: Extension, found: PublishedTarget, base: str) -> Target:
         as_of=row.as_of or datetime.date.fromisoformat(lock.as_of),
         pins=pins,
         flashinfer=msgspec.convert({"mode": lock.flashinfer, "reason": _of(lock)}, Flashinfer),
-        gpu=tuple(gpu),
+        gpu=tuple(lock.settings.labels.get("dev.imgbuild.gpu", "").split()),
         requires={name: each for name, each in row.requires.items() if name not in pins},
         indexes={**lock.indexes, **row.indexes},
         drop=row.drop,
@@ -392,6 +391,7 @@ def _target(row: Extension, found: PublishedTarget, base: str) -> Target:
         env=row.env,
         labels=row.labels,
         waive=row.waive,
+        accept_cves=row.accept_cves,
         tested=row.tested,
     )
 

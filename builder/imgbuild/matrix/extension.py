@@ -14,22 +14,19 @@ from typing import Annotated, Any
 
 import msgspec
 
+from imgbuild.matrix.accepted import AcceptedCves, Waivers
 from imgbuild.matrix.check import DEBIAN_PACKAGE, Notes, folder, mirrors, table, texts
 from imgbuild.matrix.check_targets import configuration, versions
+from imgbuild.matrix.fields import Form, Name, Package, Version
 from imgbuild.matrix.model import (
     Drops,
-    Form,
     Labels,
     Link,
-    Name,
-    Package,
     PackageIndex,
     Registry,
     Sdists,
     Tested,
     Variable,
-    Version,
-    Waivers,
     Wanted,
 )
 from imgbuild.matrix.validate import Path
@@ -131,6 +128,7 @@ class Extension(_Strict, frozen=True):
         tuple[str, ...] | None, msgspec.Meta(description="instead of the published target's")
     ] = None
     waive: Waivers = ()
+    accept_cves: AcceptedCves = ()
     tested: Tested = ""
 
 

@@ -7,59 +7,18 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from imgbuild.matrix.accepted import AcceptedCves, Waivers
+from imgbuild.matrix.fields import (
+    CudaVersion,
+    Form,
+    Name,
+    Package,
+    Reason,
+    Repository,
+    Source,
+    Version,
+)
 from imgbuild.values import Arch, Bytes
-
-Name = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$",
-        description="lower-case name, valid as an image tag",
-    ),
-]
-Package = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", description="package name as PEP 503 normalizes it"
-    ),
-]
-Version = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^[0-9][0-9A-Za-z.!+]*$",
-        description="one exact version, in quotes if YAML would read a number",
-    ),
-]
-CudaVersion = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^[0-9]+\.[0-9]+$", description='CUDA release, major.minor, in quotes: "12.4"'
-    ),
-]
-Repository = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$",
-        description="a repository of a registry: host/owner/name",
-    ),
-]
-Reason = Annotated[
-    str,
-    msgspec.Meta(min_length=8, description="why, for the person who reads the refusal or the diff"),
-]
-Source = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^(https://[^ ]+"
-        r"|[a-z0-9-]+==[0-9][0-9A-Za-z.!+]* [\w.-]+(/[\w.-]+)*:[0-9]+"
-        r"|[\w.-]+(/[\w.-]+)*)$",
-        description="https://… of documentation, PACKAGE==VERSION PATH:LINE of a wheel, or the path"
-        " of a file in a repository",
-    ),
-]
-
-
-Form = Annotated[Literal[1], msgspec.Meta(description="the form of this file")]
-Check = Literal["metadata", "elf", "cuda", "imports", "calls", "support", "rules"]
 
 
 class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -288,25 +247,7 @@ class Link(Strict, frozen=True):
     reason: Reason
 
 
-class Waiver(Strict, frozen=True):
-    """A finding of the audit that is accepted for a target, and why."""
-
-    check: Annotated[Check, msgspec.Meta(description="the check that finds it")]
-    package: Annotated[Package, msgspec.Meta(description="the package of the file")]
-    subject: Annotated[
-        str,
-        msgspec.Meta(
-            min_length=1,
-            description="shell pattern of what is missing or refused, as the finding names it",
-        ),
-    ]
-    reason: Reason
-
-
 # Fields that rows of both kinds of matrix have.
-Waivers = Annotated[
-    tuple[Waiver, ...], msgspec.Meta(description="findings of the audit that are accepted")
-]
 Tested = Annotated[str, msgspec.Meta(description="what is known to have run, in words")]
 Registry = Annotated[
     Repository | None, msgspec.Meta(description="where the images and their bases are published")
@@ -358,6 +299,7 @@ class Target(Strict, frozen=True):
     env: Variables = {}
     labels: Labels = {}
     waive: Waivers = ()
+    accept_cves: AcceptedCves = ()
     tested: Tested = ""
     recommended: Annotated[
         str,
@@ -398,3 +340,4 @@ class Matrix(Strict, frozen=True):
         tuple[Drop, ...], msgspec.Meta(description="files left out of every target that has them")
     ] = ()
     registry: Registry = None
+    accept_cves: AcceptedCves = ()

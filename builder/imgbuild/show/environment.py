@@ -16,7 +16,8 @@ import msgspec
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.published import extended_target
 from imgbuild.matrix import flashinfer
-from imgbuild.matrix.model import Matrix, Source, Variable
+from imgbuild.matrix.fields import Source
+from imgbuild.matrix.model import Matrix, Variable
 from imgbuild.values import Arch
 
 FILE = "data/variables.yaml"

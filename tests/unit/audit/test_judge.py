@@ -7,8 +7,8 @@ from imgbuild.audit import judge
 from imgbuild.audit.checks.findings import ordered
 from imgbuild.audit.judge import Terms
 from imgbuild.errors import InputError
+from imgbuild.matrix.accepted import Waiver
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Waiver
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from tests.support import audited
 

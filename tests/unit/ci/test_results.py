@@ -152,7 +152,32 @@ def test_the_first_error_of_an_audit_is_the_error():
     assert said == results.FirstError(error="x86_64: gone (a.py:1)", hint="pin")
 
 
+def test_vulnerabilities_that_count_are_the_error():
+    reports = [{"target": "t", "arch": "arm64", "counted": ["vllm/CVE-1", "glibc/CVE-2"]}]
+    said = results.first_error(json.dumps(reports).encode(), "", 4)
+    error = "arm64: known vulnerabilities: vllm/CVE-1, glibc/CVE-2"
+    assert said == results.FirstError(error=error, hint="imgbuild cves t")
+
+
 # -- commands
+
+
+def test_known_vulnerabilities_are_looked_for_where_the_settings_say_so(sample, tmp_path):
+    assert "cves" not in of(sample).image[0].steps
+    text = RUNNERS + "cves: {severity: critical, ignore_unfixed: true, database: osv}\n"
+    [job] = of(sample, text).image
+    assert job.steps[:4] == ("check", "audit", "cves", "size")
+    here = way(sample, text, results=tmp_path, offline=True)
+    assert steps.command(here, job, "cves") == (
+        "cves", TARGET, "--arch", "x86_64", "--severity", "critical", "--ignore-unfixed",
+        "--database", str(sample.folder / "osv"), "--matrix", str(sample.matrix), "--offline",
+        "--json",
+    )  # fmt: skip
+    passed(tmp_path, job)
+    # An advisory of today may be about an image of last week.
+    assert running.due_steps(here, job) == {"check", "cves", "size"}
+    short = way(sample, RUNNERS + "cves: {}\n")
+    assert steps.command(short, job, "cves")[3:6] == ("x86_64", "--severity", "high")
 
 
 def test_steps_are_verbs_that_one_can_paste(sample):

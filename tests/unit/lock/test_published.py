@@ -376,3 +376,15 @@ def test_the_schema_accepts_what_is_right_and_refuses_unknown_keys() -> None:
     assert [error.message for error in validator.iter_errors(document)] == []
     document["targets"]["ours"]["base"] = "debian-12"
     assert not validator.is_valid(document)
+
+
+def test_a_row_accepts_findings_and_vulnerabilities(tmp_path: Path) -> None:
+    text = f"""{extended.MATRIX}\
+    accept_cves:
+      - {{id: CVE-2025-32434, reason: we load no files of others, expires: 2999-01-01}}
+    waive:
+      - {{check: calls, package: torch, subject: "torch:*", reason: it is never called}}
+"""
+    target = extended.read(extended.repository(tmp_path, text)).targets[extended.OWN]
+    assert [one.id for one in target.accept_cves] == ["CVE-2025-32434"]
+    assert [one.subject for one in target.waive] == ["torch:*"]

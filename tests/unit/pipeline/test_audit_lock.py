@@ -21,7 +21,8 @@ from imgbuild.learn import loop
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock.lock import Lock, make_lock
 from imgbuild.lock.resolution import Resolution
-from imgbuild.matrix.model import Matrix, PackageIndex, Waiver
+from imgbuild.matrix.accepted import Waiver
+from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.pipeline import audit_lock, audit_set
 from imgbuild.report import Finding, Relation, Severity
 from imgbuild.values import Arch

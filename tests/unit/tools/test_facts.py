@@ -1,7 +1,6 @@
 """tools/facts.py refuses to let facts into a wheel that its code would not use."""
 
 import facts
-
 from imgbuild.audit.packages import published
 from imgbuild.audit.packages.published import PublishedWheel, write_facts
 

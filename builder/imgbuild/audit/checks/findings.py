@@ -9,7 +9,7 @@ import msgspec
 
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import ModuleFacts
-from imgbuild.matrix.model import Check
+from imgbuild.matrix.fields import Check
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
 _CHECKS: tuple[str, ...] = get_args(Check)

@@ -1,0 +1,215 @@
+"""`imgbuild cves`: known vulnerabilities of the packages that are locked."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imgbuild.cli._options import Offline
+from imgbuild.cli._output import aligned, answer, count, folded
+from imgbuild.cli._targets import Selection
+from imgbuild.cli._verb import OUTPUT, option, verb
+from imgbuild.cves.severity import Rating
+from imgbuild.errors import AuditFailed, InputError
+from imgbuild.system.console import console
+
+if TYPE_CHECKING:
+    from imgbuild.attest.sbom.packages import Package
+    from imgbuild.cves.check import CveCase, CveReport, Vulnerability
+    from imgbuild.cves.source import AdvisorySource
+    from imgbuild.pipeline.targets import Session
+
+AUTHOR = "imgbuild"
+NO_FIX = "no fix"
+HINT = "take fixed versions, or accept them under `accept_cves:` in matrix.yaml"
+
+
+@verb
+def cves(
+    selection: Selection,
+    severity: Annotated[
+        Rating,
+        option("--severity", "The lowest severity that counts; lower ones are only counted.",
+               often=True),
+    ] = Rating.HIGH,
+    ignore_unfixed: Annotated[
+        bool,
+        option("--ignore-unfixed", "Count only those of which a fixed version is known.",
+               often=True),
+    ] = False,
+    database: Annotated[
+        Path | None,
+        option("--database", "A downloaded database of OSV, a folder or a zip archive, instead of a"
+               " server.", metavar="PATH", often=True),
+    ] = None,
+    debian_tracker: Annotated[
+        Path | None,
+        option("--debian-tracker", "A file with the data of Debian's security tracker (data/json),"
+               " beside OSV.", metavar="FILE"),
+    ] = None,
+    osv: Annotated[
+        str | None,
+        option("--osv", "The server with OSV's API. Default: $IMGBUILD_OSV, else"
+               " https://api.osv.dev.", metavar="URL"),
+    ] = None,
+    vex: Annotated[
+        Path | None,
+        option("--vex", "Also write all of it as an OpenVEX document.", metavar="FILE",
+               panel=OUTPUT),
+    ] = None,
+    author: Annotated[
+        str,
+        option("--author", "Who states what the OpenVEX document says.", metavar="NAME",
+               panel=OUTPUT),
+    ] = AUTHOR,
+    offline: Offline = False,
+) -> None:  # fmt: skip
+    """List known vulnerabilities of locked targets.
+
+    Compares the packages of the lock, Python's and Debian's, with the advisories of OSV. Nothing is
+    built or downloaded but advisories; answers are kept for a day. A vulnerability is accepted
+    until a day under `accept_cves:` in matrix.yaml.
+
+    Exit status 4 if a vulnerability of at least --severity is not accepted.
+
+    Examples:
+
+        imgbuild cves cu130-vllm
+
+        imgbuild cves --all --severity critical --ignore-unfixed --json
+
+        imgbuild cves cu130-vllm --database osv/ --offline
+
+        imgbuild cves cu130-vllm --vex cu130-vllm.openvex.json --author security@example.org
+    """
+    from imgbuild.cves import check
+
+    session = selection.session()
+    cases = _cases(session, selection)
+    sources = _sources(database, debian_tracker, osv, offline=offline)
+    today = datetime.datetime.now(datetime.UTC).date()
+    policy = check.CvePolicy(threshold=severity, fixable=ignore_unfixed, today=today)
+    reports = check.check(cases, _records(session), sources, policy, whole=selection.everything)
+    if vex is not None:
+        _write_vex(vex, session, cases, reports, author)
+    answer(reports, list(_lines(reports)))
+    _end(reports)
+
+
+def _cases(session: Session, selection: Selection) -> list[CveCase]:
+    from imgbuild.cves.check import CveCase
+
+    targets, shared = session.matrix.targets, session.matrix.accept_cves
+    return [
+        CveCase(
+            lock=item.lock,
+            arch=arch,
+            accepted=targets[item.lock.target].accept_cves if item.lock.target in targets else (),
+            shared=shared,
+        )
+        for item in selection.locked(session.project)
+        for arch in item.arches
+    ]
+
+
+def _records(session: Session) -> dict[str, Package]:
+    """What is recorded of locked files, by sha256: the source packages of debs."""
+    from imgbuild import project
+    from imgbuild.attest.sbom import packages
+
+    return packages.recorded([project.catalogue().images, session.project.images])
+
+
+def _sources(
+    database: Path | None, tracker: Path | None, server: str | None, *, offline: bool
+) -> list[AdvisorySource]:
+    from imgbuild.cache.context import Context
+    from imgbuild.cves.debian_tracker import DebianTracker
+    from imgbuild.cves.osv_database import OsvDatabase
+    from imgbuild.cves.osv_server import OsvServer
+
+    if database is not None and server is not None:
+        message = f"--database {database} and --osv cannot be combined"
+        raise InputError(message, hint="give one of them")
+    found: list[AdvisorySource] = []
+    if database is not None:
+        found.append(OsvDatabase(database))
+    else:
+        now = datetime.datetime.now(datetime.UTC)
+        found.append(OsvServer(server, Context.open(console, offline=offline), now))
+    if tracker is not None:
+        found.append(DebianTracker(tracker))
+    return found
+
+
+def _write_vex(
+    place: Path,
+    session: Session,
+    cases: Sequence[CveCase],
+    reports: Sequence[CveReport],
+    author: str,
+) -> None:
+    """Write the OpenVEX document; LockStale if an image has no digest."""
+    from imgbuild import codec
+    from imgbuild.cves import vex
+    from imgbuild.plan import seal
+
+    digests = [
+        seal.read_seal(session.project.images, case.lock).arch[case.arch].manifest for case in cases
+    ]
+    now = datetime.datetime.now(datetime.UTC)
+    pairs = list(zip(reports, digests, strict=True))
+    codec.write_bytes(place, vex.document(pairs, author, now))
+
+
+def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
+    """Counts and vulnerabilities of each report, then what the matrix should no longer have."""
+    for report in reports:
+        yield from folded([_counts(report)])
+        yield from aligned([_row(one) for one in report.vulnerabilities if _shown(one, report)])
+        yield from folded(f"not looked at: {one}" for one in report.unread)
+    for one in dict.fromkeys(entry for report in reports for entry in report.expired):
+        yield from folded([f"warning: {one.id} was accepted until {one.expires} (accept_cves)"])
+    for one in dict.fromkeys(entry for report in reports for entry in report.unused):
+        yield from folded([f"warning: {one.id} is accepted, and nothing has it (accept_cves)"])
+
+
+def _shown(one: Vulnerability, report: CveReport) -> bool:
+    return one.accepted is not None or f"{one.package}/{one.id}" in report.counted
+
+
+def _row(one: Vulnerability) -> list[str]:
+    fix = f"fixed in {one.fixed}" if one.fixed else NO_FIX
+    if one.accepted is not None:
+        fix = f"accepted until {one.accepted.expires}: {one.accepted.reason}"
+    return [one.severity, one.id, f"{one.package} {one.version}", fix]
+
+
+def _counts(report: CveReport) -> str:
+    open_ones = [one for one in report.vulnerabilities if one.accepted is None]
+    counts = [
+        f"{sum(one.severity is rating for one in open_ones)} {rating}"
+        for rating in reversed(Rating)
+    ]
+    accepted = len(report.vulnerabilities) - len(open_ones)
+    more = f"; {accepted} accepted" if accepted else ""
+    packages = count(report.packages, "package")
+    return f"{report.target} {report.arch}: {', '.join(counts)}{more} ({packages})"
+
+
+def _end(reports: Sequence[CveReport]) -> None:
+    """AuditFailed if a vulnerability counts."""
+    for of in dict.fromkeys(of for report in reports for of in report.sources):
+        console.info(f"advisories: {of}")
+    failed = [report for report in reports if not report.ok]
+    if not failed:
+        return
+    if console.json:  # the answer is on stdout already
+        raise typer.Exit(AuditFailed.exit_code)
+    names = ", ".join(f"{report.target} {report.arch}" for report in failed)
+    message = f"known vulnerabilities of at least {failed[0].threshold} severity in {names}"
+    raise AuditFailed(message, hint=HINT)

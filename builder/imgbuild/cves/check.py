@@ -1,0 +1,210 @@
+"""The vulnerabilities of an image: the answers of all sources together, and what is accepted."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from imgbuild.attest.sbom.packages import Package
+from imgbuild.cves import severity
+from imgbuild.cves.accepted import accepting, expired
+from imgbuild.cves.installed import InstalledSource, installed, unknown_parts
+from imgbuild.cves.match import order_of
+from imgbuild.cves.severity import Rating
+from imgbuild.cves.source import Advisory, AdvisorySource, SourceAnswer
+from imgbuild.lock.lock import Lock
+from imgbuild.matrix.accepted import AcceptedCve
+from imgbuild.values import Arch, Sha256
+
+
+class Vulnerability(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One vulnerability of one package. `id` is its CVE where it has one, `ids` are all.
+
+    `files` are the wheel or debs of the package, `purls` their package URLs; `fixed` is the lowest
+    version that has the fix, "" if none is known. `accepted` is the entry of the matrix that
+    accepts it.
+    """
+
+    id: str
+    ids: tuple[str, ...]
+    ecosystem: str
+    package: str
+    version: str
+    files: tuple[str, ...]
+    purls: tuple[str, ...]
+    severity: Rating
+    score: float | None = None
+    fixed: str = ""
+    summary: str = ""
+    note: str = ""
+    sources: tuple[str, ...] = ()
+    accepted: AcceptedCve | None = None
+
+
+class CveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The vulnerabilities of one image, the most severe first.
+
+    `threshold` is the lowest severity that counts. `expired` are entries of the matrix that would
+    accept one of them but hold no more, `unused` those that are for none of them. `unread` is what
+    was not looked at, or could not be compared.
+    """
+
+    target: str
+    arch: Arch
+    date: datetime.date
+    threshold: Rating
+    packages: int
+    sources: tuple[str, ...]
+    vulnerabilities: tuple[Vulnerability, ...]
+    counted: tuple[str, ...] = ()
+    expired: tuple[AcceptedCve, ...] = ()
+    unused: tuple[AcceptedCve, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether no vulnerability counts."""
+        return not self.counted
+
+
+class CveCase(msgspec.Struct, frozen=True, kw_only=True):
+    """An image to check; what is accepted for its target, and for all targets (`shared`)."""
+
+    lock: Lock
+    arch: Arch
+    accepted: tuple[AcceptedCve, ...] = ()
+    shared: tuple[AcceptedCve, ...] = ()
+
+
+class CvePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What counts: vulnerabilities of at least `threshold`, `fixable`: only those with a fix."""
+
+    threshold: Rating = Rating.HIGH
+    fixable: bool = False
+    today: datetime.date
+
+
+def check(
+    cases: Sequence[CveCase],
+    known: Mapping[Sha256, Package],
+    sources: Sequence[AdvisorySource],
+    policy: CvePolicy,
+    *,
+    whole: bool = False,
+) -> list[CveReport]:
+    """A report for each of `cases`; each source is asked once about all of their packages.
+
+    `known` are the records of debs, which name their source packages. `whole`: these are all
+    targets, so that what is accepted for all and found in none is unused.
+    """
+    having = [installed(case.lock, case.arch, known) for case in cases]
+    asked = {(one.key, one.suite): one for packages in having for one in packages}
+    answers = [source.find(list(asked.values())) for source in sources]
+    reports = [
+        _report(case, packages, answers, policy)
+        for case, packages in zip(cases, having, strict=True)
+    ]
+    return _with_unused(cases, reports, whole=whole)
+
+
+def _with_unused(
+    cases: Sequence[CveCase], reports: Sequence[CveReport], *, whole: bool
+) -> list[CveReport]:
+    """`reports` with what is accepted for their target, on any architecture, and not found."""
+    ids: dict[str, set[str]] = {}
+    for report in reports:
+        found = {name for one in report.vulnerabilities for name in one.ids}
+        ids[report.target] = ids.get(report.target, set()) | found
+    everywhere = set().union(*ids.values())
+    return [
+        msgspec.structs.replace(
+            report,
+            unused=(
+                *(one for one in case.accepted if one.id not in ids[report.target]),
+                *(one for one in case.shared if whole and one.id not in everywhere),
+            ),
+        )
+        for case, report in zip(cases, reports, strict=True)
+    ]
+
+
+def _report(
+    case: CveCase,
+    packages: Sequence[InstalledSource],
+    answers: Sequence[SourceAnswer],
+    policy: CvePolicy,
+) -> CveReport:
+    # The packages of other targets are in the answers as well, some with other debs of one source.
+    own = {one.key: one for one in packages}
+    advisories = [
+        msgspec.structs.replace(one, package=own[one.package.key])
+        for answer in answers
+        for one in answer.advisories
+        if one.package.key in own
+    ]
+    accepted = (*case.accepted, *case.shared)
+    found = sorted(
+        (_joined(group, accepted, policy.today) for group in groups(advisories)),
+        key=lambda one: (-one.severity.rank, one.package, one.id),
+    )
+    ids = {name for one in found for name in one.ids}
+    return CveReport(
+        target=case.lock.target,
+        arch=case.arch,
+        date=policy.today,
+        threshold=policy.threshold,
+        packages=len(packages),
+        sources=tuple(answer.of for answer in answers),
+        vulnerabilities=tuple(found),
+        counted=tuple(
+            f"{one.package}/{one.id}"
+            for one in found
+            if one.severity.rank >= policy.threshold.rank
+            and one.accepted is None
+            and (one.fixed or not policy.fixable)
+        ),
+        expired=tuple(one for one in accepted if one.id in ids and expired(one, policy.today)),
+        unread=(
+            *unknown_parts(case.lock, case.arch),
+            *(one.text for answer in answers for one in answer.unread if one.package.key in own),
+        ),
+    )
+
+
+def groups(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
+    """`advisories` of one package that share an id, directly or through others, together."""
+    found: dict[tuple[str, str, str], list[list[Advisory]]] = {}
+    for one in advisories:
+        before = found.setdefault(one.package.key, [])
+        same = [each for each in before if any(set(one.ids) & set(other.ids) for other in each)]
+        rest = [each for each in before if all(each is not other for other in same)]
+        found[one.package.key] = [*rest, [*(a for each in same for a in each), one]]
+    return [group for groups_of in found.values() for group in groups_of]
+
+
+def _joined(
+    group: Sequence[Advisory], accepted: Sequence[AcceptedCve], today: datetime.date
+) -> Vulnerability:
+    """What several advisories say of one vulnerability: the highest severity, the lowest fix."""
+    package = group[0].package
+    ids = tuple(dict.fromkeys(name for one in group for name in one.ids))
+    cves = sorted(name for name in ids if name.startswith("CVE-"))
+    order = order_of(package.ecosystem)
+    return Vulnerability(
+        id=cves[0] if cves else group[0].ids[0],
+        ids=ids,
+        ecosystem=package.ecosystem,
+        package=package.name,
+        version=package.version,
+        files=package.files,
+        purls=package.purls,
+        severity=severity.highest(one.severity for one in group),
+        score=max((one.score for one in group if one.score is not None), default=None),
+        fixed=min((one.fixed for one in group if one.fixed), key=order, default=""),
+        summary=next((one.summary for one in group if one.summary), ""),
+        note="; ".join(dict.fromkeys(one.note for one in group if one.note)),
+        sources=tuple(dict.fromkeys(one.source for one in group)),
+        accepted=accepting(accepted, ids, today),
+    )

@@ -1,0 +1,106 @@
+"""The packages of a locked image as advisories name them: PyPI's, and Debian's source packages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.attest.sbom import purl
+from imgbuild.attest.sbom.packages import Package
+from imgbuild.errors import InputError
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Deb
+from imgbuild.plan.plan import installed_wheels
+from imgbuild.values import Arch, Sha256, normalize
+
+PYPI = "PyPI"
+# Debian's suites by the number that advisories use.
+RELEASES = {"bullseye": "11", "bookworm": "12", "trixie": "13", "forky": "14"}
+REBUILT = re.compile(r"\+b[0-9]+\Z")  # the mark of a binary package that was built again
+
+
+class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A package of an image as advisories name it.
+
+    `ecosystem` is OSV's: PyPI or Debian:12. `version` is without a local part, such as `+cu124`:
+    advisories have none. `files` are its wheel or debs, `purls` their package URLs. `suite` is
+    Debian's, else empty.
+    """
+
+    ecosystem: str
+    name: str
+    version: str
+    files: tuple[str, ...] = ()
+    purls: tuple[str, ...] = ()
+    suite: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What identifies it for a source of advisories."""
+        return self.ecosystem, self.name, self.version
+
+
+def installed(
+    lock: Lock, arch: Arch, known: Mapping[Sha256, Package]
+) -> tuple[InstalledSource, ...]:
+    """The packages of `lock` on `arch`, sorted; InputError for a suite without a known number.
+
+    `known` has the source packages of debs; for another deb it is the folder in the archive, and
+    the version that of the deb.
+    """
+    resolution = lock.arch[arch]
+    found: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    for wheel in installed_wheels(resolution):
+        key = (PYPI, normalize(wheel.package), _public(wheel.version))
+        named = purl.pypi(wheel.package, wheel.version, "")
+        found.setdefault(key, []).append((wheel.file, named))
+    suite = lock.base.suite
+    release = _release(lock) if resolution.debs else ""
+    for deb in resolution.debs:
+        source, version = _source(deb, known.get(deb.sha256))
+        named = purl.deb(deb.package, deb.version, "", release="", source="")
+        key = (f"Debian:{release}", source, version)
+        found.setdefault(key, []).append((deb.package, named))
+    return tuple(
+        InstalledSource(
+            ecosystem=ecosystem,
+            name=name,
+            version=version,
+            files=tuple(file for file, _ in sorted(files)),
+            purls=tuple(named for _, named in sorted(files)),
+            suite=suite if ecosystem != PYPI else "",
+        )
+        for (ecosystem, name, version), files in sorted(found.items())
+    )
+
+
+def unknown_parts(lock: Lock, arch: Arch) -> tuple[str, ...]:
+    """Parts of the image whose packages the lock does not have."""
+    if lock.arch[arch].base_manifest is None:
+        return ()
+    return (f"{lock.base.image}: the lock has its layers, not its packages",)
+
+
+def _release(lock: Lock) -> str:
+    if lock.base.suite in RELEASES:
+        return RELEASES[lock.base.suite]
+    message = f"the base {lock.base.name} of {lock.target} is of {lock.base.suite!r}"
+    hint = f"advisories are known for Debian's suites {', '.join(RELEASES)}"
+    raise InputError(message, hint=hint)
+
+
+def _source(deb: Deb, said: Package | None) -> tuple[str, str]:
+    """Name and version of the source package of `deb`."""
+    name = (said.source if said else deb.file.split("/")[-2]) or deb.package
+    version = (said.source_version if said else "") or REBUILT.sub("", deb.version)
+    return name, version
+
+
+def _public(version: str) -> str:
+    try:
+        return Version(version).public
+    except InvalidVersion:
+        return version

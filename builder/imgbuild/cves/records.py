@@ -1,0 +1,148 @@
+"""Advisories in OSV's form (ossf.github.io/osv-schema, 1.7): what is read of a record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.cves import severity
+from imgbuild.cves.severity import Rating
+from imgbuild.errors import InputError
+
+LIMIT = 32 << 20  # bytes of one record; those that list all versions of a kernel have 2 MB
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+DEBIAN = "DEBIAN-"  # before a CVE's number: Debian's record of it
+REMEDY = "get the file again, or leave it out"
+
+
+class RangeEvent(msgspec.Struct, frozen=True):
+    """One bound of a range; one of the fields is set. `introduced` is "0" for all versions."""
+
+    introduced: str | None = None
+    fixed: str | None = None
+    last_affected: str | None = None
+    limit: str | None = None
+
+    @property
+    def version(self) -> str:
+        """The version that it is about."""
+        return self.introduced or self.fixed or self.last_affected or self.limit or "0"
+
+
+class AffectedRange(msgspec.Struct, frozen=True):
+    """Versions between events. `type` is ECOSYSTEM, SEMVER, or GIT for commits."""
+
+    type: str
+    events: tuple[RangeEvent, ...] = ()
+
+
+class AffectedPackage(msgspec.Struct, frozen=True):
+    """The name of a package in an ecosystem."""
+
+    ecosystem: str = ""
+    name: str = ""
+
+
+class StatedSeverity(msgspec.Struct, frozen=True):
+    """A severity: `type` such as CVSS_V3, `score` its vector."""
+
+    type: str = ""
+    score: str = ""
+
+
+class Affected(msgspec.Struct, frozen=True):
+    """One package that a record is about, and its affected versions."""
+
+    package: AffectedPackage | None = None
+    ranges: tuple[AffectedRange, ...] | None = None
+    versions: tuple[str, ...] | None = None
+    severity: tuple[StatedSeverity, ...] | None = None
+    ecosystem_specific: dict[str, Any] | None = None
+    database_specific: dict[str, Any] | None = None
+
+
+class OsvRecord(msgspec.Struct, frozen=True):
+    """One advisory. `aliases` are ids of the same vulnerability elsewhere.
+
+    `upstream` and `related` of Debian's advisories are the vulnerabilities that they are about.
+    """
+
+    id: str
+    modified: str = ""
+    withdrawn: str | None = None
+    summary: str | None = None
+    details: str | None = None
+    aliases: tuple[str, ...] | None = None
+    upstream: tuple[str, ...] | None = None
+    related: tuple[str, ...] | None = None
+    severity: tuple[StatedSeverity, ...] | None = None
+    affected: tuple[Affected, ...] | None = None
+    database_specific: dict[str, Any] | None = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Its id and those of the same vulnerability elsewhere, each once."""
+        own = (self.id, *(self.aliases or ()))
+        if self.id.startswith(DEBIAN):  # its upstream is the CVE that it is a copy of
+            own += (self.id.removeprefix(DEBIAN),)
+        return tuple(dict.fromkeys(own))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The vulnerabilities that it is about, if it is one advisory for several."""
+        return tuple(dict.fromkeys((*(self.upstream or ()), *(self.related or ()))))
+
+    @property
+    def text(self) -> str:
+        """Its summary, or the first line of its details."""
+        lines = (self.summary or self.details or "").strip().splitlines()
+        return lines[0].strip() if lines else ""
+
+    def about(self, ecosystem: str, name: str) -> Iterator[Affected]:
+        """Its entries for the package `name`; Debian is all releases of Debian:12."""
+        for entry in self.affected or ():
+            package = entry.package
+            if package is None or package.name.lower() != name.lower():
+                continue
+            if package.ecosystem in (ecosystem, ecosystem.partition(":")[0]):
+                yield entry
+
+    def rating(self, ecosystem: str, name: str) -> tuple[Rating, float | None]:
+        """Its rating for a package, and the CVSS 3 score, if there is one.
+
+        What Debian calls unimportant is low, whatever its score. Otherwise the record's own word
+        comes first, since it is of people who know the package, then the score.
+        """
+        entries = tuple(self.about(ecosystem, name))
+        stated = [one for entry in entries for one in entry.severity or ()]
+        scores = [severity.base_score(one.score) for one in (*stated, *(self.severity or ()))]
+        score = max((one for one in scores if one is not None), default=None)
+        words = [(entry.ecosystem_specific or {}).get("urgency") for entry in entries]
+        if words and all(word == "unimportant" for word in words):
+            return Rating.LOW, score
+        if self.id.startswith(severity.MALICIOUS):
+            return Rating.CRITICAL, score
+        word = severity.of_word((self.database_specific or {}).get("severity"))
+        if word is Rating.UNKNOWN and score is not None:
+            word = severity.of_score(score)
+        if word is Rating.UNKNOWN:
+            said = [severity.of_word((one.database_specific or {}).get("severity"))
+                    for one in entries]  # fmt: skip
+            word = severity.highest([*said, *map(severity.of_word, words)])
+        return word, score
+
+
+def decode(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:
+    """The record in `data`, known as `place`; InputError, with `hint`, if it is none."""
+    if len(data) > LIMIT:
+        message = f"{place} has more than {LIMIT} bytes"
+        raise InputError(message, hint=hint)
+    found = codec.decode(data, OsvRecord, file=place, what="advisory of OSV", hint=hint)
+    if ID.fullmatch(found.id) is None:
+        message = f"{place} is not a valid advisory of OSV: its id is {found.id[:80]!r}"
+        raise InputError(message, hint=hint)
+    return found

@@ -1,0 +1,74 @@
+"""What is known of the vulnerabilities of images, as an OpenVEX document (openvex.dev, 0.2.0).
+
+A vulnerability that the matrix accepts with a justification does not affect the image; one that it
+accepts without it, or not at all, does. Nothing is said of vulnerabilities that were fixed.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import imgbuild
+from imgbuild import codec
+from imgbuild.attest.sbom import purl
+from imgbuild.cves.check import CveReport, Vulnerability
+from imgbuild.values import Digest, sha256
+
+CONTEXT = "https://openvex.dev/ns/v0.2.0"
+AFFECTED, NOT_AFFECTED = "affected", "not_affected"
+
+
+def document(
+    reports: Sequence[tuple[CveReport, Digest]], author: str, now: datetime.datetime
+) -> bytes:
+    """The document about images, each with the digest of its manifest; the same input, the same id.
+
+    `author` is who states it. Statements are sorted by vulnerability; those with the same words are
+    one.
+    """
+    statements: dict[str, dict[str, Any]] = {}
+    for report, digest in reports:
+        product = purl.oci(report.target, digest, arch=report.arch.oci)
+        for one in report.vulnerabilities:
+            said = _statement(one)
+            key = codec.compact(said).decode()
+            parts = [{"@id": name} for name in one.purls]
+            statements.setdefault(key, {**said, "products": []})["products"].append(
+                {"@id": product, "subcomponents": parts}
+            )
+    ordered = sorted(
+        statements.values(), key=lambda one: (one["vulnerability"]["name"], one["status"])
+    )
+    found = {
+        "@context": CONTEXT,
+        "@id": f"https://openvex.dev/docs/public/vex-{sha256(codec.compact([author, ordered]))}",
+        "author": author,
+        "timestamp": now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "version": 1,
+        "tooling": f"imgbuild/{imgbuild.__version__}",
+        "statements": ordered,
+    }
+    return codec.encode(found)
+
+
+def _statement(one: Vulnerability) -> dict[str, Any]:
+    """What is said of `one`, without the images."""
+    aliases = [name for name in one.ids if name != one.id]
+    vulnerability = {"name": one.id, **({"aliases": aliases} if aliases else {})}
+    accepted = one.accepted
+    if accepted is not None and accepted.justification is not None:
+        return {
+            "vulnerability": vulnerability,
+            "status": NOT_AFFECTED,
+            "justification": accepted.justification,
+            "impact_statement": accepted.reason,
+        }
+    if accepted is not None:
+        action = f"accepted until {accepted.expires}: {accepted.reason}"
+    elif one.fixed:
+        action = f"update {one.package} to {one.fixed} or newer"
+    else:
+        action = f"no fixed version of {one.package} is known"
+    return {"vulnerability": vulnerability, "status": AFFECTED, "action_statement": action}

@@ -1,0 +1,67 @@
+"""What a matrix accepts: findings of the audit, and known vulnerabilities until a day."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Literal
+
+import msgspec
+
+from imgbuild.matrix.fields import Check, Package, Reason
+
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the values here: keyword-only, unknown keys are errors."""
+
+
+class Waiver(_Strict, frozen=True):
+    """A finding of the audit that is accepted for a target, and why."""
+
+    check: Annotated[Check, msgspec.Meta(description="the check that finds it")]
+    package: Annotated[Package, msgspec.Meta(description="the package of the file")]
+    subject: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            description="shell pattern of what is missing or refused, as the finding names it",
+        ),
+    ]
+    reason: Reason
+
+
+class AcceptedCve(_Strict, frozen=True):
+    """A known vulnerability that is accepted until a day, and why."""
+
+    id: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]+$",
+            description="its CVE, or the id of an advisory: CVE-2025-32434, GHSA-…, PYSEC-…",
+        ),
+    ]
+    reason: Reason
+    expires: Annotated[
+        datetime.date, msgspec.Meta(description="the last day on which it is accepted: 2027-06-30")
+    ]
+    justification: Annotated[
+        Literal[
+            "component_not_present",
+            "vulnerable_code_not_present",
+            "vulnerable_code_not_in_execute_path",
+            "vulnerable_code_cannot_be_controlled_by_adversary",
+            "inline_mitigations_already_exist",
+        ]
+        | None,
+        msgspec.Meta(
+            description="why the image is not affected, in OpenVEX's words; without it, it is"
+        ),
+    ] = None
+
+
+Waivers = Annotated[
+    tuple[Waiver, ...], msgspec.Meta(description="findings of the audit that are accepted")
+]
+AcceptedCves = Annotated[
+    tuple[AcceptedCve, ...],
+    msgspec.Meta(description="known vulnerabilities that `imgbuild cves` accepts"),
+]

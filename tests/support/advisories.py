@@ -1,0 +1,205 @@
+"""Real advisories in OSV's form, a server that answers with them, and a small project to check."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from imgbuild import codec
+from imgbuild.attest.sbom.packages import Package, SbomPackages, packages_path
+from imgbuild.cves.installed import InstalledSource
+from imgbuild.cves.source import Advisory
+from imgbuild.lock import lock as locks
+from imgbuild.lock.resolution import Deb, Resolution
+from imgbuild.matrix.load import load
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import plan
+from imgbuild.values import Arch
+from tests.support import extended, samples
+from tests.support.matrix_text import RIGHT
+
+DATA = Path(__file__).parents[1] / "data/osv"
+TRACKER = DATA / "tracker.json"
+TORCH, PYNCCL, HEADERS, REGEX = (
+    "GHSA-53q9-r3pm-6pq6", "GHSA-hjq4-87xh-g4fv", "GHSA-rxc4-3w6r-4v47", "GHSA-w6q7-j642-7c25"
+)  # fmt: skip
+OPENSSL, UPDATE = "DEBIAN-CVE-2024-6119", "DSA-5764-1"
+ALL = (TORCH, PYNCCL, HEADERS, REGEX, OPENSSL, UPDATE)
+TARGET = "cu124-vllm"
+OLD = "3.0.14-1~deb12u1"  # of openssl, one update before the fix
+
+
+def record(name: str) -> dict[str, Any]:
+    """The advisory `name` as JSON's own types."""
+    found: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def pypi(name: str, version: str) -> InstalledSource:
+    """A package of PyPI."""
+    return InstalledSource(ecosystem="PyPI", name=name, version=version)
+
+
+def debian(name: str, version: str) -> InstalledSource:
+    """A source package of Debian 12."""
+    return InstalledSource(ecosystem="Debian:12", name=name, version=version, suite="bookworm")
+
+
+def named(advisories: Sequence[Advisory]) -> list[tuple[str, str]]:
+    """Package and first id of each, sorted."""
+    return sorted((one.package.name, one.ids[0]) for one in advisories)
+
+
+def database(folder: Path, names: Sequence[str] = ALL) -> Path:
+    """A downloaded database: `PyPI/all.zip` and `Debian/all.zip`."""
+    place = folder / "osv"
+    for ecosystem in ("PyPI", "Debian"):
+        (place / ecosystem).mkdir(parents=True)
+        with zipfile.ZipFile(place / ecosystem / "all.zip", "w") as archive:
+            for name in names:
+                if record(name)["affected"][0]["package"]["ecosystem"].startswith(ecosystem):
+                    archive.write(DATA / f"{name}.json", f"{name}.json")
+    return place
+
+
+@dataclass
+class OsvSite:
+    """What the server answers. `about` has the ids for (ecosystem, name, version).
+
+    `page` ids come in one answer. `raw` replaces the body of an answer by path. `asked` has the
+    path of each request, `refusals` statuses to answer with first.
+    """
+
+    about: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    raw: dict[str, bytes] = field(default_factory=dict)
+    refusals: list[int] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    page: int = 1000
+    url: str = ""
+
+    def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and body for a request."""
+        self.asked.append(path)
+        if self.refusals:
+            return self.refusals.pop(0), b""
+        if path in self.raw:
+            return 200, self.raw[path]
+        if path == "/v1/querybatch":
+            queries = json.loads(body)["queries"]
+            return 200, json.dumps({"results": [self._result(one) for one in queries]}).encode()
+        name = unquote(path.removeprefix("/v1/vulns/"))
+        if name not in self.records:
+            return 404, b'{"code": 5, "message": "Bug not found."}'
+        return 200, json.dumps(self.records[name]).encode()
+
+    def _result(self, query: dict[str, Any]) -> dict[str, Any]:
+        package = query["package"]
+        ids = self.about.get((package["ecosystem"], package["name"], query["version"]), [])
+        start = int(query.get("page_token", 0))
+        part = ids[start : start + self.page]
+        result: dict[str, Any] = {}
+        if part:
+            result["vulns"] = [
+                {"id": one, "modified": self.records.get(one, {}).get("modified", "2025-01-01")}
+                for one in part
+            ]
+        if start + self.page < len(ids):
+            result["next_page_token"] = str(start + self.page)
+        return result
+
+
+class _OsvHandler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    site: OsvSite
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+    def do_GET(self) -> None:
+        self._send(*self.site.answer(self.path, b""))
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self._send(*self.site.answer(self.path, body))
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def serve(site: OsvSite) -> Iterator[OsvSite]:
+    """Serve `site` on a free port."""
+    handler = type("Handler", (_OsvHandler,), {"site": site})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        site.url = f"http://localhost:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield site
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def site_of(names: Sequence[str] = ALL) -> OsvSite:
+    """A site that knows the packages of `project`, and which of `names` are about them."""
+    about = {
+        ("PyPI", "vllm", "0.8.5.post1"): [HEADERS, REGEX],
+        ("PyPI", "torch", "2.5.1"): [TORCH],
+        ("Debian:12", "openssl", OLD): [OPENSSL, UPDATE],
+    }
+    return OsvSite(
+        about={key: [one for one in ids if one in names] for key, ids in about.items()},
+        records={name: record(name) for name in names},
+    )
+
+
+def project(folder: Path, accepted: str = "") -> None:
+    """A matrix and a lock in `folder`: torch 2.5.1+cu124, vllm, an openssl before its update.
+
+    `accepted` are lines of the target's `accept_cves`.
+    """
+    text = RIGHT.replace('torch: "2.6.0"', 'torch: "2.5.1"', 1)
+    (folder / "matrix.yaml").write_text(text + accepted, encoding="utf-8")
+    digest = samples.deb("libssl3", OLD)
+    debs = (
+        Deb(
+            file=f"pool/main/o/openssl/libssl3_{OLD}_amd64.deb", size=10, sha256=digest.sha256,
+            package="libssl3", version=OLD, arch="amd64",
+        ),
+        samples.deb("python3", "3.11.2-1+b1"),
+    )  # fmt: skip
+    resolution = Resolution(
+        wheels=(samples.wheel("torch", "2.5.1+cu124"), samples.wheel("vllm", "0.8.5.post1")),
+        debs=debs,
+    )
+    lock = locks.make_lock(load(folder / "matrix.yaml"), TARGET, {Arch.X86_64: resolution})
+    images = folder / "images"
+    codec.write(locks.lock_path(images, TARGET), lock)
+    said = {
+        debs[0].sha256: Package(file=debs[0].file, source="openssl"),
+        debs[1].sha256: Package(file=debs[1].file, source="python3-defaults"),
+    }
+    codec.write(packages_path(images), SbomPackages(packages=said))
+
+
+def seal(folder: Path) -> str:
+    """Write the digests of the lock of `project`: that of its manifest."""
+    lock = locks.read_lock(folder / "images", TARGET)
+    sealed = seals.seal(lock, extended.records([plan(lock, Arch.X86_64)]))
+    codec.write(seals.seal_path(folder / "images", TARGET), sealed)
+    return sealed.arch[Arch.X86_64].manifest

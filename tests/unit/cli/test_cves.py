@@ -1,0 +1,238 @@
+"""`imgbuild cves` on a small project: its table, its exit status, what the matrix accepts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import AuditFailed, InputError, LockStale
+from imgbuild.lock import lock as locks
+from imgbuild.matrix.load import load
+from tests.support import advisories
+from tests.support.advisories import OLD, TARGET, TORCH, TRACKER, OsvSite
+from tests.support.inprocess_project import Command
+
+ACCEPTED = """\
+    accept_cves:
+      - {{id: CVE-2025-48956, reason: only we send requests, expires: {day}}}
+      - {{id: {torch}, reason: we load no files of others, expires: {day}}}
+      - {{id: CVE-2024-6119, reason: no client checks names, expires: {day}}}
+"""
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    advisories.project(folder)
+    return folder
+
+
+@pytest.fixture(name="site")
+def _site(monkeypatch: pytest.MonkeyPatch) -> Iterator[OsvSite]:
+    with advisories.serve(advisories.site_of()) as site:
+        monkeypatch.setenv("IMGBUILD_OSV", site.url)
+        yield site
+
+
+@pytest.fixture
+def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def _accept(folder: Path, day: str) -> None:
+    advisories.project(folder, ACCEPTED.format(day=day, torch=TORCH))
+
+
+@pytest.mark.usefixtures("folder")
+def test_vulnerabilities_of_the_lock(imgbuild: Command, site: OsvSite) -> None:
+    done = imgbuild("cves", TARGET)
+    assert done.status == AuditFailed.exit_code
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        f"{TARGET} x86_64: 1 critical, 2 high, 1 medium, 0 low, 0 unknown (4 packages)".split(),
+        ["critical", "CVE-2025-32434", "torch", "2.5.1", "fixed", "in", "2.6.0"],
+        ["high", "CVE-2024-6119", "openssl", OLD, "fixed", "in", "3.0.14-1~deb12u2"],
+        ["high", "CVE-2025-48956", "vllm", "0.8.5.post1", "fixed", "in", "0.10.1.1"],
+    ]
+    assert f"at least high severity in {TARGET} x86_64" in done.stderr
+    # Source packages, without the mark of a build; versions without a local part.
+    assert site.asked[0] == "/v1/querybatch"
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_bound_of_severity(imgbuild: Command, site: OsvSite) -> None:
+    done = imgbuild("cves", TARGET, "--severity", "medium")
+    assert "CVE-2025-48887" in done.stdout
+    assert done.stdout.count("fixed in") == 4
+    done = imgbuild("cves", TARGET, "--severity", "critical", "--osv", f"{site.url}/")
+    assert (done.status, done.stdout.count("fixed in")) == (AuditFailed.exit_code, 1)
+    asked = site.asked.count("/v1/querybatch")
+    assert asked == 1  # the second answer is of the cache
+
+
+@pytest.mark.usefixtures("folder")
+def test_json_has_everything(imgbuild: Command, site: OsvSite) -> None:
+    done = imgbuild("cves", TARGET, "--json")
+    assert done.status == AuditFailed.exit_code
+    (report,) = json.loads(done.stdout)
+    assert report["counted"] == [
+        "torch/CVE-2025-32434", "openssl/CVE-2024-6119", "vllm/CVE-2025-48956"
+    ]  # fmt: skip
+    (openssl,) = [one for one in report["vulnerabilities"] if one["package"] == "openssl"]
+    assert openssl == {
+        "id": "CVE-2024-6119",
+        "ids": ["DEBIAN-CVE-2024-6119", "CVE-2024-6119"],
+        "ecosystem": "Debian:12",
+        "package": "openssl",
+        "version": OLD,
+        "files": ["libssl3"],
+        "purls": [f"pkg:deb/debian/libssl3@{OLD}"],
+        "severity": "high",
+        "score": 7.5,
+        "fixed": "3.0.14-1~deb12u2",
+        "summary": "Applications performing certificate name checks may attempt to read an"
+        " invalid memory address.",
+        "note": "DSA-5764-1 has the fix",
+        "sources": [site.url],
+    }
+
+
+def test_what_the_matrix_accepts_does_not_count(
+    imgbuild: Command, folder: Path, site: OsvSite
+) -> None:
+    _accept(folder, "2999-12-31")
+    done = imgbuild("cves", TARGET)
+    assert (done.status, site.refusals) == (0, [])
+    assert "0 critical, 0 high, 1 medium, 0 low, 0 unknown; 3 accepted" in done.stdout
+    assert "accepted until 2999-12-31: we load no files of others" in done.stdout
+    assert "warning" not in done.stdout
+
+
+@pytest.mark.usefixtures("site")
+def test_what_expired_counts_again_and_what_is_for_nothing_is_said(
+    imgbuild: Command, folder: Path
+) -> None:
+    _accept(folder, "2020-01-31")
+    done = imgbuild("cves", TARGET)
+    assert done.status == AuditFailed.exit_code
+    assert "1 critical, 2 high" in done.stdout
+    assert "warning: CVE-2025-48956 was accepted until 2020-01-31" in done.stdout
+    other = ACCEPTED.format(day="2999-12-31", torch="CVE-1999-0001")
+    advisories.project(folder, other)
+    done = imgbuild("cves", TARGET)
+    assert done.status == AuditFailed.exit_code
+    assert "warning: CVE-1999-0001 is accepted, and nothing has it" in done.stdout
+
+
+@pytest.mark.usefixtures("site")
+def test_what_the_whole_matrix_accepts(imgbuild: Command, folder: Path) -> None:
+    path = folder / "matrix.yaml"
+    path.write_text(
+        path.read_text()
+        + "accept_cves:\n"
+        + "  - {id: CVE-2025-32434, reason: we load no files, expires: 2999-01-01}\n"
+        + "  - {id: CVE-1999-0001, reason: of another target, expires: 2999-01-01}\n"
+    )
+    done = imgbuild("cves", TARGET)
+    assert "0 critical, 2 high" in done.stdout
+    assert "warning" not in done.stdout
+    # No image depends on what is accepted.
+    assert locks.stale(locks.read_lock(folder / "images", TARGET), load(path)) == ()
+    assert "CVE-1999-0001 is accepted, and nothing has it" in imgbuild("cves", "--all").stdout
+
+
+def test_a_downloaded_database_needs_no_server(imgbuild: Command, folder: Path) -> None:
+    place = advisories.database(folder.parent)
+    done = imgbuild("cves", TARGET, "--database", str(place), "--offline")
+    assert done.status == AuditFailed.exit_code
+    assert "1 critical, 2 high, 1 medium, 0 low, 0 unknown" in done.stdout
+    tracked = imgbuild(
+        "cves", TARGET, "--database", str(place), "--debian-tracker", str(TRACKER), "--json"
+    )
+    (report,) = json.loads(tracked.stdout)
+    found = {one["id"]: one.get("note") for one in report["vulnerabilities"]}
+    assert found["CVE-2025-27587"] == "no update is planned: Minor issue"
+    assert len(report["sources"]) == 2
+
+
+@pytest.mark.usefixtures("folder", "site")
+def test_vulnerabilities_without_a_fix_can_be_left_out(imgbuild: Command) -> None:
+    words = ("cves", TARGET, "--debian-tracker", str(TRACKER), "--severity", "unknown")
+    assert "no fix" in imgbuild(*words).stdout
+    done = imgbuild(*words, "--ignore-unfixed")
+    assert "CVE-2025-27587" not in done.stdout
+    assert "1 unknown" in done.stdout
+
+
+@pytest.mark.usefixtures("site")
+def test_an_openvex_document(imgbuild: Command, folder: Path) -> None:
+    _accept(folder, "2999-12-31")
+    path = folder / "matrix.yaml"
+    one, two = "names, expires: 2999-12-31}", "names, expires: 2999-12-31, justification: "
+    assert path.read_text().count(one) == 1
+    path.write_text(path.read_text().replace(one, f"{two}inline_mitigations_already_exist}}"))
+    done = imgbuild("cves", TARGET, "--vex", "out.json", "--author", "security@example.org")
+    assert (done.status, "digests.json is missing" in done.stderr) == (LockStale.exit_code, True)
+    digest = advisories.seal(folder)
+    done = imgbuild("cves", TARGET, "--vex", "out.json", "--author", "security@example.org")
+    assert done.status == 0, done.stderr
+    found = json.loads((folder / "out.json").read_text())
+    assert found["@context"] == "https://openvex.dev/ns/v0.2.0"
+    assert (found["author"], found["version"]) == ("security@example.org", 1)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["timestamp"])
+    said = {one["vulnerability"]["name"]: one for one in found["statements"]}
+    assert {name: one["status"] for name, one in said.items()} == {
+        "CVE-2024-6119": "not_affected",
+        "CVE-2025-32434": "affected",
+        "CVE-2025-48887": "affected",
+        "CVE-2025-48956": "affected",
+    }
+    assert said["CVE-2024-6119"]["justification"] == "inline_mitigations_already_exist"
+    assert said["CVE-2024-6119"]["impact_statement"] == "no client checks names"
+    accepted = "accepted until 2999-12-31: we load no files of others"
+    assert said["CVE-2025-32434"]["action_statement"] == accepted
+    assert said["CVE-2025-48887"]["action_statement"] == "update vllm to 0.9.0 or newer"
+    assert said["CVE-2025-32434"]["products"] == [
+        {
+            "@id": f"pkg:oci/{TARGET}@{digest}?arch=amd64",
+            "subcomponents": [{"@id": "pkg:pypi/torch@2.5.1%2Bcu124"}],
+        }
+    ]
+    again = imgbuild("cves", TARGET, "--vex", "again.json", "--author", "security@example.org")
+    assert again.status == 0
+    assert json.loads((folder / "again.json").read_text())["@id"] == found["@id"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_options_that_do_not_go_together(imgbuild: Command, tmp_path: Path) -> None:
+    place = str(advisories.database(tmp_path))
+    done = imgbuild("cves", TARGET, "--database", place, "--osv", "https://osv.example.org")
+    assert (done.status, "cannot be combined" in done.stderr) == (InputError.exit_code, True)
+    done = imgbuild("cves", TARGET, "--database", "absent")
+    assert (done.status, "absent: no such file or folder" in done.stderr) == (2, True)
+    assert imgbuild("cves", TARGET, "--severity", "severe").status == InputError.exit_code
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("{id: CVE-1, reason: too short to say}", "expires"),
+        ("{id: CVE-1, reason: because, expires: 2999-01-01}", "reason"),
+        ("{id: CVE-1, reason: long enough, expires: soon}", "not a date"),
+        ("{id: CVE-1, reason: long enough, expires: 2999-01-01, until: x}", "unknown key"),
+    ],
+)
+@pytest.mark.usefixtures("site")
+def test_entries_of_the_matrix_are_checked(
+    imgbuild: Command, folder: Path, entry: str, said: str
+) -> None:
+    path = folder / "matrix.yaml"
+    path.write_text(f"{path.read_text()}accept_cves: [{entry}]\n")
+    done = imgbuild("cves", TARGET)
+    assert (done.status, said in done.stderr) == (InputError.exit_code, True), done.stderr

@@ -1,0 +1,103 @@
+"""The packages of a lock as advisories name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.attest.sbom import packages
+from imgbuild.attest.sbom.packages import Package
+from imgbuild.cves.installed import InstalledSource, installed, unknown_parts
+from imgbuild.errors import InputError
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution
+from imgbuild.values import Arch
+from tests.support import samples
+
+IMAGES = Path(__file__).parents[3] / "images"
+ARCH = Arch.X86_64
+LIBSSL = msgspec.structs.replace(
+    samples.deb("libssl3", "3.0.14-1~deb12u1+b2"),
+    file="pool/updates/main/o/openssl/libssl3_3.0.14-1~deb12u1+b2_amd64.deb",
+)
+
+
+def _lock(*debs: Deb, **changes: object) -> Lock:
+    wheels = (samples.wheel("torch", "2.6.0+cu124"), samples.wheel("zope.interface", "7.0"))
+    resolution = Resolution(wheels=wheels, debs=debs, **changes)  # type: ignore[arg-type]
+    return locks.make_lock(samples.matrix(), "small", {ARCH: resolution})
+
+
+def _named(found: tuple[InstalledSource, ...]) -> list[tuple[str, str, str]]:
+    return [one.key for one in found]
+
+
+def test_source_packages_and_versions_of_advisories() -> None:
+    gcc = samples.deb("g++", "4:12.2.0-3")
+    said = {
+        gcc.sha256: Package(file=gcc.file, source="gcc-defaults", source_version="1.203"),
+        LIBSSL.sha256: Package(file=LIBSSL.file, source="openssl", source_version="3.0.14-1"),
+    }
+    openssl = samples.deb("openssl", "3.0.14-1")
+    said[openssl.sha256] = Package(file=openssl.file)
+    found = installed(_lock(gcc, LIBSSL, openssl), ARCH, said)
+    assert _named(found) == [
+        ("Debian:12", "gcc-defaults", "1.203"),
+        ("Debian:12", "openssl", "3.0.14-1"),
+        ("PyPI", "torch", "2.6.0"),
+        ("PyPI", "zope-interface", "7.0"),
+    ]
+    assert (found[1].files, found[1].suite) == (("libssl3", "openssl"), "bookworm")
+    assert found[2].purls == ("pkg:pypi/torch@2.6.0%2Bcu124",)
+
+
+def test_a_deb_without_a_record_is_of_the_folder_in_the_archive() -> None:
+    found = installed(_lock(LIBSSL), ARCH, {})
+    assert _named(found)[0] == ("Debian:12", "openssl", "3.0.14-1~deb12u1")
+
+
+def test_wheels_that_are_built_from_an_sdist_count() -> None:
+    wheel = samples.wheel("antlr4", "4.9.3")
+    built = BuiltWheel(
+        package="antlr4", version="4.9.3", index="pypi", sdist=wheel, env={},
+        requires=(samples.wheel("setuptools", "80.0"),), wheel=wheel,
+    )  # fmt: skip
+    assert ("PyPI", "antlr4", "4.9.3") in _named(installed(_lock(built=(built,)), ARCH, {}))
+
+
+def test_a_suite_without_a_number_is_refused() -> None:
+    lock = _lock(LIBSSL)
+    other = msgspec.structs.replace(
+        lock, base=msgspec.structs.replace(lock.base, suite="sid", name="mine")
+    )
+    with pytest.raises(InputError, match="base mine of small is of 'sid'") as error:
+        installed(other, ARCH, {})
+    assert "bookworm" in (error.value.hint or "")
+
+
+def test_a_base_from_a_registry_is_not_known() -> None:
+    lock = _lock(base_manifest=f"sha256:{'0' * 64}")
+    base = msgspec.structs.replace(lock.base, kind="registry", suite="", image="host/a@sha256:0")
+    other = msgspec.structs.replace(lock, base=base)
+    assert _named(installed(other, ARCH, {}))[0][0] == "PyPI"
+    said = "host/a@sha256:0: the lock has its layers, not its packages"
+    assert unknown_parts(other, ARCH) == (said,)
+    assert unknown_parts(lock, ARCH) != ()
+    assert unknown_parts(_lock(LIBSSL), ARCH) == ()
+
+
+def test_the_committed_locks_have_a_source_package_for_every_deb() -> None:
+    known = packages.recorded([IMAGES])
+    debs = [
+        deb
+        for path in IMAGES.glob("*/lock.json")
+        for resolution in locks.read_lock(IMAGES, path.parent.name).arch.values()
+        for deb in resolution.debs
+    ]
+    assert len(debs) > 1000
+    assert [deb.file for deb in debs if deb.sha256 not in known] == []
+    folders = {(known[one.sha256].source or one.package, one.file.split("/")[-2]) for one in debs}
+    assert {pair for pair in folders if pair[0] != pair[1]} == set()

@@ -1,0 +1,199 @@
+"""A server with OSV's API: questions, pages, the cache, and answers that are none."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
+from imgbuild.cves.osv_server import QUESTION, OsvServer
+from imgbuild.errors import ImgbuildError
+from imgbuild.http.client import Http
+from tests.support import advisories
+from tests.support.advisories import (
+    HEADERS,
+    OLD,
+    OPENSSL,
+    REGEX,
+    TORCH,
+    OsvSite,
+    debian,
+    named,
+    pypi,
+    record,
+)
+
+NOW = datetime.datetime(2026, 11, 25, 12, tzinfo=datetime.UTC)
+HOUR, DAY = datetime.timedelta(hours=1), datetime.timedelta(days=1)
+PACKAGES = (
+    pypi("torch", "2.5.1"), pypi("vllm", "0.8.5.post1"), pypi("pip", "25.0"), debian("openssl", OLD)
+)  # fmt: skip
+FOUND = [
+    ("openssl", "CVE-2024-6119"),
+    ("openssl", "DEBIAN-CVE-2024-6119"),
+    ("torch", TORCH),
+    ("vllm", HEADERS),
+    ("vllm", REGEX),
+]
+
+
+@pytest.fixture(name="site")
+def _site() -> Iterator[OsvSite]:
+    with advisories.serve(advisories.site_of()) as site:
+        yield site
+
+
+class Asking:
+    """Servers at the address of a site with one cache."""
+
+    def __init__(self, site: OsvSite, folder: Path) -> None:
+        self.site = site
+        self.folder = folder
+
+    def __call__(self, now: datetime.datetime = NOW, *, offline: bool = False) -> OsvServer:
+        """A server that is asked at `now`."""
+        http = Http(attempts=2, first_wait=0.01, offline=offline)
+        return OsvServer(self.site.url, Context(Store.open(self.folder), http), now)
+
+
+@pytest.fixture(name="asking")
+def _asking(site: OsvSite, tmp_path: Path) -> Asking:
+    return Asking(site, tmp_path / "cache")
+
+
+def test_the_advisories_about_each_version(asking: Asking) -> None:
+    answer = asking().find(PACKAGES)
+    assert named(answer.advisories) == FOUND
+    assert answer.of == f"{asking.site.url}, 2026-11-25"
+    assert asking.site.asked.count("/v1/querybatch") == 1
+    rated = {one.ids[0]: (one.severity, one.fixed) for one in answer.advisories}
+    assert rated[TORCH] == ("critical", "2.6.0")
+    assert rated[REGEX] == ("medium", "0.9.0")
+    assert rated["DEBIAN-CVE-2024-6119"] == ("high", "3.0.14-1~deb12u2")
+
+
+def test_a_severity_that_debian_does_not_state_is_that_of_the_cve(asking: Asking) -> None:
+    del asking.site.records[OPENSSL]["severity"]
+    of_openssl = PACKAGES[3:]
+    assert [one.severity for one in asking().find(of_openssl).advisories] == ["unknown"] * 2
+    # That the server has none is an answer of this day.
+    asking.site.records["CVE-2024-6119"] = {**record(REGEX), "id": "CVE-2024-6119", "aliases": []}
+    assert [one.severity for one in asking().find(of_openssl).advisories] == ["unknown"] * 2
+    asking.site.records[OPENSSL]["modified"] = "2026-11-26T00:00:00Z"
+    found = asking(NOW + DAY).find(of_openssl).advisories
+    assert [(one.severity, one.score) for one in found] == [("medium", 6.5)] * 2
+    asked = len(asking.site.asked)
+    assert asking(NOW + DAY, offline=True).find(of_openssl).advisories == found
+    assert len(asking.site.asked) == asked
+
+
+def test_many_packages_are_asked_for_in_several_requests(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imgbuild.cves.osv_server.BATCH", 3)
+    assert named(asking().find(PACKAGES).advisories) == FOUND
+    assert asking.site.asked.count("/v1/querybatch") == 2
+
+
+def test_pages_are_followed(asking: Asking) -> None:
+    asking.site.page = 1
+    assert named(asking().find(PACKAGES).advisories) == FOUND
+    assert asking.site.asked.count("/v1/querybatch") == 2
+
+
+def test_answers_are_kept_for_a_day_and_offline_for_longer(asking: Asking) -> None:
+    first = asking().find(PACKAGES)
+    asked = len(asking.site.asked)
+    assert asking(NOW + 23 * HOUR).find(PACKAGES) == first
+    assert asking(NOW + 9 * DAY, offline=True).find(PACKAGES) == first
+    assert len(asking.site.asked) == asked
+    later = asking(NOW + DAY).find(PACKAGES)
+    assert later.of == f"{asking.site.url}, 2026-11-26"
+    # The advisories were not modified: only the question is asked again.
+    assert asking.site.asked[asked:] == ["/v1/querybatch"]
+
+
+def test_a_modified_advisory_is_read_again(asking: Asking) -> None:
+    asking().find(PACKAGES)
+    asking.site.records[TORCH]["modified"] = "2026-11-26T00:00:00Z"
+    asking.site.records[TORCH]["withdrawn"] = "2026-11-26T00:00:00Z"
+    left = [one for one in FOUND if one[1] != TORCH]
+    assert named(asking(NOW + DAY).find(PACKAGES).advisories) == left
+
+
+def test_offline_without_an_answer_names_the_database(asking: Asking) -> None:
+    asking().find(PACKAGES[:1])
+    with pytest.raises(ImgbuildError, match="--offline is set") as error:
+        asking(offline=True).find(PACKAGES)
+    assert "--database" in (error.value.hint or "")
+
+
+def test_a_kept_answer_of_another_form_is_asked_for_again(asking: Asking) -> None:
+    asking().find(PACKAGES)
+    store = Store.open(asking.folder)
+    for key in (one.key for one in PACKAGES):
+        question = msgspec.json.encode((asking.site.url, *key)).decode()
+        assert store.fact(QUESTION, question) is not None
+        store.put_fact(QUESTION, question, b"[]")
+    assert named(asking().find(PACKAGES).advisories) == FOUND
+    assert asking.site.asked.count("/v1/querybatch") == 2
+
+
+def test_a_busy_server_is_asked_again(asking: Asking) -> None:
+    asking.site.refusals = [503]
+    assert named(asking().find(PACKAGES).advisories) == FOUND
+    asking.site.refusals = [503, 503]
+    with pytest.raises(ImgbuildError, match="503"):
+        asking(NOW + DAY).find(PACKAGES)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/querybatch", b"<html>", "answer of OSV"),
+        ("/v1/querybatch", b"[]", "answer of OSV"),
+        ("/v1/querybatch", b'{"results": [{}]}', "1 answers to 4 questions"),
+        ("/v1/querybatch", b'{"results": [{"vulns": [{"id": 1}]}, {}, {}, {}]}', "answer of OSV"),
+        (
+            "/v1/querybatch",
+            b'{"results": [{"vulns": [{"id": "../../secret"}]}, {}, {}, {}]}',
+            "names an advisory '../../secret'",
+        ),
+        (
+            "/v1/querybatch",
+            b'{"results": [{"next_page_token": "1"}, {}, {}, {}]}',
+            "answers to 1 questions",
+        ),
+        (f"/v1/vulns/{TORCH}", b"{}", "missing required field `id`"),
+        (f"/v1/vulns/{TORCH}", b'{"id": "GHSA-0000-0000-0000"}', "is the advisory GHSA-0000"),
+        (f"/v1/vulns/{TORCH}", b" " * (33 << 20), "sends more than"),
+    ],
+)
+def test_answers_that_are_none(asking: Asking, path: str, body: bytes, said: str) -> None:
+    asking.site.raw[path] = body
+    with pytest.raises(ImgbuildError) as error:
+        asking().find(PACKAGES)
+    text = " ".join((error.value.message, *map(str, getattr(error.value, "problems", ()))))
+    assert said in text
+    assert "localhost" in text
+    # Nothing wrong was kept.
+    del asking.site.raw[path]
+    assert named(asking().find(PACKAGES).advisories) == FOUND
+
+
+def test_an_endless_list_of_pages_ends(asking: Asking) -> None:
+    one = pypi("torch", "2.5.1")
+    asking.site.raw["/v1/querybatch"] = b'{"results": [{"next_page_token": "more"}]}'
+    with pytest.raises(ImgbuildError, match="more than 100 pages"):
+        asking().find([one])
+
+
+def test_what_is_no_address_is_refused(tmp_path: Path) -> None:
+    context = Context(Store.open(tmp_path / "cache"), Http())
+    with pytest.raises(ImgbuildError, match="not the address of a server"):
+        OsvServer("osv/PyPI", context, NOW)

@@ -1,0 +1,71 @@
+"""What is read of a record of OSV: its severity for a package, its ids, its text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from imgbuild.cves.osv_advisories import advisories
+from imgbuild.cves.records import OsvRecord
+from tests.support.advisories import OLD, OPENSSL, TORCH, UPDATE, debian, pypi, record
+
+
+def _rating(name: str, package: str, **changes: Any) -> tuple[str, float | None]:
+    found = msgspec.convert({**record(name), **changes}, OsvRecord)
+    ecosystem = "PyPI" if name == TORCH else "Debian:12"
+    return found.rating(ecosystem, package)
+
+
+def _urgency(*words: str) -> list[dict[str, Any]]:
+    package = {"ecosystem": "Debian:12", "name": "openssl"}
+    return [{"package": package, "ecosystem_specific": {"urgency": word}} for word in words]
+
+
+def test_the_word_of_an_advisory_comes_before_its_score() -> None:
+    assert _rating(TORCH, "torch") == ("critical", None)
+    vector = [{"type": "CVSS_V3", "score": "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H"}]
+    assert _rating(TORCH, "torch", severity=vector) == ("critical", 7.5)
+    assert _rating(TORCH, "torch", severity=vector, database_specific=None) == ("high", 7.5)
+    assert _rating(TORCH, "torch", database_specific={}) == ("unknown", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "rated"),
+    [
+        (("not yet assigned",), "high"),
+        (("unimportant",), "low"),
+        (("unimportant", "high"), "high"),
+    ],
+)
+def test_what_debian_calls_unimportant_is_low(words: tuple[str, ...], rated: str) -> None:
+    assert _rating(OPENSSL, "openssl", affected=_urgency(*words)) == (rated, 7.5)
+
+
+def test_urgencies_of_debian_without_a_score() -> None:
+    assert _rating(OPENSSL, "openssl", severity=None, affected=_urgency("low**"))[0] == "low"
+    assert _rating(OPENSSL, "openssl", severity=None)[0] == "unknown"
+
+
+def test_a_package_that_was_published_to_do_harm_is_critical() -> None:
+    assert _rating(TORCH, "torch", id="MAL-2025-1", database_specific=None)[0] == "critical"
+
+
+def test_an_advisory_for_several_vulnerabilities_is_one_for_each() -> None:
+    update = {**record(UPDATE), "upstream": ["CVE-2024-6119", "CVE-2024-5535"]}
+    openssl = debian("openssl", OLD)
+    found = list(advisories(msgspec.convert(update, OsvRecord), openssl, "here"))
+    assert [one.ids for one in found] == [("CVE-2024-6119",), ("CVE-2024-5535",)]
+    assert {one.note for one in found} == {"DSA-5764-1 has the fix"}
+    alone = msgspec.convert({**update, "upstream": None}, OsvRecord)
+    assert [one.ids for one in advisories(alone, openssl, "here")] == [("DSA-5764-1",)]
+
+
+def test_the_text_is_one_line() -> None:
+    found = msgspec.convert(record(OPENSSL), OsvRecord)
+    assert found.text.endswith("an invalid memory address.")
+    assert msgspec.convert({"id": "A-1"}, OsvRecord).text == ""
+    assert found.ids == ("DEBIAN-CVE-2024-6119", "CVE-2024-6119")
+    assert list(found.about("PyPI", "openssl")) == []
+    assert pypi("torch", "1").suite == ""
