@@ -19,7 +19,7 @@ def _record(**changes: Any) -> OsvRecord:
 
 def _ranged(
     *events: dict[str, str], versions: tuple[str, ...] = (), kind: str = "ECOSYSTEM"
-) -> OsvRecord:  # noqa: E501
+) -> OsvRecord:
     entry = {
         "package": {"ecosystem": "PyPI", "name": "vllm"},
         "ranges": [{"type": kind, "events": list(events)}],
