@@ -1,4 +1,4 @@
-"""A tiny Qwen3 with random weights and its own tokenizer, created locally, without a network."""
+"""A tiny Qwen3, or Qwen2, with random weights and its own tokenizer, created locally, without a network."""
 
 from __future__ import annotations
 
@@ -50,14 +50,20 @@ def make_tokenizer() -> Any:
 
 
 def make_model(tokenizer: Any, seed: int = 0) -> Any:
-    """A Qwen3 with two layers in float32, grouped queries and an untied head, as in real models."""
+    """A Qwen3 with two layers in float32, grouped queries and an untied head, as in real models.
+
+    Before transformers 4.51 a Qwen2, whose head size is the hidden size divided by the heads.
+    """
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    import transformers
 
     torch.manual_seed(seed)
-    config = Qwen3Config(
+    newer = hasattr(transformers, "Qwen3ForCausalLM")
+    config_class = transformers.Qwen3Config if newer else transformers.Qwen2Config
+    model_class = transformers.Qwen3ForCausalLM if newer else transformers.Qwen2ForCausalLM
+    config = config_class(
         vocab_size=len(tokenizer),
-        hidden_size=64,
+        hidden_size=64 if newer else 256,
         intermediate_size=128,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -69,7 +75,7 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen3ForCausalLM(config).float()
+    return model_class(config).float()
 
 
 def make_half_billion(tokenizer: Any, seed: int = 2) -> Any:
