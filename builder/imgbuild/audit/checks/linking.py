@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
+import msgspec
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.binaries import libraries
@@ -27,6 +29,7 @@ from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
 CHECK = "elf"
+MANY = 3  # modules of one package that were compiled against numpy 1
 SHOWN = 3  # symbols of one file with a finding each
 _TAG = re.compile(r"\.cpython-(\d)(\d+)\w*-")
 _RUNTIME = re.compile(r"@(?:GLIBC|GCC|GLIBCXX|CXXABI|GOMP|OMP|OACC|ZLIB|LIBATOMIC)")
@@ -49,6 +52,7 @@ class _Linker:
         self._sure = bool(base) and not package_set.partial  # whether anything not found is missing
         self._read = {package for package, _ in self._map.files}
         self._variants = variants.skipped_variants(self._map.files)
+        self._for_numpy_1 = _for_numpy_1(self._map.files)
 
     def run(self) -> Iterator[Finding]:
         for package, facts in self._map.files:
@@ -228,7 +232,10 @@ class _Linker:
             " it imports numpy.core._multiarray_umath and does not know numpy._core"
         )
         remedy = f"choose a release of {package} that was compiled against numpy 2, or numpy<2"
-        yield self._finding(package, facts, Relation.ABI, "numpy", "numpy<2", text, remedy)
+        found = self._finding(package, facts, Relation.ABI, "numpy", "numpy<2", text, remedy)
+        if package in self._for_numpy_1:
+            found = msgspec.structs.replace(found, severity=Severity.ERROR)
+        yield found
 
     def _finding(
         self,
@@ -266,6 +273,17 @@ class _Linker:
                 symbols=symbols,
             ),
         )
+
+
+def _for_numpy_1(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:
+    """Packages all of whose extension modules that use numpy were compiled against numpy 1.
+
+    From MANY such modules on the package cannot do without them, whatever imports them.
+    """
+    counts: dict[str, Counter[int]] = {}
+    for package, facts in files:
+        counts.setdefault(package, Counter())[facts.numpy] += 1
+    return frozenset(name for name, one in counts.items() if one[1] >= MANY and not one[2])
 
 
 def _apart(package: str, other: str) -> str:

@@ -235,6 +235,19 @@ def test_code_for_numpy_1_does_not_run_with_numpy_2(numpy: str, compiled: int, c
         assert finding.severity is Severity.ERROR
 
 
+@pytest.mark.parametrize(
+    ("compiled", "severity"),
+    [((1, 1, 1, 0), Severity.ERROR), ((1, 1), Severity.NOTE), ((1, 1, 1, 2), Severity.NOTE)],
+)
+def test_a_package_that_is_all_for_numpy_1_cannot_work(
+    compiled: tuple[int, ...], severity: Severity
+) -> None:
+    # scikit-image 0.22.0 imports its modules on first use, so that no import of them is seen.
+    asks = [module(f"skimage/_m{at}.so", numpy=one) for at, one in enumerate(compiled)]
+    package_set = SharedObjects({"scikit-image 0.22.0": asks, "numpy 2.2.6": []})
+    assert {finding.severity for finding in found(package_set)} == {severity}
+
+
 # -- what is on the main path
 
 LACKS = {"needed": ("libgone.so.1",)}
