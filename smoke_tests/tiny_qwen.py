@@ -1,4 +1,4 @@
-"""A tiny Qwen3, or Qwen2, with random weights and its own tokenizer, created locally, without a network."""
+"""A tiny Qwen3 or Qwen2 with random weights and its own tokenizer, made without a network."""
 
 from __future__ import annotations
 
