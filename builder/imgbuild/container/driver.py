@@ -21,6 +21,7 @@ from imgbuild.system import process
 DEVICES = Path("/dev")
 NODES = ("nvidia*", "dri", "gdrdrv", "dxg")  # what CUDA opens; dxg is that of WSL
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+SETTINGS = ("NCCL_", "NVSHMEM_", "TORCH_SYMM_MEM_", "VLLM_ALLREDUCE_", "FLASHINFER_EXTRA_")
 GPU = re.compile(r"\d+|(GPU|MIG)-.+")  # a number or an id; Slurm also sets NoDevFiles
 LIBRARY = "libcuda.so.1"
 OWN = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")
@@ -40,6 +41,12 @@ def chosen() -> dict[str, str]:
     """CUDA_VISIBLE_DEVICES of this process, if it is set: Slurm sets it on shared nodes."""
     value = os.environ.get(VISIBLE)
     return {} if value is None else {VISIBLE: value}
+
+
+def settings() -> dict[str, str]:
+    """`chosen`, and what this machine sets for GPUs that work together (NCCL_NVLS_ENABLE, …)."""
+    shared = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
+    return {**chosen(), **shared}
 
 
 def gpus() -> int:

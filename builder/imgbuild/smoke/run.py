@@ -175,7 +175,7 @@ def smoke_root(
         if tier in GPU_TIERS:
             fetched = driver.driver_files(scratch)
             binds += fetched.binds
-            env |= {**fetched.env, **driver.chosen()}
+            env |= {**fetched.env, **driver.settings()}
         with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
             result = sandbox.run(
                 root,
@@ -261,7 +261,7 @@ def _container(tier: Tier, model: Path | None, *, arbitrary_user: bool) -> engin
     if arbitrary_user:
         options += ["--read-only", "--tmpfs=/tmp:rw,exec,nosuid,mode=1777"]
     return engine.ContainerOptions(
-        env=driver.chosen() if tier in GPU_TIERS else {},
+        env=driver.settings() if tier in GPU_TIERS else {},
         network=False,
         gpus=tier in GPU_TIERS,
         user=":".join(map(str, ARBITRARY_USER)) if arbitrary_user else None,

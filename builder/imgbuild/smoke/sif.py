@@ -70,7 +70,7 @@ def smoke_file(
                 workdir=lock.settings.workdir,
                 gpus=tier in run.GPU_TIERS,
                 user=run.ARBITRARY_USER,
-                env=driver.chosen() if tier in run.GPU_TIERS else {},
+                env=driver.settings() if tier in run.GPU_TIERS else {},
             )
             command = run.command_line(lock.settings.prefix, tier, how)
             with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):

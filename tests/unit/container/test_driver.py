@@ -53,7 +53,9 @@ def test_visible_gpus_are_counted(value, count, tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "DEVICES", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert driver.gpus() == count
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     assert driver.chosen() == {"CUDA_VISIBLE_DEVICES": value}
+    assert driver.settings() == {"CUDA_VISIBLE_DEVICES": value, "NCCL_NVLS_ENABLE": "0"}
     monkeypatch.setattr(driver, "DEVICES", tmp_path / "none")
     assert driver.gpus() == 0
 
