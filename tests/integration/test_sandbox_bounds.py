@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +54,27 @@ def test_processes_and_memory_are_limited(place):
     found = inside(place, PYTHON, "-c", take, user=confined)
     assert found.stdout == ""
     assert found.status != 0
+
+
+SPARE = """
+from imgbuild.container.sandbox import spare_id
+from imgbuild.errors import ToolMissing
+try:
+    print(spare_id())
+except ToolMissing as error:
+    print(error)
+"""
+
+
+def test_where_there_is_one_id_it_is_never_that_of_root():
+    """As in a container of a user without further ids: 65534 is not mapped."""
+    unshare = needs.user_namespaces()
+    done = subprocess.run(
+        [unshare, "--user", "--map-root-user", sys.executable, "-c", SPARE],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    said = "not built as root" if os.geteuid() == 0 else "0\n"
+    assert said in done.stdout
 
 
 TOGETHER = """

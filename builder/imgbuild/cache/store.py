@@ -178,11 +178,12 @@ class Store:
                     copy = Path(shutil.copyfile(temporary, folder / "copy"))
                     temporary.unlink()
                     return self._add(copy, path, checked=False)
+            made = temporary.stat()
             with files.locked(self._locks("entries"), shared=True):
                 self._lease(path)
                 files.move(temporary, path)
-            if checked:
-                self._known.note(path, path.name)
+            if checked:  # who may write to a shared cache may have replaced it by now
+                self._known.note(path, path.name, made)
         return path
 
     def _use(self, path: Path) -> Path | None:

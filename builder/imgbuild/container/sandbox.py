@@ -27,7 +27,6 @@ from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES, NOT_FOUND,
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.oci.tree import RootFolder
 from imgbuild.system import process as processes
-from imgbuild.system.console import console
 
 HOSTNAME = "imgbuild"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -202,21 +201,27 @@ def _filter() -> bytes:
     """The filter of system calls; empty without libseccomp, of which users are told once."""
     made = seccomp.program()
     if made is None:
-        console.warn(seccomp.MISSING)
+        processes.warn(seccomp.MISSING)
     return made or b""
 
 
 def spare_id() -> int | None:
     """An id that owns nothing on this machine, for builds that root starts; None for others.
 
-    In a container that has few ids it is that of nobody.
+    In a container that has few ids it is that of nobody. Where a user is shown as root and there is
+    no other id, it is the user's; ToolMissing if the machine's root is the only one there.
     """
     if os.geteuid() != 0:
         return None
     lines = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
-    starts = [(int(first), int(count)) for first, _, count in map(str.split, lines)]
-    there = any(first <= SPARE < first + count for first, count in starts)
-    return SPARE if there else NOBODY
+    maps = [tuple(map(int, line.split())) for line in lines]
+    for wanted in (SPARE, NOBODY):
+        if any(first <= wanted < first + count for first, _, count in maps):
+            return wanted
+    if any(first == 0 and outside != 0 for first, outside, _ in maps):
+        return 0
+    message = "sdists are not built as root, and there is no other user id here"
+    raise ToolMissing(message, hint="run as another user, or map more user ids into this container")
 
 
 def _points(image: Root, binds: Sequence[Bind], *, network: bool) -> dict[str, object]:

@@ -18,6 +18,7 @@ from imgbuild.cves.source import Advisory, SourceAnswer, Uncompared
 from imgbuild.errors import InputError
 from imgbuild.system import boundary
 from imgbuild.system.boundary import reading, regular
+from imgbuild.values import normalize
 
 MEMBERS = 2_000_000  # documents of one archive; OSV's whole database has 600,000
 TOTAL = 32 << 30  # bytes of all of them
@@ -38,7 +39,7 @@ class OsvDatabase:
         """
         wanted: dict[str, list[InstalledSource]] = {}
         for package in packages:
-            wanted.setdefault(package.name.lower(), []).append(package)
+            wanted.setdefault(normalize(package.name), []).append(package)
         seen: set[str] = set()
         found: list[Advisory] = []
         unread: list[Uncompared] = []
@@ -63,10 +64,10 @@ class OsvDatabase:
 
     @staticmethod
     def _names(record: OsvRecord, seen: set[str]) -> set[str]:
-        """The names of the packages that `record` is about; their ecosystems go into `seen`."""
+        """The normalized names of what `record` is about; their ecosystems go into `seen`."""
         packages = [entry.package for entry in record.affected or () if entry.package is not None]
         seen.update(package.ecosystem for package in packages)
-        return {package.name.lower() for package in packages}
+        return {normalize(package.name) for package in packages}
 
     def _advisories(self, record: OsvRecord, package: InstalledSource) -> Iterator[Advisory]:
         if match.is_affected(record, package):

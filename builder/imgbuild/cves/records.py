@@ -10,8 +10,10 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.cves import severity
+from imgbuild.cves.installed import PYPI
 from imgbuild.cves.severity import Rating
 from imgbuild.errors import InputError
+from imgbuild.values import normalize
 
 LIMIT = 32 << 20  # bytes of one record; those that list all versions of a kernel have 2 MB
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
@@ -103,10 +105,14 @@ class OsvRecord(msgspec.Struct, frozen=True):
         return lines[0].strip() if lines else ""
 
     def about(self, ecosystem: str, name: str) -> Iterator[Affected]:
-        """Its entries for the package `name`; Debian is all releases of Debian:12."""
+        """Its entries for the package `name`; Debian is all releases of Debian:12.
+
+        Names of PyPI are normalized: advisories also have jaraco.context, as PyPI shows it.
+        """
+        spelled = normalize if ecosystem == PYPI else str.lower
         for entry in self.affected or ():
             package = entry.package
-            if package is None or package.name.lower() != name.lower():
+            if package is None or spelled(package.name) != spelled(name):
                 continue
             if package.ecosystem in (ecosystem, ecosystem.partition(":")[0]):
                 yield entry

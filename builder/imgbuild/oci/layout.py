@@ -335,7 +335,8 @@ def _place_file(out: Path, layer: Descriptor, source: Path, reporter: Reporter) 
                 reporter.detail(f"copying {source} to {place}: {error.strerror}")
                 with source.open("rb") as data, temporary.open("xb") as copy:
                     shutil.copyfileobj(data, copy, CHUNK)
-                temporary.chmod(0o444)  # as the cache's files are
+                with contextlib.suppress(PermissionError):  # vfat has no modes
+                    temporary.chmod(0o444)  # as the cache's files are
             temporary.replace(place)
     finally:
         temporary.unlink(missing_ok=True)

@@ -37,6 +37,7 @@ from imgbuild.wheel import archive as wheel_archive
 from imgbuild.wheel.metadata import read_metadata
 
 LARGEST = 256 << 20  # bytes of all files of a wheel that an sdist gave
+UNPACKED, MEMBERS = 2 << 30, 200_000  # bytes and entries of an sdist
 PYPROJECT_LIMIT = 1 << 20
 ANSWER_LIMIT = 1 << 20
 MEMORY, PROCESSES = 8 << 30, 4096  # bytes and number that a build may use
@@ -211,23 +212,44 @@ def _prepare(job: SdistJob) -> None:
     for part in (*WRITABLE, *READABLE, "unpacked"):
         (job.folder / part).mkdir()
     unpacked = job.folder / "unpacked"
-    if zipfile.is_zipfile(job.sdist):
-        with zipfile.ZipFile(job.sdist) as archive:
-            archive.extractall(unpacked)  # noqa: S202  # it drops ".."
-    else:
-        with _tarfile().open(job.sdist, encoding="utf-8") as tar:
-            tar.extractall(unpacked, filter="data")  # PEP 706: nothing leaves
+    name = f"{job.package} {job.version}: its sdist"
+    with reading(name):
+        _unpack(job.sdist, unpacked, name)
     tops = sorted(unpacked.iterdir())
     if len(tops) != 1 or not tops[0].is_dir():
-        message = (
-            f"{job.package} {job.version}: the sdist has {len(tops)} entries at its top,"
-            " expected one folder"
-        )
+        message = f"{name} has {len(tops)} entries at its top, expected one folder"
         raise IntegrityError(message)
     (job.folder / "source").rmdir()
     tops[0].rename(job.folder / "source")
     for wheel in job.requires:
         unpack_wheel(wheel, job.folder / "site")
+
+
+def _check_total(name: str, count: int, total: int) -> None:
+    if count > MEMBERS or total > UNPACKED:
+        message = f"{name} holds {count} entries of {total} bytes (limits {MEMBERS}, {UNPACKED})"
+        raise IntegrityError(message, hint="use another version, or pin one that has a wheel")
+
+
+def _unpack(sdist: Path, folder: Path, name: str) -> None:
+    """Unpack the archive `sdist`, called `name`; IntegrityError if it holds too much."""
+    if zipfile.is_zipfile(sdist):
+        with zipfile.ZipFile(sdist) as archive:
+            sizes = [member.file_size for member in archive.infolist()]
+            _check_total(name, len(sizes), sum(sizes))
+            archive.extractall(folder)  # noqa: S202  # it drops ".."
+        return
+    tarfiles = _tarfile()
+    count = total = 0
+
+    def _inside(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
+        nonlocal count, total
+        count, total = count + 1, total + max(member.size, 0)
+        _check_total(name, count, total)
+        return tarfiles.data_filter(member, path)  # type: ignore[no-any-return]  # PEP 706
+
+    with tarfiles.open(sdist, encoding="utf-8") as tar:
+        tar.extractall(folder, filter=_inside)  # noqa: S202  # as above
 
 
 @reads("wheel")

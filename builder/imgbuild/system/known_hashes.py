@@ -64,10 +64,15 @@ class KnownHashes:
             self._record(after, found)
         return found == sha256 and _content(before) == _content(after)
 
-    def note(self, path: Path, sha256: Sha256) -> None:
-        """Record that the file at `path`, which nobody else changes now, has the hash `sha256`."""
+    def note(self, path: Path, sha256: Sha256, seen: os.stat_result | None = None) -> None:
+        """Record that the file at `path`, which nobody else changes now, has the hash `sha256`.
+
+        With `seen`, only if it is still that file, with that content: it may have been replaced.
+        """
         with contextlib.suppress(OSError):
             before = path.stat()
+            if seen and (_file(seen), _content(seen)) != (_file(before), _content(before)):
+                return
             age = time.time_ns() - before.st_ctime_ns
             if 0 <= age <= TICK_NS:
                 time.sleep((TICK_NS - age) / 1e9)
@@ -77,7 +82,10 @@ class KnownHashes:
 
     @contextlib.contextmanager
     def relinked(self, path: Path) -> Iterator[None]:
-        """What is known of the file at `path` stays known when its links change meanwhile."""
+        """What is known of the file at `path` stays known when its links change meanwhile.
+
+        Not if others could change it: they can set its mtime, and its ctime moves here.
+        """
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -85,7 +93,7 @@ class KnownHashes:
             return
         try:
             before = os.fstat(descriptor)
-            known = self._look_up(before)
+            known = self._look_up(before) if _is_private(before) else None
             yield
             after = os.fstat(descriptor)
             if known is not None and _content(before) == _content(after) and after.st_nlink:
@@ -96,7 +104,7 @@ class KnownHashes:
     def touch(self, path: Path) -> None:
         """Set the time of last use of the file at `path`; what is known of it stays known."""
         before = path.stat()
-        known = self._look_up(before)
+        known = self._look_up(before) if _is_private(before) else None
         # A time that a clock's step would hardly give: a write in between is seen by it.
         now = time.time_ns() // 1000 * 1000
         os.utime(path, ns=(now, now))
@@ -130,7 +138,9 @@ class KnownHashes:
         Without `make` the database is not made if it is missing.
         """
         place = None if self._folder is None else self._folder / NAME
-        if place is None or not (make or place.exists()) or not _is_safe(place.parent, make=make):
+        if place is None or not _is_safe(place.parent, make=make):
+            return []
+        if not make and not os.path.lexists(place):
             return []
         rows: list[tuple[str, ...]] = []
         try:

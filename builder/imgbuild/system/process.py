@@ -69,6 +69,11 @@ def end_with_parent() -> None:
     threading.Thread(target=_wait, name=WATCHER, daemon=True).start()
 
 
+def warn(text: str) -> None:
+    """Warn about how commands are run, such as of a library that is not installed."""
+    console.warn(text)
+
+
 def pasted(command: Sequence[str]) -> str:
     """`command` quoted for a shell."""
     return shlex.join(command)

@@ -32,6 +32,22 @@ def test_archives_of_ecosystems(tmp_path: Path) -> None:
     assert (fixed[TORCH], fixed["CVE-2024-6119"]) == ("2.6.0", "3.0.14-1~deb12u2")
 
 
+def test_names_of_pypi_are_normalized(tmp_path: Path) -> None:
+    shown = record(TORCH)
+    shown["affected"][0]["package"]["name"] = "Jaraco.Context_X"
+    (tmp_path / "shown.json").write_text(json.dumps(shown))
+    (found,) = OsvDatabase(tmp_path).find([pypi("jaraco-context-x", "2.5.1")]).advisories
+    assert (found.ids[0], found.fixed) == (TORCH, "2.6.0")
+
+
+def test_names_of_debian_are_not(tmp_path: Path) -> None:
+    shown = record(advisories.OPENSSL)
+    for entry in shown["affected"]:
+        entry["package"]["name"] = "open.ssl"
+    (tmp_path / "shown.json").write_text(json.dumps(shown))
+    assert OsvDatabase(tmp_path).find([debian("open-ssl", OLD)]).advisories == ()
+
+
 def test_a_folder_of_documents_and_one_archive(tmp_path: Path) -> None:
     for name in advisories.ALL:
         (tmp_path / f"{name}.json").write_text(json.dumps(record(name)))

@@ -264,6 +264,17 @@ def test_a_damaged_copy_on_another_file_system_is_replaced(tmp_path, monkeypatch
     assert images.verified(out) == found
 
 
+def test_a_file_system_without_links_and_modes_has_a_layout(tmp_path, monkeypatch):
+    """As vfat and exFAT: both calls are refused with EPERM."""
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    monkeypatch.setattr(Path, "chmod", refused)
+    images.verified(make(tmp_path, "one"))
+
+
 def test_other_folders_are_not_changed(tmp_path):
     out = tmp_path / "out"
     out.mkdir()

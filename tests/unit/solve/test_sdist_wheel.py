@@ -1,11 +1,13 @@
 """Wheels from sdists: what is read, what is refused, and bytes that follow from inputs."""
 
 import io
+import tarfile
 import zipfile
 
+import msgspec
 import pytest
 
-from imgbuild.errors import NoSolution
+from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.solve import sdist_wheel
 from tests.support.local_index import sdist_bytes, wheel_bytes
 
@@ -115,6 +117,32 @@ def test_repacked_bytes_follow_from_names_contents_and_executable_bits(tmp_path)
     assert record[0].endswith(",11")
     assert record[2].startswith('"demo/with, comma.py",sha256=')
     assert record[3] == "demo-1.0.dist-info/RECORD,,"
+
+
+def held(kind: bytes, name: str = "demo-1.0/x", link: str = "", size: int = 0) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname, member.size = kind, link, size
+        tar.addfile(member, io.BytesIO(bytes(size)))
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("data", [
+    held(tarfile.REGTYPE, "../../x"),
+    held(tarfile.SYMTYPE, link="/etc"),
+    held(tarfile.CHRTYPE),
+    held(tarfile.REGTYPE, size=5000)[:-20],
+    b"PK\5\6" + bytes(18) + b"no archive",
+    held(tarfile.REGTYPE, size=5000),
+], ids=["out", "link", "device", "cut", "zip", "large"])  # fmt: skip
+def test_an_sdist_that_cannot_be_unpacked_is_refused(tmp_path, monkeypatch, data):
+    monkeypatch.setattr(sdist_wheel, "UNPACKED", 4999, raising=False)
+    path = tmp_path / "demo-1.0.tar.gz"
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match=r"demo 1\.0"):
+        sdist_wheel.build(msgspec.structs.replace(job(tmp_path), sdist=path))
+    assert not (tmp_path.parent / "x").exists()
 
 
 def test_wheels_become_importable_with_both_libraries(tmp_path):

@@ -180,6 +180,39 @@ def test_a_change_among_the_links_is_seen(state, path, tmp_path):
     assert not known.matches(path, sha256(GOOD))
 
 
+@pytest.mark.parametrize("way", ["relinked", "touch"])
+def test_a_file_that_others_may_write_to_is_unknown_after_its_links_change(state, path, way, reads):
+    """Its owner can change it meanwhile and set its mtime back."""
+    path.chmod(0o666)
+    settle(path)
+    known = KnownHashes(state)
+    assert known.matches(path, sha256(GOOD))
+    reads()
+    if way == "touch":
+        known.touch(path)
+        assert known.matches(path, sha256(GOOD))
+        assert reads() == 1
+        return
+    with known.relinked(path):
+        back_in_time(path)
+    assert not known.matches(path, sha256(GOOD))
+
+
+def test_a_file_that_was_replaced_is_not_noted(state, path):
+    seen = path.stat()
+    swapped(path)
+    known = KnownHashes(state)
+    known.note(path, sha256(GOOD), seen)
+    assert not known.matches(path, sha256(GOOD))
+
+
+def test_a_folder_that_cannot_be_reached_is_as_none(path, tmp_path, reads):
+    settle(path)
+    for _ in range(2):  # a home that is another user's answers stat with an error likewise
+        assert KnownHashes(tmp_path / ("x" * 300) / "imgbuild").matches(path, sha256(GOOD))
+        assert reads() == 1
+
+
 def test_an_unknown_file_stays_unknown_when_it_is_linked_or_touched(state, path, tmp_path, reads):
     settle(path)
     known = KnownHashes(state)
