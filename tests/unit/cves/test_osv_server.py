@@ -170,7 +170,7 @@ def test_a_busy_server_is_asked_again(asking: Asking) -> None:
             "answers to 1 questions",
         ),
         (f"/v1/vulns/{TORCH}", b"{}", "missing required field `id`"),
-        (f"/v1/vulns/{TORCH}", b'{"id": "GHSA-0000-0000-0000"}', "is the advisory GHSA-0000"),
+        (f"/v1/vulns/{TORCH}", b'{"id": "GHSA-0000-0000-0000"}', "another advisory, GHSA-0000"),
         (f"/v1/vulns/{TORCH}", b" " * (33 << 20), "sends more than"),
     ],
 )
