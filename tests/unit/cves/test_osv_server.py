@@ -195,5 +195,5 @@ def test_an_endless_list_of_pages_ends(asking: Asking) -> None:
 
 def test_what_is_no_address_is_refused(tmp_path: Path) -> None:
     context = Context(Store.open(tmp_path / "cache"), Http())
-    with pytest.raises(ImgbuildError, match="not the address of a server"):
+    with pytest.raises(ImgbuildError, match="not an HTTP URL"):
         OsvServer("osv/PyPI", context, NOW)
