@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the facts of the wheels of the recommended targets, which come with imgbuild's wheel.
+"""Writes the facts about the wheels of the recommended targets, a file in imgbuild's own wheel.
 
-It audits them in turn. `make facts` gives it a cache of its own, so that the file follows from
-the locks and the code alone. Wheels that the next target does not have are removed from the cache:
-about 10 GB of disk and 25 GB of downloads. A run that was ended continues. `--check` only tests
-whether the file, if there is one, was read by the present code.
+It audits these targets in turn. `make facts` gives it a cache of its own, so that the file follows
+from the locks and the code alone. Wheels that the next target does not have are removed from the
+cache. It takes about 10 GB of disk and 25 GB of downloads; an interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def wheels_in(lock: Lock) -> dict[Sha256, Wheel]:
 
 
 def facts_of(names: Sequence[str]) -> dict[Sha256, PublishedWheel]:
-    """The facts of the wheels of these targets; without names of those that are recommended."""
+    """The facts about the wheels of the targets `names`, by default the recommended ones."""
     session = targets.open_session(None, targets.Options())
     images = session.project.images
     recommended = [name for name, target in session.matrix.targets.items() if target.recommended]
@@ -63,16 +62,18 @@ def facts_of(names: Sequence[str]) -> dict[Sha256, PublishedWheel]:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target", nargs="*", help="targets; default: those that are recommended")
-    parser.add_argument("--output", type=Path, default=published_path())
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("target", nargs="*", help="default: the recommended targets")
+    parser.add_argument(
+        "--output", type=Path, default=published_path(), help="default: in the package's data"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only test whether this code can use the file, if any"
+    )
     options = parser.parse_args()
     path: Path = options.output
     if options.check:
         if path.exists() and not len(PublishedFacts.open(path)):
-            print(
-                f"{path}: read by other code than this, remove it or run: {REMEDY}", file=sys.stderr
-            )
+            print(f"{path}: out of date, remove it or run: {REMEDY}", file=sys.stderr)
             return 4
         return 0
     facts = facts_of(options.target)

@@ -71,10 +71,7 @@ class NamedMirror(msgspec.Struct, frozen=True, kw_only=True):
 
 def user_file() -> Path:
     """The file of a user's setting: $XDG_CONFIG_HOME/imgbuild, else ~/.config/imgbuild."""
-    xdg = os.environ.get("XDG_CONFIG_HOME", "")
-    # The XDG specification: a relative path there is to be ignored.
-    folder = Path(xdg) if xdg.startswith("/") else files.home() / ".config"
-    return folder / "imgbuild" / FILE
+    return files.xdg_folder("XDG_CONFIG_HOME", ".config") / "imgbuild" / FILE
 
 
 def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMirror | None:

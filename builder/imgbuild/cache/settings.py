@@ -29,9 +29,7 @@ def default_root() -> Path:
     named = os.environ.get("IMGBUILD_CACHE")
     if named:
         return Path(named).expanduser().absolute()
-    xdg = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification: a relative path there is to be ignored.
-    return (Path(xdg) if xdg.startswith("/") else files.home() / ".cache") / "imgbuild"
+    return files.xdg_folder("XDG_CACHE_HOME", ".cache") / "imgbuild"
 
 
 def size_limit() -> int | None:

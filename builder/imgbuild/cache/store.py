@@ -8,9 +8,8 @@
     scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
     locks/NAME               locks between processes
 
-A file or blob is hashed before it is used, unless it is as it was when it had its hash (see
-`system.known_hashes`). A damaged one is removed, with a warning, and looks as if it had never been
-there.
+A file or blob is hashed before it is used, unless it is unchanged since it was last hashed (see
+`system.known_hashes`). A damaged one is removed, with a warning, and counts as missing.
 
 Nothing is written in place: files are flushed to the disk and then renamed, so that a kill or a
 power cut leaves a whole file or none, and what remains under `scratch/` is removed by the next

@@ -44,7 +44,7 @@ class CveGate(Strict, frozen=True):
         Rating.HIGH
     )
     ignore_unfixed: Annotated[
-        bool, msgspec.Meta(description="only those of which a fixed version is known")
+        bool, msgspec.Meta(description="only those with a known fixed version")
     ] = False
     database: Annotated[
         str, msgspec.Meta(description="the path of a downloaded OSV database, instead of a server")

@@ -1,4 +1,4 @@
-"""`imgbuild cves`: known vulnerabilities of the packages that are locked."""
+"""`imgbuild cves`: known vulnerabilities of locked packages."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def cves(
     selection: Selection,
     severity: Annotated[
         Rating,
-        option("--severity", "The lowest severity that counts; lower ones are only counted.",
+        option("--severity", "The lowest severity that fails; lower ones are counted, not listed.",
                often=True),
     ] = Rating.HIGH,
     ignore_unfixed: Annotated[
         bool,
-        option("--ignore-unfixed", "Count only those of which a fixed version is known.",
+        option("--ignore-unfixed", "Fail only for those with a known fixed version.",
                often=True),
     ] = False,
     database: Annotated[
         Path | None,
-        option("--database", "A downloaded database of OSV, a folder or a zip archive, instead of a"
+        option("--database", "A downloaded OSV database, a folder or a zip archive, instead of a"
                " server.", metavar="PATH", often=True),
     ] = None,
     debian_tracker: Annotated[
         Path | None,
         option("--debian-tracker", "A file with the data of Debian's security tracker (data/json),"
-               " beside OSV.", metavar="FILE"),
+               " in addition to OSV.", metavar="FILE"),
     ] = None,
     osv: Annotated[
         str | None,
@@ -58,21 +58,21 @@ def cves(
     ] = None,
     vex: Annotated[
         Path | None,
-        option("--vex", "Also write all of it as an OpenVEX document.", metavar="FILE",
+        option("--vex", "Also write all vulnerabilities as an OpenVEX document.", metavar="FILE",
                panel=OUTPUT),
     ] = None,
     author: Annotated[
         str,
-        option("--author", "Who states what the OpenVEX document says.", metavar="NAME",
+        option("--author", "The author of the OpenVEX document.", metavar="NAME",
                panel=OUTPUT),
     ] = AUTHOR,
     offline: Offline = False,
 ) -> None:  # fmt: skip
     """List known vulnerabilities of locked targets.
 
-    Compares the packages of the lock, Python's and Debian's, with the advisories of OSV. Nothing is
-    built or downloaded but advisories; answers are kept for a day. A vulnerability is accepted
-    until a day under `accept_cves:` in matrix.yaml.
+    Compares the Python and Debian packages of a lock with the advisories of OSV. Only advisories
+    are downloaded, and kept for a day; nothing is built. `accept_cves:` in matrix.yaml accepts
+    vulnerabilities until a given date.
 
     Exit status 4 if a vulnerability of at least --severity is not accepted.
 
@@ -167,15 +167,15 @@ def _write_vex(
 
 
 def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
-    """Counts and vulnerabilities of each report, then what the matrix should no longer have."""
+    """Counts and vulnerabilities of each report, then entries of the matrix to remove."""
     for report in reports:
         yield from folded([_counts(report)])
         yield from aligned([_row(one) for one in report.vulnerabilities if _shown(one, report)])
         yield from folded(f"not looked at: {one}" for one in report.unread)
     for one in dict.fromkeys(entry for report in reports for entry in report.expired):
-        yield from folded([f"warning: {one.id} was accepted until {one.expires} (accept_cves)"])
+        yield from folded([f"warning: accept_cves: {one.id} was accepted until {one.expires}"])
     for one in dict.fromkeys(entry for report in reports for entry in report.unused):
-        yield from folded([f"warning: {one.id} is accepted, and nothing has it (accept_cves)"])
+        yield from folded([f"warning: accept_cves: no package has {one.id}"])
 
 
 def _shown(one: Vulnerability, report: CveReport) -> bool:

@@ -1,7 +1,7 @@
 """The command line of bubblewrap for a job of the sandbox, where bubblewrap is installed.
 
-It starts programs for users without root only: it cannot map more than one user id, nor be
-another user of the host than its caller. Of `enclosure` it has the same filter and bounds.
+Only users without root start programs with it: it cannot map more than one user id, nor become
+another user of the host. The filter of system calls and the limits are those of `enclosure`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.container.kernel_calls import ROOTS
+from imgbuild.container.kernel_calls import PRIVILEGED
 from imgbuild.system import process
 
 PROGRAM = "bwrap"
@@ -39,7 +39,7 @@ class WrappedJob(msgspec.Struct, frozen=True, kw_only=True):
     terminal: bool
     hostname: str
     user: tuple[int, int]
-    roots: bool
+    privileged: bool
     limits: Mapping[str, int]
     command: Sequence[str]
     env: Mapping[str, str]
@@ -69,7 +69,7 @@ def command(job: WrappedJob, arguments: int) -> list[str]:
 def options(job: WrappedJob, *, filtered: int | None, hosts: int) -> bytes:
     """The options for --args: `filtered` and `hosts` are open files of the filter and /etc/hosts.
 
-    In a file, since other users can see arguments, which have the environment.
+    They are not arguments, which other users can see, since they contain the environment.
     """
 
     def _inside(point: str) -> str:
@@ -87,7 +87,7 @@ def options(job: WrappedJob, *, filtered: int | None, hosts: int) -> bytes:
         *("--perms", "1777", "--tmpfs", f"{_inside(job.dev)}/shm"),
         *("--ro-bind-data", str(hosts), _inside(job.hosts)),
     ]
-    for number in ROOTS if job.roots else ():
+    for number in PRIVILEGED if job.privileged else ():
         words += ["--cap-add", f"CAP_{NAMES[number]}"]
     for writable, source, point in job.binds:
         kind = "--dev-bind" if source.startswith("/dev/") else "--bind" if writable else "--ro-bind"

@@ -1,4 +1,4 @@
-"""Control groups that limit the memory and the processes of all of a command together.
+"""Control groups that limit the memory and the number of all processes of a command together.
 
 Like the other modules of the enclosure it uses the standard library alone (see `enclosure`).
 """
@@ -12,7 +12,7 @@ GROUPS = "/sys/fs/cgroup"
 
 
 def write(path: str, text: str) -> None:
-    """Write `text` in one call, as files of the kernel want it."""
+    """Write `text` in one call, as files of the kernel require."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
@@ -59,7 +59,7 @@ def group_places(limits: dict[str, int]) -> list[tuple[str, dict[str, int]]]:
     if os.path.exists(f"{GROUPS}/cgroup.controllers"):
         values = {"memory.max": memory, "pids.max": processes}
         place = f"{GROUPS}{own.get('', '/')}".rstrip("/")
-        # A group with processes in it has no groups with limits below it, but beside it.
+        # A group that has processes cannot have groups with limits below it: they are siblings.
         return [(place if place == GROUPS else os.path.dirname(place), values)]
     named = {"memory": {"memory.limit_in_bytes": memory}, "pids": {"pids.max": processes}}
     return [(f"{GROUPS}/{kind}{own.get(kind, '/')}".rstrip("/"), named[kind]) for kind in named]

@@ -2,7 +2,7 @@
 
 Engines put the driver into their containers. For a root folder two folders are mounted: that of
 libcuda.so.1 on the host, and one with links to those of its files that belong to the driver; and
-the devices, since a root folder has none but those of every sandbox.
+its devices, since a sandbox has only harmless ones.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Four processes: the first stays outside, maps user ids and waits; the second makes the namespaces
 and waits; the third, process 1 of them, makes the root, drops all rights and waits; the fourth
-becomes the command. From the change of the root on nothing is imported, since the files that would
-be found are those of the image. This module, `enclosure_root`, `kernel_calls` and `control_groups`
+becomes the command. Nothing is imported after the change of the root, since modules would come
+from the image. This module, `enclosure_root`, `kernel_calls` and `control_groups`
 use the standard library alone, so that a start is short.
 """
 
@@ -35,7 +35,7 @@ from imgbuild.container.kernel_calls import (
     NEWUSER,
     NEWUTS,
     PDEATHSIG,
-    ROOTS,
+    PRIVILEGED,
     EnclosureError,
     become,
     checked,
@@ -64,16 +64,16 @@ class Helper:
         self._answer, self.answered = os.pipe()
 
     def enter(self) -> None:
-        """Called by the second process: only the first one answers."""
+        """Called by the second process: close the ends that only the first one uses."""
         os.close(self.asked)
         os.close(self.answered)
 
     def leave(self) -> None:
-        """Called by the first process when there are others: it does not ask."""
+        """Called by the first process: close its writing end, so that it sees when nobody asks."""
         os.close(self._ask)
 
     def name(self, process: int) -> None:
-        """Say the id of the process that `map_ids` is about."""
+        """Send the id of the process whose ids `map_ids` asks to map."""
         os.write(self._ask, MESSAGE.pack(b"p", process))
 
     def map_ids(self) -> None:
@@ -88,7 +88,7 @@ class Helper:
             os._exit(FAILED)
         return answer
 
-    def outlived(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether the first process has ended."""
         poll = select.poll()
         poll.register(self._answer, 0)
@@ -96,7 +96,7 @@ class Helper:
 
 
 def serve(helper: Helper, job: EnclosureJob) -> None:
-    """Map ids as often as asked, in the first process, until nobody can ask any more."""
+    """Map ids as often as asked, in the first process, until the other processes have ended."""
     process, wanted = 0, False
     while message := os.read(helper.asked, MESSAGE.size):
         kind, number = MESSAGE.unpack(message)
@@ -113,7 +113,7 @@ def serve(helper: Helper, job: EnclosureJob) -> None:
 
 
 def ids_of(name: str, index: int, job: EnclosureJob) -> str:
-    """The map of "uid" or "gid": one id for a user, all that there are for root."""
+    """The text for `uid_map` or `gid_map`: one id for a user; for root all, or `host_id`."""
     inside = job.user[index]
     if os.geteuid() != 0:
         return f"{inside} {(os.geteuid, os.getegid)[index]()} 1\n"
@@ -155,7 +155,7 @@ def end_with(function: Callable[[], int]) -> None:
 
 
 def wait_for(process: int) -> int:
-    """The status of a child as a shell has it; other children that end are waited for too."""
+    """The status of a child, as in a shell; other children that end are waited for too."""
     while True:
         ended, status = os.waitpid(-1, 0)
         if ended == process:
@@ -177,12 +177,12 @@ def isolate(helper: Helper, job: EnclosureJob) -> int:
         checked(libc.unshare(flags), NO_NAMESPACES)
     process = os.fork()
     if process == 0:
-        end_with(lambda: first(helper, job, grouped=grouped))
+        end_with(lambda: process_one(helper, job, grouped=grouped))
     helper.name(process)
     return wait_for(process)
 
 
-def first(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
+def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
     """Process 1 of the new namespaces: it makes the root, drops all rights, starts the command."""
     sys.path.clear()
     sys.meta_path.clear()
@@ -197,15 +197,15 @@ def first(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
         return 0
     make_root(job)
     change_root(job.root)
-    if not job.mapped and libc.unshare(NEWUSER) == 0:  # which the kernel may not allow
+    if not job.mapped and libc.unshare(NEWUSER) == 0:  # the kernel may refuse it
         helper.map_ids()
     elif not job.mapped and job.host_id is not None:
         job.user = (job.host_id, job.host_id)
     limit(job.limits, grouped=grouped)
-    become(job.user, ROOTS if job.roots else ())
+    become(job.user, PRIVILEGED if job.privileged else ())
     prctl(DUMPABLE, 0)  # nobody reads this process or its /proc/1/exe
     prctl(PDEATHSIG, signal.SIGKILL)
-    if helper.outlived():
+    if helper.is_alone():
         return FAILED
     os.umask(umask)
     program = base64.b64decode(job.filter)
@@ -231,7 +231,7 @@ def start_network() -> None:
 
 
 def limit(limits: dict[str, int], *, grouped: bool) -> None:
-    """Limits of each process; those of all together are the control group's, if there is one."""
+    """Limit each process; memory and processes only if no control group limits them together."""
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # 1: no program of the host gets a core
     if limits and not grouped:
         for kind, value in (("DATA", limits["memory"]), ("NPROC", limits["processes"])):
@@ -242,7 +242,7 @@ def limit(limits: dict[str, int], *, grouped: bool) -> None:
 
 
 def start(job: EnclosureJob, own: tuple[int, int, bytes]) -> None:
-    """The third process becomes the command, or ends with a status as in a shell."""
+    """Become the command, in the fourth process, or end with a status as in a shell."""
     command, cwd = job.command, job.cwd
     status, text = NOT_STARTED, f"cannot change to the folder {cwd}"
     try:
@@ -269,7 +269,7 @@ def start(job: EnclosureJob, own: tuple[int, int, bytes]) -> None:
 
 
 def identity(path: str) -> tuple[int, int, bytes]:
-    """The device and the number of a file, and by which mount it is reached."""
+    """The device and the inode of a file, and the id of the mount by which it is reached."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
@@ -285,7 +285,7 @@ def identity(path: str) -> tuple[int, int, bytes]:
 def refuse_own(path: str, own: tuple[int, int, bytes]) -> None:
     """EnclosureError if `path` leads to this Python of the host, by way of /proc/self/exe.
 
-    A file that opens it could write to it when it is no longer in use (CVE-2019-5736).
+    A command that opens it could write to it when it is no longer in use (CVE-2019-5736).
     """
     for _ in range(INTERPRETERS + 1):
         found = identity(path)

@@ -1,4 +1,4 @@
-"""What a command in the sandbox sees: its root, /dev, /proc, /sys, /tmp and what is bound.
+"""The files that a command in the sandbox sees: its root, /dev, /proc, /sys, /tmp and binds.
 
 Like the other modules of the enclosure it uses the standard library alone (see `enclosure`).
 """
@@ -43,13 +43,13 @@ class EnclosureJob:
     overlay: str  # options of an overlay over `root`, or empty
     probe: bool  # only mount that overlay
     binds: list[tuple[bool, str, str]]  # writable, source, mount point
-    network: bool  # that of the host
+    network: bool  # whether the command has that of the host
     readonly: bool
     terminal: bool
     hostname: str
     user: tuple[int, int]
     host_id: int | None  # the id outside of `user`, if root starts the command
-    roots: bool  # whether the command has the capabilities ROOTS
+    privileged: bool  # whether the command has the capabilities PRIVILEGED
     limits: dict[str, int]  # "memory" in bytes and "processes", or empty
     filter: str  # BPF instructions in base64, or empty
     command: list[str]
@@ -61,8 +61,13 @@ class EnclosureJob:
         self.__dict__.update(values)
 
 
+def hosts_file(hostname: str) -> str:
+    """The text of /etc/hosts in the sandbox."""
+    return f"127.0.0.1 localhost {hostname}\n::1 localhost\n"
+
+
 def reach(point: str, source: str) -> None:
-    """Make the mount point for `source`, which a mount over its folder may have hidden."""
+    """Make the mount point for `source` if it is missing, as under a mount over its folder."""
     if os.path.lexists(point):
         return
     if os.path.isdir(source):
@@ -93,7 +98,7 @@ def make_proc(proc: str, job: EnclosureJob) -> None:
     """A /proc of the new processes, without its parts that change or show the machine.
 
     The /proc of a container is partly hidden, so that the kernel allows no new one: then that one
-    is bound, which is safe only since the command is in a user namespace of its own.
+    is bound, which is safe only because the command is in a user namespace of its own.
     """
     if mount("proc", proc, "proc", NOSUID | NODEV | NOEXEC) != 0:
         if not job.mapped:
@@ -132,7 +137,7 @@ def mount_overlay(job: EnclosureJob) -> None:
 
 
 def make_root(job: EnclosureJob) -> None:
-    """Mount all that the command sees below job.root."""
+    """Mount everything that the command sees below job.root."""
     root, tmp = job.root, job.tmp
     bind(root, root, root)
     restrict(root, NOSUID | NODEV)
@@ -141,7 +146,7 @@ def make_root(job: EnclosureJob) -> None:
     make_sys(job.sys)
     checked(mount("tmpfs", tmp, "tmpfs", NOSUID | NODEV, "mode=1777"), "mount /tmp")
     with open(f"{tmp}/hosts", "w", encoding="utf-8") as file:
-        file.write(f"127.0.0.1 localhost {job.hostname}\n::1 localhost\n")
+        file.write(hosts_file(job.hostname))
     bind(f"{tmp}/hosts", job.hosts, "/etc/hosts")
     os.unlink(f"{tmp}/hosts")
     for writable, source, point in job.binds:
@@ -154,7 +159,7 @@ def make_root(job: EnclosureJob) -> None:
 
 
 def change_root(root: str) -> None:
-    """Make `root` the only root; the old one is not mounted any more for this process."""
+    """Make `root` the root and unmount the old one for this process."""
     os.chdir(root)
     checked(system_call("pivot_root", b".", b"."), "change the root (pivot_root)")
     checked(libc.umount2(b".", DETACH), "unmount the old root")

@@ -1,4 +1,4 @@
-"""System calls for the sandbox by way of ctypes: mounts, capabilities, the filter of system calls.
+"""System calls for the sandbox through ctypes: mounts, capabilities, the filter of system calls.
 
 Like the other modules of the enclosure it uses the standard library alone (see `enclosure`).
 """
@@ -22,7 +22,7 @@ PDEATHSIG, DUMPABLE, SECCOMP, CAPBSET_DROP, NO_NEW_PRIVS, AMBIENT = 1, 4, 22, 24
 CAPABILITIES = 64
 # What root in the sandbox may do with files and accounts: CHOWN, DAC_OVERRIDE, FOWNER, FSETID,
 # KILL, SETGID, SETUID, NET_BIND_SERVICE, SETFCAP.
-ROOTS = (0, 1, 3, 4, 5, 6, 7, 10, 31)
+PRIVILEGED = (0, 1, 3, 4, 5, 6, 7, 10, 31)
 CAPABILITY_VERSION = 0x20080522
 NUMBERS = {
     "x86_64": {"pivot_root": 155, "capset": 126},
@@ -34,7 +34,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class EnclosureError(Exception):
-    """The set-up cannot go on."""
+    """The sandbox cannot be set up, or the command not be started."""
 
 
 def checked(result: int, what: str) -> None:
@@ -62,7 +62,7 @@ def system_call(name: str, *arguments: object) -> int:
 
 
 def bind(source: str, target: str, what: str) -> None:
-    """Mount `source` with what is mounted below it at `target`."""
+    """Mount `source`, with the mounts below it, at `target`; errors call it `what`."""
     checked(mount(source, target, None, BIND | REC), f"bind {what}")
 
 
@@ -82,7 +82,7 @@ def restrict(target: str, flags: int) -> None:
         if place == target or place.startswith(f"{target}/"):
             try:
                 flag(place, flags)
-            except PermissionError:  # neither may the command look at it
+            except PermissionError:  # the command cannot access it either
                 continue
 
 
@@ -108,7 +108,7 @@ def become(user: tuple[int, int], kept: tuple[int, ...]) -> None:
 
 
 def load_filter(program: bytes) -> None:
-    """Let the kernel apply the filter of system calls, BPF instructions of 8 bytes."""
+    """Apply a filter of system calls to this process; `program` is BPF, 8 bytes an instruction."""
     buffer = ctypes.create_string_buffer(program, len(program))
     descriptor = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     pointer = ctypes.create_string_buffer(descriptor, len(descriptor))

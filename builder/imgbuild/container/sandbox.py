@@ -24,6 +24,7 @@ import msgspec
 import imgbuild
 from imgbuild.container import bubblewrap, seccomp
 from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES, NOT_FOUND, NOT_STARTED
+from imgbuild.container.enclosure_root import hosts_file
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.oci.tree import RootFolder
 from imgbuild.system import process as processes
@@ -31,7 +32,7 @@ from imgbuild.system import process as processes
 HOSTNAME = "imgbuild"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESOLVER = Path("/etc/resolv.conf")
-RDMA = Path("/dev/infiniband")  # a network, too
+RDMA = Path("/dev/infiniband")  # bound with the network of the host
 REMEDY = (
     "run as root, or allow users to create namespaces: sysctl user.max_user_namespaces above 0,"
     " kernel.unprivileged_userns_clone=1 on older Debian,"
@@ -41,7 +42,7 @@ REMEDY = (
 NOT_RUN = ("bwrap: execvp ", "bwrap: Can't chdir ")
 WRAPPER_FAILED = ("bwrap: Can't mount", "bwrap: Can't bind", "bwrap: Can't make", "bwrap: No perm")
 START = "import sys; sys.path.append({!r}); from imgbuild.container.enclosure import run; run()"
-# An id of the host that nobody has, as container managers take them; else that of nobody.
+# An id that no user of the host has, from a range that container managers use; else nobody's.
 SPARE, NOBODY = 1_878_982_000, 65534
 
 
@@ -76,11 +77,11 @@ class Bind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confined(msgspec.Struct, frozen=True, kw_only=True):
-    """A user for code that nobody has read, with bounds.
+    """A user for untrusted code, with limits.
 
-    If root starts it, it has the id `host_id` outside, which is that of nobody else. `memory` in
-    bytes and the number of `processes` are for all of its processes together if the caller can
-    make control groups; else memory is for each of them.
+    If root starts it, its id outside is `host_id`, which no other user has. The limits `memory`, in
+    bytes, and `processes` are for all of its processes together if the caller can make control
+    groups; else memory is for each process, and processes are counted per user.
     """
 
     ids: tuple[int, int] = (1000, 1000)
@@ -89,7 +90,7 @@ class Confined(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
 
     def limits(self) -> dict[str, int]:
-        """The bounds by name."""
+        """The limits by name."""
         return {"memory": self.memory, "processes": self.processes}
 
 
@@ -128,7 +129,7 @@ def run(
         "hostname": HOSTNAME,
         "user": confined.ids if confined else user or (0, 0),
         "host_id": confined.host_id if confined else None,
-        "roots": user is None,
+        "privileged": user is None,
         "limits": confined.limits() if confined else {},
         "filter": base64.b64encode(_filter()).decode(),
         "command": [str(word) for word in command],
@@ -142,8 +143,8 @@ def run(
 
 
 def _wrapped(root: Root, job: bubblewrap.WrappedJob, *, stream: bool) -> processes.Result:
-    hosts = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"
-    with _descriptor(_filter()) as filtered, _descriptor(hosts.encode()) as names:
+    hosts = hosts_file(job.hostname).encode()
+    with _descriptor(_filter()) as filtered, _descriptor(hosts) as names:
         options = bubblewrap.options(job, filtered=filtered if _filter() else None, hosts=names)
         with _descriptor(options) as arguments:
             full = bubblewrap.command(job, arguments)
@@ -165,7 +166,7 @@ def _wrapped(root: Root, job: bubblewrap.WrappedJob, *, stream: bool) -> process
 def _started(
     root: Root, job: Mapping[str, object], shown: Sequence[str], *, stream: bool = False
 ) -> processes.Result:
-    """Do `job` in a new process; the words `shown` are for those who list processes."""
+    """Do `job` in a new process; `shown` are words for its arguments, for lists of processes."""
     with _descriptor(json.dumps(job).encode()) as descriptor:
         folder = str(Path(imgbuild.__file__).parent.parent)
         full = [sys.executable, "-IS", "-c", START.format(folder), str(descriptor), *shown]
@@ -198,7 +199,7 @@ def _descriptor(data: bytes) -> Iterator[int]:
 
 @functools.cache
 def _filter() -> bytes:
-    """The filter of system calls; empty without libseccomp, of which users are told once."""
+    """The filter of system calls; empty without libseccomp, with one warning."""
     made = seccomp.program()
     if made is None:
         processes.warn(seccomp.MISSING)
@@ -206,10 +207,10 @@ def _filter() -> bytes:
 
 
 def spare_id() -> int | None:
-    """An id that owns nothing on this machine, for builds that root starts; None for others.
+    """An id that owns nothing on this machine, for builds that root starts; None if not root.
 
-    In a container that has few ids it is that of nobody. Where a user is shown as root and there is
-    no other id, it is the user's; ToolMissing if the machine's root is the only one there.
+    In a container that has few ids it is the id of the user `nobody`. Where a user is shown as root
+    and there is no other id, it is the user's; ToolMissing if the machine's root is the only one.
     """
     if os.geteuid() != 0:
         return None

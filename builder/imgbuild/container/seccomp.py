@@ -1,7 +1,7 @@
 """The filter of system calls for commands in the sandbox, made by libseccomp.
 
-It denies what builds and programs in images do not need and what escapes have used: new namespaces
-and mounts, tracing, kernel keys, bpf, io_uring, modules, and input faked for a terminal.
+It denies calls that builds and programs in images do not need and that escapes have used: new
+namespaces and mounts, tracing, kernel keys, bpf, io_uring, modules, and faked terminal input.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DENIED = (
     *("clock_adjtime", "clock_adjtime64", "iopl", "ioperm", "modify_ldt", "vm86", "vm86old"),
     *("sethostname", "setdomainname", "vhangup", "uselib", "nfsservctl", "lookup_dcookie"),
 )
-# CLONE_NEW*: NS, CGROUP, UTS, IPC, USER, PID, NET. That of time is for unshare and clone3 only.
+# CLONE_NEW*: NS, CGROUP, UTS, IPC, USER, PID, NET. clone does not take CLONE_NEWTIME.
 NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 TERMINAL = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 LOW = 0xFFFFFFFF  # the kernel ignores the upper half of ioctl's second argument

@@ -1,4 +1,4 @@
-"""Vulnerabilities that the matrix accepts, until a day: which of them hold, and for what."""
+"""Which of the vulnerabilities that the matrix accepts are still accepted on a given date."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from imgbuild.matrix.accepted import AcceptedCve
 def accepting(
     accepted: Sequence[AcceptedCve], ids: Collection[str], today: datetime.date
 ) -> AcceptedCve | None:
-    """The first of `accepted` for one of `ids` that holds `today`, its last day included."""
+    """The first of `accepted` that is for one of `ids` and has not expired; None without one."""
     return next((one for one in accepted if one.id in ids and not expired(one, today)), None)
 
 
 def expired(one: AcceptedCve, today: datetime.date) -> bool:
-    """Whether `one` counts no more."""
+    """Whether the last day of `one` is before `today`."""
     return one.expires < today

@@ -46,9 +46,10 @@ class Vulnerability(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class CveReport(msgspec.Struct, frozen=True, kw_only=True):
     """The vulnerabilities of one image, the most severe first.
 
-    `threshold` is the lowest severity that counts. `expired` are entries of the matrix that would
-    accept one of them but hold no more, `unused` those that are for none of them. `unread` is what
-    was not looked at, or could not be compared.
+    `threshold` is the lowest severity that counts; `counted` are those that count and are not
+    accepted, as PACKAGE/ID. `expired` are entries of the matrix that accepted one of them until
+    a day in the past, `unused` those that match none. `unread` is what was not looked at, or could
+    not be compared.
     """
 
     target: str
@@ -79,7 +80,7 @@ class CveCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CvePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts: vulnerabilities of at least `threshold`, `fixable`: only those with a fix."""
+    """What counts: severities from `threshold` on, and with `fixable` only what has a fix."""
 
     threshold: Rating = Rating.HIGH
     fixable: bool = False
@@ -96,15 +97,15 @@ def check(
 ) -> list[CveReport]:
     """A report for each of `cases`; each source is asked once about all of their packages.
 
-    `known` are the records of debs, which name their source packages. `whole`: these are all
-    targets, so that what is accepted for all and found in none is unused.
+    `known` has the records of debs, which name their source packages. With `whole`, `cases` are all
+    targets of the matrix: an entry for all targets that matches none of them is then unused.
     """
-    having = [installed(case.lock, case.arch, known) for case in cases]
-    asked = {(one.key, one.suite): one for packages in having for one in packages}
+    installed_in = [installed(case.lock, case.arch, known) for case in cases]
+    asked = {(one.key, one.suite): one for packages in installed_in for one in packages}
     answers = [source.find(list(asked.values())) for source in sources]
     reports = [
         _report(case, packages, answers, policy)
-        for case, packages in zip(cases, having, strict=True)
+        for case, packages in zip(cases, installed_in, strict=True)
     ]
     return _with_unused(cases, reports, whole=whole)
 
@@ -112,7 +113,7 @@ def check(
 def _with_unused(
     cases: Sequence[CveCase], reports: Sequence[CveReport], *, whole: bool
 ) -> list[CveReport]:
-    """`reports` with what is accepted for their target, on any architecture, and not found."""
+    """`reports`, each with the accepted entries that its target has on no architecture."""
     ids: dict[str, set[str]] = {}
     for report in reports:
         found = {name for one in report.vulnerabilities for name in one.ids}

@@ -2,7 +2,7 @@
 
     {source: {CVE: {description, releases: {suite: {status, fixed_version, urgency, nodsa}}}}}
 
-It also has what Debian has not fixed, and will not.
+It also has the vulnerabilities that Debian has not fixed or does not plan to fix.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class DebianTracker:
         self._place = place
 
     def find(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
-        """The advisories about those of `packages` that are Debian's.
+        """The advisories about the Debian packages among `packages`.
 
-        InputError if the file has another form, or knows nothing of a suite that is asked for.
+        InputError if the file has another form, or no data about a suite that is asked for.
         """
         asked = [package for package in packages if package.ecosystem != PYPI]
-        # Only the packages in question are read: the whole has 70 MB.
+        # Only the packages in question are read: the file has 70 MB.
         documents = codec.read(
             self._place, dict[str, msgspec.Raw], what="document of the tracker", hint=REMEDY
         )
@@ -77,14 +77,14 @@ class DebianTracker:
                     continue
                 found += [advisory] if advisory else []
         for suite in sorted({package.suite for package in asked} - suites):
-            message = f"{self._place} knows nothing of the suite {suite} for any package here"
+            message = f"{self._place} has no data about the packages of the suite {suite}"
             raise InputError(message, hint=REMEDY)
         of = f"{self._place} ({NAME})"
         return SourceAnswer(of=of, advisories=tuple(found), unread=tuple(unread))
 
 
 def _advisory(cve: str, entry: TrackedCve, package: InstalledSource) -> Advisory | None:
-    """The advisory for `package`, None if its version is not affected; ValueError if unknown."""
+    """The advisory for `package`; None if its version is not affected, ValueError if unknown."""
     state = entry.releases.get(package.suite)
     if state is None:
         return None

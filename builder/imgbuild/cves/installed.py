@@ -48,8 +48,8 @@ def installed(
 ) -> tuple[InstalledSource, ...]:
     """The packages of `lock` on `arch`, sorted; InputError for a suite without a known number.
 
-    `known` has the source packages of debs; for another deb it is the folder in the archive, and
-    the version that of the deb.
+    `known` has the source packages of debs. For a deb that it lacks, the source package is named
+    by the deb's folder in the archive, and has the deb's version.
     """
     resolution = lock.arch[arch]
     found: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
@@ -87,8 +87,8 @@ def unknown_parts(lock: Lock, arch: Arch) -> tuple[str, ...]:
 def _release(lock: Lock) -> str:
     if lock.base.suite in RELEASES:
         return RELEASES[lock.base.suite]
-    message = f"the base {lock.base.name} of {lock.target} is of {lock.base.suite!r}"
-    hint = f"advisories are known for Debian's suites {', '.join(RELEASES)}"
+    message = f"unknown suite {lock.base.suite!r} of the base {lock.base.name} of {lock.target}"
+    hint = f"advisories exist for Debian's suites {', '.join(RELEASES)}"
     raise InputError(message, hint=hint)
 
 

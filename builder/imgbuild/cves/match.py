@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.cves.installed import PYPI, InstalledSource
 from imgbuild.cves.records import Affected, OsvRecord, RangeEvent
@@ -46,12 +46,12 @@ def fix(record: OsvRecord, package: InstalledSource) -> str:
 
 
 def order_of(ecosystem: str) -> Key:
-    """What puts versions of `ecosystem` in order; it raises ValueError for what is none."""
+    """The sort key of versions of `ecosystem`; it raises ValueError for an invalid version."""
     return _pypi if ecosystem == PYPI else debian.key
 
 
 def _pypi(text: str) -> Version:
-    return Version(text)  # InvalidVersion is a ValueError
+    return Version(text)  # its InvalidVersion is a ValueError
 
 
 def _events(entry: Affected) -> Iterable[RangeEvent]:
@@ -70,7 +70,7 @@ def _same(other: str, version: str, own: Any, order: Key) -> bool:
         return True
     try:
         return bool(order(other) == own)
-    except (ValueError, InvalidVersion):  # a version of old times, which nobody can install
+    except ValueError:  # a version from before PEP 440, which no installer accepts
         return False
 
 

@@ -1,7 +1,7 @@
 """Advisories from a downloaded database of OSV: zip archives with a JSON document for each.
 
-A folder has `ECOSYSTEM/all.zip`, as OSV's bucket has them, or archives of other names; without an
-archive, the documents themselves. All are read; what is about the packages in question is kept.
+A folder has `ECOSYSTEM/all.zip`, as OSV's bucket does, or archives with other names; without an
+archive, the documents themselves. All are read; advisories about the packages in question are kept.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class OsvDatabase:
     def find(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
         """The advisories about `packages`.
 
-        InputError if the database has none at all of an ecosystem that is asked for, since then
-        nothing is known of its packages; IntegrityError if it cannot be read.
+        InputError if the database has no advisory at all for the ecosystem of a package, since no
+        result would then not mean that it is safe; IntegrityError if it cannot be read.
         """
         wanted: dict[str, list[InstalledSource]] = {}
         for package in packages:
@@ -55,9 +55,9 @@ class OsvDatabase:
                         unread.append(Uncompared(package, text))
         for ecosystem in sorted({package.ecosystem for package in packages}):
             if not {ecosystem, ecosystem.partition(":")[0]} & seen:
-                message = f"{self._place} has no advisory of {ecosystem}"
+                message = f"{self._place} has no advisory for {ecosystem}"
                 have = ", ".join(sorted(seen)[:8]) or "none"
-                hint = f"the ecosystems that it has: {have}; {REMEDY}"
+                hint = f"it has advisories for: {have}; {REMEDY}"
                 raise InputError(message, hint=hint)
         of = f"{self._place}, newest advisory of {newest}"
         return SourceAnswer(of=of, advisories=tuple(found), unread=tuple(unread))
@@ -103,14 +103,14 @@ def _zipped(path: Path) -> Iterator[OsvRecord]:
     """The records of the archive at `path`; IntegrityError if it cannot be read."""
     with reading(path, hint=REMEDY), open(path, "rb", opener=regular) as file:
         if not zipfile.is_zipfile(file):
-            message = f"{path} is neither a zip archive nor named .json"
+            message = f"{path} is neither a zip archive nor a .json file"
             raise InputError(message, hint=REMEDY)
         with zipfile.ZipFile(file) as archive:
             members = [one for one in archive.infolist() if one.filename.endswith(".json")]
             total = sum(one.file_size for one in members)
             if len(members) > MEMBERS or total > TOTAL:
-                message = f"{path} has {len(members)} documents of {total} bytes"
-                raise InputError(message, hint=f"at most {MEMBERS} of {TOTAL} bytes are read")
+                message = f"{path} has {len(members)} documents with {total} bytes"
+                raise InputError(message, hint=f"at most {MEMBERS} with {TOTAL} bytes are read")
             for member in members:
                 place = f"{path}: {member.filename}"
                 if member.file_size > LIMIT:

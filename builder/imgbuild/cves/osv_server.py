@@ -1,7 +1,7 @@
 """Advisories from a server with OSV's API (google.github.io/osv.dev/api).
 
-`POST /v1/querybatch` says which advisories are about a version, `GET /v1/vulns/ID` has each of
-them. Both are kept in the cache: the first for a day, the second until the advisory is modified.
+`POST /v1/querybatch` lists the advisories about a version, `GET /v1/vulns/ID` returns one of them.
+Both are kept in the cache: the first for a day, the second until the advisory is modified.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class OsvServer:
     """A server with OSV's API at `address`, asked through the cache of `context`."""
 
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:
-        """`address` is by default that of $IMGBUILD_OSV, else OSV's; InputError if it is none."""
+        """`address` is by default $IMGBUILD_OSV, else OSV's; InputError if it is no HTTP URL."""
         given = address or os.environ.get(VARIABLE) or DEFAULT
         if urlsplit(given).scheme not in ("http", "https"):
-            message = f"{redact(given)}: not the address of a server with OSV's API"
-            raise InputError(message, hint=f"such as {DEFAULT}")
+            message = f"{redact(given)}: not an HTTP URL"
+            raise InputError(message, hint=f"name a server with OSV's API, such as {DEFAULT}")
         self._address = given.rstrip("/")
         self._context = context
         self._now = now
@@ -93,7 +93,7 @@ class OsvServer:
         return SourceAnswer(of=of, advisories=self._rated(found))
 
     def _rated(self, found: Sequence[Advisory]) -> tuple[Advisory, ...]:
-        """`found`, those without a severity with that of the CVE that they are about.
+        """`found`; advisories without a severity get that of their CVE.
 
         Debian's advisories often have none; the server may have the CVE itself.
         """
@@ -135,7 +135,7 @@ class OsvServer:
         return msgspec.json.encode((self._address, *key)).decode()
 
     def _kept(self, key: tuple[str, str, str]) -> _KeptAnswer | None:
-        """The answer in the cache: of the last day, or offline of any day."""
+        """The answer in the cache, if it is less than a day old; offline, of any age."""
         data = self._context.store.fact(QUESTION, self._question(key))
         if data is None:
             return None
@@ -180,7 +180,7 @@ class OsvServer:
         data = self._fetch(Request(place, HEADERS, "POST", body=lambda: body))
         return codec.decode(data, _Batch, file=redact(place), what="answer of OSV", hint=NONSENSE)
 
-    # -- what they say
+    # -- the advisories themselves
 
     def _record(self, named: _Named) -> OsvRecord:
         key = msgspec.json.encode((self._address, named.id, named.modified)).decode()
@@ -191,13 +191,13 @@ class OsvServer:
         data = self._fetch(Request(place, {"Accept": "application/json"}))
         found = records.decode(data, redact(place), hint=NONSENSE)
         if named.id not in found.ids:
-            message = f"{redact(place)} is the advisory {found.id}"
+            message = f"{redact(place)}: the answer is another advisory, {found.id}"
             raise FetchFailed(message, hint=NONSENSE)
         self._context.store.put_fact(RECORD, key, data)
         return found
 
     def _optional(self, named: _Named) -> OsvRecord | None:
-        """The advisory, kept for a day; None if there is none, offline if none is kept."""
+        """The advisory, kept for a day; None if the server has none, or offline the cache."""
         key = msgspec.json.encode((self._address, named.id, f"{self._now:%Y-%m-%d}")).decode()
         data = self._context.store.fact(RECORD, key)
         place = f"{self._address}/v1/vulns/{quote(named.id, safe='')}"
@@ -218,7 +218,7 @@ class OsvServer:
     def _fetch(self, request: Request) -> bytes:
         http = self._context.http
         if http.offline:
-            message = f"{request.place}: an answer is not in the cache, and --offline is set"
+            message = f"{request.place}: the answer is not in the cache, and --offline is set"
             hint = "name a downloaded database with --database, or run once without --offline"
             raise FetchFailed(message, hint=hint)
 

@@ -31,7 +31,7 @@ class RangeEvent(msgspec.Struct, frozen=True):
 
     @property
     def version(self) -> str:
-        """The version that it is about."""
+        """The version of the field that is set."""
         return self.introduced or self.fixed or self.last_affected or self.limit or "0"
 
 
@@ -120,8 +120,8 @@ class OsvRecord(msgspec.Struct, frozen=True):
     def rating(self, ecosystem: str, name: str) -> tuple[Rating, float | None]:
         """Its rating for a package, and the CVSS 3 score, if there is one.
 
-        What Debian calls unimportant is low, whatever its score. Otherwise the record's own word
-        comes first, since it is of people who know the package, then the score.
+        What Debian calls unimportant is low, whatever its score. Otherwise the severity that the
+        record names comes first, since its authors know the package, then the score.
         """
         entries = tuple(self.about(ecosystem, name))
         stated = [one for entry in entries for one in entry.severity or ()]
@@ -143,7 +143,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
 
 
 def decode(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:
-    """The record in `data`, known as `place`; InputError, with `hint`, if it is none."""
+    """The record in `data`, known as `place`; InputError with `hint` if it is invalid."""
     if len(data) > LIMIT:
         message = f"{place} has more than {LIMIT} bytes"
         raise InputError(message, hint=hint)

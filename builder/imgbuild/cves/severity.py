@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Iterable
 
-MALICIOUS = "MAL-"  # ids of packages that were published to do harm; their records have no score
+MALICIOUS = "MAL-"  # ids of advisories about malicious packages, which have no score
 
 
 class Rating(enum.StrEnum):
@@ -34,7 +34,7 @@ _WORDS = {
     "unimportant": Rating.LOW,
 }
 
-# Weights of CVSS 3.1, section 7.4 of its specification; PR is another where the scope changes.
+# Weights of CVSS 3.1, section 7.4 of its specification; those of PR depend on the scope.
 _WEIGHTS = {
     "AV": {"N": 0.85, "A": 0.62, "L": 0.55, "P": 0.2},
     "AC": {"L": 0.77, "H": 0.44},
@@ -63,8 +63,8 @@ def of_score(score: float) -> Rating:
 def base_score(vector: str) -> float | None:
     """The base score of a CVSS 3.0 or 3.1 vector; None for another form.
 
-    The formula is that of CVSS 3.1, section 7.1, with its rounding, which differs from that of 3.0
-    in few cases by 0.1.
+    The formula and the rounding are those of CVSS 3.1, section 7.1; in a few cases the result
+    differs by 0.1 from that of 3.0.
     """
     head, _, rest = vector.partition("/")
     if head not in ("CVSS:3.0", "CVSS:3.1"):
@@ -91,5 +91,5 @@ def _up(value: float) -> float:
 
 
 def highest(ratings: Iterable[Rating]) -> Rating:
-    """The highest of `ratings`; unknown for none."""
+    """The highest of `ratings`; unknown if there are none."""
     return max(ratings, key=lambda one: one.rank, default=Rating.UNKNOWN)

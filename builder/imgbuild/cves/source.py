@@ -1,4 +1,4 @@
-"""What every source of advisories answers: which of them are about which package."""
+"""What a source of advisories returns for packages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from imgbuild.cves.severity import Rating
 
 
 class Advisory(msgspec.Struct, frozen=True, kw_only=True):
-    """An advisory that is about a package. `ids` are its own id and those of the same elsewhere.
+    """An advisory about a package. `ids` are its own id and its aliases.
 
-    `fixed` is the lowest version after the package's that has the fix, "" if none is known; `note`
-    what the source says beside, such as that Debian will not update for it.
+    `fixed` is the lowest version after the package's that has the fix, "" if none is known. `note`
+    is a remark of the source, such as that Debian does not plan an update.
     """
 
     ids: tuple[str, ...]
@@ -29,7 +29,7 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Uncompared(msgspec.Struct, frozen=True):
-    """An advisory that names a package, of which it is unknown whether it is about its version."""
+    """An advisory whose versions could not be compared with that of the package."""
 
     package: InstalledSource
     text: str

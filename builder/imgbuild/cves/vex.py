@@ -1,7 +1,7 @@
-"""What is known of the vulnerabilities of images, as an OpenVEX document (openvex.dev, 0.2.0).
+"""The known vulnerabilities of images as an OpenVEX document (openvex.dev, 0.2.0).
 
 A vulnerability that the matrix accepts with a justification does not affect the image; one that it
-accepts without it, or not at all, does. Nothing is said of vulnerabilities that were fixed.
+accepts without one, or not at all, does. Fixed vulnerabilities are not listed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ AFFECTED, NOT_AFFECTED = "affected", "not_affected"
 def document(
     reports: Sequence[tuple[CveReport, Digest]], author: str, now: datetime.datetime
 ) -> bytes:
-    """The document about images, each with the digest of its manifest; the same input, the same id.
+    """The document about images, each with the digest of its manifest.
 
-    `author` is who states it. Statements are sorted by vulnerability; those with the same words are
-    one.
+    `author` is who makes the statements. They are sorted by vulnerability, and equal statements
+    about several images are one. The id of the document depends on the author and the statements,
+    not on `now`.
     """
     statements: dict[str, dict[str, Any]] = {}
     for report, digest in reports:
@@ -54,7 +55,7 @@ def document(
 
 
 def _statement(one: Vulnerability) -> dict[str, Any]:
-    """What is said of `one`, without the images."""
+    """The statement about `one`, without its products."""
     aliases = [name for name in one.ids if name != one.id]
     vulnerability = {"name": one.id, **({"aliases": aliases} if aliases else {})}
     accepted = one.accepted

@@ -53,7 +53,7 @@ class AcceptedCve(_Strict, frozen=True):
         ]
         | None,
         msgspec.Meta(
-            description="why the image is not affected, in OpenVEX's words; without it, it is"
+            description="the status justification of OpenVEX if the image is not affected"
         ),
     ] = None
 

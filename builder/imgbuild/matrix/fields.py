@@ -1,4 +1,4 @@
-"""Types of values that several parts of `matrix.yaml` have: names, versions, reasons."""
+"""Types of values in several parts of `matrix.yaml`: names, versions, reasons."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ Source = Annotated[
         " of a file in a repository",
     ),
 ]
-
 
 Form = Annotated[Literal[1], msgspec.Meta(description="the form of this file")]
 Check = Literal["metadata", "elf", "cuda", "imports", "calls", "support", "rules"]

@@ -62,7 +62,7 @@ class Wanted(Strict, frozen=True):
 class Extra(Wanted, frozen=True, kw_only=True):
     """A package of a set in `extras`: what a tutorial imports and no wheel requires."""
 
-    source: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1, description="who imports it")]
+    source: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1, description="what imports it")]
 
 
 class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
@@ -282,7 +282,7 @@ class Target(Strict, frozen=True):
         dict[Package, Wanted], msgspec.Meta(description="requirements beside the pins")
     ] = {}
     extras: Annotated[
-        tuple[Name, ...], msgspec.Meta(description="sets of `extras` that the image has too")
+        tuple[Name, ...], msgspec.Meta(description="sets of `extras` that the image includes")
     ] = ()
     indexes: Annotated[
         dict[Package, Name],
@@ -311,7 +311,8 @@ class Target(Strict, frozen=True):
     retired: Annotated[
         str,
         msgspec.Meta(
-            pattern=r"^(.{8,})?$", description="why another target takes its place in lists and CI"
+            pattern=r"^(.{8,})?$",
+            description="why another target takes its place; lists and CI leave it out",
         ),
     ] = ""
 

@@ -4,8 +4,8 @@ The wheel is repacked: sorted, stored, one fixed time, a new RECORD. The build r
 without network, with a fixed hash seed, time zone, umask and clock for archives. An sdist that
 compiles is refused: a compiler's output does not follow from the lock alone.
 
-A build runs code of the sdist's author. It may write to four folders of its own alone, and what it
-leaves there is read by `boundary.copy_regular`, after all of its processes have ended.
+A build runs code of the sdist's author. It may write only to four folders of its own, and what it
+leaves there is read with `boundary.copy_regular` after all of its processes have ended.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _system(pyproject: str) -> System:
 
 
 def checked(lines: Sequence[str]) -> tuple[str, ...]:
-    """`lines` as they are: each one requirement of PEP 508 without a URL, else ValueError.
+    """`lines`, unchanged; ValueError unless each is one PEP 508 requirement without a URL.
 
     uv reads them as a requirements file, in which other lines name files of this machine.
     """

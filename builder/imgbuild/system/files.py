@@ -50,6 +50,15 @@ def home() -> Path:
         raise InputError(message, hint="set HOME, or IMGBUILD_CACHE and XDG_CONFIG_HOME") from error
 
 
+def xdg_folder(variable: str, default: str) -> Path:
+    """The folder that $`variable` names, else `default` in the home folder; InputError without one.
+
+    The XDG specification says to ignore a relative path in the variable.
+    """
+    named = os.environ.get(variable, "")
+    return Path(named) if named.startswith("/") else home() / default
+
+
 def described(error: OSError, place: Path, *, hint: str | None = None) -> ImgbuildError:
     """`error`, which occurred at `place`, as an error with a hint.
 

@@ -1,4 +1,4 @@
-"""Hashes of files that this user has read: a file is hashed again only if it has changed.
+"""Known hashes of files: a file is hashed again only if it has changed.
 
 A record holds device, inode, size, mtime and ctime of a file with its hash. A ctime cannot be set:
 every change of content, links or mode moves it. Records lie in a folder that only the user can
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from imgbuild.errors import ImgbuildError
 from imgbuild.system.boundary import regular
-from imgbuild.system.files import home
+from imgbuild.system.files import xdg_folder
 from imgbuild.values import Sha256
 
 NAME = "known-hashes-1.sqlite"  # another format gets another number
@@ -37,8 +37,8 @@ _CORRUPT = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
 class KnownHashes:
     """The records in `folder`; None: they last as long as this process.
 
-    Safe for several threads and processes. Errors of the folder or of its database are none of the
-    caller's: what cannot be looked up is not known.
+    Safe for several threads and processes. Errors of the folder or of its database are not raised:
+    the files are then hashed.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -48,7 +48,7 @@ class KnownHashes:
         self._lock = threading.Lock()
 
     def matches(self, path: Path, sha256: Sha256) -> bool:
-        """Whether the file at `path` has the hash `sha256`; it is read if nothing is known of it.
+        """Whether the file at `path` has the hash `sha256`; it is hashed if no record matches.
 
         OSError if it cannot be opened, IntegrityError if it is not a regular file.
         """
@@ -82,9 +82,9 @@ class KnownHashes:
 
     @contextlib.contextmanager
     def relinked(self, path: Path) -> Iterator[None]:
-        """What is known of the file at `path` stays known when its links change meanwhile.
+        """Keep the record of the file at `path` while its links are changed in the `with` block.
 
-        Not if others could change it: they can set its mtime, and its ctime moves here.
+        Not if others could change the file: they can set its mtime, and its ctime moves here.
         """
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -102,10 +102,10 @@ class KnownHashes:
             os.close(descriptor)
 
     def touch(self, path: Path) -> None:
-        """Set the time of last use of the file at `path`; what is known of it stays known."""
+        """Set the time of last use of the file at `path`, and keep its record."""
         before = path.stat()
         known = self._look_up(before) if _is_private(before) else None
-        # A time that a clock's step would hardly give: a write in between is seen by it.
+        # Whole microseconds, which the kernel's clock hardly gives: a write in between shows.
         now = time.time_ns() // 1000 * 1000
         os.utime(path, ns=(now, now))
         after = path.stat()
@@ -178,11 +178,8 @@ def _shared(folder: Path | None, _: int) -> KnownHashes:
 
 def state_folder() -> Path | None:
     """$XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild; None without a home folder."""
-    xdg = os.environ.get("XDG_STATE_HOME", "")
-    if xdg.startswith("/"):  # the XDG specification: a relative path there is to be ignored
-        return Path(xdg, "imgbuild")
     try:
-        return home() / ".local/state/imgbuild"
+        return xdg_folder("XDG_STATE_HOME", ".local/state") / "imgbuild"
     except ImgbuildError:
         return None
 

@@ -39,7 +39,7 @@ def test_a_suite_that_was_never_affected() -> None:
 
 def test_a_suite_that_the_file_does_not_have() -> None:
     other = msgspec.structs.replace(debian("openssl", OLD), suite="forky")
-    with pytest.raises(ImgbuildError, match="knows nothing of the suite forky"):
+    with pytest.raises(ImgbuildError, match="no data about the packages of the suite forky"):
         DebianTracker(TRACKER).find([other])
 
 

@@ -73,7 +73,7 @@ def test_a_suite_without_a_number_is_refused() -> None:
     other = msgspec.structs.replace(
         lock, base=msgspec.structs.replace(lock.base, suite="sid", name="mine")
     )
-    with pytest.raises(InputError, match="base mine of small is of 'sid'") as error:
+    with pytest.raises(InputError, match="unknown suite 'sid' of the base mine of small") as error:
         installed(other, ARCH, {})
     assert "bookworm" in (error.value.hint or "")
 

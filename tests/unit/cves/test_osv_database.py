@@ -64,7 +64,7 @@ def test_beside_archives_no_other_document_is_read(tmp_path: Path) -> None:
 
 def test_a_database_without_the_ecosystem_is_no_answer(tmp_path: Path) -> None:
     place = advisories.database(tmp_path, (TORCH,))
-    with pytest.raises(ImgbuildError, match="has no advisory of Debian:12") as error:
+    with pytest.raises(ImgbuildError, match="has no advisory for Debian:12") as error:
         OsvDatabase(place).find(PACKAGES)
     assert "PyPI" in (error.value.hint or "")
 

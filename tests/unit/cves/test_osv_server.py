@@ -170,7 +170,7 @@ def test_a_busy_server_is_asked_again(asking: Asking) -> None:
             "answers to 1 questions",
         ),
         (f"/v1/vulns/{TORCH}", b"{}", "missing required field `id`"),
-        (f"/v1/vulns/{TORCH}", b'{"id": "GHSA-0000-0000-0000"}', "is the advisory GHSA-0000"),
+        (f"/v1/vulns/{TORCH}", b'{"id": "GHSA-0000-0000-0000"}', "another advisory, GHSA-0000"),
         (f"/v1/vulns/{TORCH}", b" " * (33 << 20), "sends more than"),
     ],
 )
@@ -195,5 +195,5 @@ def test_an_endless_list_of_pages_ends(asking: Asking) -> None:
 
 def test_what_is_no_address_is_refused(tmp_path: Path) -> None:
     context = Context(Store.open(tmp_path / "cache"), Http())
-    with pytest.raises(ImgbuildError, match="not the address of a server"):
+    with pytest.raises(ImgbuildError, match="not an HTTP URL"):
         OsvServer("osv/PyPI", context, NOW)

@@ -13,4 +13,4 @@ def test_facts_of_other_code_do_not_get_into_a_wheel(tmp_path, monkeypatch, caps
     assert facts.main() == 0
     monkeypatch.setattr(published, "reader_digest", lambda: b"other code")
     assert facts.main() == 4
-    assert f"{path}: read by other code than this" in capsys.readouterr().err
+    assert f"{path}: out of date" in capsys.readouterr().err

@@ -1,9 +1,9 @@
-"""Facts of the wheels of recommended targets, which come with a release of imgbuild.
+"""Facts about the wheels of recommended targets, which come with a release of imgbuild.
 
-They are a zip file of XZ streams with MessagePack: `KIND/SHA256` has a fact of one wheel,
-`modules/PACKAGE` the modules of all wheels of one package, since most are the same in many of its
-versions. The comment of the file is the digest of the code that read them: with other code it is
-ignored. A source checkout has none until `make facts` has made it.
+The file is a zip archive of XZ streams with MessagePack: `KIND/SHA256` has one fact about a wheel,
+`modules/PACKAGE` the modules of all wheels of a package, since most are the same in many of its
+versions. Its comment is the digest of the code that read the wheels; a file of other code is
+ignored. A source checkout has no such file until `make facts` writes it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ READER = "imgbuild.audit.packages.reading"
 _MADE = (1980, 1, 1, 0, 0, 0)  # the oldest time of a zip file: no time is recorded
 _FILTERS = ({"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20},)
 _BROKEN = (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, NotImplementedError, ValueError)
-# Module → its facts in the versions of a package, each with the wheels that have it so.
+# Module → its different facts in the versions of a package, each with the wheels it is true of.
 _Versions = dict[str, list[tuple[msgspec.Raw, list[Sha256]]]]
 
 
 class PublishedWheel(msgspec.Struct, frozen=True):
-    """What is published of one wheel: kind → MessagePack, and module → MessagePack."""
+    """What is published about one wheel: kind → MessagePack, and module → MessagePack."""
 
     package: str
     kinds: Mapping[str, bytes]
@@ -62,11 +62,11 @@ class PublishedFacts:
         return len(self._names)
 
     def fact(self, kind: str, sha256: Sha256) -> bytes | None:
-        """The MessagePack of one fact of a wheel; None if it is not there or damaged."""
+        """The MessagePack of one fact about a wheel; None if it is missing or damaged."""
         return self._read(f"{kind}/{sha256}")
 
     def modules(self, package: str, sha256: Sha256) -> dict[str, msgspec.Raw]:
-        """Module → MessagePack of one wheel; none if there are none or they are damaged."""
+        """Module → MessagePack of one wheel; empty if it has none or they are damaged."""
         return {
             module: raw
             for module, versions in self._versions(package).items()
@@ -95,7 +95,7 @@ class PublishedFacts:
 
 def published_path() -> Path:
     """Where the facts lie in the installed package."""
-    # Not by files.data: what reports depend on is the code that reads, not what it read before.
+    # Not by files.data, which would make cached audit reports depend on this file.
     return Path(str(resources.files("imgbuild")), "data", "facts", "wheels.zip")
 
 
@@ -109,7 +109,7 @@ def published_facts() -> PublishedFacts:
 def reader_digest() -> bytes:
     """The digest of the code that reads wheels, for any version of Python.
 
-    What only some versions of Python can parse is not published.
+    It can be the same for all of them: what only some can parse is not published.
     """
     return digest_in(resources.files("imgbuild"), (READER,), (0, 0)).encode()
 
