@@ -67,8 +67,8 @@ class OsvServer:
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:
         """`address` is by default $IMGBUILD_OSV, else OSV's; InputError if it is no HTTP URL."""
         given = address or os.environ.get(VARIABLE) or DEFAULT
-        if urlsplit(given).scheme not in ("http", "https"):
-            message = f"{redact(given)}: not an HTTP URL"
+        if not _is_address(given):
+            message = f"{given.rpartition('@')[2]}: not an HTTP URL"  # without a login
             raise InputError(message, hint=f"name a server with OSV's API, such as {DEFAULT}")
         self._address = given.rstrip("/")
         self._context = context
@@ -226,6 +226,14 @@ class OsvServer:
             return http.body(response, LIMIT, decode=True)
 
         return http.retrying(request, _read)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not match, or a port that is no number
+        return False
 
 
 def _has_rating(one: Advisory) -> bool:

@@ -193,7 +193,12 @@ def test_an_endless_list_of_pages_ends(asking: Asking) -> None:
         asking().find([one])
 
 
-def test_what_is_no_address_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "address",
+    ["osv/PyPI", "http://", "http://[bad", "http://u:secret@host:99999", "http://host:x/osv"],
+)
+def test_what_is_no_address_is_refused(tmp_path: Path, address: str) -> None:
     context = Context(Store.open(tmp_path / "cache"), Http())
-    with pytest.raises(ImgbuildError, match="not an HTTP URL"):
-        OsvServer("osv/PyPI", context, NOW)
+    with pytest.raises(ImgbuildError, match="not an HTTP URL") as error:
+        OsvServer(address, context, NOW)
+    assert "secret" not in error.value.message
