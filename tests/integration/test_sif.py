@@ -240,7 +240,7 @@ def test_a_damaged_layer_leaves_nothing_behind(odd, tmp_path):
 
 
 def test_what_a_killed_run_left_is_removed_and_what_another_writes_is_not(odd, tmp_path):
-    free, held = (tmp_path / f".odd.sif.{name}.tmp" for name in ("dead", "busy"))
+    free, held = (tmp_path / f".odd.sif.{name}.tmp" for name in (16 * "d", 16 * "b"))
     free.write_bytes(b"half a file")
     with held.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
