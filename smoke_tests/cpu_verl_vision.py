@@ -45,7 +45,8 @@ def settings() -> Any:
     wanted = {
         "max_prompt_length": LONGEST,
         "filter_overlong_prompts": True,
-        "filter_overlong_prompts_workers": 1,
+        # In this process: one that is forked after torch has started threads can wait for ever.
+        "filter_overlong_prompts_workers": "null",
         "return_multi_modal_inputs": True,
         "cache_dir": str(Path("cache").absolute()),
     }
@@ -64,12 +65,12 @@ def main() -> None:
 
     folder = Path("model").absolute()
     processor = tiny_qwen_vl.make_processor(folder)
-    model = tiny_qwen_vl.make_model(folder, processor.tokenizer).eval()
     data, config = Path("data.parquet").absolute(), settings()
     written = write(data)
     dataset = RLHFDataset(
         data_files=str(data), tokenizer=processor.tokenizer, config=config, processor=processor
     )
+    model = tiny_qwen_vl.make_model(folder, processor.tokenizer).eval()
     problems = []
     if len(dataset) != written:
         problems.append(f"verl's dataset has {len(dataset)} of {written} examples")

@@ -8,7 +8,16 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.smoke_scripts import script
+from tests.support.smoke_scripts import SCRIPTS, script
+
+
+def test_the_docs_list_every_case(monkeypatch):
+    tiers = script("smoke_tiers", monkeypatch).TIERS
+    text = (SCRIPTS.parent / "docs/smoke.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    for tier, cases in tiers.items():
+        mine = " ".join(row for row in rows if row.startswith(f"| `{tier}`"))
+        assert not [case.name for case in cases if case.name not in mine], tier
 
 
 def test_settings_that_verl_would_ignore_are_found(monkeypatch):
