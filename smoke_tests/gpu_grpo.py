@@ -18,11 +18,19 @@ import tiny_qwen
 from cpu_grpo_step import GROUP, PROMPTS, Reward, changed
 
 # Log-probabilities of one token: float32 with float32 weights against bf16 with bf16 weights. The
-# tiny model's differ by 0.01 where both run on a CPU.
-AGREE = 0.05
+# tiny model's differ by 0.01 at most where both run on a CPU. Of a given model the means are
+# compared, and the bounds are guesses.
+AGREE = {"tiny": 0.05, "given": 0.1}
 # The least change by the step that is more than rounding.
-MOVED = 3 * AGREE
+MOVED = {"tiny": 0.15, "given": 0.05}
+# Adam moves each weight by about as much. A given model's weights must differ in bf16 afterwards.
+RATE = {"tiny": 1e-2, "given": 1e-4}
 TOKENS = 16
+
+
+def kind() -> str:
+    """The kind of the trained model: tiny, or given by --model."""
+    return "tiny" if smoke_stack.given() is None else "given"
 
 
 def settings(config: type, more: dict[str, Any]) -> Any:
@@ -34,7 +42,7 @@ def settings(config: type, more: dict[str, Any]) -> Any:
         "max_prompt_length": 64,
         "max_completion_length": TOKENS,
         "temperature": 1.0,
-        "learning_rate": 1e-2,
+        "learning_rate": RATE[kind()],
         "lr_scheduler_type": "constant",
         "weight_decay": 0.0,
         "max_steps": 1,
@@ -92,10 +100,10 @@ def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
     return problems, f"{said}, gradient norm {logged.get('grad_norm')}"
 
 
-def colocate(folder: Path) -> tuple[list[str], str]:
-    """vLLM in the trainer's process."""
+def colocation() -> dict[str, Any]:
+    """The arguments for vLLM in the trainer's process; sets the environment that it needs."""
     smoke_gpu.as_torchrun()
-    more = {
+    return {
         "vllm_mode": "colocate",
         "vllm_device": "cuda:0",
         # Before it captures graphs, vLLM 0.24 runs the largest batch (4096 tokens with TRL) in the
@@ -105,7 +113,17 @@ def colocate(folder: Path) -> tuple[list[str], str]:
         "vllm_max_model_length": tiny_qwen.POSITIONS,
         "vllm_gpu_memory_utilization": smoke_stack.share(),
     }
-    trainer, model, reward = make_trainer(folder, more)
+
+
+def distance(one: list[list[float]], other: list[list[float]]) -> float:
+    """The largest difference of log-probabilities; of a given model the mean."""
+    largest, mean = smoke_stack.apart(one, other)
+    return largest if kind() == "tiny" else mean
+
+
+def colocate(folder: Path) -> tuple[list[str], str]:
+    """vLLM in the trainer's process."""
+    trainer, model, reward = make_trainer(folder, colocation())
     llm = smoke_stack.colocated(trainer)
     prompts = [
         [int(one) for one in trainer.processing_class(text)["input_ids"]] for text in PROMPTS
@@ -115,20 +133,21 @@ def colocate(folder: Path) -> tuple[list[str], str]:
     sequences = [prompt + more for prompt, more in zip(prompts, written, strict=True)]
     model.cuda()
     first = smoke_stack.scores(llm, sequences)
-    agreed = [smoke_stack.apart(first, smoke_stack.model_scores(model, sequences))[0]]
+    agreed = [distance(first, smoke_stack.model_scores(model, sequences))]
     problems, said = step(trainer, model, reward)
     smoke_stack.sync(trainer)
     model.eval()
     second = smoke_stack.scores(llm, sequences)
-    agreed.append(smoke_stack.apart(second, smoke_stack.model_scores(model, sequences))[0])
-    moved = smoke_stack.apart(first, second)[0]
-    for when, distance in zip(("before", "after"), agreed, strict=True):
-        if not distance < AGREE:
+    agreed.append(distance(second, smoke_stack.model_scores(model, sequences)))
+    moved = distance(first, second)
+    bound = AGREE[kind()]
+    for when, far in zip(("before", "after"), agreed, strict=True):
+        if not far < bound:
             problems.append(
-                f"{when} the step vLLM's log-probabilities are {distance:.3f} from the trainer's,"
-                f" bound {AGREE}"
+                f"{when} the step vLLM's log-probabilities are {far:.3f} from the trainer's,"
+                f" bound {bound}"
             )
-    if not moved > MOVED:
+    if not moved > MOVED[kind()]:
         problems.append(f"with synced weights vLLM's log-probabilities moved by {moved:.4f} only")
     return problems, (
         f"{said}; log-probabilities {agreed[0]:.4f} and {agreed[1]:.4f} apart, moved {moved:.2f}"
@@ -179,9 +198,9 @@ def served(folder: Path) -> tuple[list[str], str]:
         prompts = [list(trainer.processing_class(text)["input_ids"]) for text in PROMPTS]
         now = regret(model, prompts, written)
         then = regret(smoke_stack.load(folder).to(model.device), prompts, written)
-    if not now < AGREE:
+    if not now < AGREE[kind()]:
         problems.append(f"the server's greedy tokens lie {now:.3f} below the trainer's best")
-    if not then > AGREE:
+    if not then > AGREE[kind()]:
         problems.append("the server's greedy tokens are those of the weights before the step")
     return (
         problems,
@@ -192,7 +211,8 @@ def served(folder: Path) -> tuple[list[str], str]:
 def main(way: str) -> None:
     """`way`: colocate or server."""
     smoke_gpu.require(2 if way == "server" else 1)
-    folder = tiny_qwen.save(Path("model").absolute(), half=True)
+    given = smoke_stack.given()
+    folder = given or tiny_qwen.save(Path("model").absolute(), half=True)
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     if way == "colocate":  # slow imports, before the turn on the GPU
         from trl import GRPOTrainer  # noqa: F401

@@ -1,13 +1,24 @@
-"""`vllm serve` and `trl vllm-serve` start with their commands and answer over HTTP."""
+"""`vllm serve`, `trl vllm-serve` and `sglang serve` start with their commands and answer over HTTP.
+
+With two GPUs `vllm serve` runs two engines (data parallelism), and both generate.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 import gpu_vllm
 import smoke_gpu
 import smoke_stack
+from smoke_support import skip
+
+Answers = list[list[int]]
 
 
 def common(port: int) -> list[str]:
@@ -15,7 +26,7 @@ def common(port: int) -> list[str]:
     return ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
 
 
-def by_trl(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
+def by_trl(folder: Path, prompts: Answers) -> Answers:
     """The greedy tokens of `trl vllm-serve`."""
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder), *common(port),
@@ -26,36 +37,94 @@ def by_trl(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
         return smoke_stack.trl_completions(server, gpu_vllm.PROMPTS, gpu_vllm.TOKENS)
 
 
-def by_vllm(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
-    """The greedy tokens of `vllm serve`, through OpenAI's API."""
+def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
+    """The greedy tokens of `vllm serve`, through OpenAI's API, with a number of engines."""
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("vllm"), "serve", str(folder), *common(port),
                "--served-model-name", "smoke",
                "--gpu-memory-utilization", str(smoke_stack.share()),
                "--max-model-len", str(smoke_stack.LENGTH), "--enforce-eager"]  # fmt: skip
-    found = []
-    with smoke_gpu.server(command, f"http://127.0.0.1:{port}/health", 400):
-        models = smoke_gpu.get(f"http://127.0.0.1:{port}/v1/models")["data"]
+    if engines > 1:
+        command += ["--data-parallel-size", str(engines)]
+    server = f"http://127.0.0.1:{port}"
+    with smoke_gpu.server(command, f"{server}/health", 400):
+        models = smoke_gpu.get(f"{server}/v1/models")["data"]
         names = [model["id"] for model in models]
         if names != ["smoke"]:
             sys.exit(f"error: the server has the models {names}, not smoke")
-        for prompt in prompts:
-            asked = {"model": "smoke", "prompt": prompt, "temperature": 0, "ignore_eos": True,
-                     "max_tokens": gpu_vllm.TOKENS, "logprobs": 1,
-                     "return_tokens_as_token_ids": True}  # fmt: skip
-            answered = smoke_gpu.post(f"http://127.0.0.1:{port}/v1/completions", asked)
-            tokens = answered["choices"][0]["logprobs"]["tokens"]
-            found.append([int(token.removeprefix("token_id:")) for token in tokens])
+        ask = functools.partial(completion, server)
+        if engines == 1:
+            return list(map(ask, prompts))
+        with ThreadPoolExecutor(len(prompts)) as pool:  # at once, so that every engine has work
+            found = list(pool.map(ask, prompts))
+        used = busy(smoke_gpu.text(f"{server}/metrics"))
+    print("tokens of each engine:", used)
+    if len(used) != engines:
+        sys.exit(f"error: {len(used)} of {engines} engines generated tokens")
     return found
 
 
+def completion(server: str, prompt: list[int]) -> list[int]:
+    """The greedy tokens of vLLM's server for one prompt."""
+    asked = {"model": "smoke", "prompt": prompt, "temperature": 0, "ignore_eos": True,
+             "max_tokens": gpu_vllm.TOKENS, "logprobs": 1,
+             "return_tokens_as_token_ids": True}  # fmt: skip
+    answered = smoke_gpu.post(f"{server}/v1/completions", asked)
+    tokens = answered["choices"][0]["logprobs"]["tokens"]
+    return [int(token.removeprefix("token_id:")) for token in tokens]
+
+
+def busy(metrics: str) -> dict[str, float]:
+    """The engines that generated tokens, by vLLM's metrics, and how many."""
+    lines = re.findall(r"^vllm:generation_tokens_total\{(.*)\} (\S+)$", metrics, re.MULTILINE)
+    found: dict[str, float] = {}
+    for labels, number in lines:
+        engine = re.search(r'engine="(\d+)"', labels)
+        if engine and float(number) > 0:
+            found[engine[1]] = found.get(engine[1], 0) + float(number)
+    return found
+
+
+def in_parallel(folder: Path, prompts: Answers) -> Answers:
+    """The same of two engines, which vLLM's server balances since 0.9."""
+    if "class DPLBAsyncMPClient" not in smoke_stack.source("vllm", "v1/engine/core_client.py"):
+        skip(f"the server of vLLM {version('vllm')} does not balance several engines")
+    return by_vllm(folder, prompts, engines=2)
+
+
+def by_sglang(folder: Path, prompts: Answers) -> Answers:
+    """The greedy tokens of `sglang serve`, through its own API."""
+    port = smoke_gpu.free_port()
+    options = smoke_stack.sglang_options(1)
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    command = [smoke_gpu.script("sglang"), "serve", "--model-path", str(folder), *common(port),
+               *words, "--served-model-name", "smoke"]  # fmt: skip
+    server = f"http://127.0.0.1:{port}"
+    sampling = {"temperature": 0.0, "max_new_tokens": gpu_vllm.TOKENS, "ignore_eos": True}
+    with smoke_gpu.server(command, f"{server}/health", 500):
+        names = [model["id"] for model in smoke_gpu.get(f"{server}/v1/models")["data"]]
+        if names != ["smoke"]:
+            sys.exit(f"error: the server has the models {names}, not smoke")
+        asked = {"input_ids": prompts, "sampling_params": sampling}
+        answers = smoke_gpu.post(f"{server}/generate", asked, 400)  # it may compile kernels
+    return [[int(token) for token in answer["output_ids"]] for answer in answers]
+
+
+WAYS: dict[str, Callable[[Path, Answers], Answers]] = {
+    "trl": by_trl,
+    "vllm": by_vllm,
+    "parallel": in_parallel,
+    "sglang": by_sglang,
+}
+
+
 def main(way: str) -> None:
-    """`way`: trl or vllm."""
-    smoke_gpu.require()
+    """`way`: trl, vllm, parallel (two GPUs) or sglang."""
+    smoke_gpu.require(2 if way == "parallel" else 1)
     kind, folder = gpu_vllm.make("tiny")
     prompts = gpu_vllm.prompt_ids(folder)
-    smoke_gpu.turn(alone=smoke_stack.measures_memory())
-    completions = (by_trl if way == "trl" else by_vllm)(folder, prompts)
+    smoke_gpu.turn(alone=way != "sglang" and smoke_stack.measures_memory())
+    completions = WAYS[way](folder, prompts)
     reference = smoke_stack.load(folder).cuda()
     problems, said = gpu_vllm.compare(reference, prompts, completions, kind)
     if way == "trl" and 2 * sum(map(len, completions)) >= len(prompts) * gpu_vllm.TOKENS:

@@ -1,6 +1,8 @@
 """One SFT step with TRL on the GPU, alone or under DeepSpeed: every tensor changes.
 
-The examples end with Qwen's own end token, which is not its padding token.
+The examples end with Qwen's own end token, which is not its padding token. In fp16 (GPUs of compute
+capability 7.5 have no bf16) a gradient scaler skips steps whose scaled gradients overflow, so
+several are made.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import tiny_qwen
 from cpu_grpo_step import changed
 from smoke_support import finish
 
+FP16_STEPS = 6
 
-def settings(config: type) -> Any:
-    """The arguments of one step."""
+
+def settings(config: type, *, fp16: bool = False) -> Any:
+    """The arguments of one step, or of FP16_STEPS in fp16."""
     wanted = {
         "output_dir": str(Path("out").absolute()),
         "per_device_train_batch_size": 4,
@@ -28,12 +32,12 @@ def settings(config: type) -> Any:
         "learning_rate": 1e-2,
         "lr_scheduler_type": "constant",
         "weight_decay": 0.0,
-        "max_steps": 1,
+        "max_steps": FP16_STEPS if fp16 else 1,
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
-        "bf16": True,
-        "fp16": False,
+        "bf16": not fp16,
+        "fp16": fp16,
         "gradient_checkpointing": False,
         "disable_tqdm": True,
         "seed": 7,
@@ -52,7 +56,7 @@ def step(way: str) -> tuple[list[str], str]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     trainer = SFTTrainer(
         model=model,
-        args=settings(SFTConfig),
+        args=settings(SFTConfig, fp16=way == "fp16"),
         train_dataset=Dataset.from_list([{"text": line} for line in tiny_qwen.LINES]),
         processing_class=tokenizer,
     )
@@ -71,13 +75,19 @@ def step(way: str) -> tuple[list[str], str]:
     last = {int(row["input_ids"][-1]) for row in trainer.train_dataset}
     if last != {end}:
         problems.append(f"the examples end with token {sorted(last)}, {tiny_qwen.END} is {end}")
-    if trainer.state.global_step != 1:
+    if trainer.state.global_step != trainer.args.max_steps:
         problems.append(f"{trainer.state.global_step} steps were made")
+    scaler = getattr(trainer.accelerator, "scaler", None)
+    if way == "fp16" and (scaler is None or not scaler.is_enabled()):
+        problems.append("there is no gradient scaler")
     wrapper = type(trainer.model_wrapped).__name__
     if way == "child" and wrapper != "DeepSpeedEngine":
         problems.append(f"the trained model is a {wrapper}, not DeepSpeed's engine")
     said = f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')}"
-    return problems, f"{wrapper}: {said}, gradient norm {logged.get('grad_norm')}"
+    said += f", gradient norm {logged.get('grad_norm')}"
+    if way == "fp16" and scaler is not None:
+        said += f", gradients scaled by {scaler.get_scale():.0f}"
+    return problems, f"{wrapper}: {said}"
 
 
 def _dtype(model: Any, name: str) -> Any:
@@ -99,7 +109,7 @@ def launched(count: int) -> None:
 
 
 def main(way: str, count: int = 1) -> None:
-    """`way`: alone, deepspeed with `count` GPUs, or child (what deepspeed launches)."""
+    """`way`: alone, fp16, deepspeed with `count` GPUs, or child (what deepspeed launches)."""
     smoke_gpu.require(count)
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     if way != "child":

@@ -20,14 +20,8 @@ def main(count: int) -> None:
     engine = sglang.Engine(
         model_path=str(folder),
         dtype="bfloat16",
-        mem_fraction_static=smoke_stack.SHARE,  # at most: its tokens are bounded below
-        context_length=smoke_stack.LENGTH,
-        max_total_tokens=16 * smoke_stack.LENGTH,
-        cuda_graph_max_bs=8,
-        piecewise_cuda_graph_max_tokens=smoke_stack.LENGTH,
         skip_tokenizer_init=True,
-        tp_size=count,
-        random_seed=0,
+        **smoke_stack.sglang_options(count),
     )
     asked = {"temperature": 0.0, "max_new_tokens": gpu_vllm.TOKENS, "ignore_eos": True}
     answers = engine.generate(input_ids=prompts, sampling_params=asked)

@@ -1,7 +1,12 @@
-"""One GRPO step with verl on Ray and vLLM: every tensor of its checkpoint changes.
+"""One step with verl on Ray and vLLM: every tensor of its checkpoint changes.
+
+One case is GRPO with verl's default rollout (synchronous until 0.6, asynchronous in 0.9), which
+saves the model in Hugging Face's format; the other is PPO with a critic and asynchronous rollout,
+whose checkpoint verl's model merger converts.
 
 It uses torch's attention (sdpa) and keeps padding, because verl's defaults need flash-attn, which
-has no wheel in the indexes that targets are locked from.
+has no wheel in the indexes that targets are locked from. verl has no setting for its critic, so a
+module that it imports (VERL_USE_EXTERNAL_MODULES) replaces the function that loads the critic.
 """
 
 from __future__ import annotations
@@ -12,7 +17,9 @@ import math
 import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import smoke_gpu
 import smoke_stack
@@ -33,9 +40,35 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_)
     return len(good) / max(1, len(solution_str))
 '''
 
+CRITIC = '''\
+import verl.utils.model
+from transformers import AutoModelForTokenClassification
 
-def settings(folder: Path, data: Path, reward: Path) -> list[str]:
-    """Settings that differ from verl's defaults; `++` also sets keys that some versions lack."""
+def load(local_path, torch_dtype, model_config, trust_remote_code):
+    """As verl's own, which asks for flash_attention_2."""
+    return AutoModelForTokenClassification.from_pretrained(
+        local_path, torch_dtype=torch_dtype, config=model_config, attn_implementation="sdpa",
+        trust_remote_code=trust_remote_code,
+    )
+
+verl.utils.model.load_valuehead_model = load
+'''
+# Settings below these have no defaults, or are read by some versions only.
+OPEN = (
+    "actor_rollout_ref.model.override_config.",
+    "critic.model.override_config.",
+    "ray_kwargs.ray_init.",
+)
+VERSIONED = {
+    "reward.custom_reward_function.name",
+    "reward.custom_reward_function.path",
+    "reward.num_workers",
+    "trainer.use_v1",
+}
+
+
+def settings(folder: Path, data: Path, reward: Path) -> dict[str, object]:
+    """Settings that differ from verl's defaults, also those that some versions lack."""
     rollout, actor = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
     model = "actor_rollout_ref.model"
     wanted = {
@@ -91,7 +124,48 @@ def settings(folder: Path, data: Path, reward: Path) -> list[str]:
     }
     if importlib.util.find_spec("transfer_queue") is None:  # for the newer trainer of verl 0.9
         wanted["trainer.use_v1"] = False
-    return [f"++{key}={value}" for key, value in wanted.items()]
+    return wanted
+
+
+def with_critic(folder: Path) -> dict[str, object]:
+    """Settings of PPO that replace those of GRPO."""
+    return {
+        "algorithm.adv_estimator": "gae",
+        "data.return_raw_chat": True,  # read by the asynchronous rollout of verl 0.6
+        "actor_rollout_ref.rollout.mode": "async",
+        "actor_rollout_ref.actor.checkpoint.save_contents": "[model,optimizer,extra]",
+        "critic.model.path": folder,
+        "critic.model.use_remove_padding": False,
+        "critic.model.enable_gradient_checkpointing": False,
+        "critic.model.override_config.attn_implementation": "sdpa",
+        "critic.optim.lr": 1e-2,
+        "critic.ppo_micro_batch_size_per_gpu": len(PROMPTS) * GROUP,
+    }
+
+
+def lacking(wanted: Iterable[str], configuration: dict[str, Any]) -> list[str]:
+    """The settings that verl's configuration does not have, which verl would ignore."""
+    found = []
+    for key in wanted:
+        inner: Any = configuration
+        for word in key.split("."):
+            if not isinstance(inner, dict) or word not in inner:
+                found.append(key)
+                break
+            inner = inner[word]
+    return [key for key in found if not key.startswith(OPEN)]
+
+
+def defaults(folder: str | None = None) -> dict[str, Any]:
+    """verl's default configuration, from its own folder."""
+    import hydra
+    from omegaconf import OmegaConf
+
+    place = folder or f"{smoke_stack.folder('verl')}/trainer/config"
+    with hydra.initialize_config_dir(place, version_base=None):
+        composed = OmegaConf.to_container(hydra.compose("ppo_trainer"), resolve=False)
+    assert isinstance(composed, dict)
+    return {str(key): value for key, value in composed.items()}
 
 
 def inputs() -> tuple[Path, Path, Path]:
@@ -129,11 +203,21 @@ def logged(log: str, key: str) -> float | None:
     return float(found[-1]) if found else None
 
 
-def unchanged(folder: Path) -> tuple[list[str], int]:
+def merged() -> Path:
+    """The actor's checkpoint in Hugging Face's format, converted by verl's model merger."""
+    target = Path("merged").absolute()
+    actor = Path("checkpoint/global_step_1/actor").absolute()
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp",
+               "--local_dir", str(actor), "--target_dir", str(target)]  # fmt: skip
+    smoke_gpu.follow(command)
+    return target
+
+
+def unchanged(folder: Path, checkpoint: Path) -> tuple[list[str], int]:
     """Problems of the tensors in the checkpoint, and the number of compared tensors."""
     from safetensors.torch import load_file
 
-    saved = sorted(Path("checkpoint").rglob("*.safetensors"))
+    saved = sorted(checkpoint.rglob("*.safetensors"))
     before = load_file(folder / "model.safetensors")
     after = {name: tensor for path in saved for name, tensor in load_file(path).items()}
     problems = [f"{name} is not in verl's checkpoint" for name in sorted(before.keys() - after)]
@@ -145,14 +229,12 @@ def unchanged(folder: Path) -> tuple[list[str], int]:
     return problems, len(before)
 
 
-def main() -> None:
-    """Run verl's own entry point, read its log and its checkpoint."""
-    smoke_gpu.require()
-    folder, data, reward = inputs()
-    # Ray makes sockets below it, whose paths may have at most 107 characters.
-    scratch = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent
-    env = {
+def environment(scratch: Path, patches: Path) -> dict[str, str]:
+    """The environment of verl's processes, which find CRITIC in the folder `patches`."""
+    paths = [str(patches), *filter(None, [os.environ.get("PYTHONPATH")])]
+    found = {
         **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
         "RAY_TMPDIR": str(scratch),
         "RAY_DEDUP_LOGS": "0",
         "HYDRA_FULL_ERROR": "1",
@@ -160,26 +242,49 @@ def main() -> None:
         "RAY_worker_register_timeout_seconds": "300",
         "RAY_memory_monitor_refresh_ms": "0",
     }
-    if "SMOKE_CACHE" in env:
-        env["SMOKE_CACHE"] = str(CACHE)
+    if "SMOKE_CACHE" in found:
+        found["SMOKE_CACHE"] = str(CACHE)
+    return found
+
+
+def main(way: str) -> None:
+    """Run verl's own entry point, read its log and its checkpoint. `way`: grpo or ppo."""
+    smoke_gpu.require()
+    folder, data, reward = inputs()
+    wanted = settings(folder, data, reward) | (with_critic(folder) if way == "ppo" else {})
+    absent = lacking(wanted, defaults())
+    print("not in this verl:", ", ".join(absent) or "nothing")
+    if set(absent) - VERSIONED:
+        sys.exit(f"error: verl has no setting {', '.join(sorted(set(absent) - VERSIONED))}")
+    # Ray makes sockets below it, whose paths may have at most 107 characters.
+    scratch = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent / way
+    scratch.mkdir(exist_ok=True)
+    patches = Path("patches").absolute()
+    patches.mkdir()
+    env = environment(scratch, patches)
+    if way == "ppo":
+        (patches / "smoke_critic.py").write_text(CRITIC)
+        env["VERL_USE_EXTERNAL_MODULES"] = "smoke_critic"
     smoke_gpu.turn(alone=smoke_stack.measures_memory())
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, data, reward)]
+    command = [sys.executable, "-m", "verl.trainer.main_ppo"]
+    command += [f"++{key}={value}" for key, value in wanted.items()]
     print(json.dumps(command, indent=1))
     log = everything(smoke_gpu.follow(command, env), scratch)
-    problems, count = unchanged(folder)
-    said = {
-        key: logged(log, key)
-        for key in ("actor/pg_loss", "actor/grad_norm", "training/rollout_probs_diff_mean")
-    }
+    problems, count = unchanged(folder, merged() if way == "ppo" else Path("checkpoint"))
+    keys = ["actor/pg_loss", "actor/grad_norm", "training/rollout_probs_diff_mean"]
+    norms = ["actor/grad_norm"]
+    if way == "ppo":
+        keys += ["critic/vf_loss", "critic/grad_norm"]
+        norms += ["critic/grad_norm"]
+    said = {key: logged(log, key) for key in keys}
     for key, value in said.items():
         if value is None or not math.isfinite(value):
             problems.append(f"{key} is {value}")
-    if not (said["actor/grad_norm"] or 0) > 0:
-        problems.append("the gradient is zero")
+    problems += [f"{key} is zero" for key in norms if not (said[key] or 0) > 0]
     if not (said["training/rollout_probs_diff_mean"] or 0) < AGREE:
         problems.append(f"vLLM's probabilities are {said} from the trainer's, bound {AGREE}")
     finish(problems, f"{count} of {count} tensors changed; {said}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

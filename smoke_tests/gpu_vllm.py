@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ import tiny_qwen
 # Difference of logits, with some rows of the models' heads LONG times longer than by default.
 # On CPUs bf16 and float32 chose the same token wherever the gap was over 0.05 (tiny) or 0.24 (0.5B
 # with all weights drawn; with the present weights and another seed they never differed).
-BOUND = {"tiny": 0.1, "half-billion": 0.5, "given": 0.5}
+# With images (vision) the logits in bf16 and float32 were up to 0.23 apart on a CPU.
+BOUND = {"tiny": 0.1, "half-billion": 0.5, "given": 0.5, "vision": 0.5}
 # Least share of positions that must count; logits of a real model may be close.
-TESTED = {"tiny": 0.9, "half-billion": 0.9, "given": 0.5}
+TESTED = {"tiny": 0.9, "half-billion": 0.9, "given": 0.5, "vision": 0.9}
 PROMPTS = [
     "Count to three:",
     "What is the capital of France?",
@@ -37,33 +39,44 @@ TOKENS = 32
 
 def make(kind: str) -> tuple[str, Path]:
     """The kind of the tested model, and its folder; --model replaces the tiny one."""
-    given = os.environ.get("SMOKE_MODEL")
     tokenizer = tiny_qwen.make_tokenizer()
     if kind == "half-billion":
         model = tiny_qwen.make_half_billion(tokenizer)
         # Only tokens of the tokenizer: vLLM rejects others.
         sharp = tiny_qwen.sharpen(model, count=4, factor=16, below=len(tokenizer))
         return kind, tiny_qwen.save(Path("model").absolute(), sharp, half=True)
-    if given:
-        return "given", Path(given)
+    given = smoke_stack.given()
+    if given is not None and kind != "fp16":
+        return "given", given
     model = tiny_qwen.make_model(tokenizer)
     sharp = tiny_qwen.sharpen(model, count=16, factor=30, below=len(tokenizer))
+    if kind == "fp16":
+        return "tiny", tiny_qwen.save(Path("model").absolute(), sharp.half())
     return "tiny", tiny_qwen.save(Path("model").absolute(), sharp, half=True)
 
 
 def compare(
-    model: Any, prompts: list[list[int]], completions: list[list[int]], kind: str
+    model: Any,
+    prompts: list[list[int]],
+    completions: list[list[int]],
+    kind: str,
+    more: Sequence[dict[str, Any]] = (),
 ) -> tuple[list[str], str]:
-    """Problems of greedy `completions`, and the number of positions that could be compared."""
+    """Problems of greedy `completions`, and the number of positions that could be compared.
+
+    `more` are other inputs of the model than tokens, for each prompt.
+    """
     import torch
 
     problems = []
     bound = BOUND[kind]
     tested = total = 0
-    for prompt, completion in zip(prompts, completions, strict=True):
+    inputs = more or [{} for _ in prompts]
+    for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         ids = torch.tensor([prompt + completion], device=model.device)
         with torch.no_grad():
-            logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+            output = model(input_ids=ids, **inputs[number])
+        logits = output.logits[0, len(prompt) - 1 : -1].float()
         top = logits.topk(2)
         gaps = (top.values[:, 0] - top.values[:, 1]).tolist()
         for place, (token, best, gap) in enumerate(
@@ -72,9 +85,7 @@ def compare(
             total += 1
             tested += gap > bound
             if token != best:
-                words = (
-                    f"prompt {prompts.index(prompt)}, token {place}: vLLM {token}, expected {best}"
-                )
+                words = f"prompt {number}, token {place}: vLLM {token}, expected {best}"
                 print(f"{words}, by {gap:.3f}")
                 if gap > bound:
                     problems.append(f"{words}, by {gap:.3f}: more than {bound}")
@@ -103,7 +114,7 @@ def surround(way: str) -> None:
     If NCCL is configured not to use NVLink multicast, so is vLLM.
     """
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
-    if way in ("eager", "half-billion"):
+    if way in ("eager", "half-billion", "fp16"):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if os.environ.get("NCCL_NVLS_ENABLE") == "0":
         os.environ["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
@@ -111,17 +122,22 @@ def surround(way: str) -> None:
 
 
 def main(way: str) -> None:
-    """`way`: graphs, eager, half-billion (the shape of Qwen2.5-0.5B) or parallel (two GPUs)."""
+    """`way`: graphs, eager, half-billion (the shape of Qwen2.5-0.5B), fp16 or parallel (two GPUs).
+
+    Weights in fp16 are for GPUs of compute capability 7.5, which have no bf16.
+    """
     smoke_gpu.require(2 if way == "parallel" else 1)
     surround(way)
     kind, folder = make(way)
-    settings: dict[str, Any] = {"enforce_eager": way in ("eager", "parallel")}
+    settings: dict[str, Any] = {"enforce_eager": way in ("eager", "parallel", "fp16")}
     if not settings["enforce_eager"]:  # the largest number of sequences
         settings["compilation_config"] = {"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}
     if way == "eager":
         settings["load_format"] = "safetensors"
     if way == "parallel":
         settings["tensor_parallel_size"] = 2
+    if way == "fp16":
+        settings["dtype"] = "float16"
     prompts = prompt_ids(folder)
     from vllm import LLM  # noqa: F401  # slow imports, before the turn on the GPU
 

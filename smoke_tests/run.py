@@ -228,10 +228,16 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
             "seconds": seconds,
             "message": message,
             "log": clip(log, kept),
-            "notes": notes(log),
+            "notes": notes(with_servers(log, work)),
         }
     )
     return cases
+
+
+def with_servers(log: str, work: Path) -> str:
+    """The log of a case, and those of the servers that it started, whose lines may be notes."""
+    servers = sorted(work.glob("server-*.log"))
+    return "\n".join([log, *(path.read_text("utf-8", "replace") for path in servers)])
 
 
 def watch(

@@ -238,10 +238,15 @@ def end(problems: list[str], good: str) -> NoReturn:
     os._exit(status if isinstance(status, int) else 1)
 
 
+def text(url: str, seconds: float = 30) -> str:
+    """The text at a URL."""
+    with DIRECT.open(url, timeout=seconds * timeout_factor()) as answer:
+        return str(answer.read(), "utf-8")
+
+
 def get(url: str, seconds: float = 30) -> Any:
     """The JSON document at a URL."""
-    with DIRECT.open(url, timeout=seconds * timeout_factor()) as answer:
-        return json.loads(answer.read())
+    return json.loads(text(url, seconds))
 
 
 def post(url: str, document: dict[str, Any], seconds: float = 120) -> Any:

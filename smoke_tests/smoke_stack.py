@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ LENGTH = 256  # tokens that the engines are asked to hold
 SHARE = 0.25  # of a GPU's memory for an engine: the rest is the trainer's and the reference's
 
 
+def given() -> Path | None:
+    """The folder of the model that --model names."""
+    folder = os.environ.get("SMOKE_MODEL")
+    return Path(folder) if folder else None
+
+
 def share() -> float:
     """The share of a GPU's memory for an engine; less if cases share the GPU."""
     return SHARE if measures_memory() else min(SHARE, round(0.8 / smoke_gpu.sharing(), 3))
@@ -44,11 +51,18 @@ def measures_memory() -> bool:
     return "kv_cache_memory_bytes" not in source("vllm", "engine/arg_utils.py")
 
 
-def source(package: str, path: str) -> str:
-    """The text of a file of a package, without importing it; "" if it is not installed."""
+def folder(package: str) -> Path | None:
+    """The folder of a package, without importing it."""
     found = importlib.util.find_spec(package)
-    folders = list(found.submodule_search_locations or ()) if found is not None else []
-    return "".join((Path(folder) / path).read_text("utf-8") for folder in folders)
+    places = list(found.submodule_search_locations or ()) if found is not None else []
+    return Path(places[0]) if places else None
+
+
+def source(package: str, path: str) -> str:
+    """The text of a file of a package, without importing it; "" if there is none."""
+    place = folder(package)
+    found = place / path if place is not None else None
+    return found.read_text("utf-8") if found is not None and found.is_file() else ""
 
 
 def accepted(function: Callable[..., Any], wanted: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +92,24 @@ def engine(folder: Path, **wanted: Any) -> Any:
         **wanted,
     }
     return LLM(**settings)
+
+
+def sglang_options(count: int) -> dict[str, Any]:
+    """Options of SGLang for an engine on `count` GPUs that is small, so that it starts quickly."""
+    from sglang.srt.server_args import ServerArgs
+
+    known = inspect.signature(ServerArgs).parameters
+    graphs = {"cuda_graph_max_bs": 8, "piecewise_cuda_graph_max_tokens": LENGTH}
+    if "cuda_graph_max_bs" not in known:  # since 0.5.23; those for prefill are sizes in tokens
+        graphs = {"cuda_graph_max_bs_decode": 8, "cuda_graph_max_bs_prefill": LENGTH}
+    return {
+        "mem_fraction_static": SHARE,  # at most: its tokens are bounded below
+        "context_length": LENGTH,
+        "max_total_tokens": 16 * LENGTH,
+        **graphs,
+        "tp_size": count,
+        "random_seed": 0,
+    }
 
 
 def sampling(**wanted: Any) -> Any:

@@ -24,6 +24,8 @@ class Case(NamedTuple):
 
 VLLM = ("torch", "vllm", "transformers")
 TRL = (*VLLM, "trl")
+VERL = ("verl", "vllm", "ray")
+LORA = ("torch", "transformers", "trl", "peft", "math-verify")
 
 TIERS: dict[str, tuple[Case, ...]] = {
     "static": (
@@ -41,6 +43,14 @@ TIERS: dict[str, tuple[Case, ...]] = {
     "cpu": (
         Case("vllm reads a model", "cpu_vllm_model.py", 600, needs=("vllm", "transformers")),
         Case("grpo step", "cpu_grpo_step.py", 900),
+        Case("grpo step, lora", "cpu_grpo_lora.py", 900, needs=LORA),
+        Case(
+            "verl reads images",
+            "cpu_verl_vision.py",
+            600,
+            needs=("verl", "qwen-vl-utils", "torchvision", "pillow"),
+        ),
+        Case("ray job", "cpu_ray_job.py", 400, needs=("ray", "aiohttp-cors")),
     ),
     "gpu": (
         Case("device", "gpu_device.py", 120, ("1",), gate=True),
@@ -54,8 +64,25 @@ TIERS: dict[str, tuple[Case, ...]] = {
         Case("vllm graphs", "gpu_vllm.py", 600, ("graphs",), needs=VLLM, usual=70),
         Case("vllm eager, safetensors", "gpu_vllm.py", 600, ("eager",), needs=VLLM, usual=27),
         Case("vllm 0.5B shape", "gpu_vllm.py", 600, ("half-billion",), needs=VLLM, usual=80),
+        Case("vllm fp16", "gpu_vllm.py", 600, ("fp16",), needs=VLLM, usual=30),
+        Case(
+            "vllm qwen2.5-vl",
+            "gpu_vllm_vision.py",
+            600,
+            needs=(*VLLM, "torchvision", "pillow"),
+            usual=60,
+        ),
         Case("grpo step, vllm colocated", "gpu_grpo.py", 600, ("colocate",), needs=TRL, usual=60),
+        Case("grpo step, lora", "gpu_grpo_lora.py", 600, needs=LORA, usual=60),
         Case("sft step", "gpu_sft.py", 300, needs=("torch", "transformers", "trl"), usual=10),
+        Case(
+            "sft step, fp16",
+            "gpu_sft.py",
+            300,
+            ("fp16",),
+            needs=("torch", "transformers", "trl"),
+            usual=10,
+        ),
         Case("trl vllm-serve", "gpu_serve.py", 600, ("trl",), needs=TRL, usual=50),
         Case("vllm serve", "gpu_serve.py", 600, ("vllm",), needs=VLLM, usual=45),
         Case(
@@ -66,14 +93,25 @@ TIERS: dict[str, tuple[Case, ...]] = {
             needs=("trl", "deepspeed"),
             usual=30,
         ),
-        Case("grpo step, verl", "gpu_verl.py", 900, needs=("verl", "vllm", "ray"), usual=90),
+        Case("grpo step, verl", "gpu_verl.py", 900, ("grpo",), needs=VERL, usual=90),
+        Case("ppo step, verl", "gpu_verl.py", 900, ("ppo",), needs=VERL, usual=100),
         Case("sglang", "gpu_sglang.py", 600, ("1",), needs=("torch", "sglang"), usual=60),
-        Case("unsloth", "gpu_unsloth.py", 600, needs=("unsloth", "trl"), usual=60),
+        Case("sglang serve", "gpu_serve.py", 900, ("sglang",), needs=("torch", "sglang"), usual=90),
+        Case("unsloth", "gpu_unsloth.py", 600, ("sft",), needs=("unsloth", "trl"), usual=60),
+        Case(
+            "grpo step, unsloth",
+            "gpu_unsloth.py",
+            900,
+            ("grpo",),
+            needs=("unsloth", "trl", "vllm"),
+            usual=120,
+        ),
     ),
     "multi-gpu": (
         Case("devices", "gpu_device.py", 120, ("2",), gate=True),
         Case("nccl all-reduce", "gpu_nccl.py", 300, ("2",), needs=("torch",)),
         Case("vllm tensor parallel", "gpu_vllm.py", 900, ("parallel",), needs=VLLM),
+        Case("vllm serve, data parallel", "gpu_serve.py", 900, ("parallel",), needs=VLLM),
         Case("grpo step, vllm server", "gpu_grpo.py", 900, ("server",), needs=TRL),
         Case("deepspeed step", "gpu_sft.py", 900, ("deepspeed", "2"), needs=("trl", "deepspeed")),
         Case("sglang tensor parallel", "gpu_sglang.py", 900, ("2",), needs=("torch", "sglang")),

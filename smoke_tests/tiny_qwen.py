@@ -22,8 +22,8 @@ CHAT = (
 )
 
 
-def make_tokenizer() -> Any:
-    """A byte-level BPE tokenizer: 256 bytes, some merges, Qwen's special tokens."""
+def make_tokenizer(special: tuple[str, ...] = ()) -> Any:
+    """A byte-level BPE tokenizer: 256 bytes, some merges, Qwen's special tokens and `special`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -33,7 +33,7 @@ def make_tokenizer() -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=384,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=[PAD, "<|im_start|>", END],
+        special_tokens=[PAD, "<|im_start|>", END, *special],
         show_progress=False,
     )
     tokenizer.train_from_iterator(LINES, trainer)

@@ -61,8 +61,8 @@ Model = Annotated[
     Path | None,
     option(
         "--model",
-        "A real model for the cases of vLLM, its servers and SGLang in the gpu tiers. Default: a"
-        " tiny one with random weights.",
+        "A real model for the cases of vLLM, SGLang and their servers and for the GRPO step of TRL"
+        " in the gpu tiers. Default: a tiny one with random weights.",
         metavar="FOLDER",
     ),
 ]

@@ -139,10 +139,10 @@ def test_verls_own_figures_are_read(monkeypatch):
 
 def test_verl_is_told_what_this_version_needs(monkeypatch):
     module = script("gpu_verl", monkeypatch)
-    words = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"))
-    assert "++actor_rollout_ref.model.override_config.attn_implementation=sdpa" in words
-    assert "++actor_rollout_ref.rollout.load_format=safetensors" in words
-    assert "++trainer.use_v1=False" in words  # transfer_queue is not installed here
+    found = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"))
+    assert found["actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
+    assert found["actor_rollout_ref.rollout.load_format"] == "safetensors"
+    assert found["trainer.use_v1"] is False  # transfer_queue is not installed here
 
 
 def test_allowed_failures_carry_reasons():

@@ -1,0 +1,116 @@
+"""One GRPO step of a LoRA adapter with TRL on the CPU, rewarded by TRL's `accuracy_reward`.
+
+The questions, solutions and answers have the form of TRL's quick start. A random model never gives
+a correct answer, so a second reward makes the completions differ; `accuracy_reward` itself is also
+asked about a right and a wrong answer.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from cpu_grpo_step import Reward, compared, settings
+from smoke_support import finish
+
+QUESTIONS = {"What is two and two?": "$4$", "What is one half of one?": r"$\frac{1}{2}$"}
+RANK = 8
+
+
+class ContentReward(Reward):
+    """The same reward for completions that are lists of messages."""
+
+    def __call__(self, completions: list[Any], **_: Any) -> list[float]:
+        """One reward for each completion."""
+        return super().__call__([completion[0]["content"] for completion in completions])
+
+
+def rows() -> list[dict[str, Any]]:
+    """The training data: questions as messages, and their solutions."""
+    return [
+        {"prompt": [{"role": "user", "content": question}], "solution": solution}
+        for question, solution in QUESTIONS.items()
+    ]
+
+
+def answers() -> list[str]:
+    """Problems of `accuracy_reward` with a right and a wrong answer to each question."""
+    from trl.rewards import accuracy_reward
+
+    said = [r"\boxed{4}", r"\boxed{5}", r"It is \boxed{\frac{2}{4}}", r"It is \boxed{2}"]
+    completions = [[{"role": "assistant", "content": text}] for text in said]
+    solutions = [solution for solution in QUESTIONS.values() for _ in range(2)]
+    found = accuracy_reward(completions, solutions)
+    due = [1.0, 0.0, 1.0, 0.0]
+    return [] if found == due else [f"accuracy_reward gives {found} for {said}, not {due}"]
+
+
+def make_trainer(folder: Path, arguments: Any, model: Any) -> tuple[Any, ContentReward]:
+    """A trainer that adds an adapter to every linear layer of `model`; its second reward."""
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoTokenizer
+    from trl import GRPOTrainer
+    from trl.rewards import accuracy_reward
+
+    reward = ContentReward()
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=[accuracy_reward, reward],
+        args=arguments,
+        train_dataset=Dataset.from_list(rows()),
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+        peft_config=LoraConfig(
+            r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM"
+        ),
+    )
+    return trainer, reward
+
+
+def step(trainer: Any, reward: ContentReward) -> tuple[list[str], str]:
+    """Take the step; its problems, and its logged values.
+
+    The second half of an adapter starts at zero and changes; the first half then has no gradient.
+    The weights below the adapter must not change.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    halves = {name: tensor for name, tensor in model.named_parameters() if "lora_B" in name}
+    trainer.train()
+    problems = [] if halves else ["the model has no adapter"]
+    problems += [*answers(), *compared(before, halves), *reward.problems()]
+    problems += [
+        f"{name} changed, which is not part of the adapter"
+        for name, tensor in model.named_parameters()
+        if "lora_" not in name and not before[name].to(tensor.device).equal(tensor.detach())
+    ]
+    logged: dict[str, float] = {}
+    for entry in trainer.state.log_history:
+        logged |= entry
+    keys = ("loss", "grad_norm", "rewards/accuracy_reward/mean")
+    for key in keys:
+        if not math.isfinite(float(logged.get(key, "nan"))):
+            problems.append(f"{key} is {logged.get(key, 'absent')}")
+    if not float(logged.get("grad_norm", 0)) > 0:
+        problems.append("the gradient is zero")
+    said = ", ".join(f"{key} {logged.get(key)}" for key in keys)
+    return problems, f"{len(halves)} of {len(halves)} adapters changed, {said}"
+
+
+def main() -> None:
+    """Take the step with transformers generating."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier uses the CPU even if there is a GPU
+    os.environ["HF_HOME"] = str(Path("hf").absolute())
+    import tiny_qwen
+    from transformers import AutoModelForCausalLM
+    from trl import GRPOConfig
+
+    folder = tiny_qwen.save(Path("model").absolute())
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    finish(*step(*make_trainer(folder, settings(GRPOConfig, folder), model)))
+
+
+if __name__ == "__main__":
+    main()

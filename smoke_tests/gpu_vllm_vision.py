@@ -1,0 +1,131 @@
+"""vLLM reads images with a tiny Qwen2.5-VL, and its greedy tokens are those of transformers.
+
+Prompts have the same tokens in vLLM as by the model's processor in transformers. The reference is
+computed on vLLM's output, as in gpu_vllm, and depends on the image.
+"""
+
+from __future__ import annotations
+
+import itertools
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gpu_vllm
+import smoke_gpu
+import smoke_stack
+import tiny_qwen
+import tiny_qwen_vl
+from smoke_support import skip
+
+QUESTIONS = ["What is in this image?", "Name a colour of the sky:"]
+
+
+def make(folder: Path) -> Any:
+    """Save the model in bf16 in `folder`; its processor."""
+    import torch
+
+    processor = tiny_qwen_vl.make_processor(folder)
+    model = tiny_qwen_vl.make_model(folder, processor.tokenizer)
+    sharp = tiny_qwen.sharpen(model, count=16, factor=30, below=len(processor.tokenizer))
+    special = processor.tokenizer.convert_tokens_to_ids(list(tiny_qwen_vl.SPECIAL))
+    sharp.lm_head.weight.data[special] = 0  # never the best: no image begins in a completion
+    sharp.to(torch.bfloat16).save_pretrained(folder)
+    tiny_qwen_vl.write_settings(folder, processor.tokenizer)
+    return processor
+
+
+def asked(processor: Any) -> list[tuple[str, Any]]:
+    """Each question with each image: the text with a placeholder for the image, and the image."""
+    found = []
+    for question, image in itertools.product(QUESTIONS, tiny_qwen_vl.images()):
+        content = [{"type": "image"}, {"type": "text", "text": question}]
+        messages = [{"role": "user", "content": content}]
+        text = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        found.append((text, image))
+    return found
+
+
+def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) -> dict[str, Any]:
+    """What transformers computes from a text and an image, with `more` tokens after the text."""
+    from torch.nn.functional import pad
+
+    found = dict(processor(text=[text], images=[image], return_tensors="pt").to(device))
+    for name, value in (("attention_mask", 1), ("mm_token_type_ids", 0)):
+        if name in found:  # since transformers 5 it says which tokens are of an image
+            found[name] = pad(found[name], (0, more), value=value)
+    return found
+
+
+def removed() -> str | None:
+    """A class that vLLM 0.7 imports for this model, and that transformers 4.49 does not have."""
+    from transformers.models import qwen2_5_vl
+
+    name = "Qwen2_5_VLImageProcessor"
+    imported = name in smoke_stack.source("vllm", "model_executor/models/qwen2_5_vl.py")
+    return name if imported and not hasattr(qwen2_5_vl, name) else None
+
+
+def main() -> None:
+    """Ask vLLM, and compare."""
+    smoke_gpu.require()
+    if removed() is not None:
+        skip(
+            f"vLLM {version('vllm')} imports {removed()}, which transformers"
+            f" {version('transformers')} does not have"
+        )
+    gpu_vllm.surround("vision")
+    folder = Path("model").absolute()
+    processor = make(folder)
+    prompts = asked(processor)
+    from vllm import LLM  # noqa: F401  # slow imports, before the turn on the GPU
+
+    smoke_gpu.turn(alone=smoke_stack.measures_memory())
+    llm = smoke_stack.engine(
+        folder, enforce_eager=True, limit_mm_per_prompt={"image": 1, "video": 0}
+    )
+    outputs = llm.generate(
+        [{"prompt": text, "multi_modal_data": {"image": image}} for text, image in prompts],
+        smoke_stack.sampling(temperature=0.0, max_tokens=gpu_vllm.TOKENS, ignore_eos=True),
+        use_tqdm=False,
+    )
+    read = [[int(token) for token in output.prompt_token_ids] for output in outputs]
+    written = [[int(token) for token in output.outputs[0].token_ids] for output in outputs]
+    problems, said = judge(folder, processor, read, written)
+    smoke_gpu.end(problems, f"{said}; {len(prompts)} prompts with an image")
+
+
+def judge(
+    folder: Path,
+    processor: Any,
+    read: list[list[int]],
+    written: list[list[int]],
+    device: str = "cuda",
+) -> tuple[list[str], str]:
+    """Problems of vLLM's prompts as it `read` and completions as it has `written` them."""
+    import torch
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).float().eval().to(device)
+    problems, extras, first = [], [], []
+    for number, (text, image) in enumerate(asked(processor)):
+        given = inputs(processor, text, image, device)
+        due = given["input_ids"][0].tolist()
+        if read[number] != due:
+            problems.append(f"prompt {number} has the tokens {read[number]} in vLLM, not {due}")
+        with torch.no_grad():
+            first.append(model(**given).logits[0, -1].float())
+        extra = inputs(processor, text, image, device, more=len(written[number]))
+        del extra["input_ids"]
+        extras.append(extra)
+    apart = float((first[0] - first[1]).abs().max())
+    if not apart > gpu_vllm.BOUND["vision"]:
+        problems.append(f"the reference's logits for two images differ by {apart:.3f} only")
+    if problems:
+        return problems, ""
+    found, said = gpu_vllm.compare(model, read, written, "vision", extras)
+    return found, f"{said}, logits of two images up to {apart:.1f} apart"
+
+
+if __name__ == "__main__":
+    main()

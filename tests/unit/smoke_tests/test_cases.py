@@ -1,0 +1,110 @@
+"""The functions of the cases that need neither a GPU nor the packages that they test."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support.smoke_scripts import SCRIPTS, script
+
+
+def test_the_docs_list_every_case(monkeypatch):
+    tiers = script("smoke_tiers", monkeypatch).TIERS
+    text = (SCRIPTS.parent / "docs/smoke.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    for tier, cases in tiers.items():
+        mine = " ".join(row for row in rows if row.startswith(f"| `{tier}`"))
+        assert not [case.name for case in cases if case.name not in mine], tier
+
+
+def test_settings_that_verl_would_ignore_are_found(monkeypatch):
+    verl = script("gpu_verl", monkeypatch)
+    configuration = {"trainer": {"nnodes": 1, "logger": None}, "critic": {"model": {"path": "x"}}}
+    wanted = [
+        "trainer.nnodes",
+        "trainer.logger",
+        "trainer.n_nodes",
+        "critic.model.fsdp.size",
+        "critic.model.override_config.attn_implementation",  # it has no fixed keys
+        "reward.num_workers",
+    ]
+    absent = verl.lacking(wanted, configuration)
+    assert absent == ["trainer.n_nodes", "critic.model.fsdp.size", "reward.num_workers"]
+    assert set(absent) - verl.VERSIONED == {"trainer.n_nodes", "critic.model.fsdp.size"}
+
+
+def test_ppo_of_verl_has_a_critic_and_leaves_the_conversion_to_the_merger(monkeypatch):
+    verl = script("gpu_verl", monkeypatch)
+    grpo = verl.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"))
+    ppo = grpo | verl.with_critic(Path("/m"))
+    assert (grpo["algorithm.adv_estimator"], ppo["algorithm.adv_estimator"]) == ("grpo", "gae")
+    saved = "actor_rollout_ref.actor.checkpoint.save_contents"
+    assert "hf_model" in grpo[saved]
+    assert "hf_model" not in ppo[saved]
+    assert ppo["critic.model.path"] == Path("/m")
+    compile(verl.CRITIC, "smoke_critic.py", "exec")
+
+
+def test_engines_that_generated_are_counted(monkeypatch):
+    busy = script("gpu_serve", monkeypatch).busy
+    metrics = """\
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{engine="0",model_name="smoke"} 128.0
+vllm:generation_tokens_total{engine="1",model_name="smoke"} 96.0
+vllm:generation_tokens_total{engine="1",model_name="smoke",pid="7"} 32.0
+vllm:generation_tokens_total{engine="2",model_name="smoke"} 0.0
+vllm:generation_tokens_created{engine="3",model_name="smoke"} 1.7e+09
+vllm:prompt_tokens_total{engine="4",model_name="smoke"} 9.0
+"""
+    assert busy(metrics) == {"0": 128.0, "1": 128.0}
+
+
+@pytest.mark.parametrize(
+    ("names", "present", "absent"),
+    [
+        ("cuda_graph_max_bs, piecewise_cuda_graph_max_tokens", "cuda_graph_max_bs", "_decode"),
+        ("cuda_graph_max_bs_decode", "cuda_graph_max_bs_decode", "piecewise"),
+    ],
+)
+def test_sglang_is_asked_in_the_names_of_its_version(names, present, absent, monkeypatch):
+    stack = script("smoke_stack", monkeypatch)
+    module = ModuleType("sglang.srt.server_args")
+    exec(f"class ServerArgs:\n    def __init__(self, {names}): ...", module.__dict__)
+    for name in ("sglang", "sglang.srt"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "sglang.srt.server_args", module)
+    found = stack.sglang_options(2)
+    assert found["tp_size"] == 2
+    assert present in found
+    assert not any(absent in name for name in found)
+
+
+def test_a_given_model_moves_less_and_agrees_on_average(monkeypatch):
+    grpo = script("gpu_grpo", monkeypatch)
+    monkeypatch.delenv("SMOKE_MODEL", raising=False)
+    assert grpo.kind() == "tiny"
+    assert grpo.distance([[0.0, 1.0]], [[0.0, 3.0]]) == 2.0
+    monkeypatch.setenv("SMOKE_MODEL", "/models/Qwen2.5-0.5B")
+    assert grpo.kind() == "given"
+    assert grpo.distance([[0.0, 1.0]], [[0.0, 3.0]]) == 1.0
+    made: list[dict[str, object]] = []
+
+    def config(**settings: object) -> None:
+        made.append(settings)
+
+    monkeypatch.setattr(grpo.smoke_stack, "accepted", lambda _, wanted: wanted)
+    grpo.settings(config, {})
+    assert made[0]["learning_rate"] == grpo.RATE["given"]
+
+
+def test_notes_come_from_the_logs_of_servers_too(monkeypatch, tmp_path):
+    run = script("run", monkeypatch)
+    (tmp_path / "server-8000.log").write_text("INFO ready\nWARNING: kernels are not compiled\n")
+    said = run.with_servers("Skipping import of cpp extensions", tmp_path)
+    assert run.notes(said) == [
+        "Skipping import of cpp extensions",
+        "WARNING: kernels are not compiled",
+    ]
