@@ -108,6 +108,22 @@ def test_control_groups_limit_all_processes_together(place):
     assert not abandoned.exists()
 
 
+def test_control_groups_limit_swap():
+    limits = {"memory": 200 << 20, "processes": 50}
+    places = [base for base, _ in control_groups.group_places(limits)]
+    if not all(os.access(base, os.W_OK) for base in places):
+        needs.missing("control groups cannot be made", "run it as root, outside of a container")
+    with subprocess.Popen(["sleep", "10"]) as process:
+        made = control_groups.control_groups(limits, process.pid)
+        found = [Path(folder, name) for folder in made for name in control_groups.SWAP]
+        given = {path.name: int(path.read_text()) for path in found if path.exists()}
+        process.kill()
+    control_groups.remove_groups(made)
+    if not given:
+        needs.missing("the kernel does not count swap", "start it with swapaccount=1")
+    assert given in ({"memory.swap.max": 0}, {"memory.memsw.limit_in_bytes": 200 << 20})
+
+
 @WRAPPED
 def test_without_control_groups_each_process_is_limited(wrapped):
     body = (
