@@ -24,11 +24,12 @@ def _urgency(*words: str) -> list[dict[str, Any]]:
 
 
 def test_the_word_of_an_advisory_comes_before_its_score() -> None:
-    assert _rating(TORCH, "torch") == ("critical", None)
+    assert _rating(TORCH, "torch") == ("critical", 9.3)
     vector = [{"type": "CVSS_V3", "score": "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H"}]
     assert _rating(TORCH, "torch", severity=vector) == ("critical", 7.5)
     assert _rating(TORCH, "torch", severity=vector, database_specific=None) == ("high", 7.5)
-    assert _rating(TORCH, "torch", database_specific={}) == ("unknown", None)
+    assert _rating(TORCH, "torch", database_specific={}) == ("critical", 9.3)  # of CVSS 4
+    assert _rating(TORCH, "torch", severity=(), database_specific={}) == ("unknown", None)
 
 
 @pytest.mark.parametrize(
