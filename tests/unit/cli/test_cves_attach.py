@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from imgbuild.attest import in_toto
-from imgbuild.attest.signing import forms, keys, statements, stored
+from imgbuild.attest.signing import forms, keys, signer, statements, stored
+from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.cves import attach
 from imgbuild.cves.vex import MEDIA_TYPE
 from imgbuild.errors import AuditFailed, InputError, IntegrityError
@@ -114,12 +115,17 @@ def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
     assert statement["predicateType"] == "https://openvex.dev/ns"
     assert statement["subject"] == [{"digest": {"sha256": digest.removeprefix("sha256:")}}]
     assert [statement["predicate"]] == attached(registry)
+    # The same of another key, and newer, is not taken for its own.
+    image = attach.pushed(Client(), repository, digest, TARGET)
+    later = statement["predicate"] | {"timestamp": "2999-01-01T00:00:00Z"}
+    said = statements.of([digest], in_toto.OPENVEX, later)
+    other_key = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
+    signer.attest(Client(), repository, image, other_key, [said])
     before = len(registry.requests)
     cves("--sign-key", str(key), "--author", "team")
     assert {one.method for one in registry.requests[before:]} <= {"GET", "HEAD"}
     # A newer one that anyone may attach is neither counted nor signed.
-    other = statement["predicate"] | {"timestamp": "2999-01-01T00:00:00Z", "author": "x"}
-    image = attach.pushed(Client(), repository, digest, TARGET)
+    other = statement["predicate"] | {"timestamp": "3000-01-01T00:00:00Z", "author": "x"}
     attach.attach(Client(), repository, image, json.dumps(other).encode(), TARGET)
     run = Command(monkeypatch, capsys)
     words = ("verify", f"{registry.host}/{NAME}:{TARGET}", "--target", TARGET)
@@ -129,7 +135,7 @@ def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
     assert "by team" in line
     assert "4 affected; signed by the key" in line
     text = run(*words).stdout
-    assert "by x, 2999-01-01: 4 affected; whose word it is was not checked" in text
+    assert "by x, 3000-01-01: 4 affected; whose word it is was not checked" in text
 
 
 @pytest.mark.parametrize(
