@@ -28,7 +28,7 @@ from imgbuild.registry.image import InRegistry
 from imgbuild.registry.reference import Repository
 from imgbuild.verify.verify import VerifyOptions, verify
 from tests.support import advisories, hostile, memory_registry
-from tests.support.memory_registry import Answer, Fault, Registry, named
+from tests.support.memory_registry import Fault, Registry, named
 
 pytestmark = pytest.mark.timeout(3600 if hostile.LONG else 60)
 NAME, TAG, KIND = "me/image", "tiny", "application/vnd.example.words+json"
@@ -41,6 +41,7 @@ class Served:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self.repository: Repository = registry.repository(NAME)
+        self.changed = ""  # the digest of a manifest that was changed
         self.client = Client(first_wait=0.001, attempts=1)
         config = b'{"architecture": "amd64", "os": "linux", "rootfs": {"diff_ids": []}}'
         self.client.upload(self.repository, bytes_source(config))
@@ -81,10 +82,13 @@ class Served:
     def read(self, part: str, data: bytes) -> None:
         """Read the image, or what is attached to it, where `part` is `data`."""
         self.registry.faults.clear()
+        self.registry.manifests.pop((NAME, self.changed), None)
         if part == "tags":
             self._says("/tags/list", data)
             assert all(isinstance(tag, str) for tag in self.client.tags(self.repository))
             return
+        if part in ("manifest", "collection"):
+            self._says("/referrers/", self._listed())
         if part == "manifest":
             self._put(data, TAG)
             place = InRegistry(self.client, self.repository.tagged(TAG))
@@ -108,20 +112,21 @@ class Served:
         return Descriptor(media_type=MANIFEST, digest=self._put(data), size=len(data))
 
     def _put(self, data: bytes, tag: str = "") -> str:
-        self.registry.manifests[NAME, named(data)] = (data, MANIFEST)
+        self.changed = named(data)
+        self.registry.manifests[NAME, self.changed] = (data, MANIFEST)
         if tag:
-            self.registry.tags[NAME, tag] = named(data)
-        return named(data)
+            self.registry.tags[NAME, tag] = self.changed
+        return self.changed
 
     def _says(self, where: str, data: bytes) -> None:
-        def _edit(answer: Answer) -> None:
-            answer.status, answer.body = 200, data
+        headers = {"Content-Type": "application/json"}
+        self.registry.faults.append(Fault(where, times=99, status=200, headers=headers, body=data))
 
-        self.registry.faults.append(Fault(where, times=99, edit=_edit))
-
-    def _listed(self, one: Descriptor) -> bytes:
-        entry = {"mediaType": one.media_type, "digest": one.digest, "size": one.size}
-        return json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
+    def _listed(self, *found: Descriptor) -> bytes:
+        entries = [
+            {"mediaType": one.media_type, "digest": one.digest, "size": one.size} for one in found
+        ]
+        return json.dumps({"schemaVersion": 2, "manifests": entries}).encode()
 
 
 @pytest.fixture(name="served")
