@@ -140,6 +140,31 @@ def test_a_terminal_is_not_the_commands(place):
     assert inside(place, PYTHON, "-c", look).stdout == "True\n"
 
 
+@pytest.mark.parametrize("wrapped", [False, True], ids=["own", "bubblewrap"])
+def test_sessions_and_cores_are_not_those_of_the_caller(wrapped):
+    """A core of one byte is none, and starts no program of the host, which a limit of 0 does."""
+    body = """
+look = "import os, resource; print(os.getsid(0) != 0, resource.getrlimit(resource.RLIMIT_CORE))"
+print(escapes.inside(place, escapes.PYTHON, "-c", look).stdout)
+"""
+    assert as_ordinary(body, wrapped=wrapped).split(maxsplit=1) == ["True", "(1, 1)\n\n"]
+
+
+FLAGS = """
+import os
+wanted = os.ST_NOSUID | os.ST_NODEV
+print([path for path in ("/", "/usr", "/tmp", "/dev/shm")
+       if os.statvfs(path).f_flag & wanted != wanted])
+"""
+
+
+def test_nowhere_are_devices_or_set_id_programs_of_use(place):
+    assert inside(place, PYTHON, "-c", FLAGS).stdout == "[]\n"
+    for wrapped in (False, True):
+        body = f"print(escapes.inside(place, escapes.PYTHON, '-c', {FLAGS!r}).stdout)"
+        assert as_ordinary(body, wrapped=wrapped) == "[]\n\n"
+
+
 def test_a_missing_library_is_told_once(place, monkeypatch, capsys):
     monkeypatch.setattr(seccomp, "LIBRARY", "libabsent.so.2")
     for made in (seccomp.program, sandbox._filter):
