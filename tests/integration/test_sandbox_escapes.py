@@ -150,6 +150,17 @@ print(escapes.inside(place, escapes.PYTHON, "-c", look).stdout)
     assert as_ordinary(body, wrapped=wrapped).split(maxsplit=1) == ["True", "(1, 1)\n\n"]
 
 
+def test_a_user_has_none_of_the_groups_of_root(place):
+    needs.root()
+    before = os.getgroups()
+    os.setgroups([4242])
+    try:
+        look = "import os; print(os.getgroups())"
+        assert inside(place, PYTHON, "-c", look, user=(1000, 1001)).stdout == "[]\n"
+    finally:
+        os.setgroups(before)
+
+
 FLAGS = """
 import os
 wanted = os.ST_NOSUID | os.ST_NODEV
