@@ -150,6 +150,22 @@ print(escapes.inside(place, escapes.PYTHON, "-c", look).stdout)
     assert as_ordinary(body, wrapped=wrapped).split(maxsplit=1) == ["True", "(1, 1)\n\n"]
 
 
+def test_a_bubblewrap_of_ones_own_is_not_used():
+    """Even if it cannot be written to: its owner, as whom commands run, could change that."""
+    body = """
+import os
+import shutil
+own = Path(sys.argv[1]) / "own"
+own.mkdir()
+shutil.copy(shutil.which("bwrap"), own)
+(own / "bwrap").chmod(0o555)
+os.environ["PATH"] = f"{own}:{os.environ['PATH']}"
+bubblewrap.usable.cache_clear()
+print(bubblewrap.usable())
+"""
+    assert as_ordinary(body, wrapped=True) == "False\n"
+
+
 def test_a_user_has_none_of_the_groups_of_root(place):
     needs.root()
     before = os.getgroups()

@@ -335,10 +335,12 @@ class Store:
             if self._live is None:
                 identity, descriptor = "", None
                 while descriptor is None:
-                    # A new file is not locked at once: who sweeps in that moment takes it for a
-                    # dead process's, and then another name serves.
+                    # A new file is not locked at once: who sweeps or lists in that moment takes it
+                    # for a dead process's, and then another name serves.
                     identity = secrets.token_hex(8)
                     descriptor = files.open_locked(self.root / "live" / identity)
+                    if descriptor is None:
+                        (self.root / "live" / identity).unlink(missing_ok=True)
                 self._live = (identity, descriptor)
                 weakref.finalize(self, _leave, self.root, identity, descriptor, os.getpid())
                 self.sweep()

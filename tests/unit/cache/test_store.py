@@ -334,7 +334,7 @@ def test_verify_finds_and_removes_what_is_damaged(store: Store) -> None:
     assert prune.verify(store, read.append) == []
 
 
-def test_name_that_somebody_sweeps_at_that_moment_is_left_to_them(
+def test_name_that_somebody_looks_at_in_that_moment_is_given_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """Between its making and its locking, a new file under live/ looks like a dead process's."""
@@ -345,4 +345,5 @@ def test_name_that_somebody_sweeps_at_that_moment_is_left_to_them(
     monkeypatch.setattr(made, lambda _: next(names, "more"))
     with store.scratch() as folder:
         assert folder.parent.name == "free"
+        assert [path.name for path in (store.root / "live").iterdir()] == ["free"]
     os.close(held)
