@@ -176,3 +176,12 @@ def test_the_tracker_of_debian(tmp_path):
         return DebianTracker(path).find([package])
 
     hostile.attack(advisories.TRACKER.read_bytes(), read, document=True)
+
+
+def test_a_signature_that_is_no_ascii_is_listed_as_damaged(served):
+    made = served()
+    changed = json.loads(made.seed("collection"))
+    changed["layers"][0]["annotations"][forms.SIGNATURE_NOTE] = "ß"
+    made.read("collection", json.dumps(changed).encode())
+    (damage,) = stored.read(made.client, made.repository, made.subject.digest).damaged
+    assert damage.endswith("its signature is not base64")
