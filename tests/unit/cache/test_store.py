@@ -299,6 +299,17 @@ def test_a_download_under_way_is_not_cleared(store: Store) -> None:
     assert prune.clear(store).freed == 4
 
 
+def test_a_verb_that_uses_nothing_removes_leftovers_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a push that was killed when all was in the registry, and is repeated."""
+    monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
+    (store.root / "live").mkdir()
+    (store.root / "live/dead").touch()
+    assert prune.trim(store) is None
+    assert list((store.root / "live").iterdir()) == []
+
+
 def test_trim_keeps_to_the_cap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_file(store, b"a" * 100)
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
