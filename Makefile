@@ -9,6 +9,7 @@ TARGET ?= cu124-vllm
 WORKERS ?= 2
 KILLS ?= 1000
 MUTATIONS ?= 10000
+SECONDS_EACH ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint tools/constraints.txt
@@ -20,7 +21,7 @@ SHOW := import importlib, importlib.metadata; there = importlib.metadata.package
 	wanted = [n for n in ("torch", "vllm", "sglang", "trl", "verl", "tensordict") if n in there]; \
 	print("\n".join(f"{n} {importlib.import_module(n).__version__}" for n in wanted))
 
-.PHONY: image test fast golden lint format constraints benchmark bench-faults bench-hostile reproduce facts dist tool clean help
+.PHONY: image test fast golden lint format constraints benchmark bench-faults bench-hostile bench-fuzz reproduce facts dist tool clean help
 
 ## image: build TARGET (default: cu124-vllm), load it into a container engine, import its packages
 image: $(VENV)/ready
@@ -69,7 +70,14 @@ bench-faults: $(VENV)/ready-test
 ## bench-hostile: give every reader MUTATIONS (default: 10000) of its input, and clients hostile servers; an hour
 bench-hostile: $(VENV)/ready-test
 	IMGBUILD_HOSTILE=$(MUTATIONS) $(BIN)/python -m pytest --durations 0 --durations-min 1 \
-		tests/unit/test_hostile.py tests/unit/test_bounds.py tests/unit/http/test_hostile_server.py
+		tests/unit/test_hostile.py tests/unit/test_hostile_answers.py tests/unit/test_bounds.py \
+		tests/unit/http/test_hostile_server.py
+
+## bench-fuzz: give every reader inputs of atheris for SECONDS_EACH (default: 60); an hour, x86_64
+bench-fuzz: $(VENV)/ready-test
+	$(PIP) --editable '.[fuzz,test]'
+	IMGBUILD_FUZZ=$(SECONDS_EACH) $(BIN)/python -m pytest -p tests.support.fuzz -rP \
+		tests/unit/test_hostile.py tests/unit/test_hostile_answers.py
 
 ## reproduce: build in different environments and compare digests; options in ARGS (see --help)
 reproduce: $(VENV)/ready

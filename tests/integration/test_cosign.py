@@ -33,6 +33,7 @@ SAID = {
         },
     ),
     "cyclonedx": (in_toto.CYCLONEDX, {"bomFormat": "CycloneDX", "specVersion": "1.6"}),
+    "openvex": (in_toto.OPENVEX, {"@context": "https://openvex.dev/ns/v0.2.0", "statements": []}),
     "spdxjson": (in_toto.SPDX, {"spdxVersion": "SPDX-2.3", "SPDXID": "SPDXRef-DOCUMENT"}),
 }
 

@@ -79,15 +79,20 @@ def test_where_there_is_one_id_it_is_never_that_of_root():
 
 TOGETHER = """
 import os, time
-ends = [os.pipe() for _ in range(4)]
-for _, end in ends:
-    if os.fork() == 0:
+made = []
+for _ in range(4):
+    end, other = os.pipe()
+    made.append((end, os.fork()))
+    if made[-1][1] == 0:
         held = b"x" * (80 << 20)
-        os.write(end, b"1")
-        time.sleep(20)
+        os.write(other, b"1")
+        time.sleep(60)
         os._exit(0)
-    os.close(end)
-print(sum(len(os.read(end, 1)) for end, _ in ends))
+    os.close(other)
+for end, _ in made:
+    os.read(end, 1)  # it holds its bytes, or was killed for them, as an earlier one may be
+time.sleep(0.2)
+print(sum(os.waitpid(child, os.WNOHANG) == (0, 0) for _, child in made))
 os.kill(-1, 9)
 """
 
@@ -98,7 +103,7 @@ def test_control_groups_limit_all_processes_together(place):
     if not all(os.access(base, os.W_OK) for base in places):
         needs.missing("control groups cannot be made", "run it as root, outside of a container")
     abandoned = Path(places[0], "imgbuild-4194305")  # an id above all that there are
-    abandoned.mkdir()
+    abandoned.mkdir(exist_ok=True)
     before = {path for base in places for path in Path(base).glob("imgbuild-*")}
     found = inside(place, PYTHON, "-c", TOGETHER, user=confined)
     assert found.stdout in ("", "0\n", "1\n", "2\n")  # 80 MiB each
@@ -106,6 +111,22 @@ def test_control_groups_limit_all_processes_together(place):
     ended = [path for path in after if not Path("/proc", path.name.partition("-")[2]).exists()]
     assert set(ended) - before == set()
     assert not abandoned.exists()
+
+
+def test_control_groups_limit_swap():
+    limits = {"memory": 200 << 20, "processes": 50}
+    places = [base for base, _ in control_groups.group_places(limits)]
+    if not all(os.access(base, os.W_OK) for base in places):
+        needs.missing("control groups cannot be made", "run it as root, outside of a container")
+    with subprocess.Popen(["sleep", "10"]) as process:
+        made = control_groups.control_groups(limits, process.pid)
+        found = [Path(folder, name) for folder in made for name in control_groups.SWAP]
+        given = {path.name: int(path.read_text()) for path in found if path.exists()}
+        process.kill()
+    control_groups.remove_groups(made)
+    if not given:
+        needs.missing("the kernel does not count swap", "start it with swapaccount=1")
+    assert given in ({"memory.swap.max": 0}, {"memory.memsw.limit_in_bytes": 200 << 20})
 
 
 @WRAPPED

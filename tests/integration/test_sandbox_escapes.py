@@ -140,6 +140,58 @@ def test_a_terminal_is_not_the_commands(place):
     assert inside(place, PYTHON, "-c", look).stdout == "True\n"
 
 
+@pytest.mark.parametrize("wrapped", [False, True], ids=["own", "bubblewrap"])
+def test_sessions_and_cores_are_not_those_of_the_caller(wrapped):
+    """A core of one byte is none, and starts no program of the host, which a limit of 0 does."""
+    body = """
+look = "import os, resource; print(os.getsid(0) != 0, resource.getrlimit(resource.RLIMIT_CORE))"
+print(escapes.inside(place, escapes.PYTHON, "-c", look).stdout)
+"""
+    assert as_ordinary(body, wrapped=wrapped).split(maxsplit=1) == ["True", "(1, 1)\n\n"]
+
+
+def test_a_bubblewrap_of_ones_own_is_not_used():
+    """Even if it cannot be written to: its owner, as whom commands run, could change that."""
+    body = """
+import os
+import shutil
+own = Path(sys.argv[1]) / "own"
+own.mkdir()
+shutil.copy(shutil.which("bwrap"), own)
+(own / "bwrap").chmod(0o555)
+os.environ["PATH"] = f"{own}:{os.environ['PATH']}"
+bubblewrap.usable.cache_clear()
+print(bubblewrap.usable())
+"""
+    assert as_ordinary(body, wrapped=True) == "False\n"
+
+
+def test_a_user_has_none_of_the_groups_of_root(place):
+    needs.root()
+    before = os.getgroups()
+    os.setgroups([4242])
+    try:
+        look = "import os; print(os.getgroups())"
+        assert inside(place, PYTHON, "-c", look, user=(1000, 1001)).stdout == "[]\n"
+    finally:
+        os.setgroups(before)
+
+
+FLAGS = """
+import os
+wanted = os.ST_NOSUID | os.ST_NODEV
+print([path for path in ("/", "/usr", "/tmp", "/dev/shm")
+       if os.statvfs(path).f_flag & wanted != wanted])
+"""
+
+
+def test_nowhere_are_devices_or_set_id_programs_of_use(place):
+    assert inside(place, PYTHON, "-c", FLAGS).stdout == "[]\n"
+    for wrapped in (False, True):
+        body = f"print(escapes.inside(place, escapes.PYTHON, '-c', {FLAGS!r}).stdout)"
+        assert as_ordinary(body, wrapped=wrapped) == "[]\n\n"
+
+
 def test_a_missing_library_is_told_once(place, monkeypatch, capsys):
     monkeypatch.setattr(seccomp, "LIBRARY", "libabsent.so.2")
     for made in (seccomp.program, sandbox._filter):

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from imgbuild.errors import ImgbuildError
 
 COUNT = int(os.environ.get("IMGBUILD_HOSTILE", "0"))  # mutations of each reader; 0: a few
+FUZZ = int(os.environ.get("IMGBUILD_FUZZ", "0"))  # seconds of atheris for each reader instead
+LONG = bool(COUNT or FUZZ)
 FEW = 60
 SECONDS = 20  # of CPU time for one file
 MEMORY = 500 << 20
@@ -126,6 +128,10 @@ def attack(seed: bytes, read: Callable[[bytes], object], *, document: bool = Fal
     """
     accepted = 0
     read(seed)  # what is not changed is accepted
+    if FUZZ:
+        from tests.support import fuzz  # it needs atheris
+
+        return fuzz.attack(seed, read, FUZZ)
     strategy = changed(st.one_of(values(), edits()) if document else edits())
 
     @settings(

@@ -131,6 +131,17 @@ def test_a_layer_has_a_limit_of_members_and_of_names(monkeypatch):
         list(Reader(io.BytesIO(FILE * 3 + END), "layer"))
 
 
+def test_an_archive_of_an_image_has_a_limit_of_members(monkeypatch, tmp_path):
+    monkeypatch.setattr(image, "MEMBER_LIMIT", 3)
+    with tarfile.open(tmp_path / "image.tar", "w") as out:
+        for name in "abcd":  # links and folders count, too
+            info = tarfile.TarInfo(name)
+            info.type = tarfile.SYMTYPE
+            out.addfile(info)
+    with pytest.raises(IntegrityError, match=r"image\.tar has more than 3 files"):
+        image.read(tmp_path / "image.tar")
+
+
 def test_a_tree_has_a_limit_of_paths(monkeypatch):
     monkeypatch.setattr("imgbuild.oci.merged.NODE_LIMIT", 50)
     deep = header(b"0", 0, "/".join("d" * 60))

@@ -49,7 +49,7 @@ from tests.support import debs as deb_files
 from tests.support import hostile, images, local_index, matrix_text, samples, wheels
 
 IMAGES = Path(__file__).parents[2] / "images"
-pytestmark = pytest.mark.timeout(3600 if hostile.COUNT else 60)
+pytestmark = pytest.mark.timeout(3600 if hostile.LONG else 60)
 TARGET = "cu124-vllm0.7.2"
 Given = Callable[[bytes], Path]
 

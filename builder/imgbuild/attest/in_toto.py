@@ -7,3 +7,4 @@ SIGNATURE = "https://sigstore.dev/cosign/sign/v1"
 PROVENANCE = "https://slsa.dev/provenance/v1"
 CYCLONEDX = "https://cyclonedx.org/bom"
 SPDX = "https://spdx.dev/Document"
+OPENVEX = "https://openvex.dev/ns"  # without a version, as cosign has it

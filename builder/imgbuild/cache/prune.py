@@ -142,10 +142,11 @@ def clear(store: Store) -> Removal:
 def trim(store: Store) -> Removal | None:
     """Keep the cache below $IMGBUILD_CACHE_SIZE, at the end of a verb; None if that is not set.
 
-    What this process has used so far counts as unused.
+    What this process has used so far counts as unused. What a killed process left is removed.
     """
     limit = size_limit()
     if limit is None:
+        store.sweep()  # a command that found everything done has not used the cache
         return None
     store.release()
     return prune(store, limit)

@@ -76,9 +76,7 @@ class Store:
             store._mark("FORMAT", FORMAT)
         if (store.root / "FORMAT").read_bytes() != FORMAT:
             message = f"the cache at {store.root} was made by another version of imgbuild"
-            raise InputError(
-                message, hint="set IMGBUILD_CACHE to another folder, or remove that one"
-            )
+            raise InputError(message, hint="set IMGBUILD_CACHE to another folder, or remove it")
         return store
 
     # -- files and blobs
@@ -335,10 +333,11 @@ class Store:
             if self._live is None:
                 identity, descriptor = "", None
                 while descriptor is None:
-                    # A new file is not locked at once: who sweeps in that moment takes it for a
-                    # dead process's, and then another name serves.
+                    # Who looks at the new file before it is locked takes it for a dead process's.
                     identity = secrets.token_hex(8)
                     descriptor = files.open_locked(self.root / "live" / identity)
+                    if descriptor is None:
+                        (self.root / "live" / identity).unlink(missing_ok=True)
                 self._live = (identity, descriptor)
                 weakref.finalize(self, _leave, self.root, identity, descriptor, os.getpid())
                 self.sweep()

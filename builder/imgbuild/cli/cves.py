@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli._options import Offline
+from imgbuild.cli._options import Offline, PlainHttp, SignKey
 from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import OUTPUT, option, verb
+from imgbuild.cli._verb import OUTPUT, REGISTRY, option, verb
 from imgbuild.cves.severity import Rating
 from imgbuild.errors import AuditFailed, InputError
 from imgbuild.system.console import console
+from imgbuild.values import Digest
 
 if TYPE_CHECKING:
     from imgbuild.attest.sbom.packages import Package
+    from imgbuild.attest.signing.keys import PrivateKey
     from imgbuild.cves.check import CveCase, CveReport, Vulnerability
     from imgbuild.cves.source import AdvisorySource
     from imgbuild.pipeline.targets import Session
@@ -26,6 +28,27 @@ if TYPE_CHECKING:
 AUTHOR = "imgbuild"
 NO_FIX = "no fix"
 HINT = "take fixed versions, or accept them under `accept_cves:` in matrix.yaml"
+
+VexFile = Annotated[
+    Path | None,
+    option(
+        "--vex", "Also write all vulnerabilities as an OpenVEX document.", metavar="FILE",
+        panel=OUTPUT,
+    ),
+]  # fmt: skip
+Author = Annotated[
+    str, option("--author", "The author of the OpenVEX document.", metavar="NAME", panel=OUTPUT)
+]
+AttachTo = Annotated[
+    str | None,
+    option(
+        "--attach-to",
+        "Also attach an OpenVEX document to the images in this repository, unless the newest one"
+        " there says the same.",
+        metavar="HOST/REPOSITORY",
+        panel=REGISTRY,
+    ),
+]
 
 
 @verb
@@ -56,16 +79,11 @@ def cves(
         option("--osv", "The server with OSV's API. Default: $IMGBUILD_OSV, else"
                " https://api.osv.dev.", metavar="URL"),
     ] = None,
-    vex: Annotated[
-        Path | None,
-        option("--vex", "Also write all vulnerabilities as an OpenVEX document.", metavar="FILE",
-               panel=OUTPUT),
-    ] = None,
-    author: Annotated[
-        str,
-        option("--author", "The author of the OpenVEX document.", metavar="NAME",
-               panel=OUTPUT),
-    ] = AUTHOR,
+    vex: VexFile = None,
+    author: Author = AUTHOR,
+    attach: AttachTo = None,
+    sign_key: SignKey = None,
+    plain_http: PlainHttp = None,
     offline: Offline = False,
 ) -> None:  # fmt: skip
     """List known vulnerabilities of locked targets.
@@ -85,9 +103,16 @@ def cves(
         imgbuild cves cu130-vllm --database osv/ --offline
 
         imgbuild cves cu130-vllm --vex cu130-vllm.openvex.json --author security@example.org
+
+        imgbuild cves --all --attach-to registry.example/rl --sign-key cosign.key
     """
+    from imgbuild.attest.signing import keys
     from imgbuild.cves import check
 
+    if sign_key is not None and attach is None:
+        message = "--sign-key needs --attach-to"
+        raise InputError(message, hint="name the repository: --attach-to HOST/REPOSITORY")
+    key = keys.load_private(sign_key) if sign_key else None
     session = selection.session()
     cases = _cases(session, selection)
     sources = _sources(database, debian_tracker, osv, offline=offline)
@@ -96,6 +121,8 @@ def cves(
     reports = check.check(cases, _records(session), sources, policy, whole=selection.everything)
     if vex is not None:
         _write_vex(vex, session, cases, reports, author)
+    if attach is not None:
+        _attach_vex(attach, session, cases, reports, author, key, plain_http)
     answer(reports, list(_lines(reports)))
     _end(reports)
 
@@ -156,14 +183,45 @@ def _write_vex(
     """Write the OpenVEX document; LockStale if an image has no digest."""
     from imgbuild import codec
     from imgbuild.cves import vex
+
+    now = datetime.datetime.now(datetime.UTC)
+    pairs = list(zip(reports, _digests(session, cases), strict=True))
+    codec.write_bytes(place, vex.document(pairs, author, now))
+
+
+def _attach_vex(
+    place: str,
+    session: Session,
+    cases: Sequence[CveCase],
+    reports: Sequence[CveReport],
+    author: str,
+    key: PrivateKey | None,
+    plain_http: Sequence[str] | None,
+) -> None:
+    """Attach an OpenVEX document to each image; InputError if one is not in the repository."""
+    from imgbuild.cves import attach, vex
+    from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import parse_repository
+
+    client = Client(plain_http=plain_http or (), origin=True, reporter=console)
+    repository = parse_repository(place)
+    now = datetime.datetime.now(datetime.UTC)
+    subjects = [
+        attach.pushed(client, repository, digest, case.lock.target)
+        for case, digest in zip(cases, _digests(session, cases), strict=True)
+    ]
+    for report, subject in zip(reports, subjects, strict=True):
+        document = vex.document([(report, subject.digest)], author, now, repository)
+        made = attach.attach(client, repository, subject, document, report.target, key)
+        console.info(f"{repository}@{made}: OpenVEX of {report.target} {report.arch}")
+
+
+def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
+    """The manifest of each image; LockStale if an image has no digest."""
     from imgbuild.plan import seal
 
-    digests = [
-        seal.read_seal(session.project.images, case.lock).arch[case.arch].manifest for case in cases
-    ]
-    now = datetime.datetime.now(datetime.UTC)
-    pairs = list(zip(reports, digests, strict=True))
-    codec.write_bytes(place, vex.document(pairs, author, now))
+    images = session.project.images
+    return [seal.read_seal(images, case.lock).arch[case.arch].manifest for case in cases]
 
 
 def _lines(reports: Sequence[CveReport]) -> Iterator[str]:

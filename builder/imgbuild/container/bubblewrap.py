@@ -9,11 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
+from imgbuild.container.enclosure_root import EnclosureJob
 from imgbuild.container.kernel_calls import PRIVILEGED
 from imgbuild.system import process
 
@@ -22,28 +20,6 @@ NAMES = {
     0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 4: "FSETID", 5: "KILL", 6: "SETGID", 7: "SETUID",
     10: "NET_BIND_SERVICE", 31: "SETFCAP",
 }  # fmt: skip
-
-
-class WrappedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a job that bubblewrap does; points are those of the host, below `root`."""
-
-    root: str
-    proc: str
-    dev: str
-    sys: str
-    tmp: str
-    hosts: str
-    binds: Sequence[tuple[bool, str, str]]
-    network: bool
-    readonly: bool
-    terminal: bool
-    hostname: str
-    user: tuple[int, int]
-    privileged: bool
-    limits: Mapping[str, int]
-    command: Sequence[str]
-    env: Mapping[str, str]
-    cwd: str
 
 
 @functools.cache
@@ -58,7 +34,7 @@ def usable() -> bool:
     return process.run([*probe, "true"], check=False).status == 0
 
 
-def command(job: WrappedJob, arguments: int) -> list[str]:
+def command(job: EnclosureJob, arguments: int) -> list[str]:
     """The command; `arguments` is the descriptor of a file with the options."""
     limits = ["--core=1"]
     if job.limits:
@@ -66,7 +42,7 @@ def command(job: WrappedJob, arguments: int) -> list[str]:
     return ["prlimit", *limits, PROGRAM, "--args", str(arguments), "--", *job.command]
 
 
-def options(job: WrappedJob, *, filtered: int | None, hosts: int) -> bytes:
+def options(job: EnclosureJob, *, filtered: int | None, hosts: int) -> bytes:
     """The options for --args: `filtered` and `hosts` are open files of the filter and /etc/hosts.
 
     They are not arguments, which other users can see, since they contain the environment.

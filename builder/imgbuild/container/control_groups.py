@@ -9,6 +9,8 @@ import contextlib
 import os
 
 GROUPS = "/sys/fs/cgroup"
+# They exist where the kernel counts swap: bytes of swap alone, and of memory and swap together.
+SWAP = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 
 
 def write(path: str, text: str) -> None:
@@ -30,6 +32,8 @@ def control_groups(limits: dict[str, int], process: int) -> list[str]:
             os.mkdir(folder)
             made.append(folder)
             for name, value in values.items():
+                if name in SWAP and not os.path.exists(f"{folder}/{name}"):
+                    continue
                 write(f"{folder}/{name}", str(value))
             write(f"{folder}/cgroup.procs", str(process))
     except OSError:
@@ -57,11 +61,12 @@ def group_places(limits: dict[str, int]) -> list[tuple[str, dict[str, int]]]:
         own = {line.split(":", 2)[1]: line.rstrip("\n").split(":", 2)[2] for line in file}
     memory, processes = limits["memory"], limits["processes"]
     if os.path.exists(f"{GROUPS}/cgroup.controllers"):
-        values = {"memory.max": memory, "pids.max": processes}
+        values = {"memory.max": memory, SWAP[0]: 0, "pids.max": processes}
         place = f"{GROUPS}{own.get('', '/')}".rstrip("/")
         # A group that has processes cannot have groups with limits below it: they are siblings.
         return [(place if place == GROUPS else os.path.dirname(place), values)]
-    named = {"memory": {"memory.limit_in_bytes": memory}, "pids": {"pids.max": processes}}
+    bytes_ = {"memory.limit_in_bytes": memory, SWAP[1]: memory}
+    named = {"memory": bytes_, "pids": {"pids.max": processes}}
     return [(f"{GROUPS}/{kind}{own.get(kind, '/')}".rstrip("/"), named[kind]) for kind in named]
 
 

@@ -24,7 +24,7 @@ import msgspec
 import imgbuild
 from imgbuild.container import bubblewrap, seccomp
 from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES, NOT_FOUND, NOT_STARTED
-from imgbuild.container.enclosure_root import hosts_file
+from imgbuild.container.enclosure_root import EnclosureJob, hosts_file
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.oci.tree import RootFolder
 from imgbuild.system import process as processes
@@ -138,11 +138,11 @@ def run(
         "probe": False,
     }
     if not job["overlay"] and bubblewrap.usable():
-        return _wrapped(root, msgspec.convert(job, bubblewrap.WrappedJob), stream=stream)
+        return _wrapped(root, EnclosureJob(job), stream=stream)
     return _started(root, job, command, stream=stream)
 
 
-def _wrapped(root: Root, job: bubblewrap.WrappedJob, *, stream: bool) -> processes.Result:
+def _wrapped(root: Root, job: EnclosureJob, *, stream: bool) -> processes.Result:
     hosts = hosts_file(job.hostname).encode()
     with _descriptor(_filter()) as filtered, _descriptor(hosts) as names:
         options = bubblewrap.options(job, filtered=filtered if _filter() else None, hosts=names)

@@ -118,7 +118,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
                 yield entry
 
     def rating(self, ecosystem: str, name: str) -> tuple[Rating, float | None]:
-        """Its rating for a package, and the CVSS 3 score, if there is one.
+        """Its rating for a package, and the highest score of CVSS, if there is one.
 
         What Debian calls unimportant is low, whatever its score. Otherwise the severity that the
         record names comes first, since its authors know the package, then the score.

@@ -8,30 +8,55 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 import imgbuild
 from imgbuild import codec
 from imgbuild.attest.sbom import purl
 from imgbuild.cves.check import CveReport, Vulnerability
+from imgbuild.registry.reference import Repository
 from imgbuild.values import Digest, sha256
 
+MEDIA_TYPE = "application/vnd.openvex+json"
 CONTEXT = "https://openvex.dev/ns/v0.2.0"
 AFFECTED, NOT_AFFECTED = "affected", "not_affected"
 
 
+class VexStatement(msgspec.Struct, frozen=True):
+    """What an attached document says of one vulnerability."""
+
+    status: str
+
+
+class VexDocument(msgspec.Struct, frozen=True):
+    """An attached document, which others may have made, as far as it is read."""
+
+    author: str
+    timestamp: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+    statements: tuple[VexStatement, ...]
+
+
 def document(
-    reports: Sequence[tuple[CveReport, Digest]], author: str, now: datetime.datetime
+    reports: Sequence[tuple[CveReport, Digest]],
+    author: str,
+    now: datetime.datetime,
+    repository: Repository | None = None,
 ) -> bytes:
     """The document about images, each with the digest of its manifest.
 
+    Images in `repository` are named by it, as scanners do, others by their target.
     `author` is who makes the statements. They are sorted by vulnerability, and equal statements
     about several images are one. The id of the document depends on the author and the statements,
     not on `now`.
     """
     statements: dict[str, dict[str, Any]] = {}
     for report, digest in reports:
-        product = purl.oci(report.target, digest, arch=report.arch.oci)
+        name, place = report.target, ""
+        if repository is not None:
+            name, place = repository.name.rpartition("/")[2], str(repository)
+        product = purl.oci(name, digest, arch=report.arch.oci, place=place)
         for one in report.vulnerabilities:
             said = _statement(one)
             key = codec.compact(said).decode()
@@ -52,6 +77,11 @@ def document(
         "statements": ordered,
     }
     return codec.encode(found)
+
+
+def decode(data: bytes, place: str) -> VexDocument:
+    """The document in `data`, known as `place`; InputError if it is none."""
+    return codec.decode(data, VexDocument, file=place, what="OpenVEX document")
 
 
 def _statement(one: Vulnerability) -> dict[str, Any]:

@@ -338,8 +338,8 @@ class Archive(ImageStorage):
                 open(path, "rb", opener=regular) as file,
                 tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar,
             ):
-                for member in tar:
-                    if len(self._members) > MEMBER_LIMIT:
+                for number, member in enumerate(tar):
+                    if number >= MEMBER_LIMIT:
                         message = f"{path} has more than {MEMBER_LIMIT} files"
                         raise IntegrityError(message, hint=HINT)
                     name = member.name.removeprefix("./")

@@ -7,7 +7,6 @@ Looked for in the order in which Docker does: the program of `credHelpers` for t
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import shutil
 from pathlib import Path
@@ -118,7 +117,7 @@ def _decoded(auth: _Auth, name: str, path: Path) -> RegistryLogin:
     if auth.auth:
         try:
             user, colon, password = base64.b64decode(auth.auth).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # not base64, or another encoding
             colon = ""
         if not colon:
             message = f"{path}: the login for {name} cannot be read"

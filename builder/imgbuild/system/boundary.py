@@ -31,14 +31,15 @@ SHOWN = 200  # characters of another error's text
 def reading(place: object, *, hint: str = REMEDY) -> Iterator[None]:
     """Raise any failure as IntegrityError that names `place`, with `hint`.
 
-    Own errors and signals pass, and errors of the operating system, such as a full disk.
+    Own errors and signals pass, and errors of the operating system, such as a full disk; but not
+    EINVAL, which an offset in the input gives that no file can have.
     """
     try:
         yield
     except (ImgbuildError, Signal):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         text = " ".join(str(error).split())[:SHOWN]
         fault = f"{type(error).__name__}: {text}" if text else type(error).__name__

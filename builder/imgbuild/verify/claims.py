@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -12,6 +13,7 @@ from imgbuild.attest import in_toto, provenance
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Statement
 from imgbuild.attest.signing.stored import AttachedSignatures
+from imgbuild.cves import vex
 from imgbuild.values import Arch, Digest, Sha256
 from imgbuild.verify.checks import Failed, Lacking, Unchecked
 
@@ -173,6 +175,34 @@ def document(
         raise Failed(message)
     message = f"{found[0].place} does not match the lock"
     raise Failed(message)
+
+
+def vex_document(
+    digest: Digest,
+    attached: Sequence[tuple[str, bytes]],
+    found: Sequence[AttachedStatement],
+    key: PublicKey | None,
+) -> str:
+    """What the newest OpenVEX document about the image `digest` says, and whose it is.
+
+    With a key, those that it signed count; Unchecked if it signed none, since an image needs none.
+    """
+    counting = [statement for statement in found if statement.signed or key is None]
+    documents = [] if key else list(attached)
+    for one in counting:
+        if digest not in _statement(one).digests:
+            message = f"{one.place} is about another image"
+            raise Failed(message)
+        documents.append((one.place, codec.compact(_statement(one).predicate)))
+    if not documents:
+        message = "what is attached is not signed by the key"
+        raise Unchecked(message)
+    read = [vex.decode(data, place) for place, data in documents]
+    newest = max(read, key=lambda one: one.timestamp)
+    counts = Counter(one.status for one in newest.statements)
+    said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+    whose = "signed by the key" if key else "whose word it is was not checked"
+    return f"by {newest.author}, {newest.timestamp:%Y-%m-%d}: {said or 'no statements'}; {whose}"
 
 
 def _json(data: bytes) -> object:

@@ -12,6 +12,7 @@ from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import stored
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.stored import AttachedSignatures
+from imgbuild.cves import vex
 from imgbuild.errors import FetchFailed, NoSolution, ToolMissing, WorkFailed
 from imgbuild.oci.image import ImageSource
 from imgbuild.registry import artifacts
@@ -130,6 +131,7 @@ class Verification:
             for kind in SBOMS:
                 work = partial(self.sbom, held, kind, arch)
                 checklist.run(kind.title, work, arch, asked=asked[kind.title])
+            self._vex(held.due.manifest(arch), arch)
         again = partial(self.rebuild, held, trusted=trusted)
         checklist.run("rebuild", again, asked=asked["rebuild"])
 
@@ -197,6 +199,15 @@ class Verification:
             for statement in found
             if statement.signed or claims.kind(statement) == in_toto.PROVENANCE
         ]
+
+    def _vex(self, digest: Digest, arch: Arch) -> None:
+        """Check what `imgbuild cves` attached to a manifest, if it has."""
+        read = partial(self.attached, digest, vex.MEDIA_TYPE)
+        attached = self.checklist.read("VEX", read, arch)
+        found = claims.statements((), self.beside(digest), in_toto.OPENVEX, self.wanted.key)
+        if attached or (attached is not None and found):
+            work = partial(claims.vex_document, digest, attached, found, self.wanted.key)
+            self.checklist.run("VEX", work, arch)
 
     def vouched(self, held: ExpectedLock) -> bool:
         """Whether a provenance that the key signed names a lock."""

@@ -299,6 +299,17 @@ def test_a_download_under_way_is_not_cleared(store: Store) -> None:
     assert prune.clear(store).freed == 4
 
 
+def test_a_verb_that_uses_nothing_removes_leftovers_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a push that was killed when all was in the registry, and is repeated."""
+    monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
+    (store.root / "live").mkdir()
+    (store.root / "live/dead").touch()
+    assert prune.trim(store) is None
+    assert list((store.root / "live").iterdir()) == []
+
+
 def test_trim_keeps_to_the_cap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_file(store, b"a" * 100)
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
@@ -334,7 +345,7 @@ def test_verify_finds_and_removes_what_is_damaged(store: Store) -> None:
     assert prune.verify(store, read.append) == []
 
 
-def test_name_that_somebody_sweeps_at_that_moment_is_left_to_them(
+def test_name_that_somebody_looks_at_in_that_moment_is_given_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """Between its making and its locking, a new file under live/ looks like a dead process's."""
@@ -345,4 +356,5 @@ def test_name_that_somebody_sweeps_at_that_moment_is_left_to_them(
     monkeypatch.setattr(made, lambda _: next(names, "more"))
     with store.scratch() as folder:
         assert folder.parent.name == "free"
+        assert [path.name for path in (store.root / "live").iterdir()] == ["free"]
     os.close(held)

@@ -228,6 +228,10 @@ def test_options_that_do_not_go_together(imgbuild: Command, tmp_path: Path) -> N
         ("{id: CVE-1, reason: because, expires: 2999-01-01}", "reason"),
         ("{id: CVE-1, reason: long enough, expires: soon}", "not a date"),
         ("{id: CVE-1, reason: long enough, expires: 2999-01-01, until: x}", "unknown key"),
+        (
+            "{id: CVE-1, reason: long enough, expires: 2999-01-01, justification: unused}",
+            "inline_mitigations_already_exist",
+        ),
     ],
 )
 @pytest.mark.usefixtures("site")

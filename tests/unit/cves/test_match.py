@@ -84,6 +84,9 @@ def test_last_affected_versions_and_limits() -> None:
     assert not match.is_affected(commits, pypi("vllm", "1.0"))
     numbers = _ranged({"introduced": "0"}, {"fixed": "9999999"}, kind="GIT")  # of a commit
     assert match.fix(numbers, pypi("vllm", "1.0")) == ""
+    same = _ranged({"introduced": "0"}, {"fixed": "2.0"}, versions=("2.0",))  # it is listed, too
+    assert match.is_affected(same, pypi("vllm", "2.0"))
+    assert match.fix(same, pypi("vllm", "2.0")) == ""
     limited = _ranged({"introduced": "0"}, {"limit": "2.0"})
     assert match.is_affected(limited, pypi("vllm", "1.0"))
     assert not match.is_affected(limited, pypi("vllm", "2.0"))

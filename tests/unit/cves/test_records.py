@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from imgbuild.cves.osv_advisories import advisories
-from imgbuild.cves.records import OsvRecord
+from imgbuild.cves.records import LIMIT, OsvRecord, decode
+from imgbuild.errors import ImgbuildError
 from tests.support.advisories import OLD, OPENSSL, TORCH, UPDATE, debian, pypi, record
 
 
@@ -24,11 +25,12 @@ def _urgency(*words: str) -> list[dict[str, Any]]:
 
 
 def test_the_word_of_an_advisory_comes_before_its_score() -> None:
-    assert _rating(TORCH, "torch") == ("critical", None)
+    assert _rating(TORCH, "torch") == ("critical", 9.3)
     vector = [{"type": "CVSS_V3", "score": "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H"}]
     assert _rating(TORCH, "torch", severity=vector) == ("critical", 7.5)
     assert _rating(TORCH, "torch", severity=vector, database_specific=None) == ("high", 7.5)
-    assert _rating(TORCH, "torch", database_specific={}) == ("unknown", None)
+    assert _rating(TORCH, "torch", database_specific={}) == ("critical", 9.3)  # of CVSS 4
+    assert _rating(TORCH, "torch", severity=(), database_specific={}) == ("unknown", None)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,17 @@ def test_urgencies_of_debian_without_a_score() -> None:
 
 
 def test_a_package_that_was_published_to_do_harm_is_critical() -> None:
-    assert _rating(TORCH, "torch", id="MAL-2025-1", database_specific=None)[0] == "critical"
+    bare = {"database_specific": None, "severity": None}
+    assert _rating(TORCH, "torch", **bare) == ("unknown", None)
+    assert _rating(TORCH, "torch", id="MAL-2025-1", **bare) == ("critical", None)
+
+
+def test_the_highest_of_several_scores_counts() -> None:
+    vectors = [
+        {"type": "CVSS_V3", "score": f"CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:{each}/I:N/A:N"}
+        for each in "LHN"
+    ]
+    assert _rating(TORCH, "torch", severity=vectors, database_specific=None) == ("high", 7.5)
 
 
 def test_an_advisory_for_several_vulnerabilities_is_one_for_each() -> None:
@@ -69,3 +81,8 @@ def test_the_text_is_one_line() -> None:
     assert found.ids == ("DEBIAN-CVE-2024-6119", "CVE-2024-6119")
     assert list(found.about("PyPI", "openssl")) == []
     assert pypi("torch", "1").suite == ""
+
+
+def test_a_record_that_is_too_long_is_not_decoded() -> None:
+    with pytest.raises(ImgbuildError, match=f"all.zip: A has more than {LIMIT} bytes"):
+        decode(b"{" + b" " * LIMIT, "all.zip: A")

@@ -1,4 +1,4 @@
-"""Scores of CVSS 3 against the examples of its specification, and words of advisories."""
+"""Scores of CVSS against the examples of its specifications, and words of advisories."""
 
 from __future__ import annotations
 
@@ -29,6 +29,24 @@ def test_base_scores_are_those_of_the_specification(vector: str, score: float) -
     assert severity.base_score(f"CVSS:3.1/{vector}") == score
 
 
+# CVE-2002-0392, CVE-2003-0818 and CVE-2003-0062 of the guide to CVSS 2, section 3.3; the examples
+# of CVSS 4.0 for CVE-2022-41741, CVE-2020-3549, CVE-2014-0160 and CVE-2021-44228.
+@pytest.mark.parametrize(
+    ("vector", "score"),
+    [
+        ("AV:N/AC:L/Au:N/C:N/I:N/A:C", 7.8),
+        ("AV:N/AC:L/Au:N/C:C/I:C/A:C", 10.0),
+        ("AV:L/AC:H/Au:N/C:C/I:C/A:C", 6.2),
+        ("CVSS:4.0/AV:L/AC:L/AT:P/PR:L/UI:N/VC:H/VI:H/VA:H/SC:N/SI:N/SA:N", 7.3),
+        ("CVSS:4.0/AV:N/AC:L/AT:P/PR:N/UI:P/VC:H/VI:H/VA:H/SC:N/SI:N/SA:N", 7.7),
+        ("CVSS:4.0/AV:N/AC:L/AT:N/PR:N/UI:N/VC:H/VI:N/VA:N/SC:N/SI:N/SA:N", 8.7),
+        ("CVSS:4.0/AV:N/AC:L/AT:N/PR:N/UI:N/VC:H/VI:H/VA:H/SC:H/SI:H/SA:H", 10.0),
+    ],
+)
+def test_base_scores_of_other_versions(vector: str, score: float) -> None:
+    assert severity.base_score(vector) == score
+
+
 @pytest.mark.parametrize(
     "vector",
     [
@@ -36,7 +54,9 @@ def test_base_scores_are_those_of_the_specification(vector: str, score: float) -
         "7.5",
         "CVSS:3.1/AV:N",
         "CVSS:3.1/AV:X/AC:L/PR:N/UI:R/S:C/C:L/I:L/A:N",
-        "CVSS:4.0/AV:N/AC:L/AT:N/PR:N/UI:N/VC:H/VI:H/VA:H/SC:N/SI:N/SA:N",
+        "CVSS:4.0/AV:N/AC:L/AT:N/PR:N/UI:N/VC:H/VI:H/VA:H/SC:N/SI:N",
+        "CVSS:5.0/AV:N/AC:L/AT:N/PR:N/UI:N/VC:H/VI:H/VA:H/SC:N/SI:N/SA:N",
+        "AV:N/AC:L/Au:N/C:N/I:N",
         "CVSS:3.1/AV:N/AC:L/PR:L/UI:N/S:Z/C:N/I:N/A:H",
     ],
 )

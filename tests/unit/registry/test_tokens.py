@@ -349,7 +349,7 @@ def test_a_configuration_that_cannot_be_read_does_not_leak(tmp_path, text):
         logins.find("h")
 
 
-@pytest.mark.parametrize("auth", ["%%%", base64.b64encode(b"no-colon").decode()])
+@pytest.mark.parametrize("auth", ["%%%", "ß", base64.b64encode(b"no-colon").decode()])
 def test_a_login_that_cannot_be_read_does_not_leak(tmp_path, auth):
     write_config(tmp_path, auths={"h": {"auth": auth}})
     with pytest.raises(InputError, match="the login for h cannot be read") as caught:

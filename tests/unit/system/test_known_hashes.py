@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -242,6 +243,20 @@ def test_a_file_of_another_user_is_not_recorded(state, path, reads):
         assert reads() == 1
 
 
+def test_a_write_while_the_file_is_touched_shows(state, path, monkeypatch):
+    settle(path)
+    KnownHashes(state).note(path, sha256(GOOD))
+    utime = os.utime
+
+    def _then_write(*args: Any, **options: Any) -> None:
+        utime(*args, **options)
+        path.write_bytes(SAME_SIZE)
+
+    monkeypatch.setattr(os, "utime", _then_write)
+    KnownHashes(state).touch(path)
+    assert not KnownHashes(state).matches(path, sha256(GOOD))
+
+
 @pytest.mark.parametrize("harm", ["mode", "link", "file", "none", "owner"])
 def test_without_a_folder_of_ones_own_files_are_hashed(state, path, tmp_path, harm, reads):
     settle(path)
@@ -250,7 +265,7 @@ def test_without_a_folder_of_ones_own_files_are_hashed(state, path, tmp_path, ha
     else:
         KnownHashes(state).note(path, sha256(SAME_SIZE))  # as somebody would who can write there
     if harm == "mode":
-        state.chmod(0o777)
+        state.chmod(0o711)  # to enter it is enough
     elif harm == "owner":
         if os.geteuid():
             pytest.skip("only root can give a folder to another user")

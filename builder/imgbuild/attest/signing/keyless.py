@@ -22,6 +22,7 @@ TYPES = {
     in_toto.PROVENANCE: "slsaprovenance1",
     in_toto.CYCLONEDX: "cyclonedx",
     in_toto.SPDX: "spdxjson",
+    in_toto.OPENVEX: "openvex",
 }
 REMEDY = "install cosign 2.4 or newer, or sign with --sign-key FILE"
 

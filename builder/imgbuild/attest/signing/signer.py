@@ -12,6 +12,7 @@ import msgspec
 from imgbuild.attest import in_toto
 from imgbuild.attest.signing import forms, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
+from imgbuild.attest.signing.statements import Envelope
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
@@ -42,18 +43,41 @@ def sign(
     stored.add(
         client, repository, digest, forms.SIGNATURES, [forms.signature(claim, key.sign(claim))]
     )
+    attested = attest(client, repository, subject, key, payloads)
+    about = statements.seal(forms.about_image(digest), key)
+    last = _put_bundle(client, repository, subject, key, about, in_toto.SIGNATURE)
+    return msgspec.structs.replace(attested, bundles=(*attested.bundles, last))
+
+
+def attest(
+    client: Client,
+    repository: Repository,
+    subject: Descriptor,
+    key: PrivateKey,
+    payloads: Sequence[bytes],
+) -> Signed:
+    """Sign the statements `payloads`, which are about the image `subject`, but not the image.
+
+    Callers must have checked the statements.
+    """
+    digest = subject.digest
     envelopes = [statements.seal(each, key) for each in payloads]
     kinds = [envelope.statement("a statement to sign").predicate_type for envelope in envelopes]
-    entries = [
-        forms.attestation(envelope, kind) for envelope, kind in zip(envelopes, kinds, strict=True)
-    ]
+    pairs = list(zip(envelopes, kinds, strict=True))
+    entries = [forms.attestation(envelope, kind) for envelope, kind in pairs]
     stored.add(client, repository, digest, forms.ATTESTATIONS, entries)
     # Bundles come last: where there is one, cosign 3 looks at nothing else.
-    about = statements.seal(forms.about_image(digest), key)
-    bundles = tuple(
-        stored.put_bundle(
-            client, repository, subject, forms.bundle(envelope, key.public.hint), kind
-        )
-        for envelope, kind in zip([*envelopes, about], [*kinds, in_toto.SIGNATURE], strict=True)
-    )
+    bundles = tuple(_put_bundle(client, repository, subject, key, *pair) for pair in pairs)
     return Signed(digest=digest, statements=tuple(kinds), bundles=bundles)
+
+
+def _put_bundle(
+    client: Client,
+    repository: Repository,
+    subject: Descriptor,
+    key: PrivateKey,
+    envelope: Envelope,
+    kind: str,
+) -> Digest:
+    data = forms.bundle(envelope, key.public.hint)
+    return stored.put_bundle(client, repository, subject, data, kind)

@@ -6,7 +6,6 @@ Whether a key is trusted is not decided here.
 
 from __future__ import annotations
 
-import binascii
 import contextlib
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
@@ -124,7 +123,7 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
     claim = codec.decode(data, ImageClaim, file=place, what="signature")
     try:
         signed = b64decode(layer.annotations.get(forms.SIGNATURE_NOTE, ""), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # letters that are not base64's, or not ASCII
         message = f"{place}: its signature is not base64"
         raise IntegrityError(message) from error
     return StoredSignature(

@@ -1,0 +1,89 @@
+"""Attaches OpenVEX documents to images in a registry, as statements that may be signed.
+
+They are attached again when they change, and the image keeps its digest. The older ones stay: of
+several statements about a vulnerability, the newest counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.attest import attachments, in_toto
+from imgbuild.attest.signing import signer, statements, stored
+from imgbuild.attest.signing.keys import PrivateKey
+from imgbuild.cves import vex
+from imgbuild.cves.vex import MEDIA_TYPE
+from imgbuild.errors import InputError
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry import artifacts
+from imgbuild.registry.artifacts import ArtifactFile
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Repository
+from imgbuild.values import Digest
+
+FILE = "vex.openvex.json"
+
+
+def pushed(client: Client, repository: Repository, digest: Digest, target: str) -> Descriptor:
+    """The image `digest` of `target` in `repository`; InputError if it is not there."""
+    found = client.resolve(repository.with_digest(digest))
+    if found is None:
+        message = f"{repository} has no image {digest}, which is that of the lock of {target}"
+        hint = f"push it first: imgbuild push {target} {repository}"
+        raise InputError(message, hint=hint)
+    return found
+
+
+def attach(
+    client: Client,
+    repository: Repository,
+    subject: Descriptor,
+    document: bytes,
+    target: str,
+    key: PrivateKey | None = None,
+) -> Digest:
+    """Attach the OpenVEX `document` to the image `subject` of `target`, signed with `key`.
+
+    Nothing is written if the newest one there, of those that the key signed, differs in nothing but
+    its time. Returns the digest of the artifact.
+    """
+    newest = _newest(client, repository, subject.digest, key)
+    if newest is not None and _without_time(newest) == _without_time(document):
+        document = newest
+    files = {FILE: ArtifactFile(data=document, media_type=MEDIA_TYPE)}
+    digest = artifacts.attach(
+        client, repository, subject, MEDIA_TYPE, files, {attachments.TARGET: target}
+    )
+    if key is not None:
+        predicate = msgspec.json.decode(document)
+        made = statements.of([subject.digest], in_toto.OPENVEX, predicate)
+        signer.attest(client, repository, subject, key, [made])
+    return digest
+
+
+def _newest(
+    client: Client, repository: Repository, digest: Digest, key: PrivateKey | None
+) -> bytes | None:
+    """The newest document about an image that `key` signed; without a key, of the plain ones."""
+    if key is not None:
+        found = [
+            codec.encode(msgspec.json.decode(each.payload)["predicate"])
+            for each in stored.read(client, repository, digest).signatures
+            if each.kind == in_toto.OPENVEX and digest in each.digests and each.by(key.public)
+        ]
+    else:
+        there = artifacts.find(client, repository, digest, MEDIA_TYPE, skip_damaged=True)
+        found = [part.data for one in there for part in one.files.values()]
+    dated = []
+    for one in found:
+        with contextlib.suppress(InputError):
+            dated.append((vex.decode(one, FILE).timestamp, one))
+    return max(dated)[1] if dated else None
+
+
+def _without_time(document: bytes) -> dict[str, object]:
+    found: dict[str, object] = msgspec.json.decode(document)
+    return {**found, "timestamp": None}

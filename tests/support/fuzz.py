@@ -1,0 +1,76 @@
+"""Inputs by atheris, which keeps those that reach new code: a pytest plugin for `make bench-fuzz`.
+
+It is loaded before anything of imgbuild, whose code is instrumented when it is imported. Each
+reader runs in a process of its own, since libFuzzer ends the process that it is started in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import atheris
+
+from imgbuild.errors import ImgbuildError
+from tests.support import hostile
+
+FOUND = Path("build/fuzz")  # inputs that a reader neither accepted nor refused in words
+LENGTH = 1 << 16
+DONE = re.compile(r"Done (\d+) runs")
+HOOK = atheris.instrument_imports(include=["imgbuild"])
+HOOK.__enter__()
+
+
+def attack(seed: bytes, read: Callable[[bytes], object], seconds: int) -> int:
+    """Give `read` inputs that begin as `seed`, for `seconds`; how many.
+
+    AssertionError with libFuzzer's report for what is neither accepted nor refused in words.
+    """
+    name = re.sub(r"\W+", "-", os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split(" ")[0])
+    FOUND.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="imgbuild-fuzz-") as folder:
+        corpus, log = Path(folder) / "corpus", Path(folder) / "log"
+        corpus.mkdir()
+        (corpus / "seed").write_bytes(seed)
+        limits = {
+            "max_total_time": seconds,
+            "timeout": hostile.SECONDS,
+            "rss_limit_mb": hostile.MEMORY >> 20,
+            "max_len": max(LENGTH, len(seed)),
+            "artifact_prefix": f"{FOUND.resolve()}/{name}-",
+        }
+        options = [f"-{option}={value}" for option, value in limits.items()]
+        process = os.fork()
+        if process == 0:
+            _fuzz(read, [*options, str(corpus)], log)
+        _, status = os.waitpid(process, 0)
+        text = log.read_text(errors="replace")
+    done = DONE.search(text)
+    assert status == 0, text[-4000:]
+    assert done is not None, text[-4000:]
+    sys.stdout.write(f"fuzz: {name}: {done[1]} inputs\n")
+    return int(done[1])
+
+
+def _fuzz(read: Callable[[bytes], object], options: list[str], log: Path) -> None:
+    def _one(data: bytes) -> None:
+        with contextlib.suppress(ImgbuildError):
+            read(data)
+
+    signal.setitimer(signal.ITIMER_REAL, 0)  # that of pytest-timeout
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # libFuzzer would keep another handler
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT)
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+    try:
+        atheris.Setup([sys.argv[0], *options], _one)
+        atheris.Fuzz()
+    finally:
+        os._exit(1)  # libFuzzer ends the process itself

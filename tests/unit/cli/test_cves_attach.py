@@ -1,0 +1,182 @@
+"""`imgbuild cves --attach-to`: OpenVEX documents of images in a registry, signed and verified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from imgbuild.attest import in_toto
+from imgbuild.attest.signing import forms, keys, signer, statements, stored
+from imgbuild.attest.signing.keys import PrivateKey
+from imgbuild.cves import attach
+from imgbuild.cves.vex import MEDIA_TYPE
+from imgbuild.errors import AuditFailed, InputError, IntegrityError
+from imgbuild.lock import lock as locks
+from imgbuild.oci.documents import MANIFEST, Descriptor
+from imgbuild.plan import seal as seals
+from imgbuild.registry import artifacts
+from imgbuild.registry.client import Client
+from imgbuild.values import Arch
+from tests.support import advisories, memory_registry
+from tests.support.advisories import TARGET
+from tests.support.inprocess_project import Command
+from tests.support.memory_registry import Registry
+
+NAME = "me/rl"
+
+
+@pytest.fixture(name="registry")
+def _registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """With the image of the lock of `advisories.project`, which is the current folder."""
+    memory_registry.alone(monkeypatch, tmp_path)
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    advisories.project(folder)
+    advisories.seal(folder)
+    lock = locks.read_lock(folder / "images", TARGET)
+    sealed = seals.read_seal(folder / "images", lock)
+    data = seals.manifests(lock, sealed, [Arch.X86_64])[Arch.X86_64]
+    with (
+        memory_registry.serve(Registry()) as made,
+        advisories.serve(advisories.site_of()) as site,
+    ):
+        monkeypatch.setenv("IMGBUILD_OSV", site.url)
+        made.manifests[NAME, memory_registry.named(data)] = (data, MANIFEST)
+        made.tags[NAME, TARGET] = memory_registry.named(data)
+        yield made
+
+
+@pytest.fixture(name="key")
+def _key(tmp_path: Path) -> Path:
+    """A private key; the public one is beside it."""
+    made = ec.generate_private_key(ec.SECP256R1())
+    pem = serialization.Encoding.PEM
+    path = tmp_path / "key.pem"
+    path.write_bytes(
+        made.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    path.with_suffix(".pub").write_bytes(
+        made.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    return path
+
+
+@pytest.fixture(name="cves")
+def _cves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], registry: Registry
+) -> Callable[..., Any]:
+    run = Command(monkeypatch, capsys)
+    return lambda *words: run("cves", TARGET, "--attach-to", f"{registry.host}/{NAME}", *words)
+
+
+def attached(registry: Registry) -> list[dict[str, Any]]:
+    """The documents that are attached to the image."""
+    found = artifacts.find(
+        Client(), registry.repository(NAME), registry.tags[NAME, TARGET], MEDIA_TYPE
+    )
+    return [json.loads(one.files[attach.FILE].data) for one in found]
+
+
+def test_the_document_is_attached_and_again_only_if_it_changed(registry, cves):
+    done = cves()
+    assert done.status == AuditFailed.exit_code, done.stderr
+    (found,) = attached(registry)
+    digest = registry.tags[NAME, TARGET]
+    products = {one["@id"] for said in found["statements"] for one in said["products"]}
+    place = f"{registry.host}/{NAME}"
+    assert products == {f"pkg:oci/rl@{digest}?arch=amd64&repository_url={place}"}
+    before = len(registry.requests)
+    assert cves().status == AuditFailed.exit_code
+    assert {one.method for one in registry.requests[before:]} <= {"GET", "HEAD"}
+    accepted = "accept_cves: [{id: CVE-2025-32434, reason: we load none, expires: 2999-01-01}]\n"
+    with Path("matrix.yaml").open("a") as file:
+        file.write(accepted)
+    cves()
+    assert len(attached(registry)) == 2
+    assert registry.tags[NAME, TARGET] == digest
+
+
+def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
+    registry, cves, key, monkeypatch, capsys
+):
+    assert cves("--sign-key", str(key), "--author", "team").status == AuditFailed.exit_code
+    digest = registry.tags[NAME, TARGET]
+    repository = registry.repository(NAME)
+    (signed,) = {one.payload for one in stored.read(Client(), repository, digest).signatures}
+    statement = json.loads(signed)
+    assert statement["predicateType"] == "https://openvex.dev/ns"
+    assert statement["subject"] == [{"digest": {"sha256": digest.removeprefix("sha256:")}}]
+    assert [statement["predicate"]] == attached(registry)
+    # The same of another key, and newer, is not taken for its own.
+    image = attach.pushed(Client(), repository, digest, TARGET)
+    later = statement["predicate"] | {"timestamp": "2999-01-01T00:00:00Z"}
+    said = statements.of([digest], in_toto.OPENVEX, later)
+    other_key = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
+    signer.attest(Client(), repository, image, other_key, [said])
+    before = len(registry.requests)
+    cves("--sign-key", str(key), "--author", "team")
+    assert {one.method for one in registry.requests[before:]} <= {"GET", "HEAD"}
+    # A newer one that anyone may attach is neither counted nor signed.
+    other = statement["predicate"] | {"timestamp": "3000-01-01T00:00:00Z", "author": "x"}
+    attach.attach(Client(), repository, image, json.dumps(other).encode(), TARGET)
+    run = Command(monkeypatch, capsys)
+    words = ("verify", f"{registry.host}/{NAME}:{TARGET}", "--target", TARGET)
+    text = run(*words, "--key", str(key.with_suffix(".pub"))).stdout
+    (line,) = [line for line in text.splitlines() if "VEX" in line]
+    assert "passed" in line
+    assert "by team" in line
+    assert "4 affected; signed by the key" in line
+    text = run(*words).stdout
+    assert "by x, 3000-01-01: 4 affected; whose word it is was not checked" in text
+
+
+@pytest.mark.parametrize(
+    ("predicate", "about", "said"),
+    [
+        ({"author": "a", "timestamp": "2026-01-01T00:00:00Z", "statements": []}, "0" * 64,
+         "is about another image"),
+        ({"author": "a", "timestamp": "today", "statements": []}, "", "OpenVEX document"),
+        ([], "", "OpenVEX document"),
+    ],
+)  # fmt: skip
+def test_a_signed_statement_that_is_wrong_fails(
+    registry, key, predicate, about, said, monkeypatch, capsys
+):
+    private = keys.load_private(key)
+    digest = registry.tags[NAME, TARGET]
+    size = len(registry.manifests[NAME, digest][0])
+    subject = Descriptor(media_type=MANIFEST, digest=digest, size=size)
+    data = statements.of([f"sha256:{about}" if about else digest], in_toto.OPENVEX, predicate)
+    bundle = forms.bundle(statements.seal(data, private), private.public.hint)
+    repository = registry.repository(NAME)
+    stored.put_bundle(Client(), repository, subject, bundle, in_toto.OPENVEX)
+    run = Command(monkeypatch, capsys)
+    done = run("verify", f"{registry.host}/{NAME}:{TARGET}", "--target", TARGET,
+               "--key", str(key.with_suffix(".pub")))  # fmt: skip
+    assert done.status == IntegrityError.exit_code
+    (line,) = [line for line in done.stdout.splitlines() if line.strip().startswith("VEX")]
+    assert said in line
+
+
+def test_an_image_that_was_not_pushed(registry, cves):
+    registry.manifests.clear()
+    done = cves()
+    assert done.status == InputError.exit_code
+    assert f"has no image {registry.tags[NAME, TARGET]}" in done.stderr
+    assert f"imgbuild push {TARGET}" in done.stderr
+
+
+def test_a_key_needs_a_repository(registry, key, monkeypatch, capsys):
+    done = Command(monkeypatch, capsys)("cves", TARGET, "--sign-key", str(key))
+    assert (done.status, "--sign-key needs --attach-to" in done.stderr) == (
+        InputError.exit_code,
+        True,
+    )

@@ -1,0 +1,42 @@
+"""How slowly, and how long, a server may send: with a clock of the test's own."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+
+from imgbuild.http import rate
+
+
+class Source(io.RawIOBase):
+    """A server: each read waits for `wait` seconds of the test's clock and gives `size` bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wait: float, size: int) -> None:
+        super().__init__()
+        self.now, self.wait, self.size = 0.0, wait, size
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def readinto(self, buffer: object) -> int:
+        self.now += self.wait
+        return self.size
+
+
+def waited(source: Source) -> float:
+    """The seconds after which an endless answer of `source` is given up; at most two days."""
+    reader = rate._Watched(source)
+    while source.now < 48 * 3600:
+        try:
+            reader.readinto(bytearray(1))
+        except TimeoutError:
+            break
+    return source.now
+
+
+def test_a_server_that_is_fast_enough_has_six_hours(monkeypatch):
+    assert waited(Source(monkeypatch, 100, 100 * rate.RATE)) == 6 * 3600 + 100  # and the first read
+
+
+def test_a_server_that_is_too_slow_has_a_minute(monkeypatch):
+    assert waited(Source(monkeypatch, 10, 5 * rate.RATE)) == 70

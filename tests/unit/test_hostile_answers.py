@@ -1,0 +1,187 @@
+"""Changed answers of registries, and changed advisories; `make bench-hostile`: many more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from imgbuild.attest import in_toto
+from imgbuild.attest.signing import forms, statements, stored
+from imgbuild.attest.signing.keys import PrivateKey
+from imgbuild.cves.debian_tracker import DebianTracker
+from imgbuild.cves.osv_database import OsvDatabase
+from imgbuild.oci.documents import MANIFEST, Descriptor
+from imgbuild.oci.image import manifests
+from imgbuild.registry import artifacts
+from imgbuild.registry.artifacts import ArtifactFile
+from imgbuild.registry.client import Client, bytes_source
+from imgbuild.registry.image import InRegistry
+from imgbuild.registry.reference import Repository
+from imgbuild.verify.verify import VerifyOptions, verify
+from tests.support import advisories, hostile, memory_registry
+from tests.support.memory_registry import Fault, Registry, named
+
+pytestmark = pytest.mark.timeout(3600 if hostile.LONG else 60)
+NAME, TAG, KIND = "me/image", "tiny", "application/vnd.example.words+json"
+PARTS = ("tags", "referrers", "artifact", "bundle", "collection", "manifest")
+
+
+class Served:
+    """A registry with an image, which has an attachment and is signed; read in this process."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.repository: Repository = registry.repository(NAME)
+        self.changed = ""  # the digest of a manifest that was changed
+        self.client = Client(first_wait=0.001, attempts=1)
+        config = b'{"architecture": "amd64", "os": "linux", "rootfs": {"diff_ids": []}}'
+        self.client.upload(self.repository, bytes_source(config))
+        self.manifest = {
+            "schemaVersion": 2, "mediaType": MANIFEST, "layers": [],
+            "config": {"mediaType": "application/vnd.oci.image.config.v1+json",
+                       "digest": named(config), "size": len(config)},
+        }  # fmt: skip
+        data = json.dumps(self.manifest).encode()
+        digest = self.client.put_manifest(self.repository, data, MANIFEST, tag=TAG)
+        self.subject = Descriptor(media_type=MANIFEST, digest=digest, size=len(data))
+        files = {"a.json": ArtifactFile(data=b'{"a": 1}', media_type=KIND)}
+        artifacts.attach(self.client, self.repository, self.subject, KIND, files, {"b": "c"})
+        key = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
+        envelope = statements.seal(forms.about_image(digest), key)
+        self.bundle = forms.bundle(envelope, key.public.hint)
+        kind = in_toto.SIGNATURE
+        stored.put_bundle(self.client, self.repository, self.subject, self.bundle, kind)
+        claim = forms.claim(str(self.repository), digest)
+        self.claim = forms.signature(claim, key.sign(claim))
+        stored.add(self.client, self.repository, digest, forms.SIGNATURES, [self.claim])
+
+    def seed(self, part: str) -> bytes:
+        """What the registry answers for `part`."""
+        if part == "tags":
+            return json.dumps({"name": NAME, "tags": ["a", "b"]}).encode()
+        if part == "referrers":
+            return self._listed(Descriptor(media_type=MANIFEST, digest=named(b""), size=5))
+        if part == "bundle":
+            return self.bundle
+        if part == "manifest":
+            return json.dumps(self.manifest).encode()
+        if part == "collection":
+            return forms.collection([self.claim.descriptor])[1]
+        files = {"a.json": ArtifactFile(data=b'{"a": 1}', media_type=KIND)}
+        return artifacts.manifest(self.subject, KIND, files, {"b": "c"})
+
+    def read(self, part: str, data: bytes) -> None:
+        """Read the image, or what is attached to it, where `part` is `data`."""
+        self.registry.faults.clear()
+        self.registry.manifests.pop((NAME, self.changed), None)
+        if part == "tags":
+            self._says("/tags/list", data)
+            assert all(isinstance(tag, str) for tag in self.client.tags(self.repository))
+            return
+        if part in ("manifest", "collection"):
+            self._says("/referrers/", self._listed())
+        if part == "manifest":
+            self._put(data, TAG)
+            place = InRegistry(self.client, self.repository.tagged(TAG))
+            manifests(place)
+            verify(place, VerifyOptions())
+            return
+        if part == "referrers":
+            self._says("/referrers/", data)
+        elif part == "collection":
+            self._put(data, forms.tag(self.subject.digest, forms.SIGNATURES))
+        else:
+            self._says("/referrers/", self._listed(self._attached(part, data)))
+        stored.read(self.client, self.repository, self.subject.digest)
+        artifacts.find(self.client, self.repository, self.subject.digest)
+
+    def _attached(self, part: str, data: bytes) -> Descriptor:
+        """An attachment with the manifest `data`, or with `data` as its bundle."""
+        if part == "bundle":
+            self.registry.blobs[NAME, named(data)] = data
+            data = forms.bundle_manifest(self.subject, data, in_toto.SIGNATURE)
+        return Descriptor(media_type=MANIFEST, digest=self._put(data), size=len(data))
+
+    def _put(self, data: bytes, tag: str = "") -> str:
+        self.changed = named(data)
+        self.registry.manifests[NAME, self.changed] = (data, MANIFEST)
+        if tag:
+            self.registry.tags[NAME, tag] = self.changed
+        return self.changed
+
+    def _says(self, where: str, data: bytes) -> None:
+        headers = {"Content-Type": "application/json"}
+        self.registry.faults.append(Fault(where, times=99, status=200, headers=headers, body=data))
+
+    def _listed(self, *found: Descriptor) -> bytes:
+        entries = [
+            {"mediaType": one.media_type, "digest": one.digest, "size": one.size} for one in found
+        ]
+        return json.dumps({"schemaVersion": 2, "manifests": entries}).encode()
+
+
+@pytest.fixture(name="served")
+def _served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], Served]]:
+    """The registry of this process: threads of a server end with a fork."""
+    memory_registry.alone(monkeypatch, tmp_path)
+    made: dict[int, Served] = {}
+    with contextlib.ExitStack() as stack:
+
+        def _made() -> Served:
+            number = os.getpid()
+            if number not in made:
+                made[number] = Served(stack.enter_context(memory_registry.serve(Registry())))
+            return made[number]
+
+        yield _made
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_answers_of_a_registry(served, part):
+    seed = served().seed(part)
+    hostile.attack(seed, lambda data: served().read(part, data), document=True)
+
+
+def test_advisories(tmp_path):
+    package = advisories.pypi("torch", "2.5.1")
+    record = json.dumps(advisories.record(advisories.TORCH)).encode()
+    archive = tmp_path / "all.zip"
+    with zipfile.ZipFile(archive, "w") as out:
+        out.writestr(f"{advisories.TORCH}.json", record)
+    path = tmp_path / "one"
+
+    def read(suffix: str, data: bytes) -> None:
+        path.with_suffix(suffix).write_bytes(data)
+        OsvDatabase(path.with_suffix(suffix)).find([package])
+
+    hostile.attack(record, partial(read, ".json"), document=True)
+    hostile.attack(archive.read_bytes(), partial(read, ".zip"))
+
+
+def test_the_tracker_of_debian(tmp_path):
+    path = tmp_path / "tracker.json"
+    package = advisories.debian("openssl", advisories.OLD)
+
+    def read(data: bytes) -> Any:
+        path.write_bytes(data)
+        return DebianTracker(path).find([package])
+
+    hostile.attack(advisories.TRACKER.read_bytes(), read, document=True)
+
+
+def test_a_signature_that_is_no_ascii_is_listed_as_damaged(served):
+    made = served()
+    changed = json.loads(made.seed("collection"))
+    changed["layers"][0]["annotations"][forms.SIGNATURE_NOTE] = "ß"
+    made.read("collection", json.dumps(changed).encode())
+    (damage,) = stored.read(made.client, made.repository, made.subject.digest).damaged
+    assert damage.endswith("its signature is not base64")
