@@ -116,9 +116,7 @@ def installed(base: DebianBase, folder: Path) -> Path:
         options.append("--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr")
     command = [
         needs.tool("mmdebstrap"),
-        "--mode=root",
-        "--variant=essential",
-        "--dpkgopt=force-unsafe-io",
+        *("--mode=root", "--variant=essential", "--dpkgopt=force-unsafe-io"),
         f"--include={','.join(base.packages)}",
         *options,
         base.suite,

@@ -33,6 +33,7 @@ indexes:
   pytorch: {{url: '{pytorch}/whl/{{cuda_tag}}', upload_times: none}}
   flashinfer: {{url: '{flashinfer}/whl/{{cuda_tag}}/torch{{torch}}/', upload_times: none}}
   flashinfer-cache: {{url: '{flashinfer}/whl/{{cuda_tag}}/', upload_times: none}}
+  flashinfer-cubin: {{url: '{flashinfer}/whl/', upload_times: none}}
   wheels: {{url: 'file:wheels', upload_times: none, flat: true}}
 default_index: pypi
 bases:
@@ -76,6 +77,21 @@ targets:
     pins: {{torch: "2.11.0", flashinfer-python: "0.6.12", flashinfer-jit-cache: "0.6.12"}}
     indexes: {{flashinfer-jit-cache: flashinfer-cache}}
     flashinfer: {{mode: prebuilt, reason: it is compiled there}}
+  parted:
+    {common}
+    cuda: "13.0"
+    arch: [x86_64]
+    pins:
+      torch: "2.11.0"
+      flashinfer-python: "0.7.2"
+      flashinfer-cubin: "0.7.2"
+      flashinfer-jit-cache: "0.7.2"
+    indexes:
+      flashinfer-cubin: flashinfer-cubin
+      flashinfer-jit-cache: flashinfer-cache
+      flashinfer-jit-cache-sm80: flashinfer-cache
+      flashinfer-jit-cache-sm90a: flashinfer-cache
+    flashinfer: {{mode: prebuilt, reason: it is compiled there}}
   own:
     {common}
     cuda: "12.4"
@@ -107,6 +123,7 @@ def public() -> LocalIndex:
     made.wheel("torch", "2.11.0", ["nvidia-cublas==13.1.0.3"])
     made.wheel("triton", "3.5.0", tag="cp311-cp311-manylinux_2_27_x86_64")
     made.wheel("flashinfer-python", "0.6.12", ["torch"])
+    made.wheel("flashinfer-python", "0.7.2", ["torch"])
     made.wheel("flashinfer-python", "0.2.5", ["torch"])  # without kernels, and not to be taken
     return made
 
@@ -124,15 +141,25 @@ def pytorch() -> LocalIndex:
     return made
 
 
-def flashinfer() -> tuple[LocalIndex, LocalIndex]:
-    """Wheels of one torch, and caches of what a release would compile."""
-    made, cache = LocalIndex(), LocalIndex()
+def flashinfer() -> tuple[LocalIndex, LocalIndex, LocalIndex]:
+    """Wheels of one torch, caches of what a release would compile, and cubins for any CUDA.
+
+    From 0.6.16 on a cache is empty and requires one package for each generation of GPUs.
+    """
+    made, cache, cubins = LocalIndex(), LocalIndex(), LocalIndex()
     for local in ("cu124torch2.5", "cu124torch2.6"):
         made.wheel("flashinfer-python", f"0.2.5+{local}", ["torch"], tag="cp38-abi3-linux_x86_64")
     for version in ("0.6.11", "0.6.12"):
         for tag in ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64"):
             cache.wheel("flashinfer-jit-cache", f"{version}+cu130", tag=f"cp39-abi3-{tag}")
-    return made, cache
+    parts = [f"flashinfer-jit-cache-{gpu}" for gpu in ("sm80", "sm90a")]
+    tag = "cp39-abi3-manylinux_2_28_x86_64"
+    for part in parts:
+        cache.wheel(part, "0.7.2+cu130", tag=tag)
+    needs = [f"{part}==0.7.2+cu130" for part in parts]
+    cache.wheel("flashinfer-jit-cache", "0.7.2+cu130", needs, tag=tag)
+    cubins.wheel("flashinfer-cubin", "0.7.2")
+    return made, cache, cubins
 
 
 class Net:
@@ -154,8 +181,8 @@ def net() -> Iterator[Net]:
         made.default.files |= public().site_files()
         made.pytorch.files |= pytorch().pytorch_files("cu126")
         base = "flashinfer-ai/flashinfer/releases/download"
-        wheels, cache = flashinfer()
-        for index, folder in ((wheels, "cu124/torch2.6"), (cache, "cu130")):
+        wheels, cache, cubins = flashinfer()
+        for index, folder in ((wheels, "cu124/torch2.6"), (cache, "cu130"), (cubins, "")):
             made.flashinfer.files |= index.flashinfer_pages(folder, made.releases.url(base))
             for item in index.published:
                 path = f"{base}/{index.release(item)}"
@@ -239,6 +266,19 @@ def test_a_cache_of_compiled_kernels(project: Project) -> None:
     cache = found["flashinfer-jit-cache"]
     assert (cache["version"], cache["index"]) == ("0.6.12+cu130", "flashinfer-cache")
     assert found["flashinfer-python"]["index"] == "pypi"
+
+
+def test_a_cache_with_a_package_for_each_generation(project: Project) -> None:
+    project.run("lock", "parted")
+    found = wheels(project, "parted")
+    assert {name: one["index"] for name, one in found.items() if name.startswith("flashinfer")} == {
+        "flashinfer-cubin": "flashinfer-cubin",
+        "flashinfer-jit-cache": "flashinfer-cache",
+        "flashinfer-jit-cache-sm80": "flashinfer-cache",
+        "flashinfer-jit-cache-sm90a": "flashinfer-cache",
+        "flashinfer-python": "pypi",
+    }
+    assert found["flashinfer-jit-cache-sm90a"]["version"] == "0.7.2+cu130"
 
 
 def test_a_wheel_that_the_user_brings(project: Project) -> None:

@@ -149,8 +149,9 @@ class LocalIndex:
     def flashinfer_pages(self, folder: str, releases: str) -> dict[str, bytes]:
         """Like the FlashInfer index: pages that name the files of releases on another server.
 
-        `folder` is cu124/torch2.6 for wheels of one torch, cu130 for a cache of compiled kernels;
-        addresses have their `+` as it is, and a hash.
+        `folder` is cu124/torch2.6 for wheels of one torch, cu130 for a cache of compiled kernels,
+        and empty for cubins; addresses have their `+` as it is, and a hash. This is the form that
+        scripts/update_whl_index.py of FlashInfer writes, read on 2026-11-25.
         """
         found = {}
         for package in {item.package for item in self.published}:
@@ -160,8 +161,9 @@ class LocalIndex:
                 for item in self._of(package)
             )
             head = f"<head><title>Links for {package}</title></head>"
-            page = f"<!DOCTYPE html>\n<html>\n{head}\n<body>\n{links}</body>\n</html>\n"
-            found[f"whl/{folder}/{package}/"] = page.encode()
+            body = f"<body>\n<h1>Links for {package}</h1>\n{links}</body>"
+            page = f"<!DOCTYPE html>\n<html>\n{head}\n{body}\n</html>\n"
+            found[f"whl/{folder}/{package}/".replace("//", "/")] = page.encode()
         return found
 
     def release(self, item: Published) -> str:

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan.plan import AddedFilesRecipe, FilesRecipe, VenvRecipe
 from imgbuild.system import files
 
 DATA = files.data("image")
 HOME = "opt/imgbuild"
+
+# What environment.sh says where any user can write to the cache folder, and where only one can.
+SHARED = {
+    "@MAKE@": 'mkdir -p "$imgbuild_folder" 2>/dev/null && [ -w "$imgbuild_folder" ]',
+    "@UNLESS@": "which any user can write, unless the root is read-only",
+}
+# A folder made by others may hold compiled code of theirs. Apptainer's shell has no `test -O`.
+PRIVATE = {
+    "@MAKE@": '(umask 077 && mkdir -p "$imgbuild_folder") 2>/dev/null && [ -w "$imgbuild_folder" ]'
+    ' && [ "$(stat -Lc %u "$imgbuild_folder" "${imgbuild_folder%/*}" | sort -u)" = "$(id -u)" ]',
+    "@UNLESS@": "unless this user cannot write there",
+}
 
 ACTIVATE = """\
 # Sourced by an interactive shell. The image's environment has the same settings already.
@@ -38,8 +52,10 @@ def venv_members(recipe: VenvRecipe) -> tuple[Member, ...]:
 def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
     """Entry point, home, work and cache folders; on a registry base also the user's entries."""
     user = recipe.user
+    private = recipe.private is True
+    words = {**(PRIVATE if private else SHARED), "@CACHE@": recipe.cache}
     members = [
-        _file(f"{HOME}/{name}", _template(name, recipe.cache), mode=mode)
+        _file(f"{HOME}/{name}", _template(name, words), mode=mode)
         for name, mode in (("entrypoint", 0o755), ("environment.sh", 0o644))
     ]
     members.append(
@@ -51,8 +67,13 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
             gid=user.gid,
         )
     )
-    # Any user id may come: Kubernetes and Apptainer choose their own.
-    members.extend(_folder(path.strip("/"), mode=0o1777) for path in (recipe.workdir, recipe.cache))
+    # Any user id may come: Kubernetes and Apptainer choose their own. One that cannot write to a
+    # private cache folder gets one of its own under /tmp from environment.sh.
+    members.append(_folder(recipe.workdir.strip("/"), mode=0o1777))
+    cache = _folder(recipe.cache.strip("/"), mode=0o700 if private else 0o1777)
+    if private:
+        cache = msgspec.structs.replace(cache, uid=user.uid, gid=user.gid)
+    members.append(cache)
     members.extend(_link(path.strip("/"), to) for path, to in recipe.links.items())
     if recipe.passwd:
         entry = f"{user.name}:x:{user.uid}:{user.gid}::{user.home}:/bin/bash"
@@ -89,8 +110,11 @@ def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tu
     return (*folders.values(), *members)
 
 
-def _template(name: str, cache: str) -> str:
-    return (DATA / name).read_text(encoding="utf-8").replace("@CACHE@", cache)
+def _template(name: str, words: Mapping[str, str]) -> str:
+    text = (DATA / name).read_text(encoding="utf-8")
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text
 
 
 def _with_line(text: str, line: str) -> str:

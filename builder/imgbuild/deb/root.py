@@ -78,7 +78,7 @@ def _root(recipe: DebianRecipe, packages: Sequence[DebContents], table: Table) -
             tree.add(member, package.name)
     with reading("the Debian packages of the base"):
         effects.apply(tree, packages, table, recipe.arch, recipe.user)
-    if not table.set_id:
+    if recipe.hardened or not table.set_id:
         tree.clear_set_id()
     tree.file(CONFIGURATION, dpkg_configuration(table))
     return _without_excluded(tree, table)

@@ -50,7 +50,7 @@ class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the target."""
+    """The base of the target. `hardened` is unset where the base is not."""
 
     name: str
     kind: Literal["debian", "registry"]
@@ -60,6 +60,7 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
     interpreter: str
     packages: tuple[str, ...] = ()
     image: str = ""
+    hardened: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class AddedFile(LockedFile, frozen=True, kw_only=True):
@@ -311,6 +312,7 @@ def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
             glibc=base.glibc,
             interpreter=f"/usr/bin/python{base.python}",
             packages=tuple(sorted(base.packages)),
+            hardened=base.hardened or msgspec.UNSET,
         )
     return LockedBase(
         name=target.base,

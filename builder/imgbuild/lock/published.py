@@ -359,13 +359,11 @@ def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
     base = lock.base
     if base.kind == "debian":
         return DebianBase(
-            suite=base.suite,
-            python=base.python,
-            glibc=base.glibc,
-            packages=base.packages,
+            suite=base.suite, python=base.python, glibc=base.glibc, packages=base.packages,
             mirrors=mirrors,
             security=mirrors if any(one.security for one in lock.arch.values()) else None,
-        )
+            hardened=base.hardened is True,
+        )  # fmt: skip
     return RegistryBase(
         image=base.image, python=base.python, glibc=base.glibc, interpreter=base.interpreter
     )

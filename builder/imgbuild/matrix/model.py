@@ -93,6 +93,13 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
             " without this key no updates are taken"
         ),
     ] = None
+    hardened: Annotated[
+        bool,
+        msgspec.Meta(
+            description="no file has a setuid or setgid bit, and the cache folder is writable by"
+            " the image's user alone"
+        ),
+    ] = False
 
 
 class RegistryBase(Strict, frozen=True, tag_field="kind", tag="registry"):
@@ -149,7 +156,12 @@ class Image(Strict, frozen=True):
     prefix: Annotated[str, msgspec.Meta(description="the virtual environment")]
     user: User
     workdir: Annotated[str, msgspec.Meta(description="folder in which commands start")]
-    cache: Annotated[str, msgspec.Meta(description="folder for caches, writable by any user")]
+    cache: Annotated[
+        str,
+        msgspec.Meta(
+            description="folder for caches, writable by any user unless the base is hardened"
+        ),
+    ]
     env: Variables
     labels: Labels
     entrypoint: Annotated[

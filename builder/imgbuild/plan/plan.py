@@ -6,18 +6,17 @@ which must be raised by hand whenever the bytes of such layers change.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
-from imgbuild.errors import InputError
-from imgbuild.lock.lock import AddedFile, AddedFolder, LayerRules, Lock, published_part
+from imgbuild.lock.lock import AddedFile, AddedFolder, Lock, published_part
 from imgbuild.lock.resolution import Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix.model import Drop, User
-from imgbuild.values import Arch, Digest, digest_of, sha256
+from imgbuild.plan.cut import cut_wheels
+from imgbuild.values import Arch, Digest, digest_of
 
 DEBIAN_FORMAT = 1
 VENV_FORMAT = 1
@@ -30,12 +29,16 @@ SYSTEM = ("/usr/", "/bin", "/sbin")  # the folders of a base's programs
 
 
 class DebianRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="debian"):
-    """A root file system of Debian packages, with the effects of their maintainer scripts."""
+    """A root file system of Debian packages, with the effects of their maintainer scripts.
+
+    If `hardened`, no file has a setuid or setgid bit.
+    """
 
     arch: Arch
     suite: str
     debs: tuple[Deb, ...]
     user: User
+    hardened: bool = False
 
 
 class RegistryRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="registry"):
@@ -65,7 +68,8 @@ class WheelsRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="files"):
     """imgbuild's own files: entry point; home, work and cache folders; links by absolute path.
 
-    `passwd` and `group` are the files of a registry base, to which the user is added.
+    `passwd` and `group` are the files of a registry base, to which the user is added. Any user can
+    write to the cache folder; if it is `private`, only the image's.
     """
 
     user: User
@@ -74,6 +78,7 @@ class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     passwd: str = ""
     group: str = ""
     links: dict[str, str] = {}
+    private: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class AddedDebsRecipe(
@@ -168,6 +173,7 @@ def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
         links=settings.links,
         passwd=resolution.base_files.get("etc/passwd", ""),
         group=resolution.base_files.get("etc/group", ""),
+        private=lock.base.hardened,
     )
     installed = installed_wheels(resolution)
     cut = cut_wheels(installed, lock.layers, taken=len(below) + 2)
@@ -277,43 +283,6 @@ def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[s
     return found
 
 
-def cut_wheels(
-    wheels: Iterable[Wheel], rules: LayerRules, *, taken: int
-) -> list[tuple[str, tuple[Wheel, ...]]]:
-    """The wheels of each layer, with the layer's name, in an order that all targets share.
-
-    Large wheels come first, by the patterns of `rules.order` and then by name; then groups of small
-    wheels, by a fixed hash of the package's name; last the small wheels that the matrix names, in
-    its order. `taken` is the number of other layers of the image. If large wheels would exceed the
-    limit, the smallest of them go into the groups. InputError if the limit is too low for that.
-    """
-    named = {package: place for place, package in enumerate(rules.named)}
-    big = [wheel for wheel in wheels if wheel.size >= rules.own_from]
-    rest = [wheel for wheel in wheels if wheel.size < rules.own_from]
-    alone = sorted((w for w in rest if w.package in named), key=lambda w: named[w.package])
-    room = rules.limit - taken - rules.groups - len(alone)
-    if room < 0:
-        message = (
-            f"layers.limit is {rules.limit}, but base and files need {taken} layers,"
-            f" groups {rules.groups} and named packages {len(alone)}"
-        )
-        raise InputError(message, hint="raise layers.limit or name fewer packages")
-    # A package that the matrix names keeps its own layer; only others go into the groups.
-    big.sort(key=lambda wheel: (wheel.package not in named, -wheel.size, wheel.package))
-    kept, spilt = big[:room], big[room:]
-    kept.sort(key=lambda wheel: (_rank(wheel.package, rules.order), wheel.package))
-    groups: dict[int, list[Wheel]] = {}
-    for wheel in [*spilt, *(w for w in rest if w.package not in named)]:
-        groups.setdefault(int(sha256(wheel.package.encode())[:8], 16) % rules.groups, []).append(
-            wheel
-        )
-    return [
-        *((wheel.package, (wheel,)) for wheel in kept),
-        *((f"group-{number}", _by_hash(groups[number])) for number in sorted(groups)),
-        *((wheel.package, (wheel,)) for wheel in alone),
-    ]
-
-
 def layer_id(recipe: Recipe) -> Digest:
     """The digest of everything that the bytes of the layer depend on."""
     inputs: dict[str, object]
@@ -326,6 +295,8 @@ def layer_id(recipe: Recipe) -> Digest:
                 "debs": sorted(deb.sha256 for deb in recipe.debs),
                 "user": recipe.user,
             }
+            if recipe.hardened:
+                inputs["hardened"] = True
         case RegistryRecipe():
             inputs = {"digest": recipe.layer.digest}
         case VenvRecipe():
@@ -367,7 +338,11 @@ def layer_id(recipe: Recipe) -> Digest:
 def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
     if lock.base.kind == "debian":
         recipe = DebianRecipe(
-            arch=arch, suite=lock.base.suite, debs=resolution.debs, user=lock.settings.user
+            arch=arch,
+            suite=lock.base.suite,
+            debs=resolution.debs,
+            user=lock.settings.user,
+            hardened=lock.base.hardened is True,
         )
         return [(lock.base.name, recipe)]
     return [
@@ -387,14 +362,3 @@ def _config(lock: Lock) -> RuntimeConfig:
         workdir=settings.workdir,
         labels=settings.labels,
     )
-
-
-def _rank(package: str, order: tuple[str, ...]) -> int:
-    matches = (
-        place for place, pattern in enumerate(order) if fnmatch.fnmatchcase(package, pattern)
-    )
-    return next(matches, len(order))
-
-
-def _by_hash(wheels: Iterable[Wheel]) -> tuple[Wheel, ...]:
-    return tuple(sorted(wheels, key=lambda wheel: wheel.sha256))

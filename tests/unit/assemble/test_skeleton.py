@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from imgbuild.assemble import skeleton
+from imgbuild.lock import lock as locks
+from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import MemberKind
-from imgbuild.plan.plan import FilesRecipe, VenvRecipe
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import FilesRecipe, VenvRecipe, plan
 from tests.support import samples
+from tests.support.source_code import ROOT
 
 VENV = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
 FILES = FilesRecipe(user=samples.USER, workdir="/workspace", cache="/var/cache/imgbuild")
+LOCKED = sorted(path.parent.name for path in ROOT.glob("images/*/lock.json"))
 
 
 def by_path(members):
@@ -29,6 +37,33 @@ def test_any_user_can_write_work_and_cache_folders():
     assert members["workspace"].mode == members["var/cache/imgbuild"].mode == 0o1777
     home = members["home/imgbuild"]
     assert (home.uid, home.gid, home.mode) == (1000, 1000, 0o755)
+
+
+def test_a_private_cache_folder_is_the_users_alone() -> None:
+    members = by_path(skeleton.files_members(msgspec.structs.replace(FILES, private=True)))
+    cache = members["var/cache/imgbuild"]
+    assert (cache.uid, cache.gid, cache.mode) == (1000, 1000, 0o700)
+    assert members["workspace"].mode == 0o1777
+    script = members["opt/imgbuild/environment.sh"].content
+    assert b"umask 077" in script
+    assert b"any user" not in script
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_layers_without_packages_are_those_of_the_digests(name: str) -> None:
+    """Images that have run on GPUs keep their bytes."""
+    lock = locks.read_lock(ROOT / "images", name)
+    for arch, sealed in seals.read_seal(ROOT / "images", lock).arch.items():
+        digests = {layer.name: layer.digest for layer in sealed.layers}
+        for layer in plan(lock, arch).layers:
+            match layer.recipe:
+                case VenvRecipe():
+                    made = skeleton.venv_members(layer.recipe)
+                case FilesRecipe():
+                    made = skeleton.files_members(layer.recipe)
+                case _:
+                    continue
+            assert write_layer(made, None).digest == digests[layer.name]
 
 
 def test_the_entry_point_runs_and_knows_the_cache():

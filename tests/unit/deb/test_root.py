@@ -138,11 +138,14 @@ def test_simple_effects(made: dict[str, Member]) -> None:
     assert text(made["etc/native"]) == "x86"  # the recipe is of x86_64
 
 
-def test_no_program_has_the_rights_of_others_if_the_table_says_so(
-    packages: Packages, tmp_path: Path
+@pytest.mark.parametrize("hardened", [True, False])
+def test_no_program_has_the_rights_of_others_if_table_or_base_say_so(
+    packages: Packages, tmp_path: Path, *, hardened: bool
 ) -> None:
-    (table.DATA / "tiny.yaml").write_text(f"set_id: false\n{TABLE}")
-    members = root.members(packages.recipe(), packages.paths, tmp_path / "spool")
+    if not hardened:
+        (table.DATA / "tiny.yaml").write_text(f"set_id: false\n{TABLE}")
+    recipe = msgspec.structs.replace(packages.recipe(), hardened=hardened)
+    members = root.members(recipe, packages.paths, tmp_path / "spool")
     special = {member.path: member.mode for member in members if member.mode & 0o6000}
     assert special == {"var/mail": 0o2775}  # a folder's bit runs nothing
     modes = {member.path: (member.mode, member.gid) for member in members}

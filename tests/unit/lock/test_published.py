@@ -17,6 +17,7 @@ from imgbuild.deb import apt
 from imgbuild.errors import InputError
 from imgbuild.lock import extension, published
 from imgbuild.matrix.load import load
+from imgbuild.matrix.model import DebianBase
 from imgbuild.matrix.schema import EXTENSION_FILE, extension_schema, published_extension
 from imgbuild.matrix.select import select
 from imgbuild.values import Arch
@@ -43,6 +44,15 @@ def test_what_a_row_leaves_out_is_the_published_locks(tmp_path: Path) -> None:
     assert matrix.default_index == "pypi"
     assert published.kept(matrix, extended.OWN, Arch.X86_64) == lock.arch[Arch.X86_64]
     assert published.added_packages(matrix, extended.OWN) == ("rsync",)
+
+
+def test_the_base_of_a_published_lock_is_hardened_if_its_own_was() -> None:
+    lock = samples.lock()
+    hard = msgspec.structs.replace(lock.base, hardened=True)
+    for base, hardened in ((lock.base, False), (hard, True)):
+        found = published.base_of(msgspec.structs.replace(lock, base=base), ())
+        assert isinstance(found, DebianBase)
+        assert found.hardened is hardened
 
 
 def test_a_row_that_says_least(tmp_path: Path) -> None:

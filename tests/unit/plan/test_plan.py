@@ -7,14 +7,16 @@ import datetime
 import msgspec
 import pytest
 
+from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import LayerRules
 from imgbuild.matrix.model import Drop
+from imgbuild.plan.cut import cut_wheels
 from imgbuild.plan.plan import (
     DebianRecipe,
+    FilesRecipe,
     WheelsRecipe,
     base_of,
-    cut_wheels,
     layer_id,
     omitted,
     plan,
@@ -173,3 +175,15 @@ def test_the_plan_of_the_base_alone():
     assert [layer.name for layer in base.layers] == ["debian-12"]
     assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")
     assert base.config.labels == {}
+
+
+def test_a_hardened_base_has_layers_of_its_own() -> None:
+    plain = samples.matrix()
+    base = msgspec.structs.replace(plain.bases["debian-12"], hardened=True)
+    hard = msgspec.structs.replace(plain, bases={"debian-12": base})
+    one, other = (plan(samples.lock(of=each), Arch.X86_64).layers for each in (plain, hard))
+    moved = [new.name for old, new in zip(one, other, strict=True) if old.id != new.id]
+    assert moved == ["debian-12", "files"]
+    (files,) = (layer.recipe for layer in other if isinstance(layer.recipe, FilesRecipe))
+    assert files.private
+    assert b"hardened" not in codec.encode(samples.lock(of=plain))

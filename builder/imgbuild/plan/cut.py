@@ -1,0 +1,59 @@
+"""How the wheels of an image are cut into layers, so that targets share as many as they can."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+
+from imgbuild.errors import InputError
+from imgbuild.lock.lock import LayerRules
+from imgbuild.lock.resolution import Wheel
+from imgbuild.values import sha256
+
+
+def cut_wheels(
+    wheels: Iterable[Wheel], rules: LayerRules, *, taken: int
+) -> list[tuple[str, tuple[Wheel, ...]]]:
+    """The wheels of each layer, with the layer's name, in an order that all targets share.
+
+    Large wheels come first, by the patterns of `rules.order` and then by name; then groups of small
+    wheels, by a fixed hash of the package's name; last the small wheels that the matrix names, in
+    its order. `taken` is the number of other layers of the image. If large wheels would exceed the
+    limit, the smallest of them go into the groups. InputError if the limit is too low for that.
+    """
+    named = {package: place for place, package in enumerate(rules.named)}
+    big = [wheel for wheel in wheels if wheel.size >= rules.own_from]
+    rest = [wheel for wheel in wheels if wheel.size < rules.own_from]
+    alone = sorted((w for w in rest if w.package in named), key=lambda w: named[w.package])
+    room = rules.limit - taken - rules.groups - len(alone)
+    if room < 0:
+        message = (
+            f"layers.limit is {rules.limit}, but base and files need {taken} layers,"
+            f" groups {rules.groups} and named packages {len(alone)}"
+        )
+        raise InputError(message, hint="raise layers.limit or name fewer packages")
+    # A package that the matrix names keeps its own layer; only others go into the groups.
+    big.sort(key=lambda wheel: (wheel.package not in named, -wheel.size, wheel.package))
+    kept, spilt = big[:room], big[room:]
+    kept.sort(key=lambda wheel: (_rank(wheel.package, rules.order), wheel.package))
+    groups: dict[int, list[Wheel]] = {}
+    for wheel in [*spilt, *(w for w in rest if w.package not in named)]:
+        groups.setdefault(int(sha256(wheel.package.encode())[:8], 16) % rules.groups, []).append(
+            wheel
+        )
+    return [
+        *((wheel.package, (wheel,)) for wheel in kept),
+        *((f"group-{number}", _by_hash(groups[number])) for number in sorted(groups)),
+        *((wheel.package, (wheel,)) for wheel in alone),
+    ]
+
+
+def _rank(package: str, order: tuple[str, ...]) -> int:
+    matches = (
+        place for place, pattern in enumerate(order) if fnmatch.fnmatchcase(package, pattern)
+    )
+    return next(matches, len(order))
+
+
+def _by_hash(wheels: Iterable[Wheel]) -> tuple[Wheel, ...]:
+    return tuple(sorted(wheels, key=lambda wheel: wheel.sha256))
