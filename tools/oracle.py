@@ -8,8 +8,8 @@ control imports. Of draws without a failure a sample is audited. Results are lin
 JSON, one a seed: a seed that is there is skipped, so that a run may be ended and continued. Even
 seeds are for development; `report` shows no details of odd ones.
 
-`again` only audits: what Python said is in the results of the draws. A set is installed again if
-the audit has errors that were not looked up then.
+`again` only audits: what Python said is in the results of the draws, `run --no-audit` makes such. A
+set is installed again if the audit has errors that were not looked up then.
 
     oracle.py run --seeds 1-200
     oracle.py again --seeds 1-200 --draws results.jsonl --results new.jsonl
@@ -56,6 +56,7 @@ CACHE_LIMIT = 15 << 30  # bytes of downloaded wheels
 AUDIT_LIMIT = 900  # seconds
 ALARMS = 12  # errors of one set that are looked up
 SAMPLE = 0.25  # share of draws without a failure
+NOT_AUDITED = "not audited yet"
 LIBRARIES = 40  # shared objects of one package that are opened
 
 
@@ -79,7 +80,11 @@ class InstalledSet:
     def result(self) -> SetResult:
         """Python's half of the result."""
         return SetResult(
-            imported=self.imported, failures=tuple(self.failures), unmet=self.unmet, alarms=()
+            imported=self.imported,
+            failures=tuple(self.failures),
+            unmet=self.unmet,
+            alarms=(),
+            audited=NOT_AUDITED,
         )
 
 
@@ -95,8 +100,8 @@ class Bench:
         self.shop = Shop(self.table, folder)
         self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
 
-    def measure(self, seed: int, sample: float) -> Measured:
-        """The draw of `seed`, installed, imported and audited.
+    def measure(self, seed: int, sample: float, *, audit: bool = True) -> Measured:
+        """The draw of `seed`, installed, imported and, if `audit`, audited.
 
         Of draws without a failure, only the share `sample` is audited.
         """
@@ -119,9 +124,8 @@ class Bench:
                 return msgspec.structs.replace(
                     found, failure="the control fails", control=control.result()
                 )
-            return msgspec.structs.replace(
-                found, control=self._audited(control), forced=self._audited(forced)
-            )
+            answer = self._audited if audit else InstalledSet.result
+            return msgspec.structs.replace(found, control=answer(control), forced=answer(forced))
 
     def again(self, known: Measured) -> Measured:
         """`known` with the audit's answers of today."""
@@ -340,7 +344,7 @@ def run(options: argparse.Namespace) -> None:
             continue
         bench.trim()
         if draws is None:
-            measured = bench.measure(seed, options.sample)
+            measured = bench.measure(seed, options.sample, audit=not options.no_audit)
         else:
             measured = bench.again(draws[seed])
         with options.results.open("ab") as file:
@@ -374,6 +378,9 @@ def main() -> None:
         type=float,
         default=SAMPLE,
         help="share of draws without a failure that is audited, too; default: %(default)s",
+    )
+    parser.add_argument(
+        "--no-audit", action="store_true", help="run: only install and import, for again later"
     )
     parser.add_argument("--details", action="store_true", help="list misses and false alarms")
     parser.add_argument("--held-out", action="store_true", help="list those of odd seeds, too")

@@ -20,7 +20,7 @@ from imgbuild.audit.source.comparisons import (
 )
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.name_values import UNKNOWN, Branches, Guards, NameValue, NameValues
-from imgbuild.audit.source.text import SourceText, dotted, empty_collection, string
+from imgbuild.audit.source.text import SourceText, call_text, dotted, empty_collection, string
 from imgbuild.audit.source.versions import (
     Versions,
     part_comparison,
@@ -127,7 +127,10 @@ class Conditions:
         name = dotted(test.func) if isinstance(test, ast.Call) else ""
         if not name or self.names.is_local(name.partition(".")[0]):
             return None
-        return self._both(test, Guard("result", f"{self.module}:{self.scope}:{name}"))
+        return self._both(test, Guard("result", self._asked(test)))
+
+    def _asked(self, test: ast.expr) -> str:
+        return f"{self.module}:{self.scope}:{call_text(test)}"
 
     def value(self, node: ast.expr) -> NameValue:
         """The value of a name that is bound to this expression."""
@@ -260,7 +263,8 @@ class Conditions:
             least = self._least(test)
             if least is None:
                 return None
-            return self._both(test, Guard("present", module, f">={least}" if least else ""))
+            spec = f">={least}" if least else ""
+            return self._both(test, Guard("present", module, spec, self._asked(test)))
         return None
 
     def _of_package(self, test: ast.Call, name: str) -> bool:
