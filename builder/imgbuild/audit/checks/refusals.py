@@ -1,7 +1,7 @@
-"""Calls and decorators that raise while a module is imported, for what is installed or absent.
+"""Code that raises while a module is imported, for what is installed or absent.
 
-They are evaluated with the arguments that they are given. A refusal is found only if every way
-through the code ends in an exception that it raises itself.
+Statements, calls and decorators are evaluated with the arguments that they are given. A refusal is
+found only if every way through the code ends in an exception that it raises itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from imgbuild.audit.checks.findings import FindingPlace, place_of
 from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.evaluation import Evaluation, Evaluator, evaluator
-from imgbuild.audit.main_path.guards import judge
+from imgbuild.audit.main_path.guards import MISSING, judge
 from imgbuild.audit.main_path.sources import ModuleSource
 from imgbuild.audit.main_path.values import Frame, FunctionValue
 from imgbuild.audit.names import search
@@ -51,11 +51,22 @@ def refusals(package_set: ImportablePackages, path: MainPath) -> Iterator[Refusa
             yield from _of_module(view, facts, how.entry)
 
 
+def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -> bool:
+    """Whether the module imports `module` itself, outside of functions, and fails without it."""
+    for line in facts.imports:
+        if not line.scope and f"{line.module}.".startswith(f"{module}."):
+            course = judge(package_set, line.guards)
+            if course.runs and not course.catches(*MISSING):
+                return True
+    return False
+
+
 def _of_module(
     package_set: ImportablePackages, facts: ModuleFacts, entry: str
 ) -> Iterator[Refusal]:
     one = evaluator(package_set)
-    for line, guards, run in (*_calls(package_set, facts), *_decorators(package_set, facts)):
+    steps = (*_raises(facts), *_calls(package_set, facts), *_decorators(package_set, facts))
+    for line, guards, run in steps:
         course = judge(package_set, guards)
         source = one.source(facts.module)
         if not course.runs or not course.certain or source is None:
@@ -64,10 +75,19 @@ def _of_module(
         place = place_of(package_set, facts, line, entry)
         if found is None or place is None or course.catches(found.raised, "ImportError"):
             continue
-        yield msgspec.structs.replace(found, place=place)
+        if package_set.version(normalize(found.cause)) or not _imports(
+            package_set, facts, found.cause
+        ):
+            yield msgspec.structs.replace(found, place=place)
 
 
 _Step = tuple[int, tuple[Guard, ...], Callable[[ModuleSource], _Run | None]]
+
+
+def _raises(facts: ModuleFacts) -> Iterator[_Step]:
+    """The `raise` statements outside of definitions: the statements at the top that hold them."""
+    for one in facts.refusals:
+        yield one.line, (), _Statement(facts.module, one.line)
 
 
 def _calls(package_set: ImportablePackages, facts: ModuleFacts) -> Iterator[_Step]:
@@ -88,6 +108,22 @@ def _decorators(package_set: ImportablePackages, facts: ModuleFacts) -> Iterator
             found = search.resolve(package_set, facts, name)
             if isinstance(found.definition, Function) and found.definition.raises:
                 yield one.line, one.guards, _Decorator(facts.module, one.line, one.name, name)
+
+
+class _Statement(msgspec.Struct, frozen=True):
+    """The statement at the top of a module that holds a line."""
+
+    module: str
+    line: int
+
+    def __call__(self, source: ModuleSource) -> _Run | None:
+        """Its evaluation; None if it runs with names that change."""
+        found = [
+            one for one in source.tree.body if one.lineno <= self.line <= (one.end_lineno or 0)
+        ]
+        if len(found) != 1 or not source.settled(found[0]):
+            return None
+        return lambda run: run.block(found, Frame(self.module))
 
 
 class _Call(msgspec.Struct, frozen=True):

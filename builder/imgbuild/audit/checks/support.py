@@ -42,7 +42,10 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
                 for window in facts.windows
                 for one in _of_window(package_set, path, facts, window)
             ]
-    found += [_refusal(package_set, one) for one in refusals(package_set, path)]
+    known = {f"{at.file}:{at.line}" for one in found if (at := one.evidence) is not None}
+    found += [
+        _refusal(package_set, one) for one in refusals(package_set, path) if one.at not in known
+    ]
     for declared in support_files.declared(package_set):
         place = FindingPlace(
             declared.package,

@@ -66,7 +66,7 @@ class ModuleSource:
                 yield node
                 todo.extend(ast.iter_child_nodes(node))
 
-    def settled(self, node: ast.expr) -> bool:
+    def settled(self, node: ast.AST) -> bool:
         """Whether each name in an expression has one value while the module is imported."""
         return all(
             sum(not isinstance(one, _BRANCHES) for one in self.bindings.get(part.id, ())) <= 1

@@ -39,25 +39,13 @@ _SURROUNDINGS = re.compile(
 _CONDITIONS = (ast.BoolOp, ast.Call, ast.Compare, ast.IfExp, ast.Subscript, ast.UnaryOp)
 _FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
 _PACKAGE_PREDICATES = frozenset(
-    [
-        "is_package_available",
-        "_is_package_available",
-        "package_available",
-        "_package_available",
-        "module_available",
-        "is_module_available",
-        "_module_available",
-        "is_installed",
-        "_is_installed",
-        "_is_package_importable",
-        "is_importable",
-        "has_module",
-        "_has_module",
-        "RequirementCache",
-        "ModuleAvailableCache",
-        "check_if_package_installed",
-        "_try_import",
-    ]
+    (
+        *("is_package_available", "_is_package_available", "package_available"),
+        *("_package_available", "module_available", "is_module_available", "_module_available"),
+        *("is_installed", "_is_installed", "_is_package_importable", "is_importable"),
+        *("has_module", "_has_module", "RequirementCache", "ModuleAvailableCache"),
+        *("check_if_package_installed", "_try_import"),
+    )
 )
 
 

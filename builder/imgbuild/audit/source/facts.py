@@ -228,7 +228,8 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     module-level names that `del` removes. `dynamic` says that names are bound in ways that were not
     understood (`__getattr__` without a readable table, `globals().update`,
     `sys.modules[__name__] = …`). `broken` is the message of a syntax error; everything else is
-    empty then. `windows` are read by `windows`, the rest by `module`.
+    empty then. `refusals` are the `raise` statements outside of functions and classes. `windows`
+    are read by `windows`, the rest by `module`.
     """
 
     module: str
@@ -248,6 +249,7 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     deleted: tuple[str, ...] = ()
     dynamic: bool = False
     broken: str = ""
+    refusals: tuple[Window, ...] = ()
     windows: tuple[Window, ...] = ()
 
 

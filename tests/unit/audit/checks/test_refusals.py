@@ -99,6 +99,30 @@ def test_generated_code_for_another_runtime():
     assert found(GENERATED.replace("31", "level"), lib=RUNTIME.format(major=6)) == []
 
 
+SPEC = "from importlib.util import find_spec\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        (SPEC + "if find_spec('dep') is None:\n    raise ImportError('dep')\n", 1),
+        (SPEC + "if not is_dep_available() or find_spec('dep') is None:\n    raise X\n", 1),
+        (SPEC + "if find_spec('dep') is None and unknown():\n    raise ImportError('dep')\n", 0),
+        (
+            "try:\n    import dep\nexcept ImportError:\n    dep = 0\nif not dep:\n    raise X\n",
+            1,
+        ),
+        ("try:\n    import dep\nexcept ImportError:\n    raise RuntimeError('dep')\n", 0),
+        (SPEC + "try:\n    if not find_spec('dep'):\n        raise X\nexcept X:\n    pass\n", 0),
+        (SPEC + "def later():\n    if not find_spec('dep'):\n        raise X\n", 0),
+    ],
+)
+def test_a_statement_that_raises_without_a_package(source, count):
+    assert len(found(source)) == count
+    assert found(source, dep="1") == []
+    assert found(source, partial=True) == []
+
+
 OLD = (
     "if Version(importlib.metadata.version(name)) < Version('2'):\n        raise ImportError(name)"
 )
