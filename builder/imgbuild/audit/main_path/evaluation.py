@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from imgbuild.audit.main_path.execution import Execution, ReturnSignal
 from imgbuild.audit.main_path.expressions import bound_method
-from imgbuild.audit.main_path.intrinsics import ATTRIBUTES, CONSTANTS, INTRINSICS
+from imgbuild.audit.main_path.intrinsics import ATTRIBUTES, CONSTANTS, INTRINSICS, method
 from imgbuild.audit.main_path.sources import ModuleSource, read_source
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
@@ -29,7 +29,6 @@ from imgbuild.audit.main_path.values import (
     Raised,
     TooHardError,
     VersionText,
-    solid,
     truth,
 )
 from imgbuild.audit.names import search
@@ -39,6 +38,7 @@ from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts
 from imgbuild.values import normalize
 
 _WAYS = 48  # ways in which an evaluation may end, at most
+UNREAD = ("torch",)  # its functions ask devices
 _DEEPEST = 12  # calls within calls
 _SUSPENDED = (ast.Yield, ast.YieldFrom, ast.Await)
 NO_DISTRIBUTION, NO_MODULE = "PackageNotFoundError", "ModuleNotFoundError"
@@ -202,6 +202,11 @@ class Evaluation(Execution):
         self.causes.add(self._package_set.owner(module) or self._package_set.owner(root) or root)
         return self._package_set.exists(module)
 
+    def owner(self, module: str) -> str | None:
+        """The package that has a module; "" if it is absent, None if unknown."""
+        found = self._package_set.owner(module)
+        return found or ("" if self.present(module) is False else None)
+
     def imported(self, module: str) -> object:
         """The module; Raised if it is absent, UNKNOWN if that is not known."""
         if module.partition(".")[0] in sys.stdlib_module_names:
@@ -253,7 +258,7 @@ class Evaluation(Execution):
             whole = not any(item is ... for item in given)
             return INTRINSICS[called.name](self, tuple(given), named) if whole else UNKNOWN
         if isinstance(called, Bound):
-            return _method(called, given, named)
+            return method(called, given, named)
         if not isinstance(called, FunctionValue):
             return self._unknown_call()
         return self._function_call(called, given, named)
@@ -268,7 +273,8 @@ class Evaluation(Execution):
         self, called: FunctionValue, given: Sequence[object], named: Mapping[str, object]
     ) -> object:
         node = called.node
-        if self._evaluator.suspends(node) or self._is_changed(called):
+        unread = called.frame.module.partition(".")[0] in UNREAD
+        if unread or self._evaluator.suspends(node) or self._is_changed(called):
             return self._unknown_call()
         if self._depth >= _DEEPEST:
             raise TooHardError
@@ -327,22 +333,6 @@ class Evaluation(Execution):
         if wanted.kwarg is not None:
             rest = {name: value for name, value in named.items() if name not in every}
             frame.names[wanted.kwarg.arg] = rest
-
-
-def _method(called: Bound, given: Sequence[object], named: Mapping[str, object]) -> object:
-    """The result of a method of a plain value."""
-    owner = called.owner
-    if isinstance(owner, dict) and called.name in ("get", "items", "values", "keys"):
-        if called.name != "get":
-            return list(getattr(owner, called.name)())
-        known = bool(given) and solid(given[0]) and isinstance(given[0], (str, int, tuple))
-        return owner.get(given[0], given[1] if len(given) > 1 else None) if known else UNKNOWN
-    if not solid(owner) or not all(map(solid, (*given, *named.values()))):
-        return UNKNOWN
-    try:
-        return getattr(owner, called.name)(*given, **named)
-    except (TypeError, ValueError, LookupError) as error:
-        raise Raised(type(error).__name__, certain=False) from None
 
 
 # Package set → its evaluator.

@@ -42,6 +42,12 @@ _OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.BitOr: operator.or_,
     ast.BitAnd: operator.and_,
 }
+_LOGS = frozenset(
+    (
+        *("debug", "info", "warning", "error", "exception", "critical", "log", "warn"),
+        *("warning_once", "info_once", "debug_once", "warn_once", "advice", "warning_advice"),
+    )
+)
 _LARGEST = 10000  # characters or items that an operation may make
 
 
@@ -100,9 +106,15 @@ class Expressions:
         return self.attribute(self.value(node.value, frame), node.attr)
 
     def _items(self, node: ast.Tuple | ast.List | ast.Set, frame: Frame) -> object:
-        if any(isinstance(item, ast.Starred) for item in node.elts):
-            return UNKNOWN
-        items = [self.value(item, frame) for item in node.elts]
+        items: list[object] = []
+        for item in node.elts:
+            one = self.value(item.value if isinstance(item, ast.Starred) else item, frame)
+            if not isinstance(item, ast.Starred):
+                items.append(one)
+            elif isinstance(one, (tuple, list)):
+                items.extend(one)
+            else:
+                return UNKNOWN
         if isinstance(node, ast.Tuple):
             return tuple(items)
         if isinstance(node, ast.List):
@@ -307,6 +319,8 @@ class Expressions:
                 named.update(one)
             else:
                 given.append(...)
+        if called == UNKNOWN and isinstance(node.func, ast.Attribute) and node.func.attr in _LOGS:
+            return UNKNOWN  # which does not raise
         pure = isinstance(called, Bound) or (
             isinstance(called, ModuleValue) and called.name in INTRINSICS
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -55,6 +55,7 @@ ATTRIBUTES: dict[type, frozenset[str]] = {
     ),
     Requirement: frozenset(("name", "specifier")),
 }
+DISTRIBUTIONS = "importlib.metadata.packages_distributions()"
 _RANGE = 1000  # items
 EXIT = "SystemExit"
 
@@ -67,6 +68,9 @@ class Facts(Protocol):
 
     def present(self, module: str) -> bool | None:
         """Whether a module can be found; None if unknown."""
+
+    def owner(self, module: str) -> str | None:
+        """The package that has a module; "" if it is absent, None if unknown."""
 
     def imported(self, module: str) -> object:
         """The module; Raised if it is absent."""
@@ -164,6 +168,14 @@ def _distribution(facts: Facts, given: Arguments, named: Mapping[str, object]) -
     return Bound(found, "distribution") if isinstance(found, str) else UNKNOWN
 
 
+def _distributions_of(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+    """`packages_distributions().get(module)`: the packages that have a module."""
+    if not given or not isinstance(given[0], str):
+        return UNKNOWN
+    owner = facts.owner(given[0])
+    return [owner] if owner else UNKNOWN if owner is None else (*given[1:], None)[0]
+
+
 def _hasattr(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
     if len(given) != 2 or not isinstance(given[1], str):
         return UNKNOWN
@@ -193,11 +205,28 @@ def _none(*_: object) -> object:
     return None
 
 
+def method(called: Bound, given: Sequence[object], named: Mapping[str, object]) -> object:
+    """The result of a method of a plain value."""
+    owner = called.owner
+    if isinstance(owner, dict) and called.name in ("get", "items", "values", "keys"):
+        if called.name != "get":
+            return list(getattr(owner, called.name)())
+        known = bool(given) and solid(given[0]) and isinstance(given[0], (str, int, tuple))
+        return owner.get(given[0], given[1] if len(given) > 1 else None) if known else UNKNOWN
+    if not solid(owner) or not all(map(solid, (*given, *named.values()))):
+        return UNKNOWN
+    try:
+        return getattr(owner, called.name)(*given, **named)
+    except (TypeError, ValueError, LookupError) as error:
+        raise Raised(type(error).__name__, certain=False) from None
+
+
 INTRINSICS: dict[str, Intrinsic] = {
     **{
         f"builtins.{one.__name__}": _pure(one)
         for one in (abs, dict, float, int, len, list, max, min, round, sorted, str, sum, tuple)
     },
+    "builtins.dict.fromkeys": _pure(dict.fromkeys),
     "builtins.set": _pure(frozenset),
     "builtins.frozenset": _pure(frozenset),
     "builtins.range": _pure(_range),
@@ -214,6 +243,8 @@ INTRINSICS: dict[str, Intrinsic] = {
     "importlib.import_module": _import_module,
     "importlib.metadata.version": _version,
     "importlib.metadata.distribution": _distribution,
+    "importlib.metadata.packages_distributions": lambda *_: ModuleValue(DISTRIBUTIONS),
+    f"{DISTRIBUTIONS}.get": _distributions_of,
     "importlib_metadata.version": _version,
     "pkg_resources.get_distribution": _distribution,
     "pkg_resources.parse_version": _pure(Version),
