@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from imgbuild.audit.main_path.execution import Execution, ReturnSignal
 from imgbuild.audit.main_path.expressions import bound_method
-from imgbuild.audit.main_path.intrinsics import ATTRIBUTES, CONSTANTS, INTRINSICS, method
+from imgbuild.audit.main_path.intrinsics import ATTRIBUTES, CONSTANTS, INTRINSICS, LIBRARIES, method
 from imgbuild.audit.main_path.sources import ModuleSource, read_source
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
@@ -212,9 +212,9 @@ class Evaluation(Execution):
         if module.partition(".")[0] in sys.stdlib_module_names:
             return ModuleValue(module)
         found = self.present(module)
-        if found is None:
+        if found is None and module.partition(".")[0] not in LIBRARIES:
             return self._unknown_call()
-        if not found:
+        if found is False:
             raise Raised(NO_MODULE)
         return ModuleValue(module)
 
@@ -237,6 +237,8 @@ class Evaluation(Execution):
             known = {"[:2]": parts, "major": parts[0], "minor": parts[1]}
             return known.get(name, UNKNOWN)
         if full in INTRINSICS or module.partition(".")[0] in sys.stdlib_module_names:
+            return ModuleValue(full)
+        if any(known.startswith(f"{full}.") for known in INTRINSICS):
             return ModuleValue(full)
         found = search.lookup(self._package_set, module, name)
         owner = self._package_set.owner(module)

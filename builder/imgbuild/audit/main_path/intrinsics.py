@@ -55,6 +55,8 @@ ATTRIBUTES: dict[type, frozenset[str]] = {
     ),
     Requirement: frozenset(("name", "specifier")),
 }
+# Libraries of which functions are carried out here.
+LIBRARIES = frozenset(("packaging", "pkg_resources", "importlib_metadata"))
 DISTRIBUTIONS = "importlib.metadata.packages_distributions()"
 _RANGE = 1000  # items
 EXIT = "SystemExit"

@@ -19,8 +19,22 @@ from imgbuild.audit.source.comparisons import (
     python_guard,
 )
 from imgbuild.audit.source.facts import Guard
-from imgbuild.audit.source.name_values import UNKNOWN, Branches, Guards, NameValue, NameValues
-from imgbuild.audit.source.text import SourceText, call_text, dotted, empty_collection, string
+from imgbuild.audit.source.name_values import (
+    UNKNOWN,
+    Branches,
+    Guards,
+    NameValue,
+    NameValues,
+    constant,
+)
+from imgbuild.audit.source.text import (
+    BUILTINS,
+    SourceText,
+    call_text,
+    dotted,
+    empty_collection,
+    string,
+)
 from imgbuild.audit.source.versions import (
     Versions,
     part_comparison,
@@ -47,16 +61,6 @@ _PACKAGE_PREDICATES = frozenset(
         *("check_if_package_installed", "_try_import"),
     )
 )
-
-
-def _constant(value: object) -> NameValue:
-    return NameValue(
-        literal=value if isinstance(value, str) else "",
-        truthy=() if value else None,
-        falsy=None if value else (),
-        is_none=value is None,
-        is_literal=True,
-    )
 
 
 class Conditions:
@@ -117,13 +121,22 @@ class Conditions:
             return None
         return self._both(test, Guard("result", self._asked(test)))
 
+    def while_imported(self, test: ast.expr) -> Branches:
+        """The guards of a test that seems to be on data, which a module has none of at its top."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            yes, no = self.while_imported(test.operand)
+            return no, yes
+        name = dotted(test.func) if isinstance(test, ast.Call) else ""
+        known = bool(name) and not self.scope and name not in BUILTINS
+        return (known and self._result(test)) or DATA
+
     def _asked(self, test: ast.expr) -> str:
         return f"{self.module}:{self.scope}:{call_text(test)}"
 
     def value(self, node: ast.expr) -> NameValue:
         """The value of a name that is bound to this expression."""
         if isinstance(node, ast.Constant):
-            return _constant(node.value)
+            return constant(node.value)
         if isinstance(node, ast.Name) and (held := self.names.value(node.id)) != UNKNOWN:
             return held
         empty = empty_collection(node)

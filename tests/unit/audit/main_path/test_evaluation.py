@@ -102,6 +102,13 @@ def recursive():
 """
 
 
+def test_libraries_that_are_carried_out_need_not_be_there_in_a_partial_set() -> None:
+    found = {"lib 1": {"lib.py": TOOLS}, "torch 2.4": {"torch.py": "__version__ = '2.4'\n"}}
+    asked = "lib::required_torch_version(min_version=1.11)"
+    assert answer(SourceModules(found, partial=True), asked) is True
+    assert answer(SourceModules(found), asked) is None
+
+
 def packages(**versions: str) -> SourceModules:
     found = {"lib 1": {"lib/__init__.py": "from lib.tools import *\n", "lib/tools.py": TOOLS}}
     found["packaging 25"] = {"packaging/__init__.py": "", "packaging/version.py": ""}
