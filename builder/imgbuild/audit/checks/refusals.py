@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from imgbuild.audit.checks.findings import FindingPlace, place_of
+from imgbuild.audit.main_path.answers import evaluator
 from imgbuild.audit.main_path.closure import Level, MainPath
-from imgbuild.audit.main_path.evaluation import Evaluation, Evaluator, evaluator
+from imgbuild.audit.main_path.evaluation import Evaluation, Evaluator
 from imgbuild.audit.main_path.guards import MISSING, judge
-from imgbuild.audit.main_path.sources import ModuleSource
-from imgbuild.audit.main_path.values import Frame, FunctionValue
+from imgbuild.audit.main_path.sources import ModuleTree
+from imgbuild.audit.main_path.values import CallFrame, FunctionValue
 from imgbuild.audit.names import search
 from imgbuild.audit.names.scopes import meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -27,7 +28,7 @@ from imgbuild.values import normalize
 _Run = Callable[[Evaluation], object]
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """An exception while `place` is imported, because `cause` is as it is.
 
     `raised` is the name of the exception, `at` the file and line of its `raise`.
@@ -39,7 +40,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
 
 
-def refusals(package_set: ImportablePackages, path: MainPath) -> Iterator[Refusal]:
+def refusals(package_set: ImportablePackages, path: MainPath) -> Iterator[ImportRefusal]:
     """The refusals of modules that importing an entry point certainly imports."""
     view = path.view(package_set)
     for module in path.modules():
@@ -63,7 +64,7 @@ def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -
 
 def _of_module(
     package_set: ImportablePackages, facts: ModuleFacts, entry: str
-) -> Iterator[Refusal]:
+) -> Iterator[ImportRefusal]:
     one = evaluator(package_set)
     steps = (*_raises(facts), *_calls(package_set, facts), *_decorators(package_set, facts))
     for line, guards, run in steps:
@@ -81,7 +82,7 @@ def _of_module(
             yield msgspec.structs.replace(found, place=place)
 
 
-_Step = tuple[int, tuple[Guard, ...], Callable[[ModuleSource], _Run | None]]
+_Step = tuple[int, tuple[Guard, ...], Callable[[ModuleTree], _Run | None]]
 
 
 def _raises(facts: ModuleFacts) -> Iterator[_Step]:
@@ -116,14 +117,14 @@ class _Statement(msgspec.Struct, frozen=True):
     module: str
     line: int
 
-    def __call__(self, source: ModuleSource) -> _Run | None:
+    def __call__(self, source: ModuleTree) -> _Run | None:
         """Its evaluation; None if it runs with names that change."""
         found = [
             one for one in source.tree.body if one.lineno <= self.line <= (one.end_lineno or 0)
         ]
         if len(found) != 1 or not source.settled(found[0]):
             return None
-        return lambda run: run.block(found, Frame(self.module))
+        return lambda run: run.block(found, CallFrame(self.module))
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -133,7 +134,7 @@ class _Call(msgspec.Struct, frozen=True):
     line: int
     callee: str
 
-    def __call__(self, source: ModuleSource) -> _Run | None:
+    def __call__(self, source: ModuleTree) -> _Run | None:
         """Its evaluation; None if it is not a plain statement's."""
         found = [
             node
@@ -144,7 +145,7 @@ class _Call(msgspec.Struct, frozen=True):
         ]
         if len(found) != 1 or not source.settled(found[0]):
             return None
-        return lambda run: run.value(found[0], Frame(self.module))
+        return lambda run: run.value(found[0], CallFrame(self.module))
 
 
 class _Decorator(msgspec.Struct, frozen=True):
@@ -155,7 +156,7 @@ class _Decorator(msgspec.Struct, frozen=True):
     function: str
     name: str
 
-    def __call__(self, source: ModuleSource) -> _Run | None:
+    def __call__(self, source: ModuleTree) -> _Run | None:
         """Its evaluation; None if the function is not found."""
         node = source.function(self.function, self.line)
         used = [
@@ -165,7 +166,7 @@ class _Decorator(msgspec.Struct, frozen=True):
         ]
         if node is None or len(used) != 1 or not source.settled(used[0]):
             return None
-        frame = Frame(self.module)
+        frame = CallFrame(self.module)
         value = FunctionValue(node, frame)
         return lambda run: run.apply(run.value(used[0], frame), [value], {})
 
@@ -173,9 +174,9 @@ class _Decorator(msgspec.Struct, frozen=True):
 def _refused(
     package_set: ImportablePackages,
     one: Evaluator,
-    source: ModuleSource,
-    step: Callable[[ModuleSource], _Run | None],
-) -> Refusal | None:
+    source: ModuleTree,
+    step: Callable[[ModuleTree], _Run | None],
+) -> ImportRefusal | None:
     """The exception in which every way through the code ends, if there is one."""
     run = step(source)
     ended = one.outcomes(run, strict=True) if run is not None else ()
@@ -187,7 +188,7 @@ def _refused(
     if not causes or not isinstance(home, ModuleFacts):
         return None
     absent = [cause for cause in causes if package_set.version(normalize(cause)) is None]
-    return Refusal(
+    return ImportRefusal(
         place=FindingPlace("", "", "", 0),
         raised=ended[0].raised,
         at=f"{home.file}:{ended[0].line}",

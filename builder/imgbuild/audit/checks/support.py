@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from imgbuild.audit.checks import support_files
 from imgbuild.audit.checks.findings import FindingPlace, ordered, place_of
-from imgbuild.audit.checks.refusals import Refusal, refusals
+from imgbuild.audit.checks.refusals import ImportRefusal, refusals
 from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.guards import GuardState, evaluate
 from imgbuild.audit.main_path.policy import within
@@ -60,7 +60,7 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
     return ordered(found)
 
 
-def _refusal(package_set: PackageSet, one: Refusal) -> Finding:
+def _refusal(package_set: PackageSet, one: ImportRefusal) -> Finding:
     version = package_set.version(one.cause)
     text = f"raises {one.raised} when it is imported ({one.at})"
     text += f" with {one.cause} {version}" if version else f", since {one.cause} is not there"

@@ -11,17 +11,16 @@ import ast
 import builtins
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from weakref import WeakKeyDictionary
 
 from imgbuild.audit.main_path.execution import Execution, ReturnSignal
-from imgbuild.audit.main_path.expressions import bound_method
+from imgbuild.audit.main_path.expressions import ExpressionValues, bound_method
 from imgbuild.audit.main_path.intrinsics import ATTRIBUTES, CONSTANTS, INTRINSICS, LIBRARIES, method
-from imgbuild.audit.main_path.sources import ModuleSource, read_source
+from imgbuild.audit.main_path.sources import ModuleTree, read_source
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
     Bound,
+    CallFrame,
     ClassValue,
-    Frame,
     FunctionNode,
     FunctionValue,
     ModuleValue,
@@ -29,7 +28,6 @@ from imgbuild.audit.main_path.values import (
     Raised,
     TooHardError,
     VersionText,
-    truth,
 )
 from imgbuild.audit.names import search
 from imgbuild.audit.names.search import LookupResult
@@ -37,6 +35,7 @@ from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts
 from imgbuild.values import normalize
 
+_STEPS = 20000  # of one evaluation, at most
 _WAYS = 48  # ways in which an evaluation may end, at most
 UNREAD = ("torch",)  # its functions ask devices
 _DEEPEST = 12  # calls within calls
@@ -51,7 +50,7 @@ class Evaluator:
 
     def __init__(self, package_set: ImportablePackages) -> None:
         self.package_set = package_set
-        self._sources: dict[str, ModuleSource | None] = {}
+        self._sources: dict[str, ModuleTree | None] = {}
         self._globals: dict[tuple[str, str], tuple[object, frozenset[str]]] = {}
         self._suspended: dict[ast.AST, bool] = {}
 
@@ -85,7 +84,7 @@ class Evaluator:
             answers[-1] = True
         return ()
 
-    def source(self, module: str) -> ModuleSource | None:
+    def source(self, module: str) -> ModuleTree | None:
         """The source of a module, if it can be read."""
         if module not in self._sources:
             self._sources[module] = read_source(self.package_set, module)
@@ -114,12 +113,12 @@ class Evaluator:
             return self._elsewhere(module, name), frozenset()
         if name in source.changed:
             return UNKNOWN, frozenset()
-        frame = Frame(module)
+        frame = CallFrame(module)
         if len(statements) == 1 and isinstance(statements[0], ast.FunctionDef):
             return FunctionValue(statements[0], frame), frozenset()
 
         def _bind(one: Evaluation) -> object:
-            frame = Frame(module)
+            frame = CallFrame(module)
             one.block(statements, frame)
             return frame.names.get(name, UNKNOWN)
 
@@ -160,19 +159,41 @@ class Evaluator:
         """The function of a fact; None if its source cannot be read."""
         source = self.source(home.module)
         node = source.function(definition.name, definition.line) if source is not None else None
-        return None if node is None else FunctionValue(node, Frame(home.module))
+        return None if node is None else FunctionValue(node, CallFrame(home.module))
 
 
-class Evaluation(Execution):
-    """One way through the evaluated code."""
+class Evaluation:
+    """One way through the evaluated code.
+
+    `answers` decide unknown conditions, in their order; those that are missing are appended.
+    """
 
     def __init__(self, evaluator: Evaluator, answers: list[bool], *, strict: bool) -> None:
-        super().__init__(answers, strict=strict)
         self._evaluator = evaluator
         self._package_set = evaluator.package_set
-        self._depth = 0
+        self.strict = strict
+        self.causes: set[str] = set()
+        expressions = ExpressionValues(self)
+        self.value = expressions.value
+        self._statements = Execution(self, expressions)
+        self.block = self._statements.block
+        self._answers = answers
+        self._asked = self._steps = self._depth = 0
 
-    def read(self, name: str, frame: Frame) -> object:
+    def choose(self) -> bool:
+        """Whether an unknown condition holds in this evaluation."""
+        if self._asked == len(self._answers):
+            self._answers.append(False)
+        self._asked += 1
+        return self._answers[self._asked - 1]
+
+    def step(self) -> None:
+        """Count a step; TooHardError after too many."""
+        self._steps += 1
+        if self._steps > _STEPS:
+            raise TooHardError
+
+    def read(self, name: str, frame: CallFrame) -> object:
         """The value of a name."""
         holder = frame.holder(name)
         if holder is not None:
@@ -267,7 +288,7 @@ class Evaluation(Execution):
 
     def _unknown_call(self) -> object:
         """A call of which nothing is known; within `try` it may raise."""
-        if self.trying and self.choose():
+        if self._statements.trying and self.choose():
             raise Raised(SOME, certain=False)
         return UNKNOWN
 
@@ -280,7 +301,7 @@ class Evaluation(Execution):
             return self._unknown_call()
         if self._depth >= _DEEPEST:
             raise TooHardError
-        frame = Frame(called.frame.module, called.frame)
+        frame = CallFrame(called.frame.module, called.frame)
         self._bind(called, given, named, frame)
         if isinstance(node, ast.Lambda):
             return self.value(node.body, frame)
@@ -298,7 +319,11 @@ class Evaluation(Execution):
         node = called.node
         if isinstance(node, ast.Lambda) or called.frame.outer is not None or called.frame.names:
             return False  # its decorators were applied when it was defined
-        rest = [one for one in node.decorator_list if not self.is_transparent(one, called.frame)]
+        rest = [
+            one
+            for one in node.decorator_list
+            if not self._statements.is_transparent(one, called.frame)
+        ]
         if self.strict:
             return bool(rest)
         return any(word in ast.unparse(one) for one in rest for word in _CHANGED)
@@ -308,7 +333,7 @@ class Evaluation(Execution):
         called: FunctionValue,
         given: Sequence[object],
         named: Mapping[str, object],
-        frame: Frame,
+        frame: CallFrame,
     ) -> None:
         """Bind the parameters of a function."""
         wanted = called.node.args
@@ -335,53 +360,3 @@ class Evaluation(Execution):
         if wanted.kwarg is not None:
             rest = {name: value for name, value in named.items() if name not in every}
             frame.names[wanted.kwarg.arg] = rest
-
-
-# Package set → its evaluator.
-_evaluators: WeakKeyDictionary[ImportablePackages, Evaluator] = WeakKeyDictionary()
-
-
-def evaluator(package_set: ImportablePackages) -> Evaluator:
-    """The evaluator of a package set, cached."""
-    if package_set not in _evaluators:
-        _evaluators[package_set] = Evaluator(package_set)
-    return _evaluators[package_set]
-
-
-def answer(package_set: ImportablePackages, asked: str) -> bool | None:
-    """Whether "module:scope:call" is true in this package set; None if that is not known.
-
-    `...` stands for arguments that are not literals.
-    """
-    module, scope, text = asked.split(":", 2)
-    facts = package_set.module(module)
-    if not isinstance(facts, ModuleFacts):
-        return None
-    call = _parsed(text)
-    if call is None:
-        return None
-    one = evaluator(package_set)
-    found = search.resolve(package_set, facts, ast.unparse(call.func), scope=scope)
-    if found.state != "defined" or not isinstance(found.definition, Function):
-        return None
-    called = one.value_of(found)
-    if not isinstance(called, FunctionValue):
-        return None
-
-    def _ask(run: Evaluation) -> object:
-        frame = Frame(module)
-        frame.names[""] = called
-        renamed = ast.Call(ast.Name("", ast.Load()), call.args, call.keywords)
-        return run.value(renamed, frame)
-
-    ended = [end for end in one.outcomes(_ask) if not end.raised]
-    states = {truth(end.value) for end in ended}
-    return states.pop() if len(states) == 1 else None
-
-
-def _parsed(text: str) -> ast.Call | None:
-    try:
-        found = ast.parse(text if text.endswith(")") else f"{text}()", mode="eval").body
-    except SyntaxError:
-        return None
-    return found if isinstance(found, ast.Call) else None

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 import builtins
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-from imgbuild.audit.main_path.expressions import Expressions
+from imgbuild.audit.main_path.expressions import ExpressionValues, Run
 from imgbuild.audit.main_path.intrinsics import PARENTS, TRANSPARENT
 from imgbuild.audit.main_path.sources import bound_names
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
+    CallFrame,
     ClassValue,
-    Frame,
     FunctionValue,
     ModuleValue,
     Raised,
@@ -44,77 +43,87 @@ class _Continue(Exception):
     """A `continue` in the evaluated code."""
 
 
-class Execution(Expressions):
-    """One evaluation of statements. `strict`: decorators that are not understood change results."""
+class StatementRun(Run, Protocol):
+    """The evaluation that statements are part of.
 
-    def __init__(self, answers: list[bool], *, strict: bool) -> None:
-        super().__init__(answers)
-        self.strict = strict
-        self.trying = 0  # `try` statements around, whose handlers may catch an exception
-        self._handled: list[Raised] = []
+    `strict`: decorators that are not understood change what a function does.
+    """
 
-    @abstractmethod
+    strict: bool
+
     def imported(self, module: str) -> object:
         """The module; Raised if it is absent, UNKNOWN if that is not known."""
 
-    @abstractmethod
     def absolute(self, node: ast.ImportFrom, module: str) -> str:
         """The module that an import in `module` names."""
 
-    def block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
+
+class Execution:
+    """The statements of one evaluation. `trying`: in a `try`, whose handlers may catch."""
+
+    def __init__(self, run: StatementRun, expressions: ExpressionValues) -> None:
+        """For the evaluation `run`."""
+        self._run = run
+        self._expressions = expressions
+        self.trying = 0
+        self._handled: list[Raised] = []
+
+    def block(self, statements: Sequence[ast.stmt], frame: CallFrame) -> None:
         """Follow statements in order."""
         for statement in statements:
-            self.step()
+            self._run.step()
             reader = self._statements.get(type(statement))
             if reader is None:
                 raise TooHardError
             reader(self, statement, frame)
 
-    def _expression(self, node: ast.Expr, frame: Frame) -> None:
-        self.value(node.value, frame)
+    def _expression(self, node: ast.Expr, frame: CallFrame) -> None:
+        self._expressions.value(node.value, frame)
 
-    def _assign(self, node: ast.Assign, frame: Frame) -> None:
-        value = self.value(node.value, frame)
+    def _assign(self, node: ast.Assign, frame: CallFrame) -> None:
+        value = self._expressions.value(node.value, frame)
         for target in node.targets:
-            self.assign(target, value, frame)
+            self._expressions.assign(target, value, frame)
 
-    def _annotated(self, node: ast.AnnAssign, frame: Frame) -> None:
+    def _annotated(self, node: ast.AnnAssign, frame: CallFrame) -> None:
         if node.value is not None:
-            self.assign(node.target, self.value(node.value, frame), frame)
+            self._expressions.assign(node.target, self._expressions.value(node.value, frame), frame)
 
-    def _augmented(self, node: ast.AugAssign, frame: Frame) -> None:
+    def _augmented(self, node: ast.AugAssign, frame: CallFrame) -> None:
         if isinstance(node.target, ast.Name):
-            value = self.value(node.value, frame)
-            frame.names[node.target.id] = self.operate(
-                node.op, self.read(node.target.id, frame), value
+            value = self._expressions.value(node.value, frame)
+            frame.names[node.target.id] = self._expressions.operate(
+                node.op, self._run.read(node.target.id, frame), value
             )
         else:
-            self.assign(node.target, UNKNOWN, frame)
+            self._expressions.assign(node.target, UNKNOWN, frame)
 
-    def _return(self, node: ast.Return, frame: Frame) -> None:
-        raise ReturnSignal(self.value(node.value, frame) if node.value is not None else None)
+    def _return(self, node: ast.Return, frame: CallFrame) -> None:
+        raise ReturnSignal(
+            self._expressions.value(node.value, frame) if node.value is not None else None
+        )
 
-    def _if(self, node: ast.If, frame: Frame) -> None:
-        self.block(node.body if self.holds(node.test, frame) else node.orelse, frame)
+    def _if(self, node: ast.If, frame: CallFrame) -> None:
+        self.block(node.body if self._expressions.holds(node.test, frame) else node.orelse, frame)
 
-    def _raise(self, node: ast.Raise, frame: Frame) -> None:
+    def _raise(self, node: ast.Raise, frame: CallFrame) -> None:
         if node.exc is None:
             if not self._handled:
                 raise TooHardError
             raise self._handled[-1]
         if isinstance(node.exc, ast.Name):
-            held = self.read(node.exc.id, frame)
+            held = self._run.read(node.exc.id, frame)
             if isinstance(held, Raised):
                 raise held
         call = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         name = dotted(call).rpartition(".")[2]
         raise Raised(name or "Exception", line=node.lineno, module=frame.module)
 
-    def _assert(self, node: ast.Assert, frame: Frame) -> None:
-        if not self.holds(node.test, frame):
+    def _assert(self, node: ast.Assert, frame: CallFrame) -> None:
+        if not self._expressions.holds(node.test, frame):
             raise Raised(ASSERTION, line=node.lineno, module=frame.module)
 
-    def _try(self, node: ast.Try | ast.TryStar, frame: Frame) -> None:
+    def _try(self, node: ast.Try | ast.TryStar, frame: CallFrame) -> None:
         try:
             try:
                 self.trying += bool(node.handlers)
@@ -129,7 +138,7 @@ class Execution(Expressions):
         finally:
             self.block(node.finalbody, frame)
 
-    def _handle(self, node: ast.Try | ast.TryStar, error: Raised, frame: Frame) -> None:
+    def _handle(self, node: ast.Try | ast.TryStar, error: Raised, frame: CallFrame) -> None:
         handler = next((one for one in node.handlers if self._catches(one, error)), None)
         if handler is None:
             raise error
@@ -154,16 +163,16 @@ class Execution(Expressions):
         above = _ancestors(error.name)
         if above & set(names):
             return True
-        return (error.name not in PARENTS and not _is_builtin(error.name)) and self.choose()
+        return (error.name not in PARENTS and not _is_builtin(error.name)) and self._run.choose()
 
-    def _for(self, node: ast.For, frame: Frame) -> None:
-        items = self.value(node.iter, frame)
+    def _for(self, node: ast.For, frame: CallFrame) -> None:
+        items = self._expressions.value(node.iter, frame)
         if not isinstance(items, (tuple, list, dict)) or len(items) > _LONGEST:
             self._unknown_loop(node, frame)
             return
         try:
             for item in items:
-                self.assign(node.target, item, frame)
+                self._expressions.assign(node.target, item, frame)
                 try:
                     self.block(node.body, frame)
                 except _Continue:
@@ -172,13 +181,13 @@ class Execution(Expressions):
             return
         self.block(node.orelse, frame)
 
-    def _while(self, node: ast.While, frame: Frame) -> None:
+    def _while(self, node: ast.While, frame: CallFrame) -> None:
         self._unknown_loop(node, frame)
 
-    def _unknown_loop(self, node: ast.For | ast.While, frame: Frame) -> None:
+    def _unknown_loop(self, node: ast.For | ast.While, frame: CallFrame) -> None:
         """A loop of unknown length: what its body binds is unknown, in it and after it."""
         names = tuple(bound_names([node]))
-        if self.choose():
+        if self._run.choose():
             frame.names.update(dict.fromkeys(names, UNKNOWN))
             try:
                 self.block(node.body, frame)
@@ -190,13 +199,13 @@ class Execution(Expressions):
             frame.names.update(dict.fromkeys(names, UNKNOWN))
         self.block(node.orelse, frame)
 
-    def _break(self, _: ast.Break, __: Frame) -> None:
+    def _break(self, _: ast.Break, __: CallFrame) -> None:
         raise _Break
 
-    def _continue(self, _: ast.Continue, __: Frame) -> None:
+    def _continue(self, _: ast.Continue, __: CallFrame) -> None:
         raise _Continue
 
-    def _with(self, node: ast.With, frame: Frame) -> None:
+    def _with(self, node: ast.With, frame: CallFrame) -> None:
         caught: list[str] = []
         is_open = True
         for item in node.items:
@@ -205,10 +214,10 @@ class Execution(Expressions):
             if name == "suppress" and isinstance(call, ast.Call):
                 caught += [dotted(one).rpartition(".")[2] for one in call.args]
             else:
-                self.value(call, frame)
+                self._expressions.value(call, frame)
                 is_open = is_open and name in _OPEN
             if item.optional_vars is not None:
-                self.assign(item.optional_vars, UNKNOWN, frame)
+                self._expressions.assign(item.optional_vars, UNKNOWN, frame)
         self.trying += bool(caught)
         try:
             self.block(node.body, frame)
@@ -219,52 +228,52 @@ class Execution(Expressions):
         finally:
             self.trying -= bool(caught)
 
-    def _import(self, node: ast.Import, frame: Frame) -> None:
+    def _import(self, node: ast.Import, frame: CallFrame) -> None:
         for one in node.names:
-            found = self.imported(one.name)
+            found = self._run.imported(one.name)
             first = one.name.partition(".")[0]
             if found != UNKNOWN and not one.asname:
                 found = ModuleValue(first)
             frame.names[one.asname or first] = found
 
-    def _import_from(self, node: ast.ImportFrom, frame: Frame) -> None:
-        module = self.absolute(node, frame.module)
-        found = self.imported(module)
+    def _import_from(self, node: ast.ImportFrom, frame: CallFrame) -> None:
+        module = self._run.absolute(node, frame.module)
+        found = self._run.imported(module)
         for one in node.names:
             try:
-                value = self.attribute(found, one.name)
+                value = self._run.attribute(found, one.name)
             except Raised:
                 raise Raised(IMPORT, line=node.lineno, module=frame.module) from None
             frame.names[one.asname or one.name] = value
 
-    def _function(self, node: ast.FunctionDef, frame: Frame) -> None:
+    def _function(self, node: ast.FunctionDef, frame: CallFrame) -> None:
         value: object = FunctionValue(node, frame)
         for item in reversed(node.decorator_list):
             if self.is_transparent(item, frame):
                 continue
-            found = self.apply(self.value(item, frame), [value], {})
-            value = found if self.strict or found != UNKNOWN else value
+            found = self._run.apply(self._expressions.value(item, frame), [value], {})
+            value = found if self._run.strict or found != UNKNOWN else value
         frame.names[node.name] = value
 
-    def is_transparent(self, decorator: ast.expr, frame: Frame) -> bool:
+    def is_transparent(self, decorator: ast.expr, frame: CallFrame) -> bool:
         """Whether a decorator leaves what its function does as it is."""
         callee = decorator.func if isinstance(decorator, ast.Call) else decorator
         if not isinstance(callee, (ast.Name, ast.Attribute)):
             return False
-        found = self.value(callee, frame)
+        found = self._expressions.value(callee, frame)
         return isinstance(found, ModuleValue) and found.name in TRANSPARENT
 
-    def _class(self, node: ast.ClassDef, frame: Frame) -> None:
+    def _class(self, node: ast.ClassDef, frame: CallFrame) -> None:
         frame.names[node.name] = ClassValue(node.name)
 
-    def _delete(self, node: ast.Delete, frame: Frame) -> None:
+    def _delete(self, node: ast.Delete, frame: CallFrame) -> None:
         for target in node.targets:
-            self.assign(target, UNKNOWN, frame)
+            self._expressions.assign(target, UNKNOWN, frame)
 
-    def _pass(self, _: ast.Pass, __: Frame) -> None:
+    def _pass(self, _: ast.Pass, __: CallFrame) -> None:
         """Do nothing."""
 
-    _statements: ClassVar[dict[type[ast.stmt], Callable[[Execution, Any, Frame], None]]] = {
+    _statements: ClassVar[dict[type[ast.stmt], Callable[[Execution, Any, CallFrame], None]]] = {
         ast.Expr: _expression,
         ast.Assign: _assign,
         ast.AnnAssign: _annotated,

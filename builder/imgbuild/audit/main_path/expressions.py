@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import operator
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from packaging.specifiers import SpecifierSet
 
@@ -14,18 +13,16 @@ from imgbuild.audit.main_path.intrinsics import INTRINSICS, METHODS
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
     Bound,
-    Frame,
+    CallFrame,
     FunctionValue,
     ModuleValue,
     Raised,
     Thing,
-    TooHardError,
     VersionText,
     solid,
     truth,
 )
 
-_STEPS = 20000
 _OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -51,61 +48,53 @@ _LOGS = frozenset(
 _LARGEST = 10000  # characters or items that an operation may make
 
 
-class Expressions:
-    """One evaluation. `answers` decide unknown conditions, in their order; more are appended."""
-
-    def __init__(self, answers: list[bool]) -> None:
-        self.answers = answers
-        self.causes: set[str] = set()
-        self._asked = 0
-        self._steps = 0
+class Run(Protocol):
+    """The evaluation that an expression is part of."""
 
     def choose(self) -> bool:
         """Whether an unknown condition holds in this evaluation."""
-        if self._asked == len(self.answers):
-            self.answers.append(False)
-        self._asked += 1
-        return self.answers[self._asked - 1]
 
     def step(self) -> None:
         """Count a step; TooHardError after too many."""
-        self._steps += 1
-        if self._steps > _STEPS:
-            raise TooHardError
 
-    @abstractmethod
-    def read(self, name: str, frame: Frame) -> object:
+    def read(self, name: str, frame: CallFrame) -> object:
         """The value of a name."""
 
-    @abstractmethod
     def attribute(self, value: object, name: str) -> object:
         """The attribute of a value; Raised if it is certain to have none."""
 
-    @abstractmethod
     def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
         """The result of a call. An argument ... stands for others that are not known."""
 
-    def holds(self, test: ast.expr, frame: Frame) -> bool:
+
+class ExpressionValues:
+    """The values of the expressions of one evaluation."""
+
+    def __init__(self, run: Run) -> None:
+        """For the evaluation `run`."""
+        self._run = run
+
+    def holds(self, test: ast.expr, frame: CallFrame) -> bool:
         """Whether a condition holds; one that is unknown holds in some evaluations."""
         known = truth(self.value(test, frame))
-        return self.choose() if known is None else known
+        return self._run.choose() if known is None else known
 
-    def value(self, node: ast.expr, frame: Frame) -> object:
+    def value(self, node: ast.expr, frame: CallFrame) -> object:
         """The value of an expression."""
-        self.step()
+        self._run.step()
         reader = self._readers.get(type(node))
         return UNKNOWN if reader is None else reader(self, node, frame)
 
-    def _constant(self, node: ast.Constant, _: Frame) -> object:
+    def _constant(self, node: ast.Constant, _: CallFrame) -> object:
         return UNKNOWN if node.value is ... else node.value
 
-    def _name(self, node: ast.Name, frame: Frame) -> object:
-        return self.read(node.id, frame)
+    def _name(self, node: ast.Name, frame: CallFrame) -> object:
+        return self._run.read(node.id, frame)
 
-    def _attribute(self, node: ast.Attribute, frame: Frame) -> object:
-        return self.attribute(self.value(node.value, frame), node.attr)
+    def _attribute(self, node: ast.Attribute, frame: CallFrame) -> object:
+        return self._run.attribute(self.value(node.value, frame), node.attr)
 
-    def _items(self, node: ast.Tuple | ast.List | ast.Set, frame: Frame) -> object:
+    def _items(self, node: ast.Tuple | ast.List | ast.Set, frame: CallFrame) -> object:
         items: list[object] = []
         for item in node.elts:
             one = self.value(item.value if isinstance(item, ast.Starred) else item, frame)
@@ -121,7 +110,7 @@ class Expressions:
             return items
         return frozenset(items) if all(map(solid, items)) else UNKNOWN
 
-    def _dict(self, node: ast.Dict, frame: Frame) -> object:
+    def _dict(self, node: ast.Dict, frame: CallFrame) -> object:
         found: dict[object, object] = {}
         for key, item in zip(node.keys, node.values, strict=True):
             name = self.value(key, frame) if key is not None else UNKNOWN
@@ -130,20 +119,20 @@ class Expressions:
             found[name] = self.value(item, frame)
         return found
 
-    def _bool(self, node: ast.BoolOp, frame: Frame) -> object:
+    def _bool(self, node: ast.BoolOp, frame: CallFrame) -> object:
         every = isinstance(node.op, ast.And)
         value: object = UNKNOWN
         for part in node.values:
             value = self.value(part, frame)
             known = truth(value)
             if known is None and part is not node.values[-1]:
-                known = self.choose()
+                known = self._run.choose()
                 value = Thing(known)
             if known is not None and known != every:
                 return value
         return value
 
-    def _unary(self, node: ast.UnaryOp, frame: Frame) -> object:
+    def _unary(self, node: ast.UnaryOp, frame: CallFrame) -> object:
         value = self.value(node.operand, frame)
         if isinstance(node.op, ast.Not):
             known = truth(value)
@@ -152,7 +141,7 @@ class Expressions:
             return -value  # type: ignore[operator]
         return UNKNOWN
 
-    def _binary(self, node: ast.BinOp, frame: Frame) -> object:
+    def _binary(self, node: ast.BinOp, frame: CallFrame) -> object:
         return self.operate(node.op, self.value(node.left, frame), self.value(node.right, frame))
 
     def operate(self, sign: ast.AST, left: object, right: object) -> object:
@@ -170,7 +159,7 @@ class Expressions:
         large = isinstance(found, (str, tuple, list)) and len(found) > _LARGEST
         return UNKNOWN if large else found
 
-    def _compare(self, node: ast.Compare, frame: Frame) -> object:
+    def _compare(self, node: ast.Compare, frame: CallFrame) -> object:
         left = self.value(node.left, frame)
         answer: object = True
         for sign, item in zip(node.ops, node.comparators, strict=True):
@@ -198,7 +187,7 @@ class Expressions:
         """`sys.version_info >= (3, 10)`, for up to two numbers."""
         if not isinstance(right, tuple) or not solid(right) or len(right) > 2:
             return UNKNOWN
-        version = self.attribute(left, "[:2]")
+        version = self._run.attribute(left, "[:2]")
         if not isinstance(version, tuple):
             return UNKNOWN
         same = version[: len(right)] == right
@@ -208,17 +197,17 @@ class Expressions:
             return version > right or same
         return isinstance(sign, ast.NotEq)
 
-    def _choice(self, node: ast.IfExp, frame: Frame) -> object:
+    def _choice(self, node: ast.IfExp, frame: CallFrame) -> object:
         return self.value(node.body if self.holds(node.test, frame) else node.orelse, frame)
 
-    def _named(self, node: ast.NamedExpr, frame: Frame) -> object:
+    def _named(self, node: ast.NamedExpr, frame: CallFrame) -> object:
         frame.names[node.target.id] = self.value(node.value, frame)
         return frame.names[node.target.id]
 
-    def _subscript(self, node: ast.Subscript, frame: Frame) -> object:
+    def _subscript(self, node: ast.Subscript, frame: CallFrame) -> object:
         owner = self.value(node.value, frame)
         if owner == ModuleValue("sys.version_info"):
-            version = self.attribute(owner, "[:2]")
+            version = self._run.attribute(owner, "[:2]")
             cut = ast.unparse(node.slice)
             if not isinstance(version, tuple) or cut not in ("0", "1", ":2"):
                 return UNKNOWN
@@ -233,7 +222,7 @@ class Expressions:
         except (LookupError, TypeError) as error:
             raise Raised(type(error).__name__, certain=False) from None
 
-    def _slice(self, node: ast.Slice, owner: object, frame: Frame) -> object:
+    def _slice(self, node: ast.Slice, owner: object, frame: CallFrame) -> object:
         ends = []
         for one in (node.lower, node.upper, node.step):
             end = None if one is None else self.value(one, frame)
@@ -242,7 +231,7 @@ class Expressions:
             ends.append(end)
         return owner[slice(*ends)] if isinstance(owner, (str, tuple, list)) else UNKNOWN
 
-    def _text(self, node: ast.JoinedStr, frame: Frame) -> object:
+    def _text(self, node: ast.JoinedStr, frame: CallFrame) -> object:
         texts = []
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
@@ -255,7 +244,7 @@ class Expressions:
         return "".join(texts)
 
     def _comprehension(
-        self, node: ast.GeneratorExp | ast.ListComp | ast.SetComp, frame: Frame
+        self, node: ast.GeneratorExp | ast.ListComp | ast.SetComp, frame: CallFrame
     ) -> object:
         items = self.value(node.generators[0].iter, frame)
         target = node.generators[0].target
@@ -265,7 +254,7 @@ class Expressions:
             return UNKNOWN
         found = []
         for item in items:
-            inner = Frame(frame.module, frame)
+            inner = CallFrame(frame.module, frame)
             self.assign(target, item, inner)
             if all(self.holds(test, inner) for test in node.generators[0].ifs):
                 found.append(self.value(node.elt, inner))
@@ -273,7 +262,7 @@ class Expressions:
             return frozenset(found) if all(map(solid, found)) else UNKNOWN
         return found
 
-    def assign(self, target: ast.expr, value: object, frame: Frame) -> None:
+    def assign(self, target: ast.expr, value: object, frame: CallFrame) -> None:
         """Bind the names in `target`."""
         if isinstance(target, ast.Name):
             frame.names[target.id] = value
@@ -290,7 +279,7 @@ class Expressions:
         elif isinstance(target, ast.Subscript):
             self.spoil(target.value, frame)
 
-    def spoil(self, node: ast.expr, frame: Frame) -> None:
+    def spoil(self, node: ast.expr, frame: CallFrame) -> None:
         """Forget the value of a collection that something may change."""
         if isinstance(node, ast.Starred):
             node = node.value
@@ -299,7 +288,7 @@ class Expressions:
             if holder is not None and isinstance(holder.names[node.id], (list, dict)):
                 holder.names[node.id] = UNKNOWN
 
-    def _call(self, node: ast.Call, frame: Frame) -> object:
+    def _call(self, node: ast.Call, frame: CallFrame) -> object:
         called = self.value(node.func, frame)
         given: list[object] = []
         for item in node.args:
@@ -329,12 +318,14 @@ class Expressions:
                 self.spoil(item, frame)
             if isinstance(node.func, ast.Attribute):
                 self.spoil(node.func.value, frame)
-        return self.apply(called, given, named)
+        return self._run.apply(called, given, named)
 
-    def _lambda(self, node: ast.Lambda, frame: Frame) -> object:
+    def _lambda(self, node: ast.Lambda, frame: CallFrame) -> object:
         return FunctionValue(node, frame)
 
-    _readers: ClassVar[dict[type[ast.expr], Callable[[Expressions, Any, Frame], object]]] = {
+    _readers: ClassVar[
+        dict[type[ast.expr], Callable[[ExpressionValues, Any, CallFrame], object]]
+    ] = {
         ast.Constant: _constant,
         ast.Name: _name,
         ast.Attribute: _attribute,

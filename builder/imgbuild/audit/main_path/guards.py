@@ -17,7 +17,7 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.audit.main_path.evaluation import answer
+from imgbuild.audit.main_path.answers import answer
 from imgbuild.audit.names import search
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import FIELDS, Function, Guard, ModuleFacts

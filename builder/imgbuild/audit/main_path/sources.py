@@ -22,7 +22,7 @@ _CHANGES = re.compile(
 _GLOBAL = re.compile(r"^\s+global (.+)$", re.MULTILINE)
 
 
-class ModuleSource:
+class ModuleTree:
     """The tree of a module. `changed` are names whose values its functions may change."""
 
     def __init__(self, name: str, tree: ast.Module, text: str, *, package: bool) -> None:
@@ -83,7 +83,7 @@ class ModuleSource:
         return ".".join([*kept, *([node.module] if node.module else [])])
 
 
-def read_source(package_set: ImportablePackages, module: str) -> ModuleSource | None:
+def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | None:
     """The source of a module; None if it has none that can be read."""
     facts = package_set.module(module)
     owner = package_set.owner(module)
@@ -94,7 +94,7 @@ def read_source(package_set: ImportablePackages, module: str) -> ModuleSource | 
         return None
     try:
         text = content.decode("utf-8-sig")
-        return ModuleSource(module, ast.parse(text), text, package=facts.package)
+        return ModuleTree(module, ast.parse(text), text, package=facts.package)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

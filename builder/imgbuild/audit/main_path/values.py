@@ -39,17 +39,17 @@ class ClassValue(msgspec.Struct, frozen=True):
     name: str
 
 
-class Frame:
+class CallFrame:
     """The names of a running function, or of statements of a module; `outer` are those around."""
 
-    def __init__(self, module: str, outer: Frame | None = None) -> None:
+    def __init__(self, module: str, outer: CallFrame | None = None) -> None:
         self.module = module
         self.names: dict[str, object] = {}
         self.outer = outer
 
-    def holder(self, name: str) -> Frame | None:
+    def holder(self, name: str) -> CallFrame | None:
         """The innermost frame that binds a name; None if it is one of the module."""
-        frame: Frame | None = self
+        frame: CallFrame | None = self
         while frame is not None and name not in frame.names:
             frame = frame.outer
         return frame
@@ -61,7 +61,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 class FunctionValue:
     """A function with Python source, and the frame around its definition."""
 
-    def __init__(self, node: FunctionNode, frame: Frame) -> None:
+    def __init__(self, node: FunctionNode, frame: CallFrame) -> None:
         self.node = node
         self.frame = frame
 

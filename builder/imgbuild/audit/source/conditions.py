@@ -49,7 +49,6 @@ _SURROUNDINGS = re.compile(
     r"avail|platform|version|hasattr|environ|getenv|envs\.|is_cuda|is_rocm|is_hip|is_xpu|is_npu"
     r"|is_cpu|is_tpu|is_hpu|sys\.|find_spec|import|_AVAIL|HAS_|VERSION"
 )
-# Expressions that are read as conditions when a name is bound to them.
 _CONDITIONS = (ast.BoolOp, ast.Call, ast.Compare, ast.IfExp, ast.Subscript, ast.UnaryOp)
 _FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
 _PACKAGE_PREDICATES = frozenset(
@@ -126,9 +125,8 @@ class Conditions:
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             yes, no = self.while_imported(test.operand)
             return no, yes
-        name = dotted(test.func) if isinstance(test, ast.Call) else ""
-        known = bool(name) and not self.scope and name not in BUILTINS
-        return (known and self._result(test)) or DATA
+        known = isinstance(test, ast.Call) and dotted(test.func) not in BUILTINS
+        return (known and not self.scope and self._result(test)) or DATA
 
     def _asked(self, test: ast.expr) -> str:
         return f"{self.module}:{self.scope}:{call_text(test)}"

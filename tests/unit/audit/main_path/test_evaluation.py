@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.audit.main_path.evaluation import answer
+from imgbuild.audit.main_path.answers import answer
 from tests.support.source_modules import SourceModules
 
 TOOLS = """
