@@ -14,7 +14,7 @@ import msgspec
 from imgbuild.audit.checks.findings import FindingPlace, place_of
 from imgbuild.audit.main_path.answers import evaluator
 from imgbuild.audit.main_path.closure import Level, MainPath
-from imgbuild.audit.main_path.evaluation import Evaluation, Evaluator
+from imgbuild.audit.main_path.evaluation import PART, Evaluation, Evaluator
 from imgbuild.audit.main_path.guards import MISSING, judge
 from imgbuild.audit.main_path.sources import ModuleTree
 from imgbuild.audit.main_path.values import CallFrame, FunctionValue
@@ -182,8 +182,13 @@ def _refused(
     ended = one.outcomes(run, strict=True) if run is not None else ()
     if not ended or not all(end.raised and end.certain and end.line for end in ended):
         return None
-    own = package_set.owner(source.name)
-    causes = sorted(frozenset[str]().union(*(end.causes for end in ended)) - {own or "", ""})
+    own = package_set.owner(source.name) or ""
+    every = frozenset[str]().union(*(end.causes for end in ended))
+    if (
+        PART.format(own) in every
+    ):  # its code may be read from an sdist, which lacks what a build adds
+        return None
+    causes = sorted(one for one in every - {own, ""} if " " not in one)
     home = package_set.module(ended[0].module)
     if not causes or not isinstance(home, ModuleFacts):
         return None

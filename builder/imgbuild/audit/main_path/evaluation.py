@@ -37,6 +37,7 @@ from imgbuild.values import normalize
 
 _STEPS = 20000  # of one evaluation, at most
 _WAYS = 48  # ways in which an evaluation may end, at most
+PART = "a part of {}"  # the cause that a package lacks a module
 UNREAD = ("torch",)  # its functions ask devices
 _DEEPEST = 12  # calls within calls
 _SUSPENDED = (ast.Yield, ast.YieldFrom, ast.Await)
@@ -220,8 +221,12 @@ class Evaluation:
     def present(self, module: str) -> bool | None:
         """Whether a module can be found; None if unknown."""
         root = module.partition(".")[0]
-        self.causes.add(self._package_set.owner(module) or self._package_set.owner(root) or root)
-        return self._package_set.exists(module)
+        owner = self._package_set.owner(module) or self._package_set.owner(root)
+        found = self._package_set.exists(module)
+        self.causes.add(owner or root)
+        if owner is not None and found is False:
+            self.causes.add(PART.format(owner))
+        return found
 
     def owner(self, module: str) -> str | None:
         """The package that has a module; "" if it is absent, None if unknown."""
@@ -264,7 +269,7 @@ class Evaluation:
         found = search.lookup(self._package_set, module, name)
         owner = self._package_set.owner(module)
         if found.state == "absent":
-            self.causes.add(owner or module)
+            self.causes |= {owner or module, PART.format(owner)}
             raise Raised(NO_ATTRIBUTE, certain=False)
         if name == "__version__" and "." not in module and owner is not None:
             return self.version(owner) or UNKNOWN

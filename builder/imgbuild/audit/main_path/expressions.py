@@ -353,6 +353,8 @@ def _same(left: object, right: object) -> bool | None:
     """Whether two values are one object, as far as one of them is None or a bool."""
     for one, other in ((left, right), (right, left)):
         if one is None or isinstance(one, bool):
+            if isinstance(other, (Thing, ModuleValue)) and truth(other) is None:
+                return None
             if isinstance(other, Thing):
                 return False if other.truth is True and not one else None
             return one is other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Mapping
 
 import msgspec
@@ -129,6 +130,9 @@ def truth(value: object) -> bool | None:
     """Whether a value is true; None if that is not known."""
     if isinstance(value, Thing):
         return value.truth
-    if isinstance(value, (ModuleValue, Bound, ClassValue, FunctionValue)):
+    if isinstance(value, ModuleValue):  # sys.flags.optimize has a dotted name, too
+        is_part = value.name.partition(".")[0] in sys.stdlib_module_names and "." in value.name
+        return None if is_part else True
+    if isinstance(value, (Bound, ClassValue, FunctionValue)):
         return True
     return bool(value)

@@ -123,6 +123,20 @@ def test_a_statement_that_raises_without_a_package(source, count):
     assert found(source, partial=True) == []
 
 
+BUILT = """
+try:
+    import torch
+    from {part} import x
+except ImportError:
+    raise RuntimeError("build it")
+"""
+
+
+@pytest.mark.parametrize("part", ["user", "user._C"])
+def test_a_part_that_a_build_may_add(part):
+    assert found(BUILT.format(part=part), torch="2") == []
+
+
 OLD = (
     "if Version(importlib.metadata.version(name)) < Version('2'):\n        raise ImportError(name)"
 )

@@ -97,6 +97,11 @@ def changed_list():
     return not found
 
 
+def flags():
+    import sys
+    return not sys.flags.optimize or sys.gettrace is None
+
+
 def recursive():
     return recursive()
 """
@@ -143,6 +148,7 @@ def packages(**versions: str) -> SourceModules:
         ("is_python_3_10", {}, True),
         ("suspended", {}, None),
         ("changed_list", {}, None),
+        ("flags", {}, None),
         ("recursive", {}, None),
         ("absent", {}, None),
     ],
