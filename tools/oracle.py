@@ -53,7 +53,7 @@ from oracle_verdicts import (
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(tempfile.gettempdir(), "oracle")
 CACHE_LIMIT = 15 << 30  # bytes of downloaded wheels
-AUDIT_LIMIT = 900  # seconds
+AUDIT_LIMIT = 3600  # seconds
 ALARMS = 12  # errors of one set that are looked up
 SAMPLE = 0.25  # share of draws without a failure
 NOT_AUDITED = "not audited yet"
