@@ -31,20 +31,24 @@ def answer(package_set: ImportablePackages, asked: str) -> bool | None:
     facts = package_set.module(module)
     if not isinstance(facts, ModuleFacts):
         return None
-    call = _parsed(text)
-    if call is None:
-        return None
-    one = evaluator(package_set)
-    found = search.resolve(package_set, facts, ast.unparse(call.func), scope=scope)
+    callee, _, given = text.partition("(")
+    found = search.resolve(package_set, facts, callee, scope=scope)
     if found.state != "defined" or not isinstance(found.definition, Function):
         return None
-    called = one.value_of(found)
-    if not isinstance(called, FunctionValue):
-        return None
+    one = evaluator(package_set)
+    key = f"{found.home.module if found.home else ''} {found.definition.line} {given}"
+    if key not in one.answers:  # the same function is asked in a thousand places
+        called, call = one.value_of(found), _parsed(text)
+        one.answers[key] = None
+        if isinstance(called, FunctionValue) and call is not None:
+            one.answers[key] = _truth(one, module, called, call)
+    return one.answers[key]
 
+
+def _truth(one: Evaluator, module: str, called: FunctionValue, call: ast.Call) -> bool | None:
     def _ask(run: Evaluation) -> object:
         frame = CallFrame(module)
-        frame.names[""] = called
+        frame.names[""] = called  # as it is called at other places, too
         renamed = ast.Call(ast.Name("", ast.Load()), call.args, call.keywords)
         return run.value(renamed, frame)
 

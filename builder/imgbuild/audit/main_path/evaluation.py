@@ -11,6 +11,7 @@ import ast
 import builtins
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from weakref import ref
 
 from imgbuild.audit.main_path.execution import Execution, ReturnSignal
 from imgbuild.audit.main_path.expressions import ExpressionValues, bound_method
@@ -50,10 +51,19 @@ class Evaluator:
     """Evaluates calls in one package set, and keeps what it has found of modules."""
 
     def __init__(self, package_set: ImportablePackages) -> None:
-        self.package_set = package_set
+        self._package_set = ref(package_set)  # which keeps its evaluator
+        self.answers: dict[str, bool | None] = {}  # see `answers`
         self._sources: dict[str, ModuleTree | None] = {}
         self._globals: dict[tuple[str, str], tuple[object, frozenset[str]]] = {}
         self._suspended: dict[ast.AST, bool] = {}
+
+    @property
+    def package_set(self) -> ImportablePackages:
+        """The package set; it must be in use elsewhere."""
+        found = self._package_set()
+        if found is None:
+            raise TooHardError
+        return found
 
     def outcomes(
         self, run: Callable[[Evaluation], object], *, strict: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -92,9 +93,14 @@ def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | No
     content = package_set.read(owner, facts.file)
     if content is None or len(content) > _LARGEST:
         return None
+    return _parsed(content, module, package=facts.package)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(content: bytes, module: str, *, package: bool) -> ModuleTree | None:
     try:
         text = content.decode("utf-8-sig")
-        return ModuleTree(module, ast.parse(text), text, package=facts.package)
+        return ModuleTree(module, ast.parse(text), text, package=package)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
