@@ -155,7 +155,7 @@ def call_text(node: ast.expr) -> str:
 
 
 def _argument(node: ast.expr) -> str:
-    text = ast.unparse(node) if isinstance(node, ast.Constant) else ""
+    text = repr(node.value) if isinstance(node, ast.Constant) and node.value is not ... else ""
     return text if 0 < len(text) <= _LITERAL else "..."
 
 
