@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,7 +36,7 @@ import msgspec
 import oracle_sets
 from imgbuild.report import Report
 from oracle_probe import Probe
-from oracle_results import Measured, details, left_out, read, row
+from oracle_results import Measured, details, left_out, read, row, seeds_of
 from oracle_sets import Draw, Pins, Shop
 from oracle_verdicts import (
     METADATA,
@@ -127,13 +127,15 @@ class Bench:
             answer = self._audited if audit else InstalledSet.result
             return msgspec.structs.replace(found, control=answer(control), forced=answer(forced))
 
-    def again(self, known: Measured) -> Measured:
-        """`known` with the audit's answers of today."""
+    def again(self, known: Measured, *, control: bool = True) -> Measured:
+        """`known` with the audit's answers of today, without `control` of the forced set alone."""
         if known.draw is None or known.control is None or known.forced is None:
             return known
-        control = self._audited_again(known.draw, "control", known.control)
+        other = known.control
+        if control:
+            other = self._audited_again(known.draw, "control", known.control)
         forced = self._audited_again(known.draw, "forced", known.forced)
-        return msgspec.structs.replace(known, control=control, forced=forced, commit=self.commit)
+        return msgspec.structs.replace(known, control=other, forced=forced, commit=self.commit)
 
     def _audited_again(self, draw: Draw, which: str, known: SetResult) -> SetResult:
         """`known` with the errors of today; those that are new are looked up in the installed set.
@@ -328,12 +330,6 @@ def _output(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def seeds_of(text: str) -> Iterable[int]:
-    """The seeds of "5" or "1-200"."""
-    first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
-
-
 def run(options: argparse.Namespace) -> None:
     """Measure seeds that the results lack, and append each."""
     known = read(options.results)
@@ -346,7 +342,10 @@ def run(options: argparse.Namespace) -> None:
         if draws is None:
             measured = bench.measure(seed, options.sample, audit=not options.no_audit)
         else:
-            measured = bench.again(draws[seed])
+            one = draws[seed]
+            if options.broken and (one.forced is None or not one.forced.fails):
+                continue
+            measured = bench.again(one, control=not options.broken)
         with options.results.open("ab") as file:
             file.write(msgspec.json.encode(measured) + b"\n")
         found = row(measured)
@@ -381,6 +380,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--no-audit", action="store_true", help="run: only install and import, for again later"
+    )
+    parser.add_argument(
+        "--broken", action="store_true", help="again: only the sets in which something fails"
     )
     parser.add_argument("--details", action="store_true", help="list misses and false alarms")
     parser.add_argument("--held-out", action="store_true", help="list those of odd seeds, too")
