@@ -179,12 +179,13 @@ in_image() {
 # step SRUN-OPTIONS… -- COMMAND…: COMMAND in the image, as a step that may share the job's CPUs with
 # others. srun takes --cpus-per-task no more from sbatch (since Slurm 22.05). No step but KEEP gets
 # stdin: a node whose task ends before it has read what srun sends resets the connection, and srun
-# loses output, or kills the step on the other nodes (_server_read: unexpected eof).
+# loses output, or kills the step on the other nodes (_server_read: unexpected eof). Always in a subshell
+# (`&`), which becomes srun: a shell around it would end at once by scancel, and `leave` would not wait.
 step() {
   local options=()
   while [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
-  srun --export=ALL --overlap --input=none --kill-on-bad-exit=1 --cpus-per-task="$cpus" \
+  exec srun --export=ALL --overlap --input=none --kill-on-bad-exit=1 --cpus-per-task="$cpus" \
     "${enter[@]}" "${options[@]}" \
     bash -c "$(declare -f in_image); in_image \"\$@\"" in_image "$@"
 }
