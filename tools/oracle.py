@@ -8,8 +8,8 @@ control imports. Of draws without a failure a sample is audited. Results are lin
 JSON, one a seed: a seed that is there is skipped, so that a run may be ended and continued. Even
 seeds are for development; `report` shows no details of odd ones.
 
-`again` only audits: what Python said is in the results of the draws. A set is installed again if
-the audit has errors that were not looked up then.
+`again` only audits: what Python said is in the results of the draws, `run --no-audit` makes such. A
+set is installed again if the audit has errors that were not looked up then.
 
     oracle.py run --seeds 1-200
     oracle.py again --seeds 1-200 --draws results.jsonl --results new.jsonl
@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,7 +36,7 @@ import msgspec
 import oracle_sets
 from imgbuild.report import Report
 from oracle_probe import Probe
-from oracle_results import Measured, details, left_out, read, row
+from oracle_results import Measured, details, left_out, read, row, seeds_of
 from oracle_sets import Draw, Pins, Shop
 from oracle_verdicts import (
     METADATA,
@@ -53,9 +53,10 @@ from oracle_verdicts import (
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(tempfile.gettempdir(), "oracle")
 CACHE_LIMIT = 15 << 30  # bytes of downloaded wheels
-AUDIT_LIMIT = 900  # seconds
+AUDIT_LIMIT = 3600  # seconds
 ALARMS = 12  # errors of one set that are looked up
 SAMPLE = 0.25  # share of draws without a failure
+NOT_AUDITED = "not audited yet"
 LIBRARIES = 40  # shared objects of one package that are opened
 
 
@@ -79,7 +80,11 @@ class InstalledSet:
     def result(self) -> SetResult:
         """Python's half of the result."""
         return SetResult(
-            imported=self.imported, failures=tuple(self.failures), unmet=self.unmet, alarms=()
+            imported=self.imported,
+            failures=tuple(self.failures),
+            unmet=self.unmet,
+            alarms=(),
+            audited=NOT_AUDITED,
         )
 
 
@@ -95,8 +100,8 @@ class Bench:
         self.shop = Shop(self.table, folder)
         self.commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
 
-    def measure(self, seed: int, sample: float) -> Measured:
-        """The draw of `seed`, installed, imported and audited.
+    def measure(self, seed: int, sample: float, *, audit: bool = True) -> Measured:
+        """The draw of `seed`, installed, imported and, if `audit`, audited.
 
         Of draws without a failure, only the share `sample` is audited.
         """
@@ -119,17 +124,18 @@ class Bench:
                 return msgspec.structs.replace(
                     found, failure="the control fails", control=control.result()
                 )
-            return msgspec.structs.replace(
-                found, control=self._audited(control), forced=self._audited(forced)
-            )
+            answer = self._audited if audit else InstalledSet.result
+            return msgspec.structs.replace(found, control=answer(control), forced=answer(forced))
 
-    def again(self, known: Measured) -> Measured:
-        """`known` with the audit's answers of today."""
+    def again(self, known: Measured, *, control: bool = True) -> Measured:
+        """`known` with the audit's answers of today, without `control` of the forced set alone."""
         if known.draw is None or known.control is None or known.forced is None:
             return known
-        control = self._audited_again(known.draw, "control", known.control)
+        other = known.control
+        if control:
+            other = self._audited_again(known.draw, "control", known.control)
         forced = self._audited_again(known.draw, "forced", known.forced)
-        return msgspec.structs.replace(known, control=control, forced=forced, commit=self.commit)
+        return msgspec.structs.replace(known, control=other, forced=forced, commit=self.commit)
 
     def _audited_again(self, draw: Draw, which: str, known: SetResult) -> SetResult:
         """`known` with the errors of today; those that are new are looked up in the installed set.
@@ -324,12 +330,6 @@ def _output(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def seeds_of(text: str) -> Iterable[int]:
-    """The seeds of "5" or "1-200"."""
-    first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
-
-
 def run(options: argparse.Namespace) -> None:
     """Measure seeds that the results lack, and append each."""
     known = read(options.results)
@@ -340,9 +340,12 @@ def run(options: argparse.Namespace) -> None:
             continue
         bench.trim()
         if draws is None:
-            measured = bench.measure(seed, options.sample)
+            measured = bench.measure(seed, options.sample, audit=not options.no_audit)
         else:
-            measured = bench.again(draws[seed])
+            one = draws[seed]
+            if options.broken and (one.forced is None or not one.forced.fails):
+                continue
+            measured = bench.again(one, control=not options.broken)
         with options.results.open("ab") as file:
             file.write(msgspec.json.encode(measured) + b"\n")
         found = row(measured)
@@ -374,6 +377,12 @@ def main() -> None:
         type=float,
         default=SAMPLE,
         help="share of draws without a failure that is audited, too; default: %(default)s",
+    )
+    parser.add_argument(
+        "--no-audit", action="store_true", help="run: only install and import, for again later"
+    )
+    parser.add_argument(
+        "--broken", action="store_true", help="again: only the sets in which something fails"
     )
     parser.add_argument("--details", action="store_true", help="list misses and false alarms")
     parser.add_argument("--held-out", action="store_true", help="list those of odd seeds, too")

@@ -30,6 +30,12 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     commit: str = ""
 
 
+def seeds_of(text: str) -> Iterable[int]:
+    """The seeds of "5" or "1-200"."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
 def read(path: Path) -> dict[int, Measured]:
     """The results of a file, by seed."""
     lines = path.read_bytes().splitlines() if path.exists() else []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from imgbuild.report import Finding, Relation, Severity
+from imgbuild.report import Evidence, Finding, Relation, Severity
 
 # A CPU has no driver: these are no failures of a set.
 NO_GPU = re.compile(
@@ -103,16 +103,30 @@ def verdict(result: SetResult, package: str) -> Verdict:
 
 
 def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
-    """Whether an error is about one of `failures`: by its file, or by the packages it names."""
+    """Whether an error is about one of `failures`: by its file, or by the packages it names.
+
+    It is, too, if Python's words name these packages, and it failed in a file of the first.
+    """
     evidence = alarm.finding.evidence
     if evidence is None:
         return False
     files = {place.rpartition(":")[0] for one in failures for place in one.trace}
     if evidence.file and evidence.file in files:
         return True
+    if alarm.fact != "refuted" and any(_says(evidence, one) for one in failures):
+        return True
     named = {evidence.package, evidence.other}
     failing = {one.package for one in failures}
     return package in named and bool(failing & named) and alarm.fact != "refuted"
+
+
+def _says(evidence: Evidence, failure: Failure) -> bool:
+    """Whether Python's words name both packages, and it failed in a file of the first."""
+    names = {name.replace("-", "_") for name in (evidence.package, evidence.other)}
+    words = set(re.findall(r"\w+", failure.error.replace("-", "_").lower()))
+    folder = evidence.package.replace("-", "_")
+    inside = any(place.startswith(f"{folder}/") for place in failure.trace)
+    return "" not in names and names <= words and inside
 
 
 def same_reason(result: SetResult, package: str) -> bool:
@@ -133,6 +147,8 @@ def _named(alarm: Alarm, failure: Failure) -> bool:
     if evidence is None:
         return False
     if evidence.file in {place.rpartition(":")[0] for place in failure.trace}:
+        return True
+    if _says(evidence, failure):
         return True
     if evidence.relation in (Relation.WINDOW, Relation.ABI):
         name = evidence.other.replace("-", "_")

@@ -130,9 +130,13 @@ class _AuditRun:
         return calls.check(self._package_set, self.path)
 
     def _support(self) -> list[Finding]:
-        from imgbuild.audit.checks import support
+        from imgbuild.audit.checks import compiling, support
 
-        return support.check(self._package_set, self.path)
+        image = bool(self._terms.gpu)  # only targets name GPUs
+        return [
+            *support.check(self._package_set, self.path),
+            *compiling.check(self._package_set, self.path, image=image),
+        ]
 
     def _rules(self) -> list[Finding]:
         from imgbuild.audit.checks import rules

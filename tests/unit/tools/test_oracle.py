@@ -5,7 +5,7 @@ from pathlib import Path
 import oracle
 import oracle_probe
 from oracle_sets import Pins
-from oracle_verdicts import Failure
+from oracle_verdicts import Failure, Verdict, verdict
 
 
 def _installed(*failures, modules=()):
@@ -41,3 +41,9 @@ def test_a_shared_object_counts_only_if_the_control_can_open_its_own():
     forced = _installed("one/b.so")
     oracle.ignore_incomparable(_installed(), forced)
     assert forced.fails
+
+
+def test_a_set_that_was_only_imported_has_no_verdict_yet():
+    result = _installed("one").result()
+    assert result.fails
+    assert verdict(result, "one") is Verdict.UNANSWERED

@@ -78,6 +78,25 @@ def test_a_failure_without_an_error_is_a_miss():
     assert verdict(_result(failures=(FAILURE,)), "pyarrow") is Verdict.MISS
 
 
+NUMPY = "ImportError: pyarrow requires NumPy 2.0 or newer, found 1.26.4"
+
+
+@pytest.mark.parametrize(
+    ("error", "trace", "expected"),
+    [
+        (NUMPY, ("datasets/__init__.py:17", "pyarrow/__init__.py:59"), Verdict.TRUE),
+        (NUMPY, ("datasets/__init__.py:17",), Verdict.MISS),
+        ("ImportError: pyarrow", ("pyarrow/__init__.py:59",), Verdict.MISS),
+    ],
+)
+def test_words_that_name_both_packages(error: str, trace: tuple[str, ...], expected: Verdict):
+    failure = Failure(package="optimum", name="optimum.gptq", error=error, trace=trace)
+    alarm = _alarm("rules", package="pyarrow", other="numpy", file="pyarrow/a.h", fact="unknown")
+    result = _result(alarm, failures=(failure,))
+    assert verdict(result, "optimum") is expected
+    assert same_reason(result, "optimum") is (expected is Verdict.TRUE)
+
+
 def test_what_needs_a_gpu_does_not_fail():
     error = "ImportError: libcuda.so.1: cannot open shared object file"
     failure = Failure(package="flashinfer", name="flashinfer", error=error)

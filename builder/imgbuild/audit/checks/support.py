@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.audit.checks import support_files
 from imgbuild.audit.checks.findings import FindingPlace, ordered, place_of
+from imgbuild.audit.checks.refusals import ImportRefusal, refusals
 from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.guards import GuardState, evaluate
 from imgbuild.audit.main_path.policy import within
@@ -40,6 +42,10 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
                 for window in facts.windows
                 for one in _of_window(package_set, path, facts, window)
             ]
+    known = {f"{at.file}:{at.line}" for one in found if (at := one.evidence) is not None}
+    found += [
+        _refusal(package_set, one) for one in refusals(package_set, path) if one.at not in known
+    ]
     for declared in support_files.declared(package_set):
         place = FindingPlace(
             declared.package,
@@ -52,6 +58,18 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
             _finding(package_set, place, declared.other, declared.text, declared.spec, severity)
         )
     return ordered(found)
+
+
+def _refusal(package_set: PackageSet, one: ImportRefusal) -> Finding:
+    version = package_set.version(one.cause)
+    text = f"raises {one.raised} when it is imported ({one.at})"
+    text += f" with {one.cause} {version}" if version else f", since {one.cause} is not there"
+    found = _finding(package_set, one.place, one.cause, text, "", Severity.ERROR)
+    if version or found.evidence is None:
+        return found
+    evidence = msgspec.structs.replace(found.evidence, other="", subject=one.cause)
+    remedy = f"add the package that provides {one.cause} to the target's requirements"
+    return msgspec.structs.replace(found, evidence=evidence, remedy=remedy)
 
 
 def _of_window(
@@ -127,7 +145,7 @@ def state(package_set: PackageSet, guard: Guard) -> GuardState:
     found = evaluate(package_set, guard)
     if found in (GuardState.UNKNOWN, GuardState.DATA) and not guard.spec:
         # A predicate of the module itself, about an installed package.
-        asked = _PREDICATE.fullmatch(guard.subject.rpartition(":")[2].removesuffix("()"))
+        asked = _PREDICATE.fullmatch(guard.subject.split(":", 2)[-1].partition("(")[0])
         if asked is not None and package_of(package_set, asked[1])[1] is not None:
             return GuardState.RUNS
     return found

@@ -17,6 +17,7 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from imgbuild.audit.main_path.answers import answer
 from imgbuild.audit.names import search
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import FIELDS, Function, Guard, ModuleFacts
@@ -125,9 +126,9 @@ def evaluate(package_set: ImportablePackages, guard: Guard) -> GuardState:
         case "version":
             return _held(_within(_version(package_set, guard.subject), guard.spec))
         case "present":
-            return _held(_present(package_set, guard))
+            return _held(_asked(package_set, guard))
         case _:  # "absent"
-            present = _present(package_set, guard)
+            present = _asked(package_set, guard)
             return _held(None if present is None else not present)
 
 
@@ -152,6 +153,21 @@ def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
         return GuardState.UNKNOWN
     matches = wanted in here or (wanted == "amd64" and "x86_64" in here)
     return _held(matches != guard.spec.startswith("!"))
+
+
+def _asked(package_set: ImportablePackages, guard: Guard) -> bool | None:
+    """Whether a subject is present: by the function that is asked, else by its name."""
+    found = _answer(package_set, guard.asks) if guard.asks else None
+    return _present(package_set, guard) if found is None else found
+
+
+def _answer(package_set: ImportablePackages, asked: str) -> bool | None:
+    """The truth of a call, cached; None while it is being found."""
+    memory = _answers.setdefault(package_set, {})
+    if asked not in memory:
+        memory[asked] = None
+        memory[asked] = answer(package_set, asked)
+    return memory[asked]
 
 
 def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
@@ -199,6 +215,8 @@ def _takes(package_set: ImportablePackages, guard: Guard) -> bool | None:
     return None if has is None else has != guard.spec.startswith("!")
 
 
+# Package set → answers of calls.
+_answers: WeakKeyDictionary[ImportablePackages, dict[str, bool | None]] = WeakKeyDictionary()
 # Package set → states of the results of its functions; None while one is being found.
 _results: WeakKeyDictionary[ImportablePackages, dict[Guard, GuardState | None]] = (
     WeakKeyDictionary()
@@ -215,11 +233,14 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 
 def _returned(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    module, scope, callee = guard.subject.split(":")
+    known = _answer(package_set, guard.subject)
+    if known is not None:
+        return _held(known != bool(guard.spec))
+    module, scope, call = guard.subject.split(":", 2)
     facts = package_set.module(module)
     if not isinstance(facts, ModuleFacts):
         return GuardState.UNKNOWN
-    found = search.resolve(package_set, facts, callee, scope=scope)
+    found = search.resolve(package_set, facts, call.partition("(")[0], scope=scope)
     if not isinstance(found.definition, Function) or found.ambiguous:
         return GuardState.UNKNOWN
     guards = found.definition.falsy if guard.spec else found.definition.truthy

@@ -19,8 +19,22 @@ from imgbuild.audit.source.comparisons import (
     python_guard,
 )
 from imgbuild.audit.source.facts import Guard
-from imgbuild.audit.source.name_values import UNKNOWN, Branches, Guards, NameValue, NameValues
-from imgbuild.audit.source.text import SourceText, dotted, empty_collection, string
+from imgbuild.audit.source.name_values import (
+    UNKNOWN,
+    Branches,
+    Guards,
+    NameValue,
+    NameValues,
+    constant,
+)
+from imgbuild.audit.source.text import (
+    BUILTINS,
+    SourceText,
+    call_text,
+    dotted,
+    empty_collection,
+    string,
+)
 from imgbuild.audit.source.versions import (
     Versions,
     part_comparison,
@@ -35,40 +49,17 @@ _SURROUNDINGS = re.compile(
     r"avail|platform|version|hasattr|environ|getenv|envs\.|is_cuda|is_rocm|is_hip|is_xpu|is_npu"
     r"|is_cpu|is_tpu|is_hpu|sys\.|find_spec|import|_AVAIL|HAS_|VERSION"
 )
-# Expressions that are read as conditions when a name is bound to them.
 _CONDITIONS = (ast.BoolOp, ast.Call, ast.Compare, ast.IfExp, ast.Subscript, ast.UnaryOp)
 _FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
 _PACKAGE_PREDICATES = frozenset(
-    [
-        "is_package_available",
-        "_is_package_available",
-        "package_available",
-        "_package_available",
-        "module_available",
-        "is_module_available",
-        "_module_available",
-        "is_installed",
-        "_is_installed",
-        "_is_package_importable",
-        "is_importable",
-        "has_module",
-        "_has_module",
-        "RequirementCache",
-        "ModuleAvailableCache",
-        "check_if_package_installed",
-        "_try_import",
-    ]
-)
-
-
-def _constant(value: object) -> NameValue:
-    return NameValue(
-        literal=value if isinstance(value, str) else "",
-        truthy=() if value else None,
-        falsy=None if value else (),
-        is_none=value is None,
-        is_literal=True,
+    (
+        *("is_package_available", "_is_package_available", "package_available"),
+        *("_package_available", "module_available", "is_module_available", "_module_available"),
+        *("is_installed", "_is_installed", "_is_package_importable", "is_importable"),
+        *("has_module", "_has_module", "RequirementCache", "ModuleAvailableCache"),
+        *("check_if_package_installed", "_try_import"),
     )
+)
 
 
 class Conditions:
@@ -127,12 +118,23 @@ class Conditions:
         name = dotted(test.func) if isinstance(test, ast.Call) else ""
         if not name or self.names.is_local(name.partition(".")[0]):
             return None
-        return self._both(test, Guard("result", f"{self.module}:{self.scope}:{name}"))
+        return self._both(test, Guard("result", self._asked(test)))
+
+    def while_imported(self, test: ast.expr) -> Branches:
+        """The guards of a test that seems to be on data, which a module has none of at its top."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            yes, no = self.while_imported(test.operand)
+            return no, yes
+        known = isinstance(test, ast.Call) and dotted(test.func) not in BUILTINS
+        return (known and not self.scope and self._result(test)) or DATA
+
+    def _asked(self, test: ast.expr) -> str:
+        return f"{self.module}:{self.scope}:{call_text(test)}"
 
     def value(self, node: ast.expr) -> NameValue:
         """The value of a name that is bound to this expression."""
         if isinstance(node, ast.Constant):
-            return _constant(node.value)
+            return constant(node.value)
         if isinstance(node, ast.Name) and (held := self.names.value(node.id)) != UNKNOWN:
             return held
         empty = empty_collection(node)
@@ -260,7 +262,8 @@ class Conditions:
             least = self._least(test)
             if least is None:
                 return None
-            return self._both(test, Guard("present", module, f">={least}" if least else ""))
+            spec = f">={least}" if least else ""
+            return self._both(test, Guard("present", module, spec, self._asked(test)))
         return None
 
     def _of_package(self, test: ast.Call, name: str) -> bool:

@@ -17,6 +17,7 @@ from imgbuild.audit.source.text import SourceText, dotted, never_continues, stri
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _RETURN = re.compile(rb"\breturn\b\s*([\w.]*)(\(?)")
+_REFUSES = re.compile(rb"^\s*(?:raise|assert)\b", re.MULTILINE)
 # Methods of a dictionary that keep its keys.
 _READING = frozenset(("get", "setdefault", "keys", "items", "values", "copy"))
 # Reads the statements of a body.
@@ -53,6 +54,7 @@ class Definitions:
                 if annotation is not None:
                     expressions.visit(annotation)
         facts = function_facts(self.source, node, name, decorators, expressions.guards)
+        raises = _REFUSES.search(self.source.span(node)) is not None
         place = len(self.functions)
         self.functions.append(facts)
         self.names.bind(node.name)
@@ -75,7 +77,9 @@ class Definitions:
         self.conditions.scope = inner.name
         block(node.body)
         truthy, falsy = result_guards(node, self.names.frame.results)
-        self.functions[place] = msgspec.structs.replace(facts, truthy=truthy, falsy=falsy)
+        self.functions[place] = msgspec.structs.replace(
+            facts, truthy=truthy, falsy=falsy, raises=raises
+        )
         expressions.scope = scope
         self.conditions.scope = scope.name if scope.kind == "function" else ""
         self.names.leave()

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-FACTS_FORMAT = 5
+FACTS_FORMAT = 6
 # Follows the name of a dataclass in a guard on one of its fields.
 FIELDS = ".__dataclass_fields__"
 
@@ -28,7 +28,7 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
                 of it, "[:2]" a part, "[1]" an item number, that it is compared with as CPython does
     takes       "module:scope:callable", as it is   a parameter that its signature must have, or "!"
                 written in that place               and one that it must not have
-    result      "module:scope:callable", as it is   "" if its result must be true, "!" if it must be
+    result      "module:scope:call", as it is       "" if its result must be true, "!" if it must be
                 written in that place               false
     platform    "linux", "win32", "xpu", …          "" or "!" for the other branch
     typing      ""                                  "": under TYPE_CHECKING only
@@ -40,7 +40,9 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     absent.
     The spec of a `handled` AttributeError is the expression that hasattr tests
     ("vllm.envs.VLLM_USE_V1"); the code runs only if that exists.
-    The callable of `takes` is "X.__dataclass_fields__" for a field of the dataclass X.
+    The callable of `takes` is "X.__dataclass_fields__" for a field of the dataclass X. In a call,
+    `...` stands for arguments that are not literals. `asks` is the call, written as for `result`,
+    if a `present` or `absent` guard is read from the name of a predicate: is_vllm_available().
     """
 
     kind: Literal[
@@ -58,6 +60,7 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ]
     subject: str = ""
     spec: str = ""
+    asks: str = ""
 
 
 class Import(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -92,7 +95,8 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `returns` is the annotation, "Self" for a classmethod without one that returns the result of
     `cls(…)`. `forwards` are the callees that get its `**kwargs`, if they are not used otherwise;
     `takes` the keys that it removes first. `truthy` and `falsy` are the guards that hold where its
-    result is true, and where it is false; both are empty if they are not understood.
+    result is true, and where it is false; both are empty if they are not understood. `raises`: it,
+    or a function in it, has a `raise` or an `assert`.
     """
 
     name: str
@@ -107,6 +111,7 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
     takes: tuple[str, ...] = ()
     truthy: tuple[Guard, ...] = ()
     falsy: tuple[Guard, ...] = ()
+    raises: bool = False
 
 
 class Field(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -223,7 +228,8 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     module-level names that `del` removes. `dynamic` says that names are bound in ways that were not
     understood (`__getattr__` without a readable table, `globals().update`,
     `sys.modules[__name__] = …`). `broken` is the message of a syntax error; everything else is
-    empty then. `windows` are read by `windows`, the rest by `module`.
+    empty then. `refusals` are the `raise` statements outside of functions and classes. `windows`
+    are read by `windows`, the rest by `module`.
     """
 
     module: str
@@ -243,6 +249,7 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     deleted: tuple[str, ...] = ()
     dynamic: bool = False
     broken: str = ""
+    refusals: tuple[Window, ...] = ()
     windows: tuple[Window, ...] = ()
 
 

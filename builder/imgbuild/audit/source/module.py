@@ -10,12 +10,12 @@ import msgspec
 
 from imgbuild.audit.source.conditions import Conditions
 from imgbuild.audit.source.expressions import NameUse
-from imgbuild.audit.source.facts import Attribute, Call, Class, ModuleFacts
+from imgbuild.audit.source.facts import Attribute, Call, Class, ModuleFacts, Window
 from imgbuild.audit.source.lazy_names import LazyNames
 from imgbuild.audit.source.name_values import NameValues
 from imgbuild.audit.source.scopes import NONE
 from imgbuild.audit.source.statements import Statements
-from imgbuild.audit.source.text import BUILTINS, SourceText, string
+from imgbuild.audit.source.text import BUILTINS, SourceText, dotted, string
 
 
 def read_module(source: bytes, module: str, file: str, *, package: bool) -> ModuleFacts:
@@ -43,6 +43,16 @@ def _read(source: bytes, module: str, file: str, *, package: bool) -> ModuleFact
         tree = ast.parse(source)
     names = NameValues(tree.body, source)
     statements = Statements(Conditions(SourceText(source), module, names), package=package)
+    refusals: list[Window] = []
+
+    def _raise(node: ast.Raise) -> None:
+        guards = statements.expressions.guards
+        if guards and node.exc is not None and not statements.expressions.scope.name:
+            call = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            name = dotted(call).rpartition(".")[2]
+            refusals.append(Window(node.lineno, "raise", name, "", guards))
+
+    statements.watchers = {ast.Raise: _raise}
     statements.block(tree.body)
     assignments, definitions = statements.assignments, statements.definitions
     stored = statements.expressions.stored
@@ -65,6 +75,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool) -> ModuleFact
         aliases=more.aliases,
         deleted=tuple(assignments.deleted),
         dynamic=more.dynamic,
+        refusals=tuple(refusals),
     )
 
 

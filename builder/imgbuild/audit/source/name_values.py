@@ -129,6 +129,17 @@ class Frame:
         return self._sites.get(name, [])
 
 
+def constant(value: object) -> NameValue:
+    """The value of a literal."""
+    return NameValue(
+        literal=value if isinstance(value, str) else "",
+        truthy=() if value else None,
+        falsy=None if value else (),
+        is_none=value is None,
+        is_literal=True,
+    )
+
+
 class NameValues:
     """The values of names, scope by scope."""
 

@@ -58,6 +58,8 @@ class Statements:
     def _if(self, node: ast.If) -> Guards | None:
         self.expressions.visit(node.test)
         yes, no = self.conditions.read(node.test)
+        if not yes and not no:
+            yes, no = self.conditions.while_imported(node.test)
         data = () if typing_only(yes + no) else (Guard("data"),)
         before = self.names.state()
         self.block(node.body, yes or data)

@@ -40,6 +40,7 @@ _NO_TYPES = BUILTINS | frozenset(
         "Path",
     ]
 )
+_LITERAL = 40  # characters of a literal in the text of a call
 _LONGEST = 160
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -140,6 +141,22 @@ class SourceText:
     def span(self, node: ast.stmt) -> bytes:
         """The lines of a statement."""
         return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+
+
+def call_text(node: ast.expr) -> str:
+    """A call with the literals that it passes, `...` for other arguments: "f(1, x=...)", "g"."""
+    if not isinstance(node, ast.Call):
+        return ""
+    given = [_argument(item) for item in node.args]
+    for keyword in node.keywords:
+        text = _argument(keyword.value)
+        given.append(f"{keyword.arg}={text}" if keyword.arg is not None else "...")
+    return f"{dotted(node.func)}({', '.join(given)})" if given else dotted(node.func)
+
+
+def _argument(node: ast.expr) -> str:
+    text = repr(node.value) if isinstance(node, ast.Constant) and node.value is not ... else ""
+    return text if 0 < len(text) <= _LITERAL else "..."
 
 
 def empty_collection(node: ast.expr) -> bool:

@@ -271,14 +271,17 @@ ASKED = "    if not flag:\n        return False\n" + FOUND
 )
 def test_the_result_of_a_function_of_another_module(body: str, present, absent) -> None:
     defined = f"from importlib.util import find_spec\ndef is_nvtx_available(flag=0):\n{body}"
-    used = "from lib.tools import is_nvtx_available\nif is_nvtx_available():\n    import lib.fast\n"
+    used = (
+        "import sys\nfrom lib.tools import is_nvtx_available\n"
+        "if is_nvtx_available(len(sys.argv)):\n    import lib.fast\n"
+    )
     packages = {"lib 1": {"lib/__init__.py": used, "lib/tools.py": defined}}
     for more, state in (({"nvtx 1": {"nvtx.py": ""}}, present), ({}, absent)):
         modules = SourceModules({**packages, **more})
         facts = modules.module("lib")
         assert isinstance(facts, ModuleFacts)
         (guard,) = next(line.guards for line in facts.imports if line.module == "lib.fast")
-        assert guard == Guard("result", "lib::is_nvtx_available")
+        assert guard == Guard("result", "lib::is_nvtx_available(...)")
         assert evaluate(modules, guard) is state
         opposite = {RUNS: SKIPPED, SKIPPED: RUNS}.get(state)
         if opposite is not None and present is RUNS:

@@ -1,0 +1,91 @@
+"""CUDA code that is compiled while a module is imported, where nothing has a compiler for it.
+
+An image has what its packages bring: without a wheel with `nvcc` the import fails. Other package
+sets may be for a machine that has CUDA's own installation, which makes this a warning, as does an
+import that only runs in some cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from imgbuild.audit.checks.findings import place_of
+from imgbuild.audit.main_path.closure import Level, MainPath
+from imgbuild.audit.main_path.guards import judge
+from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.source.facts import Call, ModuleFacts
+from imgbuild.report import Evidence, Finding, Relation, Severity
+
+CHECK = "support"
+# Functions that compile, and arguments that make them compile CUDA code.
+COMPILERS = frozenset(("torch.utils.cpp_extension.load", "torch.utils.cpp_extension.load_inline"))
+OF_CUDA = frozenset(("with_cuda", "cuda_sources", "extra_cuda_cflags"))
+
+
+def check(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Finding]:
+    """The findings of code that the main path runs; `image`: nothing else will be installed."""
+    files = (file for name in package_set.packages for file in _of_compiler(package_set, name))
+    if any(file.endswith("/bin/nvcc") for file in files):
+        return []
+    view = path.view(package_set)
+    found: list[Finding] = []
+    for module in path.modules():
+        facts = view.module(module)
+        if isinstance(facts, ModuleFacts):
+            found += _of_module(package_set, path, facts, image=image)
+    return found
+
+
+def _of_compiler(package_set: PackageSet, package: str) -> Iterator[str]:
+    return iter(package_set.files(package) if "nvcc" in package else ())
+
+
+def _of_module(
+    package_set: PackageSet, path: MainPath, facts: ModuleFacts, *, image: bool
+) -> Iterator[Finding]:
+    here = scopes(facts)
+    for call in facts.calls:
+        if not OF_CUDA & set(call.keywords) or not _compiles(facts, call):
+            continue
+        runner = here.runner(call.scope)
+        starts = [one for one in here.calls.get("", ()) if one.callee == runner]
+        how = path.reached(facts.module, "")
+        if how is None or how.level > Level.REMOTE or (runner and not starts):
+            continue
+        place = place_of(package_set, facts, call.line, how.entry)
+        course = judge(package_set, [*call.guards, *(starts[0].guards if starts else ())])
+        if place is None or not course.runs or not course.certain or course.catches("OSError"):
+            continue
+        fails = image and how.level is Level.CERTAIN
+        yield Finding(
+            check=CHECK,
+            severity=Severity.ERROR if fails else Severity.WARNING,
+            message=(
+                f"{place.package} {place.version} compiles CUDA code when it is imported, which"
+                f" needs nvcc, and no package of this set has it (used by {place.entry})"
+            ),
+            where=str(place),
+            remedy=f"add a package that has nvcc, or choose another version of {place.package}",
+            evidence=Evidence(
+                relation=Relation.CUDA,
+                package=place.package,
+                version=place.version,
+                file=place.file,
+                line=place.line,
+                subject="nvcc",
+            ),
+        )
+
+
+def _compiles(facts: ModuleFacts, call: Call) -> bool:
+    """Whether the callee is one of torch's compilers, by the imports of its module."""
+    first, _, rest = call.callee.partition(".")
+    for line in facts.imports:
+        if line.bound != first or line.scope not in ("", call.scope):
+            continue
+        whole = not line.name and line.module.partition(".")[0] == first
+        start = first if whole else ".".join(filter(None, (line.module, line.name)))
+        if (f"{start}.{rest}" if rest else start) in COMPILERS:
+            return True
+    return False

@@ -1,0 +1,377 @@
+"""Evaluates functions of a package set for the arguments that they are called with.
+
+Nothing is run: the source is followed with what is known, such as versions, modules that exist, and
+literals. Where a condition is unknown both branches are followed, one after the other, so that the
+result is every way in which the evaluation may end.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from weakref import ref
+
+from imgbuild.audit.main_path.execution import Execution, ReturnSignal
+from imgbuild.audit.main_path.expressions import ExpressionValues, bound_method
+from imgbuild.audit.main_path.intrinsics import ATTRIBUTES, CONSTANTS, INTRINSICS, LIBRARIES, method
+from imgbuild.audit.main_path.sources import ModuleTree, read_source
+from imgbuild.audit.main_path.values import (
+    UNKNOWN,
+    Bound,
+    CallFrame,
+    ClassValue,
+    FunctionNode,
+    FunctionValue,
+    ModuleValue,
+    Outcome,
+    Raised,
+    TooHardError,
+    VersionText,
+)
+from imgbuild.audit.names import search
+from imgbuild.audit.names.search import LookupResult
+from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts
+from imgbuild.values import normalize
+
+_STEPS = 20000  # of one evaluation, at most
+_WAYS = 48  # ways in which an evaluation may end, at most
+PART = "a part of {}"  # the cause that a package lacks a module
+UNREAD = ("torch",)  # its functions ask devices
+_DEEPEST = 12  # calls within calls
+_SUSPENDED = (ast.Yield, ast.YieldFrom, ast.Await)
+NO_DISTRIBUTION, NO_MODULE = "PackageNotFoundError", "ModuleNotFoundError"
+NO_ATTRIBUTE, SOME = "AttributeError", ""  # SOME: an exception of unknown class
+_CHANGED = ("contextmanager", "property", "overload", "fixture")
+
+
+class Evaluator:
+    """Evaluates calls in one package set, and keeps what it has found of modules."""
+
+    def __init__(self, package_set: ImportablePackages) -> None:
+        self._package_set = ref(package_set)  # which keeps its evaluator
+        self.answers: dict[str, bool | None] = {}  # see `answers`
+        self._sources: dict[str, ModuleTree | None] = {}
+        self._globals: dict[tuple[str, str], tuple[object, frozenset[str]]] = {}
+        self._suspended: dict[ast.AST, bool] = {}
+
+    @property
+    def package_set(self) -> ImportablePackages:
+        """The package set; it must be in use elsewhere."""
+        found = self._package_set()
+        if found is None:
+            raise TooHardError
+        return found
+
+    def outcomes(
+        self, run: Callable[[Evaluation], object], *, strict: bool = False
+    ) -> tuple[Outcome, ...]:
+        """Every way in which `run` may end; none if it is not understood."""
+        answers: list[bool] = []
+        found: list[Outcome] = []
+        while len(found) < _WAYS:
+            one = Evaluation(self, answers, strict=strict)
+            try:
+                value = run(one)
+                found.append(Outcome(value=value, causes=frozenset(one.causes)))
+            except Raised as error:
+                found.append(
+                    Outcome(
+                        raised=error.name or "Exception",
+                        line=error.line,
+                        module=error.module,
+                        certain=error.certain,
+                        causes=frozenset(one.causes),
+                    )
+                )
+            except (TooHardError, RecursionError, ReturnSignal):
+                return ()
+            while answers and answers[-1]:
+                answers.pop()
+            if not answers:
+                return tuple(found)
+            answers[-1] = True
+        return ()
+
+    def source(self, module: str) -> ModuleTree | None:
+        """The source of a module, if it can be read."""
+        if module not in self._sources:
+            self._sources[module] = read_source(self.package_set, module)
+        return self._sources[module]
+
+    def suspends(self, node: FunctionNode) -> bool:
+        """Whether calling a function only makes a generator or coroutine."""
+        if node not in self._suspended:
+            self._suspended[node] = isinstance(node, ast.AsyncFunctionDef) or any(
+                isinstance(part, _SUSPENDED) for part in ast.walk(node)
+            )
+        return self._suspended[node]
+
+    def global_value(self, module: str, name: str) -> tuple[object, frozenset[str]]:
+        """The value of a name at the top of a module, and the packages that decide it."""
+        key = (module, name)
+        if key not in self._globals:
+            self._globals[key] = (UNKNOWN, frozenset())  # of a name that depends on itself
+            self._globals[key] = self._global(module, name)
+        return self._globals[key]
+
+    def _global(self, module: str, name: str) -> tuple[object, frozenset[str]]:
+        source = self.source(module)
+        statements = source.binding(name) if source is not None else ()
+        if source is None or not statements:
+            return self._elsewhere(module, name), frozenset()
+        if name in source.changed:
+            return UNKNOWN, frozenset()
+        frame = CallFrame(module)
+        if len(statements) == 1 and isinstance(statements[0], ast.FunctionDef):
+            return FunctionValue(statements[0], frame), frozenset()
+
+        def _bind(one: Evaluation) -> object:
+            frame = CallFrame(module)
+            one.block(statements, frame)
+            return frame.names.get(name, UNKNOWN)
+
+        ended = self.outcomes(_bind)
+        causes = frozenset().union(*(one.causes for one in ended))
+        values = [one.value for one in ended if not one.raised]
+        if not values or any(value != values[0] for value in values):
+            return UNKNOWN, causes
+        empty = isinstance(values[0], (list, dict)) and not values[0]  # filled by other modules
+        return (UNKNOWN if empty else values[0]), causes
+
+    def _elsewhere(self, module: str, name: str) -> object:
+        """A name that no statement of its module binds: of a star import, or of Python."""
+        found = search.lookup(self.package_set, module, name)
+        if found.state == "defined" and found.home is not None and found.home.module != module:
+            return self.value_of(found)
+        if name.startswith("__") or not hasattr(builtins, name):
+            return UNKNOWN
+        kind = getattr(builtins, name)
+        is_error = isinstance(kind, type) and issubclass(kind, BaseException)
+        return ClassValue(name) if is_error else ModuleValue(f"builtins.{name}")
+
+    def value_of(self, found: LookupResult) -> object:
+        """The value of a name that was looked up."""
+        definition, home = found.definition, found.home
+        if isinstance(definition, ModuleFacts):
+            return ModuleValue(definition.module)
+        if isinstance(definition, Class):
+            return ClassValue(definition.name)
+        if home is None or not isinstance(definition, (Assigned, Function)):
+            return UNKNOWN
+        if found.ambiguous or isinstance(definition, Assigned):
+            plain = "." not in definition.name
+            return self.global_value(home.module, definition.name)[0] if plain else UNKNOWN
+        return self.function(home, definition) or UNKNOWN
+
+    def function(self, home: ModuleFacts, definition: Function) -> FunctionValue | None:
+        """The function of a fact; None if its source cannot be read."""
+        source = self.source(home.module)
+        node = source.function(definition.name, definition.line) if source is not None else None
+        return None if node is None else FunctionValue(node, CallFrame(home.module))
+
+
+class Evaluation:
+    """One way through the evaluated code.
+
+    `answers` decide unknown conditions, in their order; those that are missing are appended.
+    """
+
+    def __init__(self, evaluator: Evaluator, answers: list[bool], *, strict: bool) -> None:
+        self._evaluator = evaluator
+        self._package_set = evaluator.package_set
+        self.strict = strict
+        self.causes: set[str] = set()
+        expressions = ExpressionValues(self)
+        self.value = expressions.value
+        self._statements = Execution(self, expressions)
+        self.block = self._statements.block
+        self._answers = answers
+        self._asked = self._steps = self._depth = 0
+
+    def choose(self) -> bool:
+        """Whether an unknown condition holds in this evaluation."""
+        if self._asked == len(self._answers):
+            self._answers.append(False)
+        self._asked += 1
+        return self._answers[self._asked - 1]
+
+    def step(self) -> None:
+        """Count a step; TooHardError after too many."""
+        self._steps += 1
+        if self._steps > _STEPS:
+            raise TooHardError
+
+    def read(self, name: str, frame: CallFrame) -> object:
+        """The value of a name."""
+        holder = frame.holder(name)
+        if holder is not None:
+            return holder.names[name]
+        value, causes = self._evaluator.global_value(frame.module, name)
+        self.causes |= causes
+        return value
+
+    def absolute(self, node: ast.ImportFrom, module: str) -> str:
+        """The module that an import in `module` names."""
+        source = self._evaluator.source(module)
+        return source.absolute(node) if source is not None else node.module or ""
+
+    # -- what intrinsic functions ask of the package set
+
+    def version(self, package: str) -> str | None:
+        """The version of an installed package; Raised if it is absent, None if unknown."""
+        self.causes.add(normalize(package))
+        found = self._package_set.version(normalize(package))
+        if found is None and not self._package_set.partial:
+            raise Raised(NO_DISTRIBUTION)
+        return None if found is None else VersionText(found)
+
+    def present(self, module: str) -> bool | None:
+        """Whether a module can be found; None if unknown."""
+        root = module.partition(".")[0]
+        owner = self._package_set.owner(module) or self._package_set.owner(root)
+        found = self._package_set.exists(module)
+        self.causes.add(owner or root)
+        if owner is not None and found is False:
+            self.causes.add(PART.format(owner))
+        return found
+
+    def owner(self, module: str) -> str | None:
+        """The package that has a module; "" if it is absent, None if unknown."""
+        found = self._package_set.owner(module)
+        return found or ("" if self.present(module) is False else None)
+
+    def imported(self, module: str) -> object:
+        """The module; Raised if it is absent, UNKNOWN if that is not known."""
+        if module.partition(".")[0] in sys.stdlib_module_names:
+            return ModuleValue(module)
+        found = self.present(module)
+        if found is None and module.partition(".")[0] not in LIBRARIES:
+            return self._unknown_call()
+        if found is False:
+            raise Raised(NO_MODULE)
+        return ModuleValue(module)
+
+    def attribute(self, value: object, name: str) -> object:
+        """The attribute of a value; Raised if it is certain to have none."""
+        if isinstance(value, ModuleValue):
+            return self._of_module(value.name, name)
+        if isinstance(value, Bound):
+            return value.owner if (value.name, name) == ("distribution", "version") else UNKNOWN
+        if name in ATTRIBUTES.get(type(value), ()):
+            return getattr(value, name)
+        return bound_method(value, name)
+
+    def _of_module(self, module: str, name: str) -> object:
+        full = f"{module}.{name}"
+        if full in CONSTANTS:
+            return CONSTANTS[full]
+        if module == "sys.version_info":
+            parts = tuple(int(part) for part in self._package_set.python.split(".")[:2])
+            known = {"[:2]": parts, "major": parts[0], "minor": parts[1]}
+            return known.get(name, UNKNOWN)
+        if full in INTRINSICS or module.partition(".")[0] in sys.stdlib_module_names:
+            return ModuleValue(full)
+        if any(known.startswith(f"{full}.") for known in INTRINSICS):
+            return ModuleValue(full)
+        found = search.lookup(self._package_set, module, name)
+        owner = self._package_set.owner(module)
+        if found.state == "absent":
+            self.causes |= {owner or module, PART.format(owner)}
+            raise Raised(NO_ATTRIBUTE, certain=False)
+        if name == "__version__" and "." not in module and owner is not None:
+            return self.version(owner) or UNKNOWN
+        if found.home is not None and isinstance(found.definition, Assigned):
+            self.causes.add(self._package_set.owner(found.home.module) or "")
+        return self._evaluator.value_of(found)
+
+    # -- calls
+
+    def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
+        """The result of a call. An argument ... stands for others that are not known."""
+        self.step()
+        if isinstance(called, ModuleValue) and called.name in INTRINSICS:
+            whole = not any(item is ... for item in given)
+            return INTRINSICS[called.name](self, tuple(given), named) if whole else UNKNOWN
+        if isinstance(called, Bound):
+            return method(called, given, named)
+        if not isinstance(called, FunctionValue):
+            return self._unknown_call()
+        return self._function_call(called, given, named)
+
+    def _unknown_call(self) -> object:
+        """A call of which nothing is known; within `try` it may raise."""
+        if self._statements.trying and self.choose():
+            raise Raised(SOME, certain=False)
+        return UNKNOWN
+
+    def _function_call(
+        self, called: FunctionValue, given: Sequence[object], named: Mapping[str, object]
+    ) -> object:
+        node = called.node
+        unread = called.frame.module.partition(".")[0] in UNREAD
+        if unread or self._evaluator.suspends(node) or self._is_changed(called):
+            return self._unknown_call()
+        if self._depth >= _DEEPEST:
+            raise TooHardError
+        frame = CallFrame(called.frame.module, called.frame)
+        self._bind(called, given, named, frame)
+        if isinstance(node, ast.Lambda):
+            return self.value(node.body, frame)
+        self._depth += 1
+        try:
+            self.block(node.body, frame)
+        except ReturnSignal as signal:
+            return signal.value
+        finally:
+            self._depth -= 1
+        return None
+
+    def _is_changed(self, called: FunctionValue) -> bool:
+        """Whether decorators of a top-level function may change what calling it does."""
+        node = called.node
+        if isinstance(node, ast.Lambda) or called.frame.outer is not None or called.frame.names:
+            return False  # its decorators were applied when it was defined
+        rest = [
+            one
+            for one in node.decorator_list
+            if not self._statements.is_transparent(one, called.frame)
+        ]
+        if self.strict:
+            return bool(rest)
+        return any(word in ast.unparse(one) for one in rest for word in _CHANGED)
+
+    def _bind(
+        self,
+        called: FunctionValue,
+        given: Sequence[object],
+        named: Mapping[str, object],
+        frame: CallFrame,
+    ) -> None:
+        """Bind the parameters of a function."""
+        wanted = called.node.args
+        places = [item.arg for item in (*wanted.posonlyargs, *wanted.args)]
+        every = [*places, *(item.arg for item in wanted.kwonlyargs)]
+        if any(item is ... for item in given):
+            frame.names.update(dict.fromkeys(every, UNKNOWN))
+            frame.names.update(
+                (each.arg, UNKNOWN) for each in (wanted.vararg, wanted.kwarg) if each
+            )
+            return
+        defaults = list(zip(reversed(places), reversed(wanted.defaults), strict=False))
+        defaults += [
+            (item.arg, value)
+            for item, value in zip(wanted.kwonlyargs, wanted.kw_defaults, strict=True)
+            if value is not None
+        ]
+        frame.names.update(dict.fromkeys(every, UNKNOWN))
+        frame.names.update((name, self.value(value, called.frame)) for name, value in defaults)
+        frame.names.update(zip(places, given, strict=False))
+        frame.names.update((name, value) for name, value in named.items() if name in every)
+        if wanted.vararg is not None:
+            frame.names[wanted.vararg.arg] = tuple(given[len(places) :])
+        if wanted.kwarg is not None:
+            rest = {name: value for name, value in named.items() if name not in every}
+            frame.names[wanted.kwarg.arg] = rest

@@ -1,0 +1,311 @@
+"""Follows statements with what is known of a package set; see `evaluation`."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
+
+from imgbuild.audit.main_path.expressions import ExpressionValues, Run
+from imgbuild.audit.main_path.intrinsics import PARENTS, TRANSPARENT
+from imgbuild.audit.main_path.sources import bound_names
+from imgbuild.audit.main_path.values import (
+    UNKNOWN,
+    CallFrame,
+    ClassValue,
+    FunctionValue,
+    ModuleValue,
+    Raised,
+    TooHardError,
+)
+from imgbuild.audit.source.text import dotted
+
+_LONGEST = 50  # items that a loop goes through
+# Context managers that let exceptions through.
+_OPEN = frozenset(("catch_warnings", "nullcontext", "open"))
+ASSERTION, IMPORT = "AssertionError", "ImportError"
+
+
+class ReturnSignal(Exception):
+    """A `return` in the evaluated code."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        self.value = value
+
+
+class _Break(Exception):
+    """A `break` in the evaluated code."""
+
+
+class _Continue(Exception):
+    """A `continue` in the evaluated code."""
+
+
+class StatementRun(Run, Protocol):
+    """The evaluation that statements are part of.
+
+    `strict`: decorators that are not understood change what a function does.
+    """
+
+    strict: bool
+
+    def imported(self, module: str) -> object:
+        """The module; Raised if it is absent, UNKNOWN if that is not known."""
+
+    def absolute(self, node: ast.ImportFrom, module: str) -> str:
+        """The module that an import in `module` names."""
+
+
+class Execution:
+    """The statements of one evaluation. `trying`: in a `try`, whose handlers may catch."""
+
+    def __init__(self, run: StatementRun, expressions: ExpressionValues) -> None:
+        """For the evaluation `run`."""
+        self._run = run
+        self._expressions = expressions
+        self.trying = 0
+        self._handled: list[Raised] = []
+
+    def block(self, statements: Sequence[ast.stmt], frame: CallFrame) -> None:
+        """Follow statements in order."""
+        for statement in statements:
+            self._run.step()
+            reader = self._statements.get(type(statement))
+            if reader is None:
+                raise TooHardError
+            reader(self, statement, frame)
+
+    def _expression(self, node: ast.Expr, frame: CallFrame) -> None:
+        self._expressions.value(node.value, frame)
+
+    def _assign(self, node: ast.Assign, frame: CallFrame) -> None:
+        value = self._expressions.value(node.value, frame)
+        for target in node.targets:
+            self._expressions.assign(target, value, frame)
+
+    def _annotated(self, node: ast.AnnAssign, frame: CallFrame) -> None:
+        if node.value is not None:
+            self._expressions.assign(node.target, self._expressions.value(node.value, frame), frame)
+
+    def _augmented(self, node: ast.AugAssign, frame: CallFrame) -> None:
+        if isinstance(node.target, ast.Name):
+            value = self._expressions.value(node.value, frame)
+            frame.names[node.target.id] = self._expressions.operate(
+                node.op, self._run.read(node.target.id, frame), value
+            )
+        else:
+            self._expressions.assign(node.target, UNKNOWN, frame)
+
+    def _return(self, node: ast.Return, frame: CallFrame) -> None:
+        raise ReturnSignal(
+            self._expressions.value(node.value, frame) if node.value is not None else None
+        )
+
+    def _if(self, node: ast.If, frame: CallFrame) -> None:
+        self.block(node.body if self._expressions.holds(node.test, frame) else node.orelse, frame)
+
+    def _raise(self, node: ast.Raise, frame: CallFrame) -> None:
+        if node.exc is None:
+            if not self._handled:
+                raise TooHardError
+            raise self._handled[-1]
+        if isinstance(node.exc, ast.Name):
+            held = self._run.read(node.exc.id, frame)
+            if isinstance(held, Raised):
+                raise held
+        call = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        name = dotted(call).rpartition(".")[2]
+        raise Raised(name or "Exception", line=node.lineno, module=frame.module)
+
+    def _assert(self, node: ast.Assert, frame: CallFrame) -> None:
+        if not self._expressions.holds(node.test, frame):
+            raise Raised(ASSERTION, line=node.lineno, module=frame.module)
+
+    def _try(self, node: ast.Try | ast.TryStar, frame: CallFrame) -> None:
+        try:
+            try:
+                self.trying += bool(node.handlers)
+                try:
+                    self.block(node.body, frame)
+                finally:
+                    self.trying -= bool(node.handlers)
+            except Raised as error:
+                self._handle(node, error, frame)
+            else:
+                self.block(node.orelse, frame)
+        finally:
+            self.block(node.finalbody, frame)
+
+    def _handle(self, node: ast.Try | ast.TryStar, error: Raised, frame: CallFrame) -> None:
+        handler = next((one for one in node.handlers if self._catches(one, error)), None)
+        if handler is None:
+            raise error
+        if handler.name:
+            frame.names[handler.name] = error
+        self._handled.append(error)
+        try:
+            self.block(handler.body, frame)
+        finally:
+            self._handled.pop()
+
+    def _catches(self, handler: ast.ExceptHandler, error: Raised) -> bool:
+        kind = handler.type
+        parts = kind.elts if isinstance(kind, ast.Tuple) else [kind] if kind is not None else []
+        names = [dotted(part).rpartition(".")[2] for part in parts]
+        return kind is None or self._one_of(error, names)
+
+    def _one_of(self, error: Raised, names: Sequence[str]) -> bool:
+        """Whether an exception is one of those called `names`; chosen if that is not known."""
+        if {"Exception", "BaseException"} & set(names):
+            return error.name != "SystemExit" or "BaseException" in names
+        above = _ancestors(error.name)
+        if above & set(names):
+            return True
+        return (error.name not in PARENTS and not _is_builtin(error.name)) and self._run.choose()
+
+    def _for(self, node: ast.For, frame: CallFrame) -> None:
+        items = self._expressions.value(node.iter, frame)
+        if not isinstance(items, (tuple, list, dict)) or len(items) > _LONGEST:
+            self._unknown_loop(node, frame)
+            return
+        try:
+            for item in items:
+                self._expressions.assign(node.target, item, frame)
+                try:
+                    self.block(node.body, frame)
+                except _Continue:
+                    continue
+        except _Break:
+            return
+        self.block(node.orelse, frame)
+
+    def _while(self, node: ast.While, frame: CallFrame) -> None:
+        self._unknown_loop(node, frame)
+
+    def _unknown_loop(self, node: ast.For | ast.While, frame: CallFrame) -> None:
+        """A loop of unknown length: what its body binds is unknown, in it and after it."""
+        names = tuple(bound_names([node]))
+        if self._run.choose():
+            frame.names.update(dict.fromkeys(names, UNKNOWN))
+            try:
+                self.block(node.body, frame)
+            except _Continue:
+                pass
+            except _Break:
+                frame.names.update(dict.fromkeys(names, UNKNOWN))
+                return
+            frame.names.update(dict.fromkeys(names, UNKNOWN))
+        self.block(node.orelse, frame)
+
+    def _break(self, _: ast.Break, __: CallFrame) -> None:
+        raise _Break
+
+    def _continue(self, _: ast.Continue, __: CallFrame) -> None:
+        raise _Continue
+
+    def _with(self, node: ast.With, frame: CallFrame) -> None:
+        caught: list[str] = []
+        is_open = True
+        for item in node.items:
+            call = item.context_expr
+            name = dotted(call.func if isinstance(call, ast.Call) else call).rpartition(".")[2]
+            if name == "suppress" and isinstance(call, ast.Call):
+                caught += [dotted(one).rpartition(".")[2] for one in call.args]
+            else:
+                self._expressions.value(call, frame)
+                is_open = is_open and name in _OPEN
+            if item.optional_vars is not None:
+                self._expressions.assign(item.optional_vars, UNKNOWN, frame)
+        self.trying += bool(caught)
+        try:
+            self.block(node.body, frame)
+        except Raised as error:
+            if not caught or not self._one_of(error, caught):
+                error.certain = error.certain and is_open
+                raise
+        finally:
+            self.trying -= bool(caught)
+
+    def _import(self, node: ast.Import, frame: CallFrame) -> None:
+        for one in node.names:
+            found = self._run.imported(one.name)
+            first = one.name.partition(".")[0]
+            if found != UNKNOWN and not one.asname:
+                found = ModuleValue(first)
+            frame.names[one.asname or first] = found
+
+    def _import_from(self, node: ast.ImportFrom, frame: CallFrame) -> None:
+        module = self._run.absolute(node, frame.module)
+        found = self._run.imported(module)
+        for one in node.names:
+            try:
+                value = self._run.attribute(found, one.name)
+            except Raised:
+                raise Raised(IMPORT, line=node.lineno, module=frame.module) from None
+            frame.names[one.asname or one.name] = value
+
+    def _function(self, node: ast.FunctionDef, frame: CallFrame) -> None:
+        value: object = FunctionValue(node, frame)
+        for item in reversed(node.decorator_list):
+            if self.is_transparent(item, frame):
+                continue
+            found = self._run.apply(self._expressions.value(item, frame), [value], {})
+            value = found if self._run.strict or found != UNKNOWN else value
+        frame.names[node.name] = value
+
+    def is_transparent(self, decorator: ast.expr, frame: CallFrame) -> bool:
+        """Whether a decorator leaves what its function does as it is."""
+        callee = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if not isinstance(callee, (ast.Name, ast.Attribute)):
+            return False
+        found = self._expressions.value(callee, frame)
+        return isinstance(found, ModuleValue) and found.name in TRANSPARENT
+
+    def _class(self, node: ast.ClassDef, frame: CallFrame) -> None:
+        frame.names[node.name] = ClassValue(node.name)
+
+    def _delete(self, node: ast.Delete, frame: CallFrame) -> None:
+        for target in node.targets:
+            self._expressions.assign(target, UNKNOWN, frame)
+
+    def _pass(self, _: ast.Pass, __: CallFrame) -> None:
+        """Do nothing."""
+
+    _statements: ClassVar[dict[type[ast.stmt], Callable[[Execution, Any, CallFrame], None]]] = {
+        ast.Expr: _expression,
+        ast.Assign: _assign,
+        ast.AnnAssign: _annotated,
+        ast.AugAssign: _augmented,
+        ast.Return: _return,
+        ast.If: _if,
+        ast.Raise: _raise,
+        ast.Assert: _assert,
+        ast.Try: _try,
+        ast.For: _for,
+        ast.While: _while,
+        ast.Break: _break,
+        ast.Continue: _continue,
+        ast.With: _with,
+        ast.Import: _import,
+        ast.ImportFrom: _import_from,
+        ast.FunctionDef: _function,
+        ast.ClassDef: _class,
+        ast.Delete: _delete,
+        ast.Pass: _pass,
+    }
+
+
+def _is_builtin(name: str) -> bool:
+    return isinstance(getattr(builtins, name, None), type)
+
+
+def _ancestors(name: str) -> set[str]:
+    """The names of an exception and of those that it derives from, as far as they are known."""
+    found = {name}
+    while name in PARENTS:
+        name = PARENTS[name]
+        found.add(name)
+    kind = getattr(builtins, name, None)
+    return found | {one.__name__ for one in kind.__mro__} if isinstance(kind, type) else found

@@ -1,0 +1,383 @@
+"""Evaluates expressions with what is known of a package set; see `evaluation`."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.audit.main_path.intrinsics import INTRINSICS, METHODS
+from imgbuild.audit.main_path.values import (
+    UNKNOWN,
+    Bound,
+    CallFrame,
+    FunctionValue,
+    ModuleValue,
+    Raised,
+    Thing,
+    VersionText,
+    solid,
+    truth,
+)
+
+_OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.BitOr: operator.or_,
+    ast.BitAnd: operator.and_,
+}
+_LOGS = frozenset(
+    (
+        *("debug", "info", "warning", "error", "exception", "critical", "log", "warn"),
+        *("warning_once", "info_once", "debug_once", "warn_once", "advice", "warning_advice"),
+    )
+)
+_LARGEST = 10000  # characters or items that an operation may make
+
+
+class Run(Protocol):
+    """The evaluation that an expression is part of."""
+
+    def choose(self) -> bool:
+        """Whether an unknown condition holds in this evaluation."""
+
+    def step(self) -> None:
+        """Count a step; TooHardError after too many."""
+
+    def read(self, name: str, frame: CallFrame) -> object:
+        """The value of a name."""
+
+    def attribute(self, value: object, name: str) -> object:
+        """The attribute of a value; Raised if it is certain to have none."""
+
+    def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
+        """The result of a call. An argument ... stands for others that are not known."""
+
+
+class ExpressionValues:
+    """The values of the expressions of one evaluation."""
+
+    def __init__(self, run: Run) -> None:
+        """For the evaluation `run`."""
+        self._run = run
+
+    def holds(self, test: ast.expr, frame: CallFrame) -> bool:
+        """Whether a condition holds; one that is unknown holds in some evaluations."""
+        known = truth(self.value(test, frame))
+        return self._run.choose() if known is None else known
+
+    def value(self, node: ast.expr, frame: CallFrame) -> object:
+        """The value of an expression."""
+        self._run.step()
+        reader = self._readers.get(type(node))
+        return UNKNOWN if reader is None else reader(self, node, frame)
+
+    def _constant(self, node: ast.Constant, _: CallFrame) -> object:
+        return UNKNOWN if node.value is ... else node.value
+
+    def _name(self, node: ast.Name, frame: CallFrame) -> object:
+        return self._run.read(node.id, frame)
+
+    def _attribute(self, node: ast.Attribute, frame: CallFrame) -> object:
+        return self._run.attribute(self.value(node.value, frame), node.attr)
+
+    def _items(self, node: ast.Tuple | ast.List | ast.Set, frame: CallFrame) -> object:
+        items: list[object] = []
+        for item in node.elts:
+            one = self.value(item.value if isinstance(item, ast.Starred) else item, frame)
+            if not isinstance(item, ast.Starred):
+                items.append(one)
+            elif isinstance(one, (tuple, list)):
+                items.extend(one)
+            else:
+                return UNKNOWN
+        if isinstance(node, ast.Tuple):
+            return tuple(items)
+        if isinstance(node, ast.List):
+            return items
+        return frozenset(items) if all(map(solid, items)) else UNKNOWN
+
+    def _dict(self, node: ast.Dict, frame: CallFrame) -> object:
+        found: dict[object, object] = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            name = self.value(key, frame) if key is not None else UNKNOWN
+            if not isinstance(name, (str, int, float, tuple, type(None))) or not solid(name):
+                return UNKNOWN
+            found[name] = self.value(item, frame)
+        return found
+
+    def _bool(self, node: ast.BoolOp, frame: CallFrame) -> object:
+        every = isinstance(node.op, ast.And)
+        value: object = UNKNOWN
+        for part in node.values:
+            value = self.value(part, frame)
+            known = truth(value)
+            if known is None and part is not node.values[-1]:
+                known = self._run.choose()
+                value = Thing(known)
+            if known is not None and known != every:
+                return value
+        return value
+
+    def _unary(self, node: ast.UnaryOp, frame: CallFrame) -> object:
+        value = self.value(node.operand, frame)
+        if isinstance(node.op, ast.Not):
+            known = truth(value)
+            return UNKNOWN if known is None else not known
+        if isinstance(node.op, ast.USub) and type(value) in (int, float):
+            return -value  # type: ignore[operator]
+        return UNKNOWN
+
+    def _binary(self, node: ast.BinOp, frame: CallFrame) -> object:
+        return self.operate(node.op, self.value(node.left, frame), self.value(node.right, frame))
+
+    def operate(self, sign: ast.AST, left: object, right: object) -> object:
+        """The result of `left sign right`."""
+        operation = _OPERATIONS.get(type(sign))
+        if operation is None or not solid(left) or not solid(right):
+            return UNKNOWN
+        sized = [one for one in (left, right) if isinstance(one, (str, tuple, list))]
+        if isinstance(sign, ast.Mult) and sized and len(sized[0]) > 100:
+            return UNKNOWN
+        try:
+            found = operation(left, right)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise Raised(type(error).__name__, certain=False) from None
+        large = isinstance(found, (str, tuple, list)) and len(found) > _LARGEST
+        return UNKNOWN if large else found
+
+    def _compare(self, node: ast.Compare, frame: CallFrame) -> object:
+        left = self.value(node.left, frame)
+        answer: object = True
+        for sign, item in zip(node.ops, node.comparators, strict=True):
+            right = self.value(item, frame)
+            answer = self._compared(sign, left, right)
+            if truth(answer) is False:
+                return answer
+            if answer == UNKNOWN:
+                return UNKNOWN
+            left = right
+        return answer
+
+    def _compared(self, sign: ast.cmpop, left: object, right: object) -> object:
+        if isinstance(sign, (ast.Is, ast.IsNot)):
+            same = _same(left, right)
+            return UNKNOWN if same is None else same == isinstance(sign, ast.Is)
+        if isinstance(sign, (ast.In, ast.NotIn)):
+            found = _contained(left, right)
+            return UNKNOWN if found is None else found == isinstance(sign, ast.In)
+        if ModuleValue("sys.version_info") in (left, right):
+            return self._python(sign, left, right)
+        return self.operate(sign, left, right)
+
+    def _python(self, sign: ast.cmpop, left: object, right: object) -> object:
+        """`sys.version_info >= (3, 10)`, for up to two numbers."""
+        if not isinstance(right, tuple) or not solid(right) or len(right) > 2:
+            return UNKNOWN
+        version = self._run.attribute(left, "[:2]")
+        if not isinstance(version, tuple):
+            return UNKNOWN
+        same = version[: len(right)] == right
+        if isinstance(sign, (ast.Lt, ast.LtE)):  # version_info has more items
+            return version < right and not same
+        if isinstance(sign, (ast.Gt, ast.GtE)):
+            return version > right or same
+        return isinstance(sign, ast.NotEq)
+
+    def _choice(self, node: ast.IfExp, frame: CallFrame) -> object:
+        return self.value(node.body if self.holds(node.test, frame) else node.orelse, frame)
+
+    def _named(self, node: ast.NamedExpr, frame: CallFrame) -> object:
+        frame.names[node.target.id] = self.value(node.value, frame)
+        return frame.names[node.target.id]
+
+    def _subscript(self, node: ast.Subscript, frame: CallFrame) -> object:
+        owner = self.value(node.value, frame)
+        if owner == ModuleValue("sys.version_info"):
+            version = self._run.attribute(owner, "[:2]")
+            cut = ast.unparse(node.slice)
+            if not isinstance(version, tuple) or cut not in ("0", "1", ":2"):
+                return UNKNOWN
+            return version if cut == ":2" else version[int(cut)]
+        if isinstance(node.slice, ast.Slice):
+            return self._slice(node.slice, owner, frame)
+        key = self.value(node.slice, frame)
+        if not solid(key) or not isinstance(owner, (str, tuple, list, dict)):
+            return UNKNOWN
+        try:
+            return owner[key]  # type: ignore[call-overload, index]
+        except (LookupError, TypeError) as error:
+            raise Raised(type(error).__name__, certain=False) from None
+
+    def _slice(self, node: ast.Slice, owner: object, frame: CallFrame) -> object:
+        ends = []
+        for one in (node.lower, node.upper, node.step):
+            end = None if one is None else self.value(one, frame)
+            if end is not None and not isinstance(end, int):
+                return UNKNOWN
+            ends.append(end)
+        return owner[slice(*ends)] if isinstance(owner, (str, tuple, list)) else UNKNOWN
+
+    def _text(self, node: ast.JoinedStr, frame: CallFrame) -> object:
+        texts = []
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                value = self.value(part.value, frame)
+                if part.format_spec is not None or part.conversion != -1 or not solid(value):
+                    return UNKNOWN
+                texts.append(str(value))
+            else:
+                texts.append(str(self.value(part, frame)))
+        return "".join(texts)
+
+    def _comprehension(
+        self, node: ast.GeneratorExp | ast.ListComp | ast.SetComp, frame: CallFrame
+    ) -> object:
+        items = self.value(node.generators[0].iter, frame)
+        target = node.generators[0].target
+        if len(node.generators) != 1 or node.generators[0].is_async:
+            return UNKNOWN
+        if not isinstance(items, (tuple, list, dict, frozenset)):
+            return UNKNOWN
+        found = []
+        for item in items:
+            inner = CallFrame(frame.module, frame)
+            self.assign(target, item, inner)
+            if all(self.holds(test, inner) for test in node.generators[0].ifs):
+                found.append(self.value(node.elt, inner))
+        if isinstance(node, ast.SetComp):
+            return frozenset(found) if all(map(solid, found)) else UNKNOWN
+        return found
+
+    def assign(self, target: ast.expr, value: object, frame: CallFrame) -> None:
+        """Bind the names in `target`."""
+        if isinstance(target, ast.Name):
+            frame.names[target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            count = len(target.elts)
+            items: Sequence[object] = [UNKNOWN] * count
+            plain = not any(isinstance(one, ast.Starred) for one in target.elts)
+            if plain and isinstance(value, (tuple, list)) and len(value) == count:
+                items = value
+            for one, item in zip(target.elts, items, strict=True):
+                self.assign(one, item, frame)
+        elif isinstance(target, ast.Starred):
+            self.assign(target.value, UNKNOWN, frame)
+        elif isinstance(target, ast.Subscript):
+            self.spoil(target.value, frame)
+
+    def spoil(self, node: ast.expr, frame: CallFrame) -> None:
+        """Forget the value of a collection that something may change."""
+        if isinstance(node, ast.Starred):
+            node = node.value
+        if isinstance(node, ast.Name):
+            holder = frame.holder(node.id)
+            if holder is not None and isinstance(holder.names[node.id], (list, dict)):
+                holder.names[node.id] = UNKNOWN
+
+    def _call(self, node: ast.Call, frame: CallFrame) -> object:
+        called = self.value(node.func, frame)
+        given: list[object] = []
+        for item in node.args:
+            one = self.value(item.value if isinstance(item, ast.Starred) else item, frame)
+            if not isinstance(item, ast.Starred):
+                given.append(one)
+            elif isinstance(one, (tuple, list)):
+                given.extend(one)
+            else:
+                given.append(...)
+        named: dict[str, object] = {}
+        for keyword in node.keywords:
+            one = self.value(keyword.value, frame)
+            if keyword.arg is not None:
+                named[keyword.arg] = one
+            elif isinstance(one, dict) and all(isinstance(key, str) for key in one):
+                named.update(one)
+            else:
+                given.append(...)
+        if called == UNKNOWN and isinstance(node.func, ast.Attribute) and node.func.attr in _LOGS:
+            return UNKNOWN  # which does not raise
+        pure = isinstance(called, Bound) or (
+            isinstance(called, ModuleValue) and called.name in INTRINSICS
+        )
+        if not pure:
+            for item in (*node.args, *(keyword.value for keyword in node.keywords)):
+                self.spoil(item, frame)
+            if isinstance(node.func, ast.Attribute):
+                self.spoil(node.func.value, frame)
+        return self._run.apply(called, given, named)
+
+    def _lambda(self, node: ast.Lambda, frame: CallFrame) -> object:
+        return FunctionValue(node, frame)
+
+    _readers: ClassVar[
+        dict[type[ast.expr], Callable[[ExpressionValues, Any, CallFrame], object]]
+    ] = {
+        ast.Constant: _constant,
+        ast.Name: _name,
+        ast.Attribute: _attribute,
+        ast.Tuple: _items,
+        ast.List: _items,
+        ast.Set: _items,
+        ast.Dict: _dict,
+        ast.BoolOp: _bool,
+        ast.UnaryOp: _unary,
+        ast.BinOp: _binary,
+        ast.Compare: _compare,
+        ast.IfExp: _choice,
+        ast.NamedExpr: _named,
+        ast.Subscript: _subscript,
+        ast.JoinedStr: _text,
+        ast.GeneratorExp: _comprehension,
+        ast.ListComp: _comprehension,
+        ast.SetComp: _comprehension,
+        ast.Call: _call,
+        ast.Lambda: _lambda,
+    }
+
+
+def _same(left: object, right: object) -> bool | None:
+    """Whether two values are one object, as far as one of them is None or a bool."""
+    for one, other in ((left, right), (right, left)):
+        if one is None or isinstance(one, bool):
+            if isinstance(other, (Thing, ModuleValue)) and truth(other) is None:
+                return None
+            if isinstance(other, Thing):
+                return False if other.truth is True and not one else None
+            return one is other
+    return True if left == right and isinstance(left, (ModuleValue, FunctionValue)) else None
+
+
+def _contained(item: object, holder: object) -> bool | None:
+    """Whether `item in holder`; None if that is not known."""
+    if isinstance(holder, VersionText) or not solid(item):
+        return None
+    if isinstance(holder, str):
+        return item in holder if isinstance(item, str) else None
+    if isinstance(holder, SpecifierSet):
+        return None
+    if not isinstance(holder, (tuple, list, dict, frozenset)):
+        return None
+    if any(solid(one) and one == item for one in holder):
+        return True
+    return False if all(map(solid, holder)) else None
+
+
+def bound_method(value: object, name: str) -> object:
+    """The method of a plain value; UNKNOWN for any that is not followed."""
+    known = METHODS.get(str if isinstance(value, str) else type(value), ())
+    versioned = isinstance(value, VersionText) and name in ("endswith", "find", "count")
+    return Bound(value, name) if name in known and not versioned else UNKNOWN

@@ -1,0 +1,268 @@
+"""Functions of Python and of `packaging` that `evaluation` carries out, by their dotted names."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.audit.main_path.values import (
+    TRUE,
+    UNKNOWN,
+    Bound,
+    ModuleValue,
+    Raised,
+    solid,
+    truth,
+)
+
+# Exceptions of libraries, and what they derive from.
+PARENTS = {
+    "PackageNotFoundError": "ModuleNotFoundError",
+    "DistributionNotFound": "Exception",
+    "InvalidVersion": "ValueError",
+    "InvalidSpecifier": "ValueError",
+    "InvalidRequirement": "ValueError",
+}
+CONSTANTS: dict[str, object] = {
+    "sys.platform": "linux",
+    "os.name": "posix",
+    "typing.TYPE_CHECKING": False,
+}
+METHODS: dict[type, frozenset[str]] = {
+    str: frozenset(
+        (
+            *("split", "rsplit", "startswith", "endswith", "strip", "lstrip", "rstrip", "lower"),
+            *("upper", "replace", "partition", "rpartition", "join", "removeprefix", "isdigit"),
+            *("removesuffix", "isdecimal", "isidentifier", "count", "find", "title", "format"),
+        )
+    ),
+    tuple: frozenset(("index", "count")),
+    list: frozenset(("index", "count", "copy")),
+    dict: frozenset(("get", "keys", "values", "items", "copy")),
+    SpecifierSet: frozenset(("contains",)),
+}
+ATTRIBUTES: dict[type, frozenset[str]] = {
+    Version: frozenset(
+        (
+            *("major", "minor", "micro", "release", "base_version", "public", "local", "pre"),
+            *("post", "dev", "is_prerelease", "is_devrelease", "is_postrelease", "epoch"),
+        )
+    ),
+    Requirement: frozenset(("name", "specifier")),
+}
+# Libraries of which functions are carried out here.
+LIBRARIES = frozenset(("packaging", "pkg_resources", "importlib_metadata"))
+DISTRIBUTIONS = "importlib.metadata.packages_distributions()"
+_RANGE = 1000  # items
+EXIT = "SystemExit"
+
+
+class Facts(Protocol):
+    """What intrinsic functions ask of the package set."""
+
+    def version(self, package: str) -> str | None:
+        """The version of an installed package; Raised if it is absent, None if unknown."""
+
+    def present(self, module: str) -> bool | None:
+        """Whether a module can be found; None if unknown."""
+
+    def owner(self, module: str) -> str | None:
+        """The package that has a module; "" if it is absent, None if unknown."""
+
+    def imported(self, module: str) -> object:
+        """The module; Raised if it is absent."""
+
+    def attribute(self, value: object, name: str) -> object:
+        """The attribute of a value; Raised if it is certain to have none."""
+
+
+Arguments = tuple[object, ...]
+Intrinsic = Callable[[Facts, Arguments, Mapping[str, object]], object]
+
+
+def _pure(function: Callable[..., Any]) -> Intrinsic:
+    """A function of known values."""
+
+    def _apply(_: Facts, given: Arguments, named: Mapping[str, object]) -> object:
+        if not all(map(solid, given)) or not all(map(solid, named.values())):
+            return UNKNOWN
+        try:
+            found = function(*given, **named)
+        except (InvalidVersion, InvalidSpecifier, InvalidRequirement, ArithmeticError) as error:
+            raise Raised(type(error).__name__, certain=False) from None
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise Raised(type(error).__name__, certain=False) from None
+        return frozenset(found) if isinstance(found, set) else found
+
+    return _apply
+
+
+def _range(*numbers: int) -> tuple[int, ...]:
+    return tuple(range(*numbers)[:_RANGE])
+
+
+def _any(_: Facts, given: Arguments, __: Mapping[str, object]) -> object:
+    return _of_all(given, wanted=True)
+
+
+def _all(_: Facts, given: Arguments, __: Mapping[str, object]) -> object:
+    return _of_all(given, wanted=False)
+
+
+def _of_all(given: Arguments, *, wanted: bool) -> object:
+    """Whether any of the items is true, or whether none is false."""
+    items = given[0] if len(given) == 1 else UNKNOWN
+    if not isinstance(items, (tuple, list, frozenset)):
+        return UNKNOWN
+    states = [truth(item) for item in items]
+    if wanted in states:
+        return wanted
+    return UNKNOWN if None in states else not wanted
+
+
+def _bool(_: Facts, given: Arguments, __: Mapping[str, object]) -> object:
+    known = truth(given[0]) if given else False
+    return UNKNOWN if known is None else known
+
+
+def _isinstance(_: Facts, given: Arguments, __: Mapping[str, object]) -> object:
+    """For plain values and Python's own types."""
+    if len(given) != 2 or not solid(given[0]):
+        return UNKNOWN
+    wanted = given[1] if isinstance(given[1], tuple) else (given[1],)
+    names = {one.name.removeprefix("builtins.") for one in wanted if isinstance(one, ModuleValue)}
+    if len(names) != len(wanted) or not names <= _TYPES.keys():
+        return UNKNOWN
+    return isinstance(given[0], tuple(_TYPES[name] for name in names))
+
+
+_TYPES: dict[str, type] = {
+    one.__name__: one for one in (str, int, float, bool, tuple, list, dict, bytes)
+}
+
+
+def _find_spec(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+    if not given or not isinstance(given[0], str):
+        return UNKNOWN
+    found = facts.present(given[0])
+    return UNKNOWN if found is None else TRUE if found else None
+
+
+def _import_module(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+    if len(given) != 1 or not isinstance(given[0], str):
+        return UNKNOWN
+    return facts.imported(given[0])
+
+
+def _version(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+    if not given or not isinstance(given[0], str):
+        return UNKNOWN
+    return facts.version(given[0]) or UNKNOWN
+
+
+def _distribution(facts: Facts, given: Arguments, named: Mapping[str, object]) -> object:
+    found = _version(facts, given, named)
+    return Bound(found, "distribution") if isinstance(found, str) else UNKNOWN
+
+
+def _distributions_of(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+    """`packages_distributions().get(module)`: the packages that have a module."""
+    if not given or not isinstance(given[0], str):
+        return UNKNOWN
+    owner = facts.owner(given[0])
+    return [owner] if owner else UNKNOWN if owner is None else (*given[1:], None)[0]
+
+
+def _hasattr(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+    if len(given) != 2 or not isinstance(given[1], str):
+        return UNKNOWN
+    try:
+        found = facts.attribute(given[0], given[1])
+    except Raised:
+        return False
+    return UNKNOWN if found == UNKNOWN else True
+
+
+def _getattr(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+    if len(given) not in (2, 3) or not isinstance(given[1], str):
+        return UNKNOWN
+    try:
+        return facts.attribute(given[0], given[1])
+    except Raised:
+        if len(given) == 3:
+            return given[2]
+        raise
+
+
+def _exit(*_: object) -> object:
+    raise Raised(EXIT)
+
+
+def _none(*_: object) -> object:
+    return None
+
+
+def method(called: Bound, given: Sequence[object], named: Mapping[str, object]) -> object:
+    """The result of a method of a plain value."""
+    owner = called.owner
+    if isinstance(owner, dict) and called.name in ("get", "items", "values", "keys"):
+        if called.name != "get":
+            return list(getattr(owner, called.name)())
+        known = bool(given) and solid(given[0]) and isinstance(given[0], (str, int, tuple))
+        return owner.get(given[0], given[1] if len(given) > 1 else None) if known else UNKNOWN
+    if not solid(owner) or not all(map(solid, (*given, *named.values()))):
+        return UNKNOWN
+    try:
+        return getattr(owner, called.name)(*given, **named)
+    except (TypeError, ValueError, LookupError) as error:
+        raise Raised(type(error).__name__, certain=False) from None
+
+
+INTRINSICS: dict[str, Intrinsic] = {
+    **{
+        f"builtins.{one.__name__}": _pure(one)
+        for one in (abs, dict, float, int, len, list, max, min, round, sorted, str, sum, tuple)
+    },
+    "builtins.dict.fromkeys": _pure(dict.fromkeys),
+    "builtins.set": _pure(frozenset),
+    "builtins.frozenset": _pure(frozenset),
+    "builtins.range": _pure(_range),
+    "builtins.any": _any,
+    "builtins.all": _all,
+    "builtins.bool": _bool,
+    "builtins.isinstance": _isinstance,
+    "builtins.hasattr": _hasattr,
+    "builtins.getattr": _getattr,
+    "builtins.print": _none,
+    "builtins.__import__": _import_module,
+    "sys.exit": _exit,
+    "importlib.util.find_spec": _find_spec,
+    "importlib.import_module": _import_module,
+    "importlib.metadata.version": _version,
+    "importlib.metadata.distribution": _distribution,
+    "importlib.metadata.packages_distributions": lambda *_: ModuleValue(DISTRIBUTIONS),
+    f"{DISTRIBUTIONS}.get": _distributions_of,
+    "importlib_metadata.version": _version,
+    "pkg_resources.get_distribution": _distribution,
+    "pkg_resources.parse_version": _pure(Version),
+    "packaging.version.Version": _pure(lambda text: Version(str(text))),
+    "packaging.version.parse": _pure(lambda text: Version(str(text))),
+    "packaging.specifiers.SpecifierSet": _pure(SpecifierSet),
+    "packaging.requirements.Requirement": _pure(Requirement),
+    "platform.system": lambda *_: "Linux",
+    "typing.cast": lambda _, given, __: given[1] if len(given) == 2 else UNKNOWN,
+    "warnings.warn": _none,
+    **{
+        f"operator.{name}": _pure(getattr(operator, name))
+        for name in ("lt", "le", "eq", "ne", "ge", "gt")
+    },
+}
+# Decorators that leave what a function does as it is.
+TRANSPARENT = frozenset(
+    ("functools.lru_cache", "functools.cache", "functools.wraps", "builtins.staticmethod")
+)

@@ -1,0 +1,125 @@
+"""Source of modules for `evaluation`: trees, and the statements that bind a name at their top."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator, Sequence
+
+from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.audit.source.facts import ModuleFacts
+
+_LARGEST = 4 << 20  # bytes of source
+_BRANCHES = (ast.If, ast.Try, ast.TryStar, ast.With, ast.For, ast.While)
+_ASIDE = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.For, ast.While),
+    *(ast.With, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
+_CHANGES = re.compile(
+    r"\b(\w+)(?:\.(?:append|extend|insert|update|add|pop|setdefault|remove|clear)\("
+    r"|\[[^\]\n]*\]\s*=[^=])"
+)
+_GLOBAL = re.compile(r"^\s+global (.+)$", re.MULTILINE)
+
+
+class ModuleTree:
+    """The tree of a module. `changed` are names whose values its functions may change."""
+
+    def __init__(self, name: str, tree: ast.Module, text: str, *, package: bool) -> None:
+        self.name = name
+        self.tree = tree
+        self.package = package
+        self.changed = set(_CHANGES.findall(text))
+        for names in _GLOBAL.findall(text):
+            self.changed.update(names.replace(" ", "").split(","))
+        self.bindings: dict[str, list[ast.stmt]] = {}
+        for statement in tree.body:
+            for bound in dict.fromkeys(bound_names([statement])):
+                self.bindings.setdefault(bound, []).append(statement)
+        self._functions: dict[tuple[str, int], ast.FunctionDef | ast.AsyncFunctionDef] | None = None
+
+    def function(self, name: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The definition of a function, by its own name and line."""
+        if self._functions is None:
+            self._functions = {
+                (node.name, node.lineno): node
+                for node in ast.walk(self.tree)
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            }
+        return self._functions.get((name.rpartition(".")[2], line))
+
+    def binding(self, name: str) -> Sequence[ast.stmt]:
+        """The top-level statements that give `name` its value, from the last certain one on."""
+        found = self.bindings.get(name, [])
+        certain = [at for at, one in enumerate(found) if not isinstance(one, _BRANCHES)]
+        return found[certain[-1] :] if certain else found
+
+    def at_import(self) -> Iterator[ast.AST]:
+        """The expressions that run once, in this order, when the module is imported.
+
+        Those in definitions and loops are left out.
+        """
+        todo: list[ast.AST] = list(self.tree.body)
+        while todo:
+            node = todo.pop()
+            if not isinstance(node, _ASIDE):
+                yield node
+                todo.extend(ast.iter_child_nodes(node))
+
+    def settled(self, node: ast.AST) -> bool:
+        """Whether each name in an expression has one value while the module is imported."""
+        return all(
+            sum(not isinstance(one, _BRANCHES) for one in self.bindings.get(part.id, ())) <= 1
+            for part in ast.walk(node)
+            if isinstance(part, ast.Name)
+        )
+
+    def absolute(self, node: ast.ImportFrom) -> str:
+        """The module that `from … import` names."""
+        if not node.level:
+            return node.module or ""
+        parts = self.name.split(".")
+        kept = parts[: len(parts) - node.level + self.package]
+        return ".".join([*kept, *([node.module] if node.module else [])])
+
+
+def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | None:
+    """The source of a module; None if it has none that can be read."""
+    facts = package_set.module(module)
+    owner = package_set.owner(module)
+    if not isinstance(facts, ModuleFacts) or facts.broken or owner is None:
+        return None
+    content = package_set.read(owner, facts.file)
+    if content is None or len(content) > _LARGEST:
+        return None
+    return _parsed(content, module, package=facts.package)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(content: bytes, module: str, *, package: bool) -> ModuleTree | None:
+    try:
+        text = content.decode("utf-8-sig")
+        return ModuleTree(module, ast.parse(text), text, package=package)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def bound_names(statements: Sequence[ast.stmt]) -> Iterator[str]:
+    """The names that statements bind, those of nested definitions left out."""
+    todo: list[ast.AST] = list(statements)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (one.asname or one.name.partition(".")[0] for one in node.names)
+            continue
+        if isinstance(node, ast.Lambda):
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.name
+        todo.extend(ast.iter_child_nodes(node))

@@ -1,0 +1,172 @@
+"""Calls and decorators that raise while a module is imported."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.checks.refusals import refusals
+from imgbuild.audit.main_path.closure import main_path
+from tests.support.source_modules import SourceModules, rules
+
+DECORATED = """
+from functools import wraps
+try:
+    import accelerate
+    _has = True
+except ImportError:
+    _has = False
+
+def needs(fallback):
+    def decorator(func):
+        if not _has:
+            if fallback == "error":
+                raise ValueError("install accelerate")
+            @wraps(func)
+            def instead(*args):
+                return fallback
+            return instead
+        return func
+    return decorator
+
+@needs(fallback={fallback})
+def use(module):
+    raise NotImplementedError
+"""
+GENERATED = """
+from lib import runtime
+from lib.runtime import Domain
+runtime.validate(Domain.PUBLIC, 6, 31, "", "a.proto")
+"""
+RUNTIME = """
+class Domain:
+    PUBLIC = 1
+MAJOR = {major}
+MINOR = 30
+def _report(message):
+    raise VersionError(message)
+def validate(domain, major, minor, suffix, file):
+    if domain == Domain.PUBLIC:
+        print("public")
+    if major < 0:
+        raise ValueError("major")
+    if MAJOR != major:
+        if MAJOR == major - 1:
+            warn(file)
+        else:
+            _report(f"{{file}}: {{major}}.{{minor}}")
+    if MINOR < minor or suffix != "":
+        _report("older runtime")
+"""
+CHECK = """
+import importlib.metadata
+from packaging.version import Version
+def check({parameter}):
+    {body}
+{call}
+"""
+
+
+def found(source: str, *, partial: bool = False, lib: str = "", **versions: str) -> list[str]:
+    packages = {
+        "user 1": {"user/__init__.py": source},
+        "packaging 25": {"packaging/version.py": ""},
+    }
+    if lib:
+        packages["lib 2"] = {"lib/__init__.py": "", "lib/runtime.py": lib}
+    for name, version in versions.items():
+        packages[f"{name} {version}"] = {f"{name}/__init__.py": ""}
+    modules = SourceModules(packages, partial=partial)
+    return [
+        f"{one.place.line} {one.raised} {one.at} {one.cause}"
+        for one in refusals(modules, main_path(modules, rules("user")))
+    ]
+
+
+def test_a_decorator_that_raises_without_a_package():
+    source = DECORATED.format(fallback='"error"')
+    assert found(source) == ["22 ValueError user/__init__.py:13 accelerate"]
+    assert found(source, accelerate="1") == []
+    assert found(source, partial=True) == []
+    assert found(DECORATED.format(fallback="None")) == []
+    assert found(DECORATED.format(fallback="chosen()")) == []
+
+
+def test_generated_code_for_another_runtime():
+    assert found(GENERATED, lib=RUNTIME.format(major=4)) == ["4 VersionError lib/runtime.py:7 lib"]
+    assert found(GENERATED, lib=RUNTIME.format(major=5)) == ["4 VersionError lib/runtime.py:7 lib"]
+    assert found(GENERATED.replace("31", "30"), lib=RUNTIME.format(major=6)) == []
+    assert found(GENERATED.replace("6, 31", "level, 31"), lib=RUNTIME.format(major=6)) != []
+    assert found(GENERATED.replace("31", "level"), lib=RUNTIME.format(major=6)) == []
+
+
+SPEC = "from importlib.util import find_spec\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        (SPEC + "if find_spec('dep') is None:\n    raise ImportError('dep')\n", 1),
+        (SPEC + "if not is_dep_available() or find_spec('dep') is None:\n    raise X\n", 1),
+        (SPEC + "if find_spec('dep') is None and unknown():\n    raise ImportError('dep')\n", 0),
+        (
+            "try:\n    import dep\nexcept ImportError:\n    dep = 0\nif not dep:\n    raise X\n",
+            1,
+        ),
+        ("try:\n    import dep\nexcept ImportError:\n    raise RuntimeError('dep')\n", 0),
+        (SPEC + "try:\n    if not find_spec('dep'):\n        raise X\nexcept X:\n    pass\n", 0),
+        (SPEC + "def later():\n    if not find_spec('dep'):\n        raise X\n", 0),
+    ],
+)
+def test_a_statement_that_raises_without_a_package(source, count):
+    assert len(found(source)) == count
+    assert found(source, dep="1") == []
+    assert found(source, partial=True) == []
+
+
+BUILT = """
+try:
+    import torch
+    from {part} import x
+except ImportError:
+    raise RuntimeError("build it")
+"""
+
+
+@pytest.mark.parametrize("part", ["user", "user._C"])
+def test_a_part_that_a_build_may_add(part):
+    assert found(BUILT.format(part=part), torch="2") == []
+
+
+OLD = (
+    "if Version(importlib.metadata.version(name)) < Version('2'):\n        raise ImportError(name)"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "call", "versions", "count"),
+    [
+        (OLD, "check('dep')", {"dep": "1"}, 1),
+        (OLD, "check('dep')", {"dep": "2"}, 0),
+        (OLD, "check(chosen)", {"dep": "1"}, 0),
+        (OLD, "try:\n    check('dep')\nexcept ImportError:\n    pass", {"dep": "1"}, 0),
+        (OLD, "if unknown():\n    check('dep')", {"dep": "1"}, 0),
+        (OLD, "def later():\n    check('dep')", {"dep": "1"}, 0),
+        (OLD, "later = lambda: check('dep')", {"dep": "1"}, 0),
+        (OLD, "for one in ():\n    check('dep')", {"dep": "1"}, 0),
+        (OLD, "each = 'dep'\ncheck(each)\neach = 'other'", {"dep": "1"}, 0),
+        ("raise ValueError(name)", "check('dep')", {"dep": "1"}, 0),
+        (f"if unknown():\n        return\n    {OLD}", "check('dep')", {"dep": "1"}, 0),
+        (f"with quiet():\n        pass\n    {OLD}", "check('dep')", {"dep": "1"}, 1),
+        (
+            f"with quiet():\n        {OLD}".replace("\n        raise", "\n            raise"),
+            "check('dep')",
+            {"dep": "1"},
+            0,
+        ),
+        (f"for _ in unknown():\n        return\n    {OLD}", "check('dep')", {"dep": "1"}, 0),
+        (f"sys.exit = unknown\n    {OLD}", "check('dep')", {"dep": "1"}, 1),
+    ],
+)
+def test_a_call_that_refuses_a_version(body, call, versions, count):
+    source = CHECK.format(parameter="name", body=body, call=call)
+    assert len(found(source, **versions)) == count
