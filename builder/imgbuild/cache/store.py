@@ -358,14 +358,11 @@ class Store:
                 os.truncate(self._live[1], 0)
 
     def leases(self, *, own: bool = True) -> set[str]:
-        """The paths, relative to the root, that live processes use (this one only if `own`).
-
-        Those of another user, whose file cannot be read, are not among them.
-        """
+        """The paths below the root that live processes use (this one only if `own`)."""
         names = set(self._leased) if own else set()
         for path in (self.root / "live").glob("*"):
             if self._live is None or path.name != self._live[0]:
-                with contextlib.suppress(FileNotFoundError, PermissionError):
+                with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
                     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                     try:
                         if not files.try_lock(descriptor, shared=True):
@@ -375,14 +372,11 @@ class Store:
         return names
 
     def sweep(self) -> None:
-        """Remove leftovers of dead processes: their files under `live/` can be locked.
-
-        What another user left, and this one may not remove, stays.
-        """
+        """Remove leftovers of dead processes: their files under `live/` can be locked."""
         for path in sorted((self.root / "live").glob("*")):
             if self._live is not None and path.name == self._live[0]:
                 continue
-            with contextlib.suppress(FileNotFoundError, PermissionError):
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     if files.try_lock(descriptor) and files.same_file(descriptor, path):
