@@ -120,6 +120,7 @@ def test_control_groups_limit_swap():
         needs.missing("control groups cannot be made", "run it as root, outside of a container")
     with subprocess.Popen(["sleep", "10"]) as process:
         made = control_groups.control_groups(limits, process.pid)
+        assert made
         found = [Path(folder, name) for folder in made for name in control_groups.SWAP]
         given = {path.name: int(path.read_text()) for path in found if path.exists()}
         process.kill()

@@ -20,7 +20,7 @@ import atheris
 from imgbuild.errors import ImgbuildError
 from tests.support import hostile
 
-FOUND = Path("build/fuzz")  # inputs that a reader neither accepted nor refused in words
+FOUND = Path("build/fuzz").absolute()  # inputs that a reader neither accepted nor refused in words
 LENGTH = 1 << 16
 DONE = re.compile(r"Done (\d+) runs")
 HOOK = atheris.instrument_imports(include=["imgbuild"])
@@ -43,7 +43,7 @@ def attack(seed: bytes, read: Callable[[bytes], object], seconds: int) -> int:
             "timeout": hostile.SECONDS,
             "rss_limit_mb": hostile.MEMORY >> 20,
             "max_len": max(LENGTH, len(seed)),
-            "artifact_prefix": f"{FOUND.resolve()}/{name}-",
+            "artifact_prefix": f"{FOUND}/{name}-",
         }
         options = [f"-{option}={value}" for option, value in limits.items()]
         process = os.fork()

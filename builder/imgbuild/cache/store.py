@@ -358,14 +358,14 @@ class Store:
                 os.truncate(self._live[1], 0)
 
     def leases(self, *, own: bool = True) -> set[str]:
-        """The paths, relative to the root, that live processes use (this one only if `own`)."""
+        """The paths below the root that live processes use (this one only if `own`)."""
         names = set(self._leased) if own else set()
         for path in (self.root / "live").glob("*"):
             if self._live is None or path.name != self._live[0]:
-                with contextlib.suppress(FileNotFoundError):
-                    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
+                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                     try:
-                        if not files.try_lock(descriptor):
+                        if not files.try_lock(descriptor, shared=True):
                             names.update(path.read_text(encoding="utf-8").splitlines())
                     finally:
                         os.close(descriptor)
@@ -376,7 +376,7 @@ class Store:
         for path in sorted((self.root / "live").glob("*")):
             if self._live is not None and path.name == self._live[0]:
                 continue
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     if files.try_lock(descriptor) and files.same_file(descriptor, path):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from imgbuild.cves.check import CveCase, CveReport, Vulnerability
     from imgbuild.cves.source import AdvisorySource
     from imgbuild.pipeline.targets import Session
+    from imgbuild.registry.reference import Repository
 
 AUTHOR = "imgbuild"
 NO_FIX = "no fix"
@@ -43,8 +44,8 @@ AttachTo = Annotated[
     str | None,
     option(
         "--attach-to",
-        "Also attach an OpenVEX document to the images in this repository, unless the newest one"
-        " there says the same.",
+        "Also attach an OpenVEX document to the images in this repository, unless the newest"
+        " attached one has the same statements.",
         metavar="HOST/REPOSITORY",
         panel=REGISTRY,
     ),
@@ -108,11 +109,13 @@ def cves(
     """
     from imgbuild.attest.signing import keys
     from imgbuild.cves import check
+    from imgbuild.registry.reference import parse_repository
 
     if sign_key is not None and attach is None:
         message = "--sign-key needs --attach-to"
         raise InputError(message, hint="name the repository: --attach-to HOST/REPOSITORY")
     key = keys.load_private(sign_key) if sign_key else None
+    repository = parse_repository(attach) if attach is not None else None
     session = selection.session()
     cases = _cases(session, selection)
     sources = _sources(database, debian_tracker, osv, offline=offline)
@@ -121,8 +124,8 @@ def cves(
     reports = check.check(cases, _records(session), sources, policy, whole=selection.everything)
     if vex is not None:
         _write_vex(vex, session, cases, reports, author)
-    if attach is not None:
-        _attach_vex(attach, session, cases, reports, author, key, plain_http)
+    if repository is not None:
+        _attach_vex(repository, session, cases, reports, author, key, plain_http)
     answer(reports, list(_lines(reports)))
     _end(reports)
 
@@ -190,7 +193,7 @@ def _write_vex(
 
 
 def _attach_vex(
-    place: str,
+    repository: Repository,
     session: Session,
     cases: Sequence[CveCase],
     reports: Sequence[CveReport],
@@ -201,10 +204,8 @@ def _attach_vex(
     """Attach an OpenVEX document to each image; InputError if one is not in the repository."""
     from imgbuild.cves import attach, vex
     from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import parse_repository
 
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)
-    repository = parse_repository(place)
     now = datetime.datetime.now(datetime.UTC)
     subjects = [
         attach.pushed(client, repository, digest, case.lock.target)

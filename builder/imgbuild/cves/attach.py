@@ -47,8 +47,8 @@ def attach(
 ) -> Digest:
     """Attach the OpenVEX `document` to the image `subject` of `target`, signed with `key`.
 
-    Nothing is written if the newest one there, of those that the key signed, differs in nothing but
-    its time. Returns the digest of the artifact.
+    Nothing is written if the newest attached document (with a key: the newest that it signed) is
+    the same except for its time. Returns the digest of the artifact.
     """
     newest = _newest(client, repository, subject.digest, key)
     if newest is not None and _without_time(newest) == _without_time(document):
@@ -75,8 +75,8 @@ def _newest(
             if each.kind == in_toto.OPENVEX and digest in each.digests and each.by(key.public)
         ]
     else:
-        there = artifacts.find(client, repository, digest, MEDIA_TYPE, skip_damaged=True)
-        found = [part.data for one in there for part in one.files.values()]
+        plain = artifacts.find(client, repository, digest, MEDIA_TYPE, skip_damaged=True)
+        found = [part.data for one in plain for part in one.files.values()]
     dated = []
     for one in found:
         with contextlib.suppress(InputError):

@@ -51,7 +51,10 @@ def of_score(score: float) -> Rating:
 
 
 def base_score(vector: str) -> float | None:
-    """The base score of a vector of CVSS 2, 3.0, 3.1 or 4.0; None for another form."""
+    """The base score of a vector of CVSS 2, 3.0 or 3.1, the score of one of 4.0; else None.
+
+    CVSS 4.0 has one score, to which the optional metrics of a vector, such as E, belong.
+    """
     for prefix, form in _FORMS.items():
         if vector.startswith(prefix):
             try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -25,13 +25,13 @@ AFFECTED, NOT_AFFECTED = "affected", "not_affected"
 
 
 class VexStatement(msgspec.Struct, frozen=True):
-    """What an attached document says of one vulnerability."""
+    """The part of a statement of an attached document that is read."""
 
-    status: str
+    status: Literal["not_affected", "affected", "fixed", "under_investigation"]
 
 
 class VexDocument(msgspec.Struct, frozen=True):
-    """An attached document, which others may have made, as far as it is read."""
+    """The part of an attached document, by any author, that is read."""
 
     author: str
     timestamp: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
@@ -58,10 +58,10 @@ def document(
             name, place = repository.name.rpartition("/")[2], str(repository)
         product = purl.oci(name, digest, arch=report.arch.oci, place=place)
         for one in report.vulnerabilities:
-            said = _statement(one)
-            key = codec.compact(said).decode()
+            statement = _statement(one)
+            key = codec.compact(statement).decode()
             parts = [{"@id": name} for name in one.purls]
-            statements.setdefault(key, {**said, "products": []})["products"].append(
+            statements.setdefault(key, {**statement, "products": []})["products"].append(
                 {"@id": product, "subcomponents": parts}
             )
     ordered = sorted(

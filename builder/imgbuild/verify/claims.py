@@ -126,8 +126,8 @@ def provenances(
     best = counting[faults.index("")]
     basis = provenance.basis(best.payload)
     by = basis.builder if basis else ""
-    whose = "signed by the key" if best.signed else "whose word it is was not checked"
-    return f"made of lock {lock[:12]} by {by}; {whose}"
+    signature = "signed by the key" if best.signed else "signature not checked"
+    return f"made of lock {lock[:12]} by {by}; {signature}"
 
 
 def names(statement: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
@@ -164,7 +164,7 @@ def document(
     right = any(data in dues for _, data in attached)
     more = f"; also attached, and not that: {', '.join(other)}" if other else ""
     if key is None and (right or stated):
-        return f"follows from the lock; whose word it is was not checked{more}"
+        return f"follows from the lock; signature not checked{more}"
     if key is not None and stated:
         return f"follows from the lock; signed by the key{more}"
     if signed and not right:
@@ -183,7 +183,7 @@ def vex_document(
     found: Sequence[AttachedStatement],
     key: PublicKey | None,
 ) -> str:
-    """What the newest OpenVEX document about the image `digest` says, and whose it is.
+    """Author, date and statuses of the newest OpenVEX document about the image `digest`.
 
     With a key, those that it signed count; Unchecked if it signed none, since an image needs none.
     """
@@ -195,14 +195,15 @@ def vex_document(
             raise Failed(message)
         documents.append((one.place, codec.compact(_statement(one).predicate)))
     if not documents:
-        message = "what is attached is not signed by the key"
+        message = "no attached document is signed by the key"
         raise Unchecked(message)
     read = [vex.decode(data, place) for place, data in documents]
     newest = max(read, key=lambda one: one.timestamp)
     counts = Counter(one.status for one in newest.statements)
-    said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
-    whose = "signed by the key" if key else "whose word it is was not checked"
-    return f"by {newest.author}, {newest.timestamp:%Y-%m-%d}: {said or 'no statements'}; {whose}"
+    statuses = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+    signature = "signed by the key" if key else "signature not checked"
+    dated = f"by {newest.author}, {newest.timestamp:%Y-%m-%d}"
+    return f"{dated}: {statuses or 'no statements'}; {signature}"
 
 
 def _json(data: bytes) -> object:

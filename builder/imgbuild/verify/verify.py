@@ -201,7 +201,7 @@ class Verification:
         ]
 
     def _vex(self, digest: Digest, arch: Arch) -> None:
-        """Check what `imgbuild cves` attached to a manifest, if it has."""
+        """Check the OpenVEX documents of a manifest, if it has any."""
         read = partial(self.attached, digest, vex.MEDIA_TYPE)
         attached = self.checklist.read("VEX", read, arch)
         found = claims.statements((), self.beside(digest), in_toto.OPENVEX, self.wanted.key)
@@ -222,7 +222,7 @@ class Verification:
         if self.wanted.own is not None:
             return text
         if self.wanted.key is None:
-            return f"{text}; whose it is was not checked"
+            return f"{text}; its origin was not checked"
         if not self.vouched(held):
             message = f"no provenance signed by the key names {held.place}"
             raise Failed(message)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -308,6 +310,37 @@ def test_a_verb_that_uses_nothing_removes_leftovers_too(
     (store.root / "live/dead").touch()
     assert prune.trim(store) is None
     assert list((store.root / "live").iterdir()) == []
+
+
+@pytest.fixture(name="folder_of_all")
+def _folder_of_all() -> Iterator[Path]:
+    """A folder that every user may write to; for root the rest of the test is another user's."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / "live").mkdir()
+        (folder / "live").chmod(0o777)
+        yield folder
+        os.seteuid(os.getuid())
+
+
+def test_names_of_another_user_under_live_are_left_alone(folder_of_all: Path) -> None:
+    """They have that user's umask: this one may read `dead` and `used`, and not `hidden`."""
+    store = Store.open(folder_of_all)
+    for name, mode in (("dead", 0o444), ("used", 0o444), ("hidden", 0)):
+        path = folder_of_all / "live" / name
+        path.write_text(f"files/{name}\n")
+        path.chmod(mode)
+    held = os.open(folder_of_all / "live/used", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    if os.geteuid() == 0:
+        os.seteuid(12345)
+    store.sweep()
+    assert sorted(path.name for path in (folder_of_all / "live").iterdir()) == [
+        "dead", "hidden", "used",
+    ]  # fmt: skip
+    assert store.leases() == {"files/used"}
+    os.close(held)
 
 
 def test_trim_keeps_to_the_cap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

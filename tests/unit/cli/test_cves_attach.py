@@ -135,7 +135,7 @@ def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
     assert "by team" in line
     assert "4 affected; signed by the key" in line
     text = run(*words).stdout
-    assert "by x, 3000-01-01: 4 affected; whose word it is was not checked" in text
+    assert "by x, 3000-01-01: 4 affected; signature not checked" in text
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,8 @@ def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
          "is about another image"),
         ({"author": "a", "timestamp": "today", "statements": []}, "", "OpenVEX document"),
         ([], "", "OpenVEX document"),
+        ({"author": "a", "timestamp": "2026-01-01T00:00:00Z", "statements": [{"status": "safe"}]},
+         "", "Invalid enum value 'safe'"),
     ],
 )  # fmt: skip
 def test_a_signed_statement_that_is_wrong_fails(
@@ -164,6 +166,11 @@ def test_a_signed_statement_that_is_wrong_fails(
     assert done.status == IntegrityError.exit_code
     (line,) = [line for line in done.stdout.splitlines() if line.strip().startswith("VEX")]
     assert said in line
+
+
+def test_a_reference_that_is_no_repository_is_refused_first(registry, cves):
+    done = cves("--attach-to", f"{registry.host}/{NAME}:tag", "--osv", "http://127.0.0.1:9")
+    assert (done.status, "a repository is expected" in done.stderr) == (InputError.exit_code, True)
 
 
 def test_an_image_that_was_not_pushed(registry, cves):
