@@ -207,10 +207,16 @@ def test_the_image_passes_its_smoke_tests(loaded, built):
     )
     reports = json.loads(answer.stdout)
     assert [report["tier"] for report in reports] == ["static", "cpu"]
-    static, cpu = ([case["outcome"] for case in report["cases"]] for report in reports)
-    assert "failed" not in static  # what is skipped needs a driver, and says so
-    assert static.count("passed") > 150
-    assert set(cpu) == {"passed"}
+    static, cpu = (report["cases"] for report in reports)
+    outcomes = [case["outcome"] for case in static]
+    assert "failed" not in outcomes  # what is skipped needs a driver, and says so
+    assert outcomes.count("passed") > 150
+    # Other cases need packages that this image does not have.
+    skipped = ("grpo step, lora", "verl reads images", "ray job")
+    passed = ("vllm reads a model", "grpo step")
+    assert {case["name"]: case["outcome"] for case in cpu} == (
+        dict.fromkeys(passed, "passed") | dict.fromkeys(skipped, "skipped")
+    )
 
 
 @pytest.mark.engine
