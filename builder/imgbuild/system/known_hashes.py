@@ -16,7 +16,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from imgbuild.errors import ImgbuildError
@@ -113,19 +113,32 @@ class KnownHashes:
             self._record(after, known)
 
     def _look_up(self, found: os.stat_result) -> Sha256 | None:
+        self._load()
+        if (known := self._in_memory(found)) is None:
+            # Another process may have recorded it since.
+            query = "select file, state, sha256 from known where file = ?"
+            self._remember(self._ask([(query, (_file(found),))]))
+            known = self._in_memory(found)
+        return known
+
+    def _load(self) -> None:
         with self._lock:
-            if not self._loaded:
-                rows = self._ask([("select file, state, sha256 from known", ())])
-                self._memory = {file: (state, sha256) for file, state, sha256 in rows}
-                self._loaded = True
+            loaded, self._loaded = self._loaded, True
+        if not loaded:
+            self._remember(self._ask([("select file, state, sha256 from known", ())]))
+
+    def _in_memory(self, found: os.stat_result) -> Sha256 | None:
+        with self._lock:
             state, sha256 = self._memory.get(_file(found), ("", ""))
         return sha256 if state == _state(found) else None
 
+    def _remember(self, rows: Iterable[tuple[str, ...]]) -> None:
+        with self._lock:
+            self._memory.update({file: (state, sha256) for file, state, sha256 in rows})
+
     def _record(self, found: os.stat_result, sha256: Sha256) -> None:
         file, state = _file(found), _state(found)
-        self._look_up(found)  # load before adding
-        with self._lock:
-            self._memory[file] = (state, sha256)
+        self._remember([(file, state, sha256)])
         if _is_private(found):
             values = (file, state, sha256)
             self._ask([(_TABLE, ()), (_INSERT, values), (_DROP_OLDEST, (LIMIT,))], make=True)

@@ -63,6 +63,18 @@ def test_an_unchanged_file_is_read_once_for_all_processes(state, path, reads):
     assert state.stat().st_mode & 0o777 == 0o700
 
 
+def test_what_another_process_records_later_counts(state, path, reads):
+    settle(path)
+    ours, other = KnownHashes(state), KnownHashes(state)
+    first = path.with_name("first")
+    first.write_bytes(GOOD)
+    ours.matches(first, sha256(GOOD))  # has read the records by now
+    other.note(path, sha256(GOOD))
+    reads()
+    assert ours.matches(path, sha256(GOOD))
+    assert reads() == 0
+
+
 def swapped(path: Path) -> None:
     other = path.with_name("other")
     other.write_bytes(SAME_SIZE)
