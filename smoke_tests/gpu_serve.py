@@ -48,10 +48,7 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
         command += ["--data-parallel-size", str(engines)]
     server = f"http://127.0.0.1:{port}"
     with smoke_gpu.server(command, f"{server}/health", 400):
-        models = smoke_gpu.get(f"{server}/v1/models")["data"]
-        names = [model["id"] for model in models]
-        if names != ["smoke"]:
-            sys.exit(f"error: the server has the models {names}, not smoke")
+        check_name(server)
         ask = functools.partial(completion, server)
         if engines == 1:
             return list(map(ask, prompts))
@@ -62,6 +59,13 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
     if len(used) != engines:
         sys.exit(f"error: {len(used)} of {engines} engines generated tokens")
     return found
+
+
+def check_name(server: str) -> None:
+    """End with an error unless the server offers its model as "smoke" and no other."""
+    names = [model["id"] for model in smoke_gpu.get(f"{server}/v1/models")["data"]]
+    if names != ["smoke"]:
+        sys.exit(f"error: the server has the models {names}, not smoke")
 
 
 def completion(server: str, prompt: list[int]) -> list[int]:
@@ -102,9 +106,7 @@ def by_sglang(folder: Path, prompts: Answers) -> Answers:
     server = f"http://127.0.0.1:{port}"
     sampling = {"temperature": 0.0, "max_new_tokens": gpu_vllm.TOKENS, "ignore_eos": True}
     with smoke_gpu.server(command, f"{server}/health", 500):
-        names = [model["id"] for model in smoke_gpu.get(f"{server}/v1/models")["data"]]
-        if names != ["smoke"]:
-            sys.exit(f"error: the server has the models {names}, not smoke")
+        check_name(server)
         asked = {"input_ids": prompts, "sampling_params": sampling}
         answers = smoke_gpu.post(f"{server}/generate", asked, 400)  # it may compile kernels
     return [[int(token) for token in answer["output_ids"]] for answer in answers]

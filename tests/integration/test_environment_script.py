@@ -11,7 +11,7 @@ from imgbuild.assemble import skeleton
 from imgbuild.plan.plan import FilesRecipe
 from tests.support import needs, samples
 
-STRANGER = 4321
+OTHER_UID = 4321
 
 
 @pytest.fixture(name="script")
@@ -38,7 +38,7 @@ def _script(tmp_path: Path) -> Path:
 
 
 def moved(script: Path) -> list[str]:
-    """HOME and the folder of Triton's kernels that a stranger gets."""
+    """HOME and the folder of Triton's kernels that another user gets."""
     folder = script.parent
     done = subprocess.run(
         ["/bin/sh", "-c", '. "$0"; echo "$HOME"; echo "$TRITON_CACHE_DIR"', script],
@@ -46,22 +46,23 @@ def moved(script: Path) -> list[str]:
             "HOME": "/", "PATH": "/usr/bin:/bin", "TMPDIR": str(folder / "tmp"),
             "TRITON_CACHE_DIR": f"{folder}/cache/triton",
         },
-        user=STRANGER, group=STRANGER, extra_groups=[], capture_output=True, text=True, check=True,
+        user=OTHER_UID, group=OTHER_UID, extra_groups=[],
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     return done.stdout.split()
 
 
-def test_a_stranger_gets_folders_that_nobody_else_enters(script: Path) -> None:
-    own = script.parent / f"tmp/imgbuild-{STRANGER}"
+def test_another_user_gets_folders_that_nobody_else_enters(script: Path) -> None:
+    own = script.parent / f"tmp/imgbuild-{OTHER_UID}"
     home, triton = moved(script)
     assert home == str(own / "home")
     assert triton == f"{home}/.cache/imgbuild/triton"
     for folder in (own, own / "home", own / "home/.cache/imgbuild"):
-        assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (STRANGER, 0o700)
+        assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (OTHER_UID, 0o700)
 
 
 def test_a_folder_that_another_user_made_first_is_not_used(script: Path) -> None:
-    planted = script.parent / f"tmp/imgbuild-{STRANGER}"
+    planted = script.parent / f"tmp/imgbuild-{OTHER_UID}"
     (planted / "home/.cache/imgbuild").mkdir(parents=True)
     for folder in (planted, *planted.rglob("*")):
         folder.chmod(0o777)

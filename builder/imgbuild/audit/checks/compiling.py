@@ -25,8 +25,8 @@ OF_CUDA = frozenset(("with_cuda", "cuda_sources", "extra_cuda_cflags"))
 
 def check(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Finding]:
     """The findings of code that the main path runs; `image`: nothing else will be installed."""
-    files = (file for name in package_set.packages for file in _of_compiler(package_set, name))
-    if any(file.endswith("/bin/nvcc") for file in files):
+    compilers = [name for name in package_set.packages if "nvcc" in name]
+    if any(file.endswith("/bin/nvcc") for name in compilers for file in package_set.files(name)):
         return []
     view = path.view(package_set)
     found: list[Finding] = []
@@ -35,10 +35,6 @@ def check(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Findi
         if isinstance(facts, ModuleFacts):
             found += _of_module(package_set, path, facts, image=image)
     return found
-
-
-def _of_compiler(package_set: PackageSet, package: str) -> Iterator[str]:
-    return iter(package_set.files(package) if "nvcc" in package else ())
 
 
 def _of_module(

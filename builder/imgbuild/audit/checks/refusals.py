@@ -184,10 +184,8 @@ def _refused(
         return None
     own = package_set.owner(source.name) or ""
     every = frozenset[str]().union(*(end.causes for end in ended))
-    if (
-        PART.format(own) in every
-    ):  # its code may be read from an sdist, which lacks what a build adds
-        return None
+    if PART.format(own) in every:
+        return None  # its code may be read from an sdist, which lacks what a build adds
     causes = sorted(one for one in every - {own, ""} if " " not in one)
     home = package_set.module(ended[0].module)
     if not causes or not isinstance(home, ModuleFacts):

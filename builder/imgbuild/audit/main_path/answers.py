@@ -23,19 +23,26 @@ def evaluator(package_set: ImportablePackages) -> Evaluator:
 
 
 def answer(package_set: ImportablePackages, asked: str) -> bool | None:
-    """Whether "module:scope:call" is true in this package set; None if that is not known.
+    """Whether "module:scope:call" is true in this package set, cached; None if that is not known.
 
     `...` stands for arguments that are not literals.
     """
+    one = evaluator(package_set)
+    if asked not in one.asked:
+        one.asked[asked] = None  # while it is being found
+        one.asked[asked] = _answer(one, asked)
+    return one.asked[asked]
+
+
+def _answer(one: Evaluator, asked: str) -> bool | None:
     module, scope, text = asked.split(":", 2)
-    facts = package_set.module(module)
+    facts = one.package_set.module(module)
     if not isinstance(facts, ModuleFacts):
         return None
     callee, _, given = text.partition("(")
-    found = search.resolve(package_set, facts, callee, scope=scope)
+    found = search.resolve(one.package_set, facts, callee, scope=scope)
     if found.state != "defined" or not isinstance(found.definition, Function):
         return None
-    one = evaluator(package_set)
     key = f"{found.home.module if found.home else ''} {found.definition.line} {given}"
     if key not in one.answers:  # the same function is asked in a thousand places
         called, call = one.value_of(found), _parsed(text)

@@ -157,17 +157,8 @@ def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 def _asked(package_set: ImportablePackages, guard: Guard) -> bool | None:
     """Whether a subject is present: by the function that is asked, else by its name."""
-    found = _answer(package_set, guard.asks) if guard.asks else None
+    found = answer(package_set, guard.asks) if guard.asks else None
     return _present(package_set, guard) if found is None else found
-
-
-def _answer(package_set: ImportablePackages, asked: str) -> bool | None:
-    """The truth of a call, cached; None while it is being found."""
-    memory = _answers.setdefault(package_set, {})
-    if asked not in memory:
-        memory[asked] = None
-        memory[asked] = answer(package_set, asked)
-    return memory[asked]
 
 
 def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
@@ -215,8 +206,6 @@ def _takes(package_set: ImportablePackages, guard: Guard) -> bool | None:
     return None if has is None else has != guard.spec.startswith("!")
 
 
-# Package set → answers of calls.
-_answers: WeakKeyDictionary[ImportablePackages, dict[str, bool | None]] = WeakKeyDictionary()
 # Package set → states of the results of its functions; None while one is being found.
 _results: WeakKeyDictionary[ImportablePackages, dict[Guard, GuardState | None]] = (
     WeakKeyDictionary()
@@ -233,7 +222,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 
 def _returned(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    known = _answer(package_set, guard.subject)
+    known = answer(package_set, guard.subject)
     if known is not None:
         return _held(known != bool(guard.spec))
     module, scope, call = guard.subject.split(":", 2)
