@@ -15,7 +15,14 @@ from weakref import ref
 
 from imgbuild.audit.main_path.execution import Execution, ReturnSignal
 from imgbuild.audit.main_path.expressions import ExpressionValues, bound_method
-from imgbuild.audit.main_path.intrinsics import ATTRIBUTES, CONSTANTS, INTRINSICS, LIBRARIES, method
+from imgbuild.audit.main_path.intrinsics import (
+    ATTRIBUTES,
+    CONSTANTS,
+    INTRINSICS,
+    LIBRARIES,
+    RAISING,
+    method,
+)
 from imgbuild.audit.main_path.sources import ModuleTree, read_source
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
@@ -87,7 +94,7 @@ class Evaluator:
                         causes=frozenset(one.causes),
                     )
                 )
-            except (TooHardError, RecursionError, ReturnSignal):
+            except (TooHardError, RecursionError, ReturnSignal, MemoryError):
                 return ()
             while answers and answers[-1]:
                 answers.pop()
@@ -199,9 +206,9 @@ class Evaluation:
         self._asked += 1
         return self._answers[self._asked - 1]
 
-    def step(self) -> None:
-        """Count a step; TooHardError after too many."""
-        self._steps += 1
+    def step(self, count: int = 1) -> None:
+        """Count steps; TooHardError after too many."""
+        self._steps += count
         if self._steps > _STEPS:
             raise TooHardError
 
@@ -295,17 +302,22 @@ class Evaluation:
         self.step()
         if isinstance(called, ModuleValue) and called.name in INTRINSICS:
             whole = not any(item is ... for item in given)
-            return INTRINSICS[called.name](self, tuple(given), named) if whole else UNKNOWN
+            found = INTRINSICS[called.name](self, tuple(given), named) if whole else UNKNOWN
+            return self._unknown_call() if found == UNKNOWN and called.name in RAISING else found
         if isinstance(called, Bound):
             return method(called, given, named)
         if not isinstance(called, FunctionValue):
             return self._unknown_call()
         return self._function_call(called, given, named)
 
-    def _unknown_call(self) -> object:
-        """A call of which nothing is known; within `try` it may raise."""
+    def may_raise(self) -> None:
+        """Within `try`, end in an exception of unknown class in some evaluations."""
         if self._statements.trying and self.choose():
             raise Raised(SOME, certain=False)
+
+    def _unknown_call(self) -> object:
+        """A call of which nothing is known; within `try` it may raise."""
+        self.may_raise()
         return UNKNOWN
 
     def _function_call(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from imgbuild.audit.main_path.expressions import ExpressionValues, Run
-from imgbuild.audit.main_path.intrinsics import PARENTS, TRANSPARENT
+from imgbuild.audit.main_path.intrinsics import LARGEST, PARENTS, TRANSPARENT
 from imgbuild.audit.main_path.sources import bound_names
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
@@ -18,6 +18,7 @@ from imgbuild.audit.main_path.values import (
     ModuleValue,
     Raised,
     TooHardError,
+    weight,
 )
 from imgbuild.audit.source.text import dotted
 
@@ -92,9 +93,11 @@ class Execution:
     def _augmented(self, node: ast.AugAssign, frame: CallFrame) -> None:
         if isinstance(node.target, ast.Name):
             value = self._expressions.value(node.value, frame)
-            frame.names[node.target.id] = self._expressions.operate(
-                node.op, self._run.read(node.target.id, frame), value
-            )
+            found = self._run.read(node.target.id, frame)
+            made = self._expressions.operate(node.op, found, value)
+            self._run.step(weight(made, LARGEST))
+            self._expressions.spoil(node.target, frame)  # a list is changed in place
+            frame.names[node.target.id] = made
         else:
             self._expressions.assign(node.target, UNKNOWN, frame)
 
@@ -139,7 +142,7 @@ class Execution:
             self.block(node.finalbody, frame)
 
     def _handle(self, node: ast.Try | ast.TryStar, error: Raised, frame: CallFrame) -> None:
-        handler = next((one for one in node.handlers if self._catches(one, error)), None)
+        handler = next((one for one in node.handlers if self._catches(one, error, frame)), None)
         if handler is None:
             raise error
         if handler.name:
@@ -150,11 +153,19 @@ class Execution:
         finally:
             self._handled.pop()
 
-    def _catches(self, handler: ast.ExceptHandler, error: Raised) -> bool:
-        kind = handler.type
-        parts = kind.elts if isinstance(kind, ast.Tuple) else [kind] if kind is not None else []
-        names = [dotted(part).rpartition(".")[2] for part in parts]
-        return kind is None or self._one_of(error, names)
+    def _catches(self, handler: ast.ExceptHandler, error: Raised, frame: CallFrame) -> bool:
+        if handler.type is None:
+            return True
+        try:
+            names = _class_names(self._expressions.value(handler.type, frame))
+        except Raised:
+            names = None
+        last = dotted(handler.type).rpartition(".")[2]
+        if names is None and (last in PARENTS or _is_builtin(last)):
+            names = [last]
+        if names is None:
+            return self._run.choose()
+        return self._one_of(error, names)
 
     def _one_of(self, error: Raised, names: Sequence[str]) -> bool:
         """Whether an exception is one of those called `names`; chosen if that is not known."""
@@ -188,7 +199,8 @@ class Execution:
         """A loop of unknown length: what its body binds is unknown, in it and after it."""
         names = tuple(bound_names([node]))
         if self._run.choose():
-            frame.names.update(dict.fromkeys(names, UNKNOWN))
+            filled = [name for name, one in frame.names.items() if isinstance(one, (list, dict))]
+            frame.names.update(dict.fromkeys((*names, *filled), UNKNOWN))
             try:
                 self.block(node.body, frame)
             except _Continue:
@@ -295,6 +307,20 @@ class Execution:
         ast.Delete: _delete,
         ast.Pass: _pass,
     }
+
+
+def _class_names(value: object) -> list[str] | None:
+    """The names of exceptions in an `except`, a class or a tuple; None if one is not known."""
+    parts = list(value) if isinstance(value, tuple) else [value]
+    known = [one for one in parts if isinstance(one, (ClassValue, ModuleValue))]
+    if len(known) < len(parts):
+        return None
+    names = [one.name.rpartition(".")[2] for one in known]
+    kinds = [getattr(builtins, name, None) for name in names]
+    return [
+        kind.__name__ if isinstance(kind, type) else name
+        for name, kind in zip(names, kinds, strict=True)
+    ]
 
 
 def _is_builtin(name: str) -> bool:

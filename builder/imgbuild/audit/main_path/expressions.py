@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from packaging.specifiers import SpecifierSet
-
-from imgbuild.audit.main_path.intrinsics import INTRINSICS, METHODS
+from imgbuild.audit.main_path import operations
+from imgbuild.audit.main_path.intrinsics import INTRINSICS, LARGEST, METHODS
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
     Bound,
@@ -19,33 +17,22 @@ from imgbuild.audit.main_path.values import (
     Raised,
     Thing,
     VersionText,
+    hashable,
     solid,
     truth,
+    weight,
 )
 
-_OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Mod: operator.mod,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
-    ast.BitOr: operator.or_,
-    ast.BitAnd: operator.and_,
-}
 _LOGS = frozenset(
     (
         *("debug", "info", "warning", "error", "exception", "critical", "log", "warn"),
         *("warning_once", "info_once", "debug_once", "warn_once", "advice", "warning_advice"),
     )
 )
-_LARGEST = 10000  # characters or items that an operation may make
+# Expressions that make new values, whose size counts as steps.
+_MAKERS = frozenset(
+    (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BinOp, ast.Subscript, ast.JoinedStr, ast.ListComp)
+) | {ast.GeneratorExp, ast.SetComp, ast.Call}
 
 
 class Run(Protocol):
@@ -54,8 +41,11 @@ class Run(Protocol):
     def choose(self) -> bool:
         """Whether an unknown condition holds in this evaluation."""
 
-    def step(self) -> None:
-        """Count a step; TooHardError after too many."""
+    def step(self, count: int = 1) -> None:
+        """Count steps; TooHardError after too many."""
+
+    def may_raise(self) -> None:
+        """Within `try`, end in an exception of unknown class in some evaluations."""
 
     def read(self, name: str, frame: CallFrame) -> object:
         """The value of a name."""
@@ -83,7 +73,12 @@ class ExpressionValues:
         """The value of an expression."""
         self._run.step()
         reader = self._readers.get(type(node))
-        return UNKNOWN if reader is None else reader(self, node, frame)
+        if reader is None:
+            return UNKNOWN
+        found = reader(self, node, frame)
+        if type(node) in _MAKERS:
+            self._run.step(weight(found, LARGEST))
+        return found
 
     def _constant(self, node: ast.Constant, _: CallFrame) -> object:
         return UNKNOWN if node.value is ... else node.value
@@ -108,13 +103,13 @@ class ExpressionValues:
             return tuple(items)
         if isinstance(node, ast.List):
             return items
-        return frozenset(items) if all(map(solid, items)) else UNKNOWN
+        return frozenset(items) if all(map(_is_key, items)) else UNKNOWN
 
     def _dict(self, node: ast.Dict, frame: CallFrame) -> object:
         found: dict[object, object] = {}
         for key, item in zip(node.keys, node.values, strict=True):
             name = self.value(key, frame) if key is not None else UNKNOWN
-            if not isinstance(name, (str, int, float, tuple, type(None))) or not solid(name):
+            if not _is_key(name):
                 return UNKNOWN
             found[name] = self.value(item, frame)
         return found
@@ -146,18 +141,7 @@ class ExpressionValues:
 
     def operate(self, sign: ast.AST, left: object, right: object) -> object:
         """The result of `left sign right`."""
-        operation = _OPERATIONS.get(type(sign))
-        if operation is None or not solid(left) or not solid(right):
-            return UNKNOWN
-        sized = [one for one in (left, right) if isinstance(one, (str, tuple, list))]
-        if isinstance(sign, ast.Mult) and sized and len(sized[0]) > 100:
-            return UNKNOWN
-        try:
-            found = operation(left, right)
-        except (TypeError, ValueError, ArithmeticError) as error:
-            raise Raised(type(error).__name__, certain=False) from None
-        large = isinstance(found, (str, tuple, list)) and len(found) > _LARGEST
-        return UNKNOWN if large else found
+        return operations.operate(sign, left, right)
 
     def _compare(self, node: ast.Compare, frame: CallFrame) -> object:
         left = self.value(node.left, frame)
@@ -174,10 +158,10 @@ class ExpressionValues:
 
     def _compared(self, sign: ast.cmpop, left: object, right: object) -> object:
         if isinstance(sign, (ast.Is, ast.IsNot)):
-            same = _same(left, right)
+            same = operations.same(left, right)
             return UNKNOWN if same is None else same == isinstance(sign, ast.Is)
         if isinstance(sign, (ast.In, ast.NotIn)):
-            found = _contained(left, right)
+            found = operations.contained(left, right)
             return UNKNOWN if found is None else found == isinstance(sign, ast.In)
         if ModuleValue("sys.version_info") in (left, right):
             return self._python(sign, left, right)
@@ -216,6 +200,7 @@ class ExpressionValues:
             return self._slice(node.slice, owner, frame)
         key = self.value(node.slice, frame)
         if not solid(key) or not isinstance(owner, (str, tuple, list, dict)):
+            self._run.may_raise()
             return UNKNOWN
         try:
             return owner[key]  # type: ignore[call-overload, index]
@@ -229,7 +214,11 @@ class ExpressionValues:
             if end is not None and not isinstance(end, int):
                 return UNKNOWN
             ends.append(end)
-        return owner[slice(*ends)] if isinstance(owner, (str, tuple, list)) else UNKNOWN
+        if not isinstance(owner, (str, tuple, list)):
+            return UNKNOWN
+        if ends[-1] == 0:
+            raise Raised(ValueError.__name__, certain=False)
+        return owner[slice(*ends)]
 
     def _text(self, node: ast.JoinedStr, frame: CallFrame) -> object:
         texts = []
@@ -238,7 +227,10 @@ class ExpressionValues:
                 value = self.value(part.value, frame)
                 if part.format_spec is not None or part.conversion != -1 or not solid(value):
                     return UNKNOWN
-                texts.append(str(value))
+                try:
+                    texts.append(str(value))
+                except ValueError:  # an integer with too many digits
+                    return UNKNOWN
             else:
                 texts.append(str(self.value(part, frame)))
         return "".join(texts)
@@ -259,7 +251,7 @@ class ExpressionValues:
             if all(self.holds(test, inner) for test in node.generators[0].ifs):
                 found.append(self.value(node.elt, inner))
         if isinstance(node, ast.SetComp):
-            return frozenset(found) if all(map(solid, found)) else UNKNOWN
+            return frozenset(found) if all(map(_is_key, found)) else UNKNOWN
         return found
 
     def assign(self, target: ast.expr, value: object, frame: CallFrame) -> None:
@@ -280,13 +272,21 @@ class ExpressionValues:
             self.spoil(target.value, frame)
 
     def spoil(self, node: ast.expr, frame: CallFrame) -> None:
-        """Forget the value of a collection that something may change."""
-        if isinstance(node, ast.Starred):
+        """Forget the value of a collection that something may change, under all of its names."""
+        while isinstance(node, (ast.Starred, ast.Subscript)):
             node = node.value
-        if isinstance(node, ast.Name):
-            holder = frame.holder(node.id)
-            if holder is not None and isinstance(holder.names[node.id], (list, dict)):
-                holder.names[node.id] = UNKNOWN
+        holder = frame.holder(node.id) if isinstance(node, ast.Name) else None
+        if not isinstance(node, ast.Name) or holder is None:
+            return
+        value = holder.names[node.id]
+        if not isinstance(value, (list, dict)):
+            return
+        around: CallFrame | None = frame
+        while around is not None:
+            for name, other in around.names.items():
+                if other is value or _has(other, value):
+                    around.names[name] = UNKNOWN
+            around = around.outer
 
     def _call(self, node: ast.Call, frame: CallFrame) -> object:
         called = self.value(node.func, frame)
@@ -349,31 +349,14 @@ class ExpressionValues:
     }
 
 
-def _same(left: object, right: object) -> bool | None:
-    """Whether two values are one object, as far as one of them is None or a bool."""
-    for one, other in ((left, right), (right, left)):
-        if one is None or isinstance(one, bool):
-            if isinstance(other, (Thing, ModuleValue)) and truth(other) is None:
-                return None
-            if isinstance(other, Thing):
-                return False if other.truth is True and not one else None
-            return one is other
-    return True if left == right and isinstance(left, (ModuleValue, FunctionValue)) else None
+def _is_key(value: object) -> bool:
+    return solid(value) and hashable(value)
 
 
-def _contained(item: object, holder: object) -> bool | None:
-    """Whether `item in holder`; None if that is not known."""
-    if isinstance(holder, VersionText) or not solid(item):
-        return None
-    if isinstance(holder, str):
-        return item in holder if isinstance(item, str) else None
-    if isinstance(holder, SpecifierSet):
-        return None
-    if not isinstance(holder, (tuple, list, dict, frozenset)):
-        return None
-    if any(solid(one) and one == item for one in holder):
-        return True
-    return False if all(map(solid, holder)) else None
+def _has(holder: object, value: object) -> bool:
+    """Whether a collection has an item that is this very value."""
+    items = tuple(holder.values()) if isinstance(holder, dict) else holder
+    return isinstance(items, (tuple, list)) and any(one is value for one in items)
 
 
 def bound_method(value: object, name: str) -> object:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,8 +16,11 @@ from imgbuild.audit.main_path.values import (
     TRUE,
     UNKNOWN,
     Bound,
+    InstalledVersion,
     ModuleValue,
     Raised,
+    VersionText,
+    hashable,
     solid,
     truth,
 )
@@ -53,12 +58,20 @@ ATTRIBUTES: dict[type, frozenset[str]] = {
             *("post", "dev", "is_prerelease", "is_devrelease", "is_postrelease", "epoch"),
         )
     ),
+    InstalledVersion: frozenset(
+        (
+            *("major", "minor", "micro", "release", "base_version", "public", "pre", "post"),
+            *("dev", "is_prerelease", "is_devrelease", "is_postrelease", "epoch"),
+        )
+    ),
     Requirement: frozenset(("name", "specifier")),
 }
 # Libraries of which functions are carried out here.
 LIBRARIES = frozenset(("packaging", "pkg_resources", "importlib_metadata"))
 DISTRIBUTIONS = "importlib.metadata.packages_distributions()"
 _RANGE = 1000  # items
+LARGEST = 10000  # characters or items that an operation may make
+_FIELD = re.compile(r"\{[A-Za-z0-9_]*\}")  # of a format: neither a width nor an attribute
 EXIT = "SystemExit"
 
 
@@ -102,8 +115,26 @@ def _pure(function: Callable[..., Any]) -> Intrinsic:
     return _apply
 
 
-def _range(*numbers: int) -> tuple[int, ...]:
-    return tuple(range(*numbers)[:_RANGE])
+def _range(*numbers: int) -> object:
+    found = range(*numbers)
+    return tuple(found) if -1 < _length(found) <= _RANGE else UNKNOWN
+
+
+def _length(numbers: range) -> int:
+    """The number of items; -1 if Python cannot say."""
+    try:
+        return len(numbers)
+    except OverflowError:
+        return -1
+
+
+def _round(number: float, digits: int | None = None) -> float:
+    return round(number, digits if digits is None else max(-20, min(20, digits)))
+
+
+def _as_version(value: object) -> Version:
+    known = isinstance(value, (VersionText, InstalledVersion))
+    return InstalledVersion(str(value)) if known else Version(str(value))
 
 
 def _any(_: Facts, given: Arguments, __: Mapping[str, object]) -> object:
@@ -150,6 +181,9 @@ def _find_spec(facts: Facts, given: Arguments, _: Mapping[str, object]) -> objec
     if not given or not isinstance(given[0], str):
         return UNKNOWN
     found = facts.present(given[0])
+    above = given[0].rpartition(".")[0]
+    if above and found is False and facts.present(above) is False:
+        raise Raised(ModuleNotFoundError.__name__)  # find_spec imports the package above
     return UNKNOWN if found is None else TRUE if found else None
 
 
@@ -185,6 +219,9 @@ def _hasattr(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
         found = facts.attribute(given[0], given[1])
     except Raised:
         return False
+    if isinstance(found, ModuleValue) and found.name not in INTRINSICS:
+        standard = found.name.partition(".")[0] in sys.stdlib_module_names
+        return UNKNOWN if standard else True  # the standard library is not read
     return UNKNOWN if found == UNKNOWN else True
 
 
@@ -213,9 +250,11 @@ def method(called: Bound, given: Sequence[object], named: Mapping[str, object]) 
     if isinstance(owner, dict) and called.name in ("get", "items", "values", "keys"):
         if called.name != "get":
             return list(getattr(owner, called.name)())
-        known = bool(given) and solid(given[0]) and isinstance(given[0], (str, int, tuple))
+        known = bool(given) and solid(given[0]) and hashable(given[0])
         return owner.get(given[0], given[1] if len(given) > 1 else None) if known else UNKNOWN
     if not solid(owner) or not all(map(solid, (*given, *named.values()))):
+        return UNKNOWN
+    if isinstance(owner, str) and _is_long(owner, called.name, given):
         return UNKNOWN
     try:
         return getattr(owner, called.name)(*given, **named)
@@ -223,15 +262,27 @@ def method(called: Bound, given: Sequence[object], named: Mapping[str, object]) 
         raise Raised(type(error).__name__, certain=False) from None
 
 
+def _is_long(text: str, name: str, given: Sequence[object]) -> bool:
+    """Whether a method of a text may make a long one, or reads attributes of its arguments."""
+    if name == "format":
+        return "{" in _FIELD.sub("", text)
+    if name == "replace" and len(given) > 1:
+        return len(text) * max(1, len(str(given[1]))) > LARGEST
+    if name == "join" and given and isinstance(given[0], (tuple, list, frozenset)):
+        return len(text) * len(given[0]) > LARGEST
+    return False
+
+
 INTRINSICS: dict[str, Intrinsic] = {
     **{
         f"builtins.{one.__name__}": _pure(one)
-        for one in (abs, dict, float, int, len, list, max, min, round, sorted, str, sum, tuple)
+        for one in (abs, dict, float, int, len, list, max, min, sorted, str, sum, tuple)
     },
     "builtins.dict.fromkeys": _pure(dict.fromkeys),
     "builtins.set": _pure(frozenset),
     "builtins.frozenset": _pure(frozenset),
     "builtins.range": _pure(_range),
+    "builtins.round": _pure(_round),
     "builtins.any": _any,
     "builtins.all": _all,
     "builtins.bool": _bool,
@@ -249,9 +300,9 @@ INTRINSICS: dict[str, Intrinsic] = {
     f"{DISTRIBUTIONS}.get": _distributions_of,
     "importlib_metadata.version": _version,
     "pkg_resources.get_distribution": _distribution,
-    "pkg_resources.parse_version": _pure(Version),
-    "packaging.version.Version": _pure(lambda text: Version(str(text))),
-    "packaging.version.parse": _pure(lambda text: Version(str(text))),
+    "pkg_resources.parse_version": _pure(_as_version),
+    "packaging.version.Version": _pure(_as_version),
+    "packaging.version.parse": _pure(_as_version),
     "packaging.specifiers.SpecifierSet": _pure(SpecifierSet),
     "packaging.requirements.Requirement": _pure(Requirement),
     "platform.system": lambda *_: "Linux",
@@ -262,6 +313,14 @@ INTRINSICS: dict[str, Intrinsic] = {
         for name in ("lt", "le", "eq", "ne", "ge", "gt")
     },
 }
+# Those that raise for some arguments that are not known.
+RAISING = frozenset(
+    (
+        *("builtins.int", "builtins.float", "packaging.version.Version", "packaging.version.parse"),
+        *("importlib.metadata.version", "importlib.metadata.distribution"),
+        *("importlib_metadata.version", "pkg_resources.get_distribution"),
+    )
+)
 # Decorators that leave what a function does as it is.
 TRANSPARENT = frozenset(
     ("functools.lru_cache", "functools.cache", "functools.wraps", "builtins.staticmethod")

@@ -79,6 +79,12 @@ class VersionText(str):
     __slots__ = ()
 
 
+class InstalledVersion(Version):
+    """`VersionText` as a version: the local part of the installed package may be another."""
+
+    __slots__ = ()
+
+
 class Raised(Exception):
     """An exception in the evaluated code.
 
@@ -124,6 +130,33 @@ def solid(value: object) -> bool:
     if isinstance(value, Mapping):
         return all(map(solid, value)) and all(map(solid, value.values()))
     return isinstance(value, _PLAIN)
+
+
+def hashable(value: object) -> bool:
+    """Whether a value can be a key."""
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(hashable, value))
+    return not isinstance(value, (list, dict))
+
+
+def weight(value: object, limit: int) -> int:
+    """The number of items in a value, those of its items included; at most about `limit`.
+
+    A hundred characters and a thousand bits count as an item.
+    """
+    total, waiting = 0, [value]
+    while waiting and total <= limit:
+        one = waiting.pop()
+        total += 1
+        if isinstance(one, (str, bytes)):
+            total += len(one) // 100
+        elif isinstance(one, int):
+            total += one.bit_length() // 1000
+        elif isinstance(one, (tuple, list, frozenset)):
+            waiting.extend(one)
+        elif isinstance(one, dict):
+            waiting.extend((*one, *one.values()))
+    return total
 
 
 def truth(value: object) -> bool | None:

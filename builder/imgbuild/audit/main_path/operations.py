@@ -1,0 +1,111 @@
+"""Operations and comparisons of values that are known, as far as their results are bounded."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild.audit.main_path.intrinsics import LARGEST
+from imgbuild.audit.main_path.values import (
+    UNKNOWN,
+    FunctionValue,
+    InstalledVersion,
+    ModuleValue,
+    Raised,
+    Thing,
+    VersionText,
+    solid,
+    truth,
+)
+
+_OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.BitOr: operator.or_,
+    ast.BitAnd: operator.and_,
+}
+_WIDTH = re.compile(r"%[^%A-Za-z]*[0-9*]")  # a width or precision in a format
+# Signs whose result depends on the local part of a version if all other parts are equal.
+_LOCAL = (ast.Eq, ast.NotEq, ast.Gt, ast.LtE)
+
+
+def operate(sign: ast.AST, left: object, right: object) -> object:
+    """The result of `left sign right`; UNKNOWN if it may be large, Raised if it must fail."""
+    operation = _OPERATIONS.get(type(sign))
+    if operation is None or not solid(left) or not solid(right):
+        return UNKNOWN
+    if _is_too_large(sign, left, right) or _depends_on_local(sign, left, right):
+        return UNKNOWN
+    try:
+        found = operation(left, right)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise Raised(type(error).__name__, certain=False) from None
+    large = isinstance(found, (str, tuple, list)) and len(found) > LARGEST
+    return UNKNOWN if large else found
+
+
+def same(left: object, right: object) -> bool | None:
+    """Whether two values are one object, as far as one of them is None or a bool."""
+    for one, other in ((left, right), (right, left)):
+        if one is None or isinstance(one, bool):
+            if isinstance(other, (Thing, ModuleValue)) and truth(other) is None:
+                return None
+            if isinstance(other, Thing):
+                return False if other.truth is True and not one else None
+            return one is other
+    return True if left == right and isinstance(left, (ModuleValue, FunctionValue)) else None
+
+
+def contained(item: object, holder: object) -> bool | None:
+    """Whether `item in holder`; None if that is not known."""
+    if isinstance(holder, VersionText) or not solid(item):
+        return None
+    if isinstance(holder, str):
+        return item in holder if isinstance(item, str) else None
+    if isinstance(holder, SpecifierSet):
+        return None
+    if not isinstance(holder, (tuple, list, dict, frozenset)):
+        return None
+    if any(solid(one) and one == item for one in holder):
+        return True
+    return False if all(map(solid, holder)) else None
+
+
+def _is_too_large(sign: ast.AST, left: object, right: object) -> bool:
+    """Whether an operation on known values may make a large one."""
+    if isinstance(sign, ast.Mod):
+        return isinstance(left, str) and _WIDTH.search(left) is not None
+    if not isinstance(sign, ast.Mult):
+        return False
+    sized = [one for one in (left, right) if isinstance(one, (str, bytes, tuple, list))]
+    counts = [one for one in (left, right) if isinstance(one, int)]
+    if sized:
+        return any(len(sized[0]) * count > LARGEST for count in counts)
+    return sum(one.bit_length() for one in counts) > LARGEST
+
+
+def _depends_on_local(sign: ast.AST, left: object, right: object) -> bool:
+    """Whether a comparison with an installed version depends on its local part (`+cu124`)."""
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, VersionText) and isinstance(other, str):
+            return isinstance(sign, (ast.Eq, ast.NotEq)) and other.partition("+")[0] == one
+        if isinstance(one, InstalledVersion) and isinstance(other, Version):
+            open_ = isinstance(sign, _LOCAL) or one is right or other.local is not None
+            return one.public == other.public and open_
+    return False
