@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -146,6 +147,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
     schedule.sort(items)
     schedule.write(config.stash[COLLECTED], items, len(left_out))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: the garbage collector need not visit it again."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -27,7 +27,7 @@ from tests.support.docker_registry import OwnRegistry
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
-pytestmark = [pytest.mark.engine, pytest.mark.network]
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.timeout(1200)]
 ARCH = "x86_64"
 NIGHT = ("ci", "nightly", "--through", "root", "--json")
 

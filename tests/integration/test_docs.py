@@ -16,7 +16,9 @@ from tests.support import docs_shell
 from tests.support.doc_blocks import ROOT, Block, blocks, commands, small_documents
 from tests.support.docs_shell import Environments, Shell
 
-pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.network]
+pytestmark = [
+    pytest.mark.engine, pytest.mark.apptainer, pytest.mark.network, pytest.mark.timeout(1200),
+]  # fmt: skip
 # What reads a file that a block was made to be.
 READERS = {"matrix.yaml": "imgbuild list", "ci.yaml": "imgbuild ci jobs --all"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import subprocess
 import sys
@@ -22,6 +23,7 @@ def tracked(*patterns: str) -> list[Path]:
     return [ROOT / name for name in names if (ROOT / name).is_file()]
 
 
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     """Each module of the package, by its name below imgbuild ("" is the package itself)."""
     found = {}
