@@ -39,7 +39,9 @@ from oracle_probe import Probe
 from oracle_results import Measured, details, left_out, read, row, seeds_of
 from oracle_sets import Draw, Pins, Shop
 from oracle_verdicts import (
+    CHOICES,
     METADATA,
+    NOT_AUDITED,
     UNKNOWN,
     UNTESTABLE,
     Alarm,
@@ -56,13 +58,7 @@ CACHE_LIMIT = 15 << 30  # bytes of downloaded wheels
 AUDIT_LIMIT = 3600  # seconds
 ALARMS = 12  # errors of one set that are looked up
 SAMPLE = 0.25  # share of draws without a failure
-NOT_AUDITED = "not audited yet"
 LIBRARIES = 40  # shared objects of one package that are opened
-CHOICES: dict[str, Callable[[SetResult], bool]] = {
-    "all": lambda _: True,
-    "broken": lambda result: result.fails,
-    "unaudited": lambda result: result.audited == NOT_AUDITED,
-}
 
 
 @dataclasses.dataclass
@@ -387,12 +383,7 @@ def main() -> None:
     parser.add_argument(
         "--no-audit", action="store_true", help="run: only install and import, for again later"
     )
-    parser.add_argument(
-        "--only",
-        choices=CHOICES,
-        default="all",
-        help="again: only the sets in which something fails, or that were not audited before",
-    )
+    parser.add_argument("--only", choices=CHOICES, default="all", help="again: only these sets")
     parser.add_argument("--details", action="store_true", help="list misses and false alarms")
     parser.add_argument("--held-out", action="store_true", help="list those of odd seeds, too")
     options = parser.parse_args()
