@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,7 +39,9 @@ from oracle_probe import Probe
 from oracle_results import Measured, details, left_out, read, row, seeds_of
 from oracle_sets import Draw, Pins, Shop
 from oracle_verdicts import (
+    CHOICES,
     METADATA,
+    NOT_AUDITED,
     UNKNOWN,
     UNTESTABLE,
     Alarm,
@@ -56,7 +58,6 @@ CACHE_LIMIT = 15 << 30  # bytes of downloaded wheels
 AUDIT_LIMIT = 3600  # seconds
 ALARMS = 12  # errors of one set that are looked up
 SAMPLE = 0.25  # share of draws without a failure
-NOT_AUDITED = "not audited yet"
 LIBRARIES = 40  # shared objects of one package that are opened
 
 
@@ -127,15 +128,16 @@ class Bench:
             answer = self._audited if audit else InstalledSet.result
             return msgspec.structs.replace(found, control=answer(control), forced=answer(forced))
 
-    def again(self, known: Measured, *, control: bool = True) -> Measured:
-        """`known` with the audit's answers of today, without `control` of the forced set alone."""
+    def again(self, known: Measured, chosen: Callable[[SetResult], bool]) -> Measured:
+        """`known`, with the audit's answers of today for the sets that are `chosen`."""
         if known.draw is None or known.control is None or known.forced is None:
             return known
-        other = known.control
-        if control:
-            other = self._audited_again(known.draw, "control", known.control)
-        forced = self._audited_again(known.draw, "forced", known.forced)
-        return msgspec.structs.replace(known, control=other, forced=forced, commit=self.commit)
+        control, forced = known.control, known.forced
+        if chosen(control):
+            control = self._audited_again(known.draw, "control", control)
+        if chosen(forced):
+            forced = self._audited_again(known.draw, "forced", forced)
+        return msgspec.structs.replace(known, control=control, forced=forced, commit=self.commit)
 
     def _audited_again(self, draw: Draw, which: str, known: SetResult) -> SetResult:
         """`known` with the errors of today; those that are new are looked up in the installed set.
@@ -343,9 +345,9 @@ def run(options: argparse.Namespace) -> None:
             measured = bench.measure(seed, options.sample, audit=not options.no_audit)
         else:
             one = draws[seed]
-            if options.broken and (one.forced is None or not one.forced.fails):
+            if options.only == "broken" and (one.forced is None or not one.forced.fails):
                 continue
-            measured = bench.again(one, control=not options.broken)
+            measured = bench.again(one, CHOICES[options.only])
         with options.results.open("ab") as file:
             file.write(msgspec.json.encode(measured) + b"\n")
         found = row(measured)
@@ -381,9 +383,7 @@ def main() -> None:
     parser.add_argument(
         "--no-audit", action="store_true", help="run: only install and import, for again later"
     )
-    parser.add_argument(
-        "--broken", action="store_true", help="again: only the sets in which something fails"
-    )
+    parser.add_argument("--only", choices=CHOICES, default="all", help="again: only these sets")
     parser.add_argument("--details", action="store_true", help="list misses and false alarms")
     parser.add_argument("--held-out", action="store_true", help="list those of odd seeds, too")
     options = parser.parse_args()

@@ -21,6 +21,7 @@ NO_GPU = re.compile(
 METADATA = "metadata"
 # Nothing that a CPU runs shows whether these are right.
 UNTESTABLE = ("cuda", "rules")
+NOT_AUDITED = "not audited yet"
 UNKNOWN = "unknown"  # of a fact: Python was not asked, or did not say
 
 
@@ -85,6 +86,14 @@ class SetResult(msgspec.Struct, frozen=True, kw_only=True):
     def errors(self) -> tuple[Alarm, ...]:
         """Alarms that reading of code or libraries raised."""
         return tuple(one for one in self.alarms if one.finding.check != METADATA)
+
+
+# Which sets are audited again.
+CHOICES: dict[str, Callable[[SetResult], bool]] = {
+    "all": lambda _: True,
+    "broken": lambda result: result.fails,
+    "unaudited": lambda result: result.audited == NOT_AUDITED,
+}
 
 
 def verdict(result: SetResult, package: str) -> Verdict:

@@ -34,6 +34,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
+from imgbuild.plan.plan import omitted
 from imgbuild.project import Project
 from imgbuild.report import Finding, Report
 from imgbuild.system.code_digest import code_digest
@@ -95,7 +96,7 @@ def audit_lock(
     if lock.extends is not None:
         terms = msgspec.structs.replace(terms, named=lock.extends.arch[arch].wheels)
     code = code_digest(*JUDGING, alone=__name__)
-    known = [code, arch, lock.base, resolution, terms, tuple(checks)]
+    known = [code, arch, lock.base, resolution, lock.drop, terms, tuple(checks)]
     key = sha256(codec.compact(known))
     kept = inputs.store.fact(KEPT, key) if not again else None
     report = unpack(kept, Report) if kept is not None else None
@@ -154,6 +155,7 @@ class _Audit:
                 arch=self._arch,
                 glibc=base.glibc,
                 locate=self._place,
+                omit=omitted(self._lock.drop, self._wheels.values()),
             )
             return judge.audit(
                 package_set,

@@ -22,7 +22,7 @@ from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock.lock import Lock, make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.accepted import Waiver
-from imgbuild.matrix.model import Matrix, PackageIndex
+from imgbuild.matrix.model import Drop, Matrix, PackageIndex
 from imgbuild.pipeline import audit_lock, audit_set
 from imgbuild.report import Finding, Relation, Severity
 from imgbuild.values import Arch
@@ -194,3 +194,18 @@ def test_an_architecture_that_the_lock_has_not_is_said(tmp_path: Path) -> None:
         audit_lock.audit_lock(one.lock, Arch.ARM64, one.inputs())
     assert caught.value.message == "the lock of small is for x86_64, not for arm64"
     assert caught.value.hint == "imgbuild lock small"
+
+
+@pytest.mark.parametrize(("package", "subjects"), [("trl", []), ("vllm", ["vllm"])])
+def test_files_that_the_image_leaves_out_are_not_there(
+    tmp_path: Path, package: str, subjects: list[str]
+) -> None:
+    matrix, lock, _ = audited_folder(tmp_path)
+    places = f"lib/python{lock.base.python}/site-packages"
+    left_out = Drop(package=package, paths=(f"{places}/{package}/*",), reason="another has them")
+    inputs = Inputs(matrix, Context(Store.open(tmp_path / "cache"), Http(attempts=1, offline=True)))
+    before = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
+    assert audited.subjects(before.findings) == ["vllm:Gone"]
+    lock = msgspec.structs.replace(lock, drop=(left_out,))
+    after = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
+    assert audited.subjects(after.findings) == subjects

@@ -9,6 +9,7 @@ sha256 of a local wheel has been checked, a range of a remote one has only its C
 from __future__ import annotations
 
 import bisect
+import fnmatch
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from imgbuild.audit.packages.reading import (
     WheelIndex,
     WheelMetadata,
     find_modules,
+    installed,
     open_content,
     read_index,
     readers,
@@ -71,8 +73,11 @@ class Text(msgspec.Struct, frozen=True):
 class LibraryWheel:
     """One wheel of the library, read lazily. Not safe for threads."""
 
-    def __init__(self, wheel: Wheel, where: Path | str, library: Library) -> None:
+    def __init__(
+        self, wheel: Wheel, where: Path | str, library: Library, omit: Sequence[str] = ()
+    ) -> None:
         self.wheel = wheel
+        self._omit = omit
         self.package = normalize(wheel.package)
         self.version = wheel.version
         self.where = where
@@ -102,10 +107,13 @@ class LibraryWheel:
             self._keep(INDEX, kept)
         return kept
 
-    @property
+    @cached_property
     def files(self) -> Mapping[str, int]:
-        """Path in the wheel → size."""
-        return self.index.files
+        """Path in the wheel → size, without what is left out."""
+        return {path: size for path, size in self.index.files.items() if not self._omits(path)}
+
+    def _omits(self, path: str) -> bool:
+        return any(fnmatch.fnmatchcase(installed(path), one) for one in self._omit)
 
     @property
     def metadata(self) -> WheelMetadata:
@@ -122,6 +130,8 @@ class LibraryWheel:
         found: dict[str, bytes] = {}
         missing: list[str] = []
         for path in paths:
+            if self._omits(path):
+                continue
             kept = self._fetch(MEMBER, bytes, f"/{path}")
             if kept is not None:
                 found[path] = kept
@@ -145,7 +155,7 @@ class LibraryWheel:
     def _read_text(self, parent: str) -> Text:
         files = {
             module: file
-            for module, file in self.modules.items()
+            for module, file in find_modules(self.index.files).items()
             if module.startswith(f"{parent}.") and file.endswith(".py")
         }
         sources = self.content.read(files.values())
@@ -205,7 +215,7 @@ class LibraryWheel:
     def elves(self) -> tuple[ElfFacts, ...]:
         """Its shared objects and programs; none for a wheel on a server."""
         self._library.prefetch_elves([self])
-        return self.kept_elves() or ()
+        return tuple(one for one in self.kept_elves() or () if not self._omits(one.file))
 
     def kept_elves(self) -> tuple[ElfFacts, ...] | None:
         """Its shared objects if the store has them."""
@@ -279,7 +289,7 @@ class Library:
         self.published = published_facts() if published is None else published
         self.http = http
         self.workers = ReaderProcesses(processes or len(os.sched_getaffinity(0)))
-        self._books: dict[tuple[str, bool], LibraryWheel] = {}
+        self._books: dict[tuple[str, bool, tuple[str, ...]], LibraryWheel] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -293,12 +303,15 @@ class Library:
         self.workers.close()
         self.save()
 
-    def book(self, wheel: Wheel, where: Path | str) -> LibraryWheel:
-        """The book of `wheel`, which is at `where` (a file, or a URL)."""
-        key = (wheel.sha256, isinstance(where, Path))
+    def book(self, wheel: Wheel, where: Path | str, omit: Sequence[str] = ()) -> LibraryWheel:
+        """The book of `wheel`, which is at `where` (a file, or a URL).
+
+        `omit` are patterns of its paths below site-packages that are as if they did not exist.
+        """
+        key = (wheel.sha256, isinstance(where, Path), tuple(omit))
         book = self._books.get(key)
         if book is None:
-            book = self._books[key] = LibraryWheel(wheel, where, self)
+            book = self._books[key] = LibraryWheel(wheel, where, self, omit)
         return book
 
     def prefetch(self, wanted: Mapping[LibraryWheel, Iterable[str]]) -> None:

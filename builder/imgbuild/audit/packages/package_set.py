@@ -178,7 +178,9 @@ class PackageSet:
             return ()
         key = (package, word)
         if key not in self._mentions:
-            self._mentions[key] = self.books[owner].text(package).holding(word.encode())
+            book = self.books[owner]
+            found = book.text(package).holding(word.encode())
+            self._mentions[key] = tuple(one for one in found if one in book.modules)
         return self._mentions[key]
 
     def read_ahead(self, package: str) -> None:
@@ -275,12 +277,26 @@ def open_package_set(
     locate: Callable[[Wheel], Path | str],
     partial: bool = False,
     known: Mapping[str, str] | None = None,
+    omit: Mapping[str, Sequence[str]] | None = None,
 ) -> PackageSet:
     """The package set of `wheels`; `locate` returns the path or the URL of each.
 
-    `python` is "3.11", `glibc` "2.36". `partial` and `known` as in `PackageSet`.
+    `python` is "3.11", `glibc` "2.36". `partial` and `known` as in `PackageSet`. `omit` maps a
+    package to patterns of its paths that are left out, below the prefix.
     """
-    books = [library.book(wheel, locate(wheel)) for wheel in wheels]
+    places = f"lib/python{python}/site-packages/"
+    books = [
+        library.book(
+            wheel,
+            locate(wheel),
+            [
+                one.removeprefix(places)
+                for one in (omit or {}).get(wheel.package, ())
+                if one.startswith(places)
+            ],
+        )
+        for wheel in wheels
+    ]
     return PackageSet(
         books, library, python=python, arch=arch, glibc=glibc, partial=partial, known=known
     )
