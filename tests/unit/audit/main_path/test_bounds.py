@@ -236,6 +236,6 @@ def _asked(source: str) -> bool | None:
     """What the audit says that f() returns, beside a package `other` of version 1."""
     files = {"lib/__init__.py": "", "lib/t.py": source}
     packaging = {"packaging/__init__.py": "", "packaging/version.py": ""}
-    others = {"other 1": {"other/__init__.py": ""}, "packaging 26.4": packaging}
+    others = {"other 1": {"other/__init__.py": "__version__ = '1'"}, "packaging 26.4": packaging}
     modules = SourceModules({"lib 1": files, **others})
     return answer(modules, "lib.t::f()")
