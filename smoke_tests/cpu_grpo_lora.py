@@ -2,7 +2,7 @@
 
 The questions, solutions and answers have the form of TRL's quick start. A random model never gives
 a correct answer, so a second reward makes the completions differ; `accuracy_reward` itself is also
-asked about a right and a wrong answer.
+asked about a right and a wrong answer. A TRL without `accuracy_reward` takes the step without it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import smoke_stack
 from cpu_grpo_step import Reward, compared, settings
 from smoke_support import finish
 
@@ -35,8 +36,15 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
+def has_accuracy_reward() -> bool:
+    """Whether this version of TRL has `accuracy_reward`: those up to 0.21 have not."""
+    return "accuracy_reward" in smoke_stack.source("trl", "rewards/__init__.py")
+
+
 def answers() -> list[str]:
     """Problems of `accuracy_reward` with a right and a wrong answer to each question."""
+    if not has_accuracy_reward():
+        return []
     from trl.rewards import accuracy_reward
 
     said = [r"\boxed{4}", r"\boxed{5}", r"It is \boxed{\frac{2}{4}}", r"It is \boxed{2}"]
@@ -53,12 +61,16 @@ def make_trainer(folder: Path, arguments: Any, model: Any) -> tuple[Any, Content
     from peft import LoraConfig
     from transformers import AutoTokenizer
     from trl import GRPOTrainer
-    from trl.rewards import accuracy_reward
 
     reward = ContentReward()
+    rewards: list[Any] = [reward]
+    if has_accuracy_reward():
+        from trl.rewards import accuracy_reward
+
+        rewards.insert(0, accuracy_reward)
     trainer = GRPOTrainer(
         model=model,
-        reward_funcs=[accuracy_reward, reward],
+        reward_funcs=rewards,
         args=arguments,
         train_dataset=Dataset.from_list(rows()),
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
@@ -89,7 +101,9 @@ def step(trainer: Any, reward: ContentReward) -> tuple[list[str], str]:
     logged: dict[str, float] = {}
     for entry in trainer.state.log_history:
         logged |= entry
-    keys = ("loss", "grad_norm", "rewards/accuracy_reward/mean")
+    keys = ["loss", "grad_norm"]
+    if has_accuracy_reward():
+        keys.append("rewards/accuracy_reward/mean")
     for key in keys:
         if not math.isfinite(float(logged.get(key, "nan"))):
             problems.append(f"{key} is {logged.get(key, 'absent')}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import smoke_gpu
 import smoke_stack
 import tiny_qwen
 from cpu_grpo_step import GROUP, PROMPTS, Reward, changed
+from smoke_support import skip
 
 # Log-probabilities of one token: float32 with float32 weights against bf16 with bf16 weights. The
 # tiny model's differ by 0.01 at most where both run on a CPU. Of a given model the means are
@@ -115,6 +117,12 @@ def colocation() -> dict[str, Any]:
     }
 
 
+def colocates() -> bool:
+    """Whether TRL can run vLLM in its own process: 0.17 can only ask a server."""
+    text = smoke_stack.source("trl", "trainer/grpo_config.py")
+    return "vllm_mode" in text or "vllm_server_host" not in text
+
+
 def distance(one: list[list[float]], other: list[list[float]]) -> float:
     """The largest difference of log-probabilities; of a given model the mean."""
     largest, mean = smoke_stack.apart(one, other)
@@ -211,6 +219,8 @@ def served(folder: Path) -> tuple[list[str], str]:
 def main(way: str) -> None:
     """`way`: colocate or server."""
     smoke_gpu.require(2 if way == "server" else 1)
+    if way == "colocate" and not colocates():
+        skip(f"TRL {version('trl')} has no vLLM in the trainer's process")
     given = smoke_stack.given()
     folder = given or tiny_qwen.save(Path("model").absolute(), half=True)
     os.environ["HF_HOME"] = str(Path("hf").absolute())

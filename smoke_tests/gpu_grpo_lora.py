@@ -1,6 +1,6 @@
 """One GRPO step of a LoRA adapter with TRL, rewarded by TRL's `accuracy_reward`; vLLM generates.
 
-Where the lock has no vLLM, transformers generates.
+Where the lock has no vLLM, or TRL cannot run it in its own process, transformers generates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     folder = tiny_qwen.save(Path("model").absolute(), half=True)
     from trl import GRPOConfig, GRPOTrainer  # noqa: F401  # slow imports, before the turn
 
-    more = {"use_vllm": "vllm" in expectation()["packages"]}
+    more = {"use_vllm": "vllm" in expectation()["packages"] and gpu_grpo.colocates()}
     if more["use_vllm"]:
         more |= gpu_grpo.colocation()
     smoke_gpu.turn(alone=more["use_vllm"] and smoke_stack.measures_memory())
