@@ -51,8 +51,16 @@ def _score(name: str, target: Target, requests: Mapping[str, str], cuda: str | N
     for package, spec in requests.items():
         version = target.pins.get(package)
         if version is not None:
-            met += 1.0 if SpecifierSet(spec).contains(version, prereleases=True) else 0.5
+            met += _closeness(spec, version)
     return _Score(missed=-met, indexes=len(target.indexes), missing=-len(target.pins), name=name)
+
+
+def _closeness(spec: str, version: str) -> float:
+    """1 for a version that a specifier allows, more for a patch release of `==X.Y` than others."""
+    if SpecifierSet(spec).contains(version, prereleases=True):
+        return 1.0
+    patch = spec.startswith("==") and version.startswith(f"{spec.removeprefix('==')}.")
+    return 0.75 if patch else 0.5
 
 
 def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
