@@ -15,9 +15,10 @@ SHOWN = 8  # versions in the description of a target: an extension pins all that
 
 
 class _Score(msgspec.Struct, frozen=True, order=True):
-    """Sorts by the requests that are met, then by few indexes, then by the number of packages."""
+    """Sorts by the requests that are met, recommendation, few indexes, number of packages."""
 
     missed: float
+    other: bool  # it is not recommended
     indexes: int
     missing: int
     name: str
@@ -52,7 +53,13 @@ def _score(name: str, target: Target, requests: Mapping[str, str], cuda: str | N
         version = target.pins.get(package)
         if version is not None:
             met += _closeness(spec, version)
-    return _Score(missed=-met, indexes=len(target.indexes), missing=-len(target.pins), name=name)
+    return _Score(
+        missed=-met,
+        other=not target.recommended,
+        indexes=len(target.indexes),
+        missing=-len(target.pins),
+        name=name,
+    )
 
 
 def _closeness(spec: str, version: str) -> float:
