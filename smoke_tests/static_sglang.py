@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,16 +22,32 @@ CAPABILITY = (9, 0)
 HEAD, ROW = 64, 256  # of the tiny Qwen: the width of a head and of a layer, a cache row's bytes
 # Module and function of SGLang's that compiles a kernel, and what it is asked for; the names of
 # types stand for torch's. What a version does not have is left out.
+OLD, NEW = "sglang.jit_kernel", "sglang.kernels.ops"  # up to 0.5.13 at least; in 0.5.23
 KERNELS: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
-    ("activation", "_jit_activation_module", ("bfloat16",)),
-    ("norm", "_jit_qknorm_module", (HEAD, "bfloat16")),
-    ("norm", "_jit_rmsnorm_module", (HEAD, "bfloat16")),
-    ("fused_qknorm_rope", "_jit_fused_qknorm_rope_module", (HEAD, True, False)),
-    ("rope", "_jit_fused_rope_module", (True, HEAD, "bfloat16")),
-    ("kvcache", "_jit_kvcache_module", (ROW,)),
-    ("clamp_position", "_jit_clamp_position_module", ("int64",)),
-    ("resolve_future_token_ids", "_jit_resolve_future_token_ids_module", ("int64",)),
+    (f"{OLD}.activation", "_jit_activation_module", ("bfloat16",)),
+    (f"{OLD}.norm", "_jit_qknorm_module", (HEAD, "bfloat16")),
+    (f"{OLD}.norm", "_jit_rmsnorm_module", (HEAD, "bfloat16")),
+    (f"{OLD}.fused_qknorm_rope", "_jit_fused_qknorm_rope_module", (HEAD, True, False)),
+    (f"{OLD}.rope", "_jit_fused_rope_module", (True, HEAD, "bfloat16")),
+    (f"{OLD}.kvcache", "_jit_kvcache_module", (ROW,)),
+    (f"{OLD}.clamp_position", "_jit_clamp_position_module", ("int64",)),
+    (f"{OLD}.resolve_future_token_ids", "_jit_resolve_future_token_ids_module", ("int64",)),
+    (f"{NEW}.layernorm.norm", "_jit_qknorm_module", (HEAD, "bfloat16")),
+    (f"{NEW}.layernorm.norm", "_jit_rmsnorm_module", (HEAD, "bfloat16")),
+    (f"{NEW}.attention.fused_qknorm_rope", "_jit_fused_qknorm_rope_module", (HEAD, True, False)),
+    (f"{NEW}.attention.rope", "_jit_fused_rope_module", (True, HEAD, "bfloat16", "bfloat16")),
+    (f"{NEW}.attention.clamp_position", "_jit_clamp_position_module", ("int64",)),
+    (f"{NEW}.kvcache.kvcache", "_jit_kvcache_module", (ROW, ROW, 32)),
 )
+UTILITIES = ("sglang.jit_kernel.utils", "sglang.kernels.jit.utils")
+
+
+def exists(module: str) -> bool:
+    """Whether a module can be found."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False
 
 
 def found() -> dict[str, Callable[[], Any]]:
@@ -40,7 +57,7 @@ def found() -> dict[str, Callable[[], Any]]:
     made: dict[str, Callable[[], Any]] = {}
     for name, function, words in KERNELS:
         try:
-            module = importlib.import_module(f"sglang.jit_kernel.{name}")
+            module = importlib.import_module(name)
         except ModuleNotFoundError:
             continue
         compiled = getattr(module, function, None)
@@ -54,7 +71,7 @@ def found() -> dict[str, Callable[[], Any]]:
 def main() -> None:
     """Compile each kernel with SGLang's own function, for sm_90."""
     os.environ["TVM_FFI_CACHE_DIR"] = str(Path("tvm-ffi").absolute())
-    utils = importlib.import_module("sglang.jit_kernel.utils")
+    utils = importlib.import_module(next(filter(exists, UTILITIES), UTILITIES[-1]))
     kernels = found()
     problems = [] if kernels else ["SGLang has none of the kernels that this case knows"]
 
