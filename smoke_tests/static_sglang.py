@@ -20,9 +20,9 @@ from smoke_support import finish
 
 CAPABILITY = (9, 0)
 HEAD, ROW = 64, 256  # of the tiny Qwen: the width of a head and of a layer, a cache row's bytes
+OLD, NEW = "sglang.jit_kernel", "sglang.kernels.ops"  # up to 0.5.13 at least; in 0.5.23
 # Module and function of SGLang's that compiles a kernel, and what it is asked for; the names of
 # types stand for torch's. What a version does not have is left out.
-OLD, NEW = "sglang.jit_kernel", "sglang.kernels.ops"  # up to 0.5.13 at least; in 0.5.23
 KERNELS: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     (f"{OLD}.activation", "_jit_activation_module", ("bfloat16",)),
     (f"{OLD}.norm", "_jit_qknorm_module", (HEAD, "bfloat16")),
@@ -39,7 +39,7 @@ KERNELS: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     (f"{NEW}.attention.clamp_position", "_jit_clamp_position_module", ("int64",)),
     (f"{NEW}.kvcache.kvcache", "_jit_kvcache_module", (ROW, ROW, 32)),
 )
-UTILITIES = ("sglang.jit_kernel.utils", "sglang.kernels.jit.utils")
+UTILITIES = (f"{OLD}.utils", "sglang.kernels.jit.utils")
 
 
 def exists(module: str) -> bool:

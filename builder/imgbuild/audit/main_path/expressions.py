@@ -17,7 +17,7 @@ from imgbuild.audit.main_path.values import (
     Raised,
     Thing,
     VersionText,
-    hashable,
+    is_key,
     solid,
     truth,
     weight,
@@ -31,8 +31,11 @@ _LOGS = frozenset(
 )
 # Expressions that make new values, whose size counts as steps.
 _MAKERS = frozenset(
-    (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BinOp, ast.Subscript, ast.JoinedStr, ast.ListComp)
-) | {ast.GeneratorExp, ast.SetComp, ast.Call}
+    (
+        *(ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BinOp, ast.Subscript, ast.JoinedStr),
+        *(ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.Call),
+    )
+)
 
 
 class Run(Protocol):
@@ -103,13 +106,13 @@ class ExpressionValues:
             return tuple(items)
         if isinstance(node, ast.List):
             return items
-        return frozenset(items) if all(map(_is_key, items)) else UNKNOWN
+        return frozenset(items) if all(map(is_key, items)) else UNKNOWN
 
     def _dict(self, node: ast.Dict, frame: CallFrame) -> object:
         found: dict[object, object] = {}
         for key, item in zip(node.keys, node.values, strict=True):
             name = self.value(key, frame) if key is not None else UNKNOWN
-            if not _is_key(name):
+            if not is_key(name):
                 return UNKNOWN
             found[name] = self.value(item, frame)
         return found
@@ -251,7 +254,7 @@ class ExpressionValues:
             if all(self.holds(test, inner) for test in node.generators[0].ifs):
                 found.append(self.value(node.elt, inner))
         if isinstance(node, ast.SetComp):
-            return frozenset(found) if all(map(_is_key, found)) else UNKNOWN
+            return frozenset(found) if all(map(is_key, found)) else UNKNOWN
         return found
 
     def assign(self, target: ast.expr, value: object, frame: CallFrame) -> None:
@@ -347,10 +350,6 @@ class ExpressionValues:
         ast.Call: _call,
         ast.Lambda: _lambda,
     }
-
-
-def _is_key(value: object) -> bool:
-    return solid(value) and hashable(value)
 
 
 def _has(holder: object, value: object) -> bool:

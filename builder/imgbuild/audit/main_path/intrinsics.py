@@ -20,7 +20,7 @@ from imgbuild.audit.main_path.values import (
     ModuleValue,
     Raised,
     VersionText,
-    hashable,
+    is_key,
     solid,
     truth,
 )
@@ -51,19 +51,15 @@ METHODS: dict[type, frozenset[str]] = {
     dict: frozenset(("get", "keys", "values", "items", "copy")),
     SpecifierSet: frozenset(("contains",)),
 }
+_OF_VERSION = frozenset(
+    (
+        *("major", "minor", "micro", "release", "base_version", "public", "pre", "post"),
+        *("dev", "is_prerelease", "is_devrelease", "is_postrelease", "epoch"),
+    )
+)
 ATTRIBUTES: dict[type, frozenset[str]] = {
-    Version: frozenset(
-        (
-            *("major", "minor", "micro", "release", "base_version", "public", "local", "pre"),
-            *("post", "dev", "is_prerelease", "is_devrelease", "is_postrelease", "epoch"),
-        )
-    ),
-    InstalledVersion: frozenset(
-        (
-            *("major", "minor", "micro", "release", "base_version", "public", "pre", "post"),
-            *("dev", "is_prerelease", "is_devrelease", "is_postrelease", "epoch"),
-        )
-    ),
+    Version: _OF_VERSION | {"local"},
+    InstalledVersion: _OF_VERSION,
     Requirement: frozenset(("name", "specifier")),
 }
 # Libraries of which functions are carried out here.
@@ -250,7 +246,7 @@ def method(called: Bound, given: Sequence[object], named: Mapping[str, object]) 
     if isinstance(owner, dict) and called.name in ("get", "items", "values", "keys"):
         if called.name != "get":
             return list(getattr(owner, called.name)())
-        known = bool(given) and solid(given[0]) and hashable(given[0])
+        known = bool(given) and is_key(given[0])
         return owner.get(given[0], given[1] if len(given) > 1 else None) if known else UNKNOWN
     if not solid(owner) or not all(map(solid, (*given, *named.values()))):
         return UNKNOWN

@@ -132,11 +132,11 @@ def solid(value: object) -> bool:
     return isinstance(value, _PLAIN)
 
 
-def hashable(value: object) -> bool:
-    """Whether a value can be a key."""
+def is_key(value: object) -> bool:
+    """Whether all of a value is known, and it can be a key."""
     if isinstance(value, (tuple, frozenset)):
-        return all(map(hashable, value))
-    return not isinstance(value, (list, dict))
+        return all(map(is_key, value))
+    return solid(value) and not isinstance(value, (list, dict))
 
 
 def weight(value: object, limit: int) -> int:
