@@ -173,7 +173,9 @@ def _suite_index(suite: Suite, base: DebianBase, arch: Arch, context: Context) -
             failures.append(f"{mirror}: {error.message}")
     message = f"no mirror answers for Debian {suite.name}:\n" + "\n".join(failures)
     raise FetchFailed(
-        message, hint="check the network and the proxy, or name a mirror in matrix.yaml"
+        message,
+        hint="run `apt-get update`, so that apt's mirrors are known; check the network and the "
+        "proxy; or name a mirror in matrix.yaml",
     )
 
 
