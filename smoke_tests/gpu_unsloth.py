@@ -65,7 +65,8 @@ def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=[reward],
-        args=gpu_grpo.settings(GRPOConfig, {}),
+        # Unsloth's default is 2: then a step takes more prompts than there are, and none is made.
+        args=gpu_grpo.settings(GRPOConfig, {"gradient_accumulation_steps": 1}),
         train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS]),
         processing_class=tokenizer,
     )
