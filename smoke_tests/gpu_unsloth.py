@@ -94,7 +94,12 @@ def main(way: str) -> None:
     result = trainer.train()
     problems += [] if halves else ["the model has no adapter"]
     problems += compared(before, halves)
-    problems += reward.problems() if way == "grpo" else []
+    if way == "grpo":
+        problems += reward.problems()
+        print("rewarded:", reward.seen)
+        print("logged:", trainer.state.log_history)
+    if trainer.state.global_step != 1:
+        problems.append(f"{trainer.state.global_step} steps were made")
     if not math.isfinite(result.training_loss):
         problems.append(f"the loss is {result.training_loss}")
     smoke_gpu.end(problems, f"{len(halves)} adapters changed, loss {result.training_loss:.3f}")
