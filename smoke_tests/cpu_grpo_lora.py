@@ -8,12 +8,11 @@ asked about a right and a wrong answer. A TRL without `accuracy_reward` takes th
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import smoke_stack
-from cpu_grpo_step import Reward, compared, settings
+from cpu_grpo_step import Reward, compared, settings, stay_on_cpu
 from smoke_support import finish
 
 QUESTIONS = {"What is two and two?": "$4$", "What is one half of one?": r"$\frac{1}{2}$"}
@@ -115,8 +114,7 @@ def step(trainer: Any, reward: ContentReward) -> tuple[list[str], str]:
 
 def main() -> None:
     """Take the step with transformers generating."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier uses the CPU even if there is a GPU
-    os.environ["HF_HOME"] = str(Path("hf").absolute())
+    stay_on_cpu()
     import tiny_qwen
     from transformers import AutoModelForCausalLM
     from trl import GRPOConfig

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import smoke_stack
 from smoke_support import expectation, finish, skip
 
 GROUP = 4  # completions of one prompt
@@ -99,12 +100,26 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return problems
 
 
+def stay_on_cpu() -> None:
+    """Set the environment of a step on the CPU, before torch and Triton are imported.
+
+    TRL 1.15 computes log-probabilities with a Triton kernel on every device, and no argument avoids
+    it; other versions do so on GPUs only. Without a GPU Triton has no driver ("0 active drivers"),
+    but its interpreter runs the same kernel.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier uses the CPU even if there is a GPU
+    os.environ["HF_HOME"] = str(Path("hf").absolute())
+    kernel = smoke_stack.source("trl", "kernels/chunked_logprob.py")
+    if kernel and "device.type in" not in kernel:
+        os.environ["TRITON_INTERPRET"] = "1"
+        print("this TRL has a Triton kernel that needs a GPU: Triton interprets it")
+
+
 def main() -> None:
     """Make model and trainer, take the step, and compare the weights."""
     if "trl" not in expectation()["packages"]:
         skip("the lock has no trl")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier uses the CPU even if there is a GPU
-    os.environ["HF_HOME"] = str(Path("hf").absolute())
+    stay_on_cpu()
     import tiny_qwen
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
