@@ -1,4 +1,4 @@
-"""One step with verl on Ray and vLLM: every tensor of its checkpoint changes.
+"""One step with verl on Ray and vLLM or SGLang: every tensor of its checkpoint changes.
 
 One case is GRPO with verl's default rollout (synchronous until 0.6, asynchronous in 0.9), which
 saves the model in Hugging Face's format; the other is PPO with a critic and asynchronous rollout,
@@ -31,8 +31,10 @@ from smoke_support import finish
 CACHE = 8 << 30
 GROUP = 4
 PROMPTS = ["Count to three:", "Name a colour of the sky:"]
-# verl's mean distance of the probabilities that the trainer and vLLM gave to the tokens.
+# verl's mean distance of the probabilities that the trainer and its rollout gave to the tokens.
 AGREE = 0.02
+# Lines of each worker's log that are printed if verl fails.
+LAST = 60
 REWARD = '''\
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_):
     """The share of letters and blanks."""
@@ -56,6 +58,7 @@ verl.utils.model.load_valuehead_model = load
 # Settings below these have no defaults, or are read by some versions only.
 OPEN = (
     "actor_rollout_ref.model.override_config.",
+    "actor_rollout_ref.rollout.engine_kwargs.",
     "critic.model.override_config.",
     "ray_kwargs.ray_init.",
 )
@@ -67,8 +70,11 @@ VERSIONED = {
 }
 
 
-def settings(folder: Path, data: Path, reward: Path) -> dict[str, object]:
-    """Settings that differ from verl's defaults, also those that some versions lack."""
+def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, object]:
+    """Settings that differ from verl's defaults, also those that some versions lack.
+
+    `engine` generates: vllm or sglang.
+    """
     rollout, actor = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
     model = "actor_rollout_ref.model"
     wanted = {
@@ -90,7 +96,7 @@ def settings(folder: Path, data: Path, reward: Path) -> dict[str, object]:
         f"{actor}.use_torch_compile": False,
         f"{actor}.fsdp_config.use_torch_compile": False,
         f"{actor}.checkpoint.save_contents": "[model,optimizer,extra,hf_model]",
-        f"{rollout}.name": "vllm",
+        f"{rollout}.name": engine,
         f"{rollout}.n": GROUP,
         f"{rollout}.tensor_model_parallel_size": 1,
         f"{rollout}.gpu_memory_utilization": smoke_stack.share(),
@@ -122,6 +128,13 @@ def settings(folder: Path, data: Path, reward: Path) -> dict[str, object]:
         "ray_kwargs.ray_init.num_gpus": 1,
         "ray_kwargs.ray_init.include_dashboard": False,
     }
+    if engine == "sglang":
+        wanted |= {
+            # Without a bound the tiny model's cache has millions of tokens, and tables for them.
+            f"{rollout}.engine_kwargs.sglang.max_total_tokens": 16 * tiny_qwen.POSITIONS,
+            # verl has it say errors only: too little to find out why a server does not start.
+            f"{rollout}.engine_kwargs.sglang.log_level": "info",
+        }
     if importlib.util.find_spec("transfer_queue") is None:  # for the newer trainer of verl 0.9
         wanted["trainer.use_v1"] = False
     return wanted
@@ -189,10 +202,29 @@ def inputs() -> tuple[Path, Path, Path]:
     return folder, data, reward
 
 
+def worker_logs(scratch: Path, ends: str) -> dict[str, str]:
+    """The logs of Ray's workers that end in `ends`: what they wrote, by name of the file."""
+    logs = sorted(scratch.glob(f"ray/session_latest/logs/worker-*{ends}"))
+    return {path.name: path.read_text("utf-8", "replace") for path in logs}
+
+
 def everything(said: str, scratch: Path) -> str:
     """The output, and the logs of Ray's workers, whose last lines may be missing in the output."""
-    logs = sorted(scratch.glob("ray/session_latest/logs/worker-*.out"))
-    return "\n".join([said, *(path.read_text("utf-8", "replace") for path in logs)])
+    return "\n".join([said, *worker_logs(scratch, ".out").values()])
+
+
+def trained(command: list[str], env: dict[str, str], scratch: Path) -> str:
+    """What verl said. If it fails, the ends of its workers' logs are printed as well.
+
+    A worker that dies of a signal takes lines with it that Ray has not passed on.
+    """
+    try:
+        return everything(smoke_gpu.follow(command, env), scratch)
+    except SystemExit:
+        for name, text in worker_logs(scratch, "").items():
+            if rows := text.splitlines()[-LAST:]:
+                print(f"--- the end of {name}", *rows, f"--- end of {name}", sep="\n")
+        raise
 
 
 def logged(log: str, key: str) -> float | None:
@@ -247,17 +279,22 @@ def environment(scratch: Path, patches: Path) -> dict[str, str]:
     return found
 
 
-def main(way: str) -> None:
-    """Run verl's own entry point, read its log and its checkpoint. `way`: grpo or ppo."""
+def main(way: str, engine: str) -> None:
+    """Run verl's own entry point, read its log and its checkpoint.
+
+    `way`: grpo or ppo; `engine`: vllm or sglang.
+    """
     smoke_gpu.require()
     folder, data, reward = inputs()
-    wanted = settings(folder, data, reward) | (with_critic(folder) if way == "ppo" else {})
+    wanted = settings(folder, data, reward, engine) | (with_critic(folder) if way == "ppo" else {})
     absent = lacking(wanted, defaults())
     print("not in this verl:", ", ".join(absent) or "nothing")
     if set(absent) - VERSIONED:
         sys.exit(f"error: verl has no setting {', '.join(sorted(set(absent) - VERSIONED))}")
     # Ray makes sockets below it, whose paths may have at most 107 characters.
-    scratch = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent / way
+    scratch = (
+        Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent / f"{way}-{engine}"
+    )
     scratch.mkdir(exist_ok=True)
     patches = Path("patches").absolute()
     patches.mkdir()
@@ -269,7 +306,7 @@ def main(way: str) -> None:
     command = [sys.executable, "-m", "verl.trainer.main_ppo"]
     command += [f"++{key}={value}" for key, value in wanted.items()]
     print(json.dumps(command, indent=1))
-    log = everything(smoke_gpu.follow(command, env), scratch)
+    log = trained(command, env, scratch)
     problems, count = unchanged(folder, merged() if way == "ppo" else Path("checkpoint"))
     keys = ["actor/pg_loss", "actor/grad_norm", "training/rollout_probs_diff_mean"]
     norms = ["actor/grad_norm"]
@@ -282,9 +319,9 @@ def main(way: str) -> None:
             problems.append(f"{key} is {value}")
     problems += [f"{key} is zero" for key in norms if not (said[key] or 0) > 0]
     if not (said["training/rollout_probs_diff_mean"] or 0) < AGREE:
-        problems.append(f"vLLM's probabilities are {said} from the trainer's, bound {AGREE}")
-    finish(problems, f"{count} of {count} tensors changed; {said}")
+        problems.append(f"{engine}'s probabilities are {said} from the trainer's, bound {AGREE}")
+    finish(problems, f"{engine}: {count} of {count} tensors changed; {said}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -25,6 +25,7 @@ class Case(NamedTuple):
 VLLM = ("torch", "vllm", "transformers")
 TRL = (*VLLM, "trl")
 VERL = ("verl", "vllm", "ray")
+VERL_SGLANG = ("verl", "sglang", "ray")
 LORA = ("torch", "transformers", "trl", "peft", "math-verify")
 
 TIERS: dict[str, tuple[Case, ...]] = {
@@ -93,8 +94,24 @@ TIERS: dict[str, tuple[Case, ...]] = {
             needs=("trl", "deepspeed"),
             usual=30,
         ),
-        Case("grpo step, verl", "gpu_verl.py", 900, ("grpo",), needs=VERL, usual=90),
-        Case("ppo step, verl", "gpu_verl.py", 900, ("ppo",), needs=VERL, usual=100),
+        Case("grpo step, verl", "gpu_verl.py", 900, ("grpo", "vllm"), needs=VERL, usual=90),
+        Case("ppo step, verl", "gpu_verl.py", 900, ("ppo", "vllm"), needs=VERL, usual=100),
+        Case(
+            "grpo step, verl and sglang",
+            "gpu_verl.py",
+            900,
+            ("grpo", "sglang"),
+            needs=VERL_SGLANG,
+            usual=180,
+        ),
+        Case(
+            "ppo step, verl and sglang",
+            "gpu_verl.py",
+            900,
+            ("ppo", "sglang"),
+            needs=VERL_SGLANG,
+            usual=180,
+        ),
         Case("sglang", "gpu_sglang.py", 600, ("1",), needs=("torch", "sglang"), usual=60),
         Case("sglang serve", "gpu_serve.py", 900, ("sglang",), needs=("torch", "sglang"), usual=90),
         Case("unsloth", "gpu_unsloth.py", 600, ("sft",), needs=("unsloth", "trl"), usual=60),

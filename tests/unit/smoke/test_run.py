@@ -139,7 +139,7 @@ def test_verls_own_figures_are_read(monkeypatch):
 
 def test_verl_is_told_what_this_version_needs(monkeypatch):
     module = script("gpu_verl", monkeypatch)
-    found = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"))
+    found = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
     assert found["actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
     assert found["actor_rollout_ref.rollout.load_format"] == "safetensors"
     assert found["trainer.use_v1"] is False  # transfer_queue is not installed here

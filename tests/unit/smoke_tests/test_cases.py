@@ -38,7 +38,7 @@ def test_settings_that_verl_would_ignore_are_found(monkeypatch):
 
 def test_ppo_of_verl_has_a_critic_and_leaves_the_conversion_to_the_merger(monkeypatch):
     verl = script("gpu_verl", monkeypatch)
-    grpo = verl.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"))
+    grpo = verl.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
     ppo = grpo | verl.with_critic(Path("/m"))
     assert (grpo["algorithm.adv_estimator"], ppo["algorithm.adv_estimator"]) == ("grpo", "gae")
     saved = "actor_rollout_ref.actor.checkpoint.save_contents"
@@ -46,6 +46,37 @@ def test_ppo_of_verl_has_a_critic_and_leaves_the_conversion_to_the_merger(monkey
     assert "hf_model" not in ppo[saved]
     assert ppo["critic.model.path"] == Path("/m")
     compile(verl.CRITIC, "smoke_critic.py", "exec")
+
+
+def test_verl_with_sglang_differs_in_the_engine_and_its_options(monkeypatch):
+    verl = script("gpu_verl", monkeypatch)
+    files = (Path("/m"), Path("/d.parquet"), Path("/r.py"))
+    vllm, sglang = verl.settings(*files, "vllm"), verl.settings(*files, "sglang")
+    changed = dict(sglang.items() - vllm.items())
+    rollout = "actor_rollout_ref.rollout"
+    assert changed.pop(f"{rollout}.name") == "sglang"
+    assert changed
+    assert all(key.startswith(f"{rollout}.engine_kwargs.sglang.") for key in changed)
+    assert verl.lacking(changed, {}) == []  # verl passes them on and has no names for them
+
+
+def test_if_verl_fails_the_ends_of_its_workers_logs_are_printed(tmp_path, monkeypatch, capsys):
+    verl = script("gpu_verl", monkeypatch)
+    logs = tmp_path / "ray/session_latest/logs"
+    logs.mkdir(parents=True)
+    (logs / "worker-1.err").write_text("first\n" * verl.LAST + "Received sigquit from a child\n")
+    (logs / "raylet.out").write_text("of no interest\n")
+
+    def failing(command, env):
+        raise SystemExit(3)
+
+    monkeypatch.setattr(verl.smoke_gpu, "follow", failing)
+    with pytest.raises(SystemExit):
+        verl.trained(["verl"], {}, tmp_path)
+    said = capsys.readouterr().out
+    assert "Received sigquit from a child\n--- end of worker-1.err" in said
+    assert said.count("first\n") == verl.LAST - 1
+    assert "of no interest" not in said
 
 
 def test_engines_that_generated_are_counted(monkeypatch):

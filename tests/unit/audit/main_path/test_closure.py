@@ -142,6 +142,35 @@ def test_also_goes_with_its_entry():
     assert level(path, "lib.plugin", "Worker.run") is Level.LIKELY
 
 
+def test_verls_rollout_is_followed_where_its_engine_is_installed():
+    rollouts = "verl/workers/rollout"
+    verl = {
+        "verl/__init__.py": "",
+        f"{rollouts}/__init__.py": "",
+        f"{rollouts}/vllm_rollout/__init__.py": "",
+        f"{rollouts}/vllm_rollout/vllm_async_server.py": "import vllm\n",
+        f"{rollouts}/sglang_rollout/__init__.py": "",
+        f"{rollouts}/sglang_rollout/sglang_rollout.py": "class ServerAdapter: ...\n",
+        f"{rollouts}/sglang_rollout/async_sglang_server.py": """
+            import sglang
+            class SGLangHttpServer:
+                async def launch_server(self):
+                    sglang.start()
+        """,
+    }
+    servers = {
+        "vllm": "verl.workers.rollout.vllm_rollout.vllm_async_server",
+        "sglang": "verl.workers.rollout.sglang_rollout.async_sglang_server",
+    }
+    for engine, other in (("vllm", "sglang"), ("sglang", "vllm")):
+        package_set = SourceModules({"verl 1": verl, f"{engine} 1": {f"{engine}/__init__.py": ""}})
+        path = main_path(package_set)
+        assert level(path, servers[engine]) is Level.CERTAIN
+        assert level(path, servers[other]) is None
+    launch = "SGLangHttpServer.launch_server"
+    assert level(path, servers["sglang"], launch) is Level.LIKELY
+
+
 def test_the_policy_of_this_release_can_be_read():
     loaded = policies.load()
     assert {"trl", "vllm", "verl", "transformers"} <= loaded.walk
