@@ -129,15 +129,21 @@ def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, o
         "ray_kwargs.ray_init.include_dashboard": False,
     }
     if engine == "sglang":
-        wanted |= {
-            # Without a bound the tiny model's cache has millions of tokens, and tables for them.
-            f"{rollout}.engine_kwargs.sglang.max_total_tokens": 16 * tiny_qwen.POSITIONS,
-            # verl has it say errors only: too little to find out why a server does not start.
-            f"{rollout}.engine_kwargs.sglang.log_level": "info",
-        }
+        wanted |= for_sglang(rollout)
     if importlib.util.find_spec("transfer_queue") is None:  # for the newer trainer of verl 0.9
         wanted["trainer.use_v1"] = False
     return wanted
+
+
+def for_sglang(rollout: str) -> dict[str, object]:
+    """Settings of verl's rollout with SGLang alone."""
+    own = f"{rollout}.engine_kwargs.sglang"
+    return {
+        # Without a bound the tiny model's cache has millions of tokens, and tables for them.
+        f"{own}.max_total_tokens": 16 * tiny_qwen.POSITIONS,
+        # verl has it say errors only: too little to find out why a server does not start.
+        f"{own}.log_level": "info",
+    }
 
 
 def with_critic(folder: Path) -> dict[str, object]:
