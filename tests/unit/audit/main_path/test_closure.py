@@ -167,8 +167,9 @@ def test_verls_rollout_is_followed_where_its_engine_is_installed():
         path = main_path(package_set)
         assert level(path, servers[engine]) is Level.CERTAIN
         assert level(path, servers[other]) is None
-    launch = "SGLangHttpServer.launch_server"
-    assert level(path, servers["sglang"], launch) is Level.LIKELY
+        if engine == "sglang":
+            launch = "SGLangHttpServer.launch_server"
+            assert level(path, servers[engine], launch) is Level.LIKELY
 
 
 def test_the_policy_of_this_release_can_be_read():
