@@ -28,6 +28,7 @@ from smoke_support import finish
 # Open files with the locks of this process's GPU, held until it and its children have ended.
 _TURNS: list[Any] = []
 # Requests to the loopback never use a proxy, whatever the environment says.
+LAST_PORT = 65535
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -136,10 +137,13 @@ def script(name: str) -> str:
 
 
 def free_port() -> int:
-    """An unused TCP port of the loopback."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """An unused TCP port of the loopback, to which 10,000 can be added, as SGLang does for gRPC."""
+    port = LAST_PORT
+    while port + 10_000 > LAST_PORT:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = int(listener.getsockname()[1])
+    return port
 
 
 def as_torchrun() -> None:
