@@ -27,8 +27,8 @@ from smoke_support import finish
 
 # Open files with the locks of this process's GPU, held until it and its children have ended.
 _TURNS: list[Any] = []
-# Requests to the loopback never use a proxy, whatever the environment says.
 LAST_PORT = 65535
+# Requests to the loopback never use a proxy, whatever the environment says.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
