@@ -25,8 +25,8 @@ QUESTIONS = ["What is in this image?", "Name a colour of the sky:"]
 def make(folder: Path) -> Any:
     """Save the model in bf16 in `folder`; its processor.
 
-    The weights transformers draws depend on torch's version: with 2.10 the two best logits were too
-    close at 38 of 128 positions, with 2.13 at one. These are the same with every version. With
+    The weights that transformers draws differ among images: in one with torch 2.10 the two best
+    logits were too close at 35 of 128 positions, in one with 2.13 at one. These do not. With
     SEED the reference on a CPU has 122 positions that count and four different completions, and in
     bf16 its logits are up to 0.19 away; with seeds 0 to 11 between 89 and 125 positions count.
     """
