@@ -40,8 +40,10 @@ COMPARES = {
     ast.GtE: operator.ge, ast.Gt: operator.gt, ast.LtE: operator.le, ast.Lt: operator.lt,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
-# Modules whose names others have again, and constants of libraries, which are many.
+# Not listed: modules whose names others have again, what is for other systems than Linux, and
+# constants of libraries, which are many.
 REPEATED = ("genericpath", "ntpath", "posix", "posixpath", "sqlite3.dbapi2")
+OTHER_SYSTEMS = frozenset(("AndroidVer", "IOSVersionInfo", "android_ver", "ios_ver"))
 CONSTANTS = ("BDADDR_", "BT_", "HCI_", "L2CAP_", "SQLITE_", "XML_ERROR_")
 SUBSCRIPT = "[]"  # after the name of a class that can be subscripted
 # Run by each PYTHON: whether it has the names of modules; not of modules that it was built without.
@@ -214,7 +216,7 @@ def table(versions: dict[Version, Stubs]) -> Table:
             among = [one for one in with_it if bare in versions[one].names(module)]
             specs[module, name] = specifier(having, with_it if name == bare else among)
         for (holder, name), spec in specs.items():
-            if spec and not name.startswith(CONSTANTS):
+            if spec and not name.startswith(CONSTANTS) and name not in OTHER_SYSTEMS:
                 found.setdefault(holder, {})[name] = spec
     return found
 

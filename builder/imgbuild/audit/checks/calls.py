@@ -89,7 +89,10 @@ class _ModuleCalls:
         return {(one.scope, one.expression): one for one in self.facts.attributes}
 
     def _is_absent(self, scope: str, expression: str) -> bool:
-        """Whether hasattr fails for an expression, which is read in the same function."""
+        """Whether hasattr fails for an expression: of Python, or read in the same function."""
+        asked = Attribute(0, expression, scope=scope)
+        if standard.missing(self.package_set, self.facts, asked) is not None:
+            return True
         read = self._reads.get((scope, expression))
         return read is not None and (
             meaning(self.package_set, self.facts, read).found.state == "absent"

@@ -29,7 +29,7 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
             return None
         for length in (1, 2):  # of two parts: array.__class_getitem__
             name = ".".join(parts[end : end + length])
-            if end + length > len(imported) and name in known.lacks:
+            if len(imported) < end + length <= len(parts) and name in known.lacks:
                 return module, name
     return None
 

@@ -72,6 +72,11 @@ def test_what_another_python_has(source, python, relation, subject):
 
 
 CHECKED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from typing import override\n"
+OTHER_NAME = """
+import typing
+if hasattr(typing, "is_protocol"):
+    get_protocol_members = typing.get_protocol_members
+"""
 EITHER = (
     "try:\n    import no_such as inspect\nexcept Exception:\n    import inspect\n"
     "inspect.getargspec(1)\n"
@@ -88,6 +93,7 @@ EITHER = (
         ("import sys\nif sys.version_info >= (3, 12):\n    from typing import override\n", "3.11"),
         (CHECKED, "3.11"),
         ("import inspect\nif hasattr(inspect, 'getargspec'):\n    inspect.getargspec(1)\n", "3.11"),
+        (OTHER_NAME, "3.11"),
         ("import inspect\ngetattr(inspect, 'getargspec', None)\n", "3.11"),
         ("import inspect\ninspect.getargspec = inspect.signature\ninspect.getargspec(1)\n", "3.11"),
         ("def f(inspect):\n    inspect.getargspec(1)\nimport inspect\nf(1)\n", "3.11"),
@@ -126,6 +132,12 @@ def test_a_fallback_certainly_runs_where_the_name_is_absent(python, severity):
     )
     found = {one.where[-1]: one.severity for one in check(source, python=python)}
     assert found["4"] is severity
+
+
+def test_a_name_that_is_imported_is_reported_where_it_is_imported():
+    source = "try:\n    from heapq import heappush_max\nexcept ImportError:\n    pass\n"
+    (one,) = check(source + "def f():\n    heappush_max([], 1)\nf()\n")
+    assert (one.check, one.severity) == ("imports", Severity.NOTE)
 
 
 def test_another_module_of_the_package_may_assign_the_name():
