@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
+from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.audit.source.module import read_module
 
@@ -40,8 +40,8 @@ class SourceModules:
                 package = file.endswith("__init__.py")
                 self._facts[name] = read_module(source.encode(), name, file, package=package)
             return self._facts[name]
-        if name.partition(".")[0] in sys.stdlib_module_names:
-            return Opaque(name, "stdlib")
+        if name.partition(".")[0] in stdlib.modules(self.python):
+            return stdlib.opaque(name, self.python)
         if any(module.startswith(f"{name}.") for module in self._files):
             return Opaque(name, "namespace")
         left_out = self.partial and name.partition(".")[0] not in self._files

@@ -1,11 +1,13 @@
-"""The check `calls`: arguments and attributes that other packages do not have.
+"""The check `calls`: arguments and attributes that other packages, or Python, do not have.
 
 Findings are keywords that a callable of another package does not take, missing arguments, names and
-attributes that are read but do not exist, and names that are registered twice.
+attributes that are read but do not exist, and names that are registered twice; of the standard
+library, names that this Python lacks and classes that it cannot subscript.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -14,11 +16,12 @@ from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import ATTRIBUTE, OTHER_DEVICES, TYPE, VALUE, Course, judge
 from imgbuild.audit.main_path.policy import MainPathPolicy, load
-from imgbuild.audit.names import search
+from imgbuild.audit.names import search, standard
 from imgbuild.audit.names.scopes import Meaning, meaning, scopes
 from imgbuild.audit.names.search import CallSignature
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, ModuleFacts
+from imgbuild.audit.source.stdlib import SUBSCRIPT
 from imgbuild.report import Finding, Relation
 from imgbuild.values import normalize
 
@@ -27,6 +30,7 @@ Problem = tuple[Relation, str, str]  # relation, subject of the evidence, text
 _CATCHERS = {
     Relation.KEYWORD: TYPE,
     Relation.ARGUMENT: TYPE,
+    Relation.SUBSCRIPT: TYPE,
     Relation.REGISTERED: VALUE,
     Relation.NAME: ATTRIBUTE,
     Relation.ATTRIBUTE: ATTRIBUTE,
@@ -75,11 +79,7 @@ class _ModuleCalls:
             course = judge(self.package_set, fact.guards)
             if not course.runs or any(self._is_absent(fact.scope, one) for one in course.asked):
                 continue
-            what = meaning(self.package_set, self.facts, fact)
-            other = self._other(what)
-            if other is None:
-                continue
-            for problem in self._problems(fact, what, other, course):
+            for other, problem in (*self._in_python(fact, course), *self._problems(fact, course)):
                 one = self._finding(fact, other, problem, how, course)
                 if one is not None:
                     yield one
@@ -89,7 +89,10 @@ class _ModuleCalls:
         return {(one.scope, one.expression): one for one in self.facts.attributes}
 
     def _is_absent(self, scope: str, expression: str) -> bool:
-        """Whether hasattr fails for an expression, which is read in the same function."""
+        """Whether hasattr fails for an expression: of Python, or read in the same function."""
+        asked = Attribute(0, expression, scope=scope)
+        if standard.missing(self.package_set, self.facts, asked) is not None:
+            return True
         read = self._reads.get((scope, expression))
         return read is not None and (
             meaning(self.package_set, self.facts, read).found.state == "absent"
@@ -108,7 +111,40 @@ class _ModuleCalls:
             return None
         return owner if normalize(owner) in self.rules.walk or _of_module(what) else None
 
-    def _problems(
+    def _in_python(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
+        """The use of a name that the standard library lacks, unless this package may give it."""
+        found = standard.missing(self.package_set, self.facts, fact)
+        if found is None or _asked(fact, course):
+            return
+        module, name = found
+        python, path = f"Python {self.package_set.python}", f"{module}.{name}"
+        if path.endswith(SUBSCRIPT):
+            path = path.removesuffix(SUBSCRIPT)
+            yield "", (Relation.SUBSCRIPT, path, f"subscripts {path}, which {python} cannot")
+        elif not self._assigns(module, name):
+            text = f"uses {path}, which {python} does not have"
+            yield "", (Relation.NAME, f"{module}:{name}", text)
+
+    def _assigns(self, module: str, name: str) -> bool:
+        """Whether code of the package itself may give a module a name: `inspect.getargspec = f`."""
+        package, root = self.package or "", self.facts.module.partition(".")[0]
+        words = (module.rpartition(".")[2].encode(), name.encode())
+        forms = rb"\b%s\.%s\s*=(?!=)", rb"\bsetattr\(\s*%s\b.*\b%s\b"
+        assigned = re.compile(b"|".join(form % words for form in forms))
+        files = self.package_set.modules_of(package)
+        modules = {self.facts.module, *self.package_set.mentioning(root, name)}
+        sources = (self.package_set.read(package, files[one]) for one in modules if one in files)
+        return any(assigned.search(source or b"") for source in sources)
+
+    def _problems(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
+        """What another package that is used does not have or take, with its name."""
+        what = meaning(self.package_set, self.facts, fact)
+        other = self._other(what)
+        if other is not None:
+            for problem in self._of_package(fact, what, other, course):
+                yield other, problem
+
+    def _of_package(
         self, fact: Call | Attribute, what: Meaning, other: str, course: Course
     ) -> Iterator[Problem]:
         version = f"{other} {self.package_set.version(other)}"

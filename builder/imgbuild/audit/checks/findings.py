@@ -51,7 +51,10 @@ def finding(
     text: str,
     error: bool,
 ) -> Finding:
-    """The finding `text` at `place` about the package `other` ("" if it is not installed)."""
+    """The finding `text` at `place` about the package `other`.
+
+    It is "" if the package is not installed, or if the standard library lacks something.
+    """
     version = (package_set.version(other) or "") if other else ""
     message = f"{place.package} {place.version} {text}"
     if error and place.entry:
@@ -78,6 +81,8 @@ def finding(
 def _remedy(relation: Relation, place: FindingPlace, other: str, subject: str) -> str:
     if relation is Relation.PACKAGE:
         return f"add the package that provides {subject} to the target's requirements"
+    if not other:
+        return f"choose another version of {place.package}, or a base with another Python"
     return f"choose versions of {place.package} and {other} released at about the same time"
 
 

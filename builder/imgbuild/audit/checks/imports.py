@@ -1,4 +1,4 @@
-"""The check `imports`: modules and names of other packages that do not exist.
+"""The check `imports`: modules and names of other packages, or of Python, that do not exist.
 
 A finding on the main path is an error, one in a corner a note.
 """
@@ -55,7 +55,11 @@ def _of_import(
     course = judge(package_set, line.guards)
     if not course.runs:
         return None
-    problem = _problem(package_set, facts, line)
+    known = package_set.module(line.module.partition(".")[0])
+    if isinstance(known, Opaque) and known.why == "stdlib":
+        problem = _in_python(package_set, line)
+    else:
+        problem = _problem(package_set, facts, line)
     if problem is None:
         return None
     relation, other, subject, text = problem
@@ -120,6 +124,20 @@ def _problem(
         return None
     text = f"imports {line.name} from {line.module}, which {other} {version} does not have there"
     return Relation.NAME, other, f"{line.module}:{line.name}", text
+
+
+def _in_python(
+    package_set: ImportablePackages, line: Import
+) -> tuple[Relation, str, str, str] | None:
+    """The problem of an import from the standard library."""
+    python = f"Python {package_set.python}"
+    if package_set.exists(line.module) is False:
+        text = f"imports {line.module}, which {python} does not have"
+        return Relation.MODULE, "", line.module, text
+    if search.lookup(package_set, line.module, line.name).state != "absent":
+        return None
+    text = f"imports {line.name} from {line.module}, which {python} does not have there"
+    return Relation.NAME, "", f"{line.module}:{line.name}", text
 
 
 def _in_namespace(package_set: ImportablePackages, module: str) -> bool:

@@ -122,6 +122,8 @@ def _search(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> 
             return _search(modules, target, name, (*path, step))
     if facts is None:
         return _missing(modules, module, (*path, step))
+    if isinstance(facts, Opaque) and name in facts.lacks:
+        return LookupResult(state="absent", trace=(*path, step))
     if isinstance(facts, Opaque) or facts.broken or len(path) > _DEPTH:
         return LookupResult(state="unknown", trace=(*path, step))
     if step in path:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from imgbuild.audit.packages.library import Library, LibraryWheel
 from imgbuild.audit.packages.reading import WheelMetadata, is_metadata
+from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.values import Arch, normalize
 
-# Modules removed from the standard library, by the first Python without them.
-_GONE = {
-    (3, 12): "asynchat asyncore distutils imp smtpd",
-    (3, 13): "aifc audioop cgi cgitb chunk crypt imghdr lib2to3 mailcap msilib nis nntplib "
-    "ossaudiodev pipes sndhdr spwd sunau telnetlib uu xdrlib",
-}
 # Besides comments, the lines of an `__init__` that several packages ship alike.
 _SHARED = (b"#", b"extend_path(", b"declare_namespace(")
 # How source assigns modules in sys.modules: by an assignment, or without naming them; and how it
@@ -122,7 +116,9 @@ class PackageSet:
 
     def exists(self, module: str) -> bool | None:
         """Whether `module` can be imported, without reading it; None if that is not known."""
-        if module in self._owners or module in self._folders or self._is_stdlib(module):
+        if self._is_stdlib(module):
+            return stdlib.opaque(module, self.python) is not None
+        if module in self._owners or module in self._folders:
             return True
         opaque = self._absent(module)
         return None if opaque is not None else False
@@ -130,7 +126,7 @@ class PackageSet:
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """The facts of a module; Opaque if its names are unknown, None if there is none."""
         if self._is_stdlib(name):
-            return Opaque(name, "stdlib")
+            return stdlib.opaque(name, self.python)
         owner = self._owners.get(name)
         if owner is not None:
             book = self.books[owner]
@@ -192,18 +188,7 @@ class PackageSet:
         self.prefetch(name for name in self.books[owner].modules if name.startswith(f"{package}."))
 
     def _is_stdlib(self, module: str) -> bool:
-        return module.partition(".")[0] in self._stdlib
-
-    @cached_property
-    def _stdlib(self) -> frozenset[str]:
-        version = tuple(int(part) for part in self.python.split(".")[:2])
-        names = set(sys.stdlib_module_names)
-        for gone, modules in _GONE.items():
-            if version < gone:
-                names.update(modules.split())
-            else:
-                names.difference_update(modules.split())
-        return frozenset(names)
+        return module.partition(".")[0] in stdlib.modules(self.python)
 
     def _absent(self, name: str) -> Opaque | None:
         """Opaque if a module that no wheel has may exist, else None."""

@@ -152,8 +152,8 @@ class Assignments:
 
     def annotated(self, node: ast.AnnAssign) -> None:
         """`a: T` and `a: T = value`."""
-        if not self.expressions.lazy_annotations and self.expressions.scope.kind != "function":
-            self.expressions.visit(node.annotation)
+        if self.expressions.scope.kind != "function":
+            self.expressions.annotation(node.annotation)
         if node.value is not None:
             self.expressions.visit(node.value)
         kind = type_name(node.annotation)

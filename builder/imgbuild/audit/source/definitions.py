@@ -49,10 +49,9 @@ class Definitions:
         for default in (*given.defaults, *given.kw_defaults):
             if default is not None:
                 expressions.visit(default)
-        if not expressions.lazy_annotations:
-            for annotation in (node.returns, *(item.annotation for item in (*everything, *extra))):
-                if annotation is not None:
-                    expressions.visit(annotation)
+        for annotation in (node.returns, *(item.annotation for item in (*everything, *extra))):
+            if annotation is not None:
+                expressions.annotation(annotation)
         facts = function_facts(self.source, node, name, decorators, expressions.guards)
         raises = _REFUSES.search(self.source.span(node)) is not None
         place = len(self.functions)

@@ -16,7 +16,11 @@ from imgbuild.audit.source.conditions import Conditions
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.name_values import Guards
 from imgbuild.audit.source.scopes import NONE, LocalTypes, Scope
+from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
 from imgbuild.audit.source.text import dotted, string
+
+# From then on, Python evaluates annotations only if something asks for them.
+_EVALUATED = (Guard("python", "", "<3.14"),)
 
 
 class NameUse(msgspec.Struct, gc=False):
@@ -50,6 +54,7 @@ class Expressions:
         self.records: list[NameUse] = []
         # Attributes that the module itself assigns: reading them does not require that they exist.
         self.stored: set[str] = set()
+        self._classes = {name.rpartition(".")[2] for name in subscripted()}
 
     def visit(self, node: ast.AST) -> None:
         """Read an expression."""
@@ -74,6 +79,11 @@ class Expressions:
         before, self.guards = self.guards, self.with_guards(guards)
         self.visit(node)
         self.guards = before
+
+    def annotation(self, node: ast.expr) -> None:
+        """Read an annotation that the statement around it evaluates."""
+        if not self.lazy_annotations:
+            self.visit_under(_EVALUATED, node)
 
     def with_guards(self, guards: Guards) -> Guards:
         """The guards here and these, each once."""
@@ -252,6 +262,18 @@ class Expressions:
             )
         )
 
+    def _subscript(self, node: ast.Subscript) -> None:
+        """`array.array[int]`: whether the name is imported is known at the end of the module."""
+        self.visit(node.value)
+        self.visit(node.slice)
+        name = dotted(node.value)
+        if type(node.ctx) is not ast.Load or name.rpartition(".")[2] not in self._classes:
+            return
+        first = name.partition(".")[0]
+        if self.local_types(first) is None and not self.is_self(first):
+            root = "" if self._imported_here(first) else first
+            self._add(name + SUBSCRIPT, node, root=root)
+
     def _forget_type(self, node: ast.expr) -> None:
         """`isinstance(name, …)`: the name has more than one type."""
         name = dotted(node)
@@ -335,6 +357,7 @@ class Expressions:
     _visitors: ClassVar[dict[type[ast.AST], Callable[[Expressions, Any], None]]] = {
         ast.Call: _call,
         ast.Attribute: _attribute,
+        ast.Subscript: _subscript,
         ast.BoolOp: _boolean,
         ast.IfExp: _conditional,
         ast.Lambda: _lambda,

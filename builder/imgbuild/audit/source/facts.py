@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-FACTS_FORMAT = 6
+FACTS_FORMAT = 7
 # Follows the name of a dataclass in a guard on one of its fields.
 FIELDS = ".__dataclass_fields__"
 
@@ -78,6 +78,12 @@ class Import(msgspec.Struct, frozen=True, array_like=True, gc=False):
     bound: str
     scope: str = ""
     guards: tuple[Guard, ...] = ()
+
+
+def origin(line: Import) -> tuple[str, str]:
+    """The module that an import binds, or the module and the name in it."""
+    whole = line.name or line.module.partition(".")[0] != line.bound
+    return (line.module if whole else line.bound), line.name
 
 
 class Parameter(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -189,7 +195,9 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A read of `expression` (dotted, as written) that is not the callee of a recorded Call.
 
     Only if the first part is an imported name, or a local one of known type (`receiver`, as in
-    Call). Reads through getattr with a default, and under hasattr, are left out.
+    Call). Reads through getattr with a default, and under hasattr, are left out. A subscript of a
+    class that only some versions of Python can subscript is written "array.__class_getitem__". In
+    annotations, reads and calls have the guard of versions that evaluate them.
     """
 
     line: int
@@ -257,11 +265,13 @@ class Opaque(msgspec.Struct, frozen=True):
     """A module that exists and whose names are unknown.
 
     `why` is "compiled", "namespace", "stdlib", "injected" (a module that its package puts into
-    sys.modules) or "unknown" (of a package that a partial package set leaves out).
+    sys.modules) or "unknown" (of a package that a partial package set leaves out). `lacks` are
+    names that it certainly does not have (`stdlib.lacks`).
     """
 
     module: str
     why: str
+    lacks: frozenset[str] = frozenset()
 
 
 class GpuCode(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -10,11 +10,12 @@ import msgspec
 
 from imgbuild.audit.source.conditions import Conditions
 from imgbuild.audit.source.expressions import NameUse
-from imgbuild.audit.source.facts import Attribute, Call, Class, ModuleFacts, Window
+from imgbuild.audit.source.facts import Attribute, Call, Class, Import, ModuleFacts, Window, origin
 from imgbuild.audit.source.lazy_names import LazyNames
 from imgbuild.audit.source.name_values import NameValues
 from imgbuild.audit.source.scopes import NONE
 from imgbuild.audit.source.statements import Statements
+from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
 from imgbuild.audit.source.text import BUILTINS, SourceText, dotted, string
 
 
@@ -104,6 +105,8 @@ def _settle(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, 
             continue
         if record.call is not None:
             calls.append(_call(record, record.call, receiver))
+        elif record.expression.endswith(SUBSCRIPT) and not _of_stdlib(record, imports):
+            continue
         elif _proves(record, stored, imported):
             attributes.append(
                 Attribute(record.line, record.expression, receiver, record.scope, record.guards)
@@ -133,6 +136,16 @@ def _proves(record: NameUse, stored: set[str], imported: set[str]) -> bool:
     if first != "self" and record.root and record.root not in imported:
         return False
     return expression not in stored and f"{first}.*" not in stored
+
+
+def _of_stdlib(record: NameUse, imports: list[Import]) -> bool:
+    """Whether a subscripted name is imported from the standard library."""
+    first, _, rest = record.expression.removesuffix(SUBSCRIPT).partition(".")
+    return any(
+        ".".join(filter(None, (*origin(line), rest))) in subscripted()
+        for line in imports
+        if line.bound == first
+    )
 
 
 def _call(record: NameUse, node: ast.Call, receiver: str) -> Call:

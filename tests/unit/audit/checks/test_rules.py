@@ -64,3 +64,15 @@ def test_pyarrow_26_beside_numpy_1(tmp_path):
     assert audited.subjects(rules.check(broken)) == ["pyarrow-numpy-1"]
     sound = audited.package_set(tmp_path / "2", {"pyarrow==26.0.1": files, "numpy==2.0.0": {}})
     assert rules.check(sound) == []
+
+
+def test_qwen2_5_vl_beside_transformers_4_52(tmp_path):
+    files = {"vllm/model_executor/models/qwen2.py": "x = dict(hidden_act=config.hidden_act)\n"}
+    broken = audited.package_set(tmp_path, {"vllm==0.8.5.post1": files, "transformers==4.52.4": {}})
+    known = rules.check(broken)
+    assert audited.subjects(known) == ["vllm-qwen2.5-vl-text-config"]
+    assert known[0].severity is Severity.NOTE
+    sound = audited.package_set(
+        tmp_path / "2", {"vllm==0.8.5.post1": files, "transformers==4.51.3": {}}
+    )
+    assert rules.check(sound) == []

@@ -1,0 +1,45 @@
+"""Uses of names that the standard library of this Python does not have."""
+
+from __future__ import annotations
+
+from imgbuild.audit.names.lookup import Entry, index, only_typing
+from imgbuild.audit.names.model import Modules
+from imgbuild.audit.source.facts import Attribute, Call, Import, ModuleFacts, Opaque, origin
+
+
+def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tuple[str, str] | None:
+    """The module and the name in it that a call or read needs and Python does not have.
+
+    None if it is there or unknown, or if the import of the name is what fails.
+    """
+    first, *rest = (fact.callee if isinstance(fact, Call) else fact.expression).split(".")
+    origins = {
+        origin(entry) if isinstance(entry, Import) else None
+        for entry in _bindings(facts, first, fact.scope)
+    }
+    found = origins.pop() if len(origins) == 1 else None
+    if fact.receiver or found is None:
+        return None
+    imported = [part for part in ".".join(found).split(".") if part]
+    parts = [*imported, *rest]
+    for end in range(1, len(parts)):
+        module = ".".join(parts[:end])
+        known = modules.module(module)
+        if not isinstance(known, Opaque) or known.why != "stdlib":
+            return None
+        for length in (1, 2):  # of two parts: array.__class_getitem__
+            name = ".".join(parts[end : end + length])
+            if len(imported) < end + length <= len(parts) and name in known.lacks:
+                return module, name
+    return None
+
+
+def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:
+    """What binds a name that is used in a scope, in the innermost scope that imports it."""
+    table = index(facts)
+    while scope:
+        scoped = [line for line in table.scoped.get(scope, ()) if line.bound == name]
+        if scoped:
+            return [*scoped]
+        scope = scope.rpartition(".")[0]
+    return [entry for entry in table.top.get(name, ()) if not only_typing(entry.guards)]

@@ -1,0 +1,87 @@
+"""`data/audit/stdlib.yaml`: what the standard library of some versions of Python lacks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+
+import msgspec
+import yaml
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.audit.source.facts import Opaque
+
+FILE = "data/audit/stdlib.yaml"
+# Follows the name of a class that is subscripted: Python asks the class for this.
+SUBSCRIPT = ".__class_getitem__"
+
+_Names = dict[str, str]  # specifier of Python's version → names, separated by spaces
+
+
+class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Names by the versions that have them; `names` and `subscripts` by module, too."""
+
+    modules: _Names
+    names: dict[str, _Names]
+    subscripts: dict[str, _Names]
+
+
+@lru_cache(maxsize=1)
+def load() -> StandardLibrary:
+    """The table of this version of imgbuild."""
+    text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(text), StandardLibrary)
+
+
+def opaque(module: str, python: str) -> Opaque | None:
+    """A module of the standard library, or below one; None if this version does not have it."""
+    parent, _, name = module.rpartition(".")
+    while parent:
+        if name in lacks(python).get(parent, ()):
+            return None
+        parent, _, name = parent.rpartition(".")
+    return Opaque(module, "stdlib", lacks(python).get(module, frozenset()))
+
+
+@lru_cache
+def modules(python: str) -> frozenset[str]:
+    """The top-level modules that a version of Python ("3.11") has."""
+    table = load().modules
+    names = {*sys.stdlib_module_names, *" ".join(table.values()).split()}
+    return frozenset(names - set(_lacking(table, python)))
+
+
+@lru_cache
+def lacks(python: str) -> Mapping[str, frozenset[str]]:
+    """Module → names that it lacks in a version of Python.
+
+    A submodule is a name of its parent; for a class that cannot be subscripted, its name has
+    SUBSCRIPT behind it.
+    """
+    table = load()
+    found = {module: set(_lacking(names, python)) for module, names in table.names.items()}
+    for module, names in table.subscripts.items():
+        refused = (name + SUBSCRIPT for name in _lacking(names, python))
+        found.setdefault(module, set()).update(refused)
+    return {module: frozenset(names) for module, names in found.items()}
+
+
+@lru_cache(maxsize=1)
+def subscripted() -> frozenset[str]:
+    """The classes that only some versions can subscript: "array.array"."""
+    return frozenset(
+        f"{module}.{name}"
+        for module, names in load().subscripts.items()
+        for name in " ".join(names.values()).split()
+    )
+
+
+def _lacking(names: _Names, python: str) -> list[str]:
+    return [
+        name
+        for spec, listed in names.items()
+        if not SpecifierSet(spec).contains(python, prereleases=True)
+        for name in listed.split()
+    ]

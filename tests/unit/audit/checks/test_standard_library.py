@@ -1,0 +1,205 @@
+"""The checks `imports` and `calls` on names of the standard library."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.checks import calls, imports
+from imgbuild.audit.main_path.closure import main_path
+from imgbuild.report import Finding, Relation, Severity
+from tests.support.source_modules import SourceModules, rules
+
+
+def check(
+    source: str, *entries: str, python: str = "3.11", others: dict[str, str] | None = None
+) -> list[Finding]:
+    files = {"user/__init__.py": source, **(others or {})}
+    package_set = SourceModules({"user 1.0": files}, python=python)
+    policy = rules(*(entries or ("user",)))
+    path = main_path(package_set, policy, ("user",))
+    return [*imports.check(package_set, path), *calls.check(package_set, path, policy)]
+
+
+def test_an_import_of_a_newer_name_is_an_error_with_its_place():
+    (one,) = check("import os\n\nfrom typing import override\n")
+    assert one.severity is Severity.ERROR
+    assert one.check == "imports"
+    assert one.where == "user 1.0 user/__init__.py:3"
+    assert "imports override from typing, which Python 3.11 does not have there" in one.message
+    assert one.remedy == "choose another version of user, or a base with another Python"
+    assert one.evidence is not None
+    assert one.evidence.relation is Relation.NAME
+    assert (one.evidence.other, one.evidence.subject) == ("", "typing:override")
+
+
+@pytest.mark.parametrize(
+    ("source", "python", "relation", "subject"),
+    [
+        ("from warnings import deprecated\n", "3.12", Relation.NAME, "warnings:deprecated"),
+        ("from inspect import getargspec\n", "3.11", Relation.NAME, "inspect:getargspec"),
+        ("import asyncio.timeouts\n", "3.10", Relation.MODULE, "asyncio.timeouts"),
+        ("from asyncio import timeouts\n", "3.10", Relation.NAME, "asyncio:timeouts"),
+        (
+            "from importlib.resources.abc import Traversable\n",
+            "3.10",
+            Relation.MODULE,
+            "importlib.resources.abc",
+        ),
+        (
+            "import inspect\ninspect.getargspec(print)\n",
+            "3.11",
+            Relation.NAME,
+            "inspect:getargspec",
+        ),
+        ("import pkgutil\nX = pkgutil.ImpImporter\n", "3.12", Relation.NAME, "pkgutil:ImpImporter"),
+        ("import os.path as p\np.splitroot('/')\n", "3.11", Relation.NAME, "os.path:splitroot"),
+        ("import os\nos.path.splitroot('/')\n", "3.11", Relation.NAME, "os.path:splitroot"),
+        (
+            "def f():\n    import enum\n    enum.member(1)\nf()\n",
+            "3.10",
+            Relation.NAME,
+            "enum:member",
+        ),
+        ("import array\nX = array.array[int]\n", "3.11", Relation.SUBSCRIPT, "array.array"),
+        ("from array import array\nX = array[int]\n", "3.11", Relation.SUBSCRIPT, "array.array"),
+    ],
+)
+def test_what_another_python_has(source, python, relation, subject):
+    (one,) = check(source, python=python)
+    assert one.severity is Severity.ERROR
+    assert one.evidence is not None
+    assert (one.evidence.relation, one.evidence.subject) == (relation, subject)
+
+
+CHECKED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from typing import override\n"
+OTHER_NAME = """
+import typing
+if hasattr(typing, "is_protocol"):
+    get_protocol_members = typing.get_protocol_members
+"""
+EITHER = (
+    "try:\n    import no_such as inspect\nexcept Exception:\n    import inspect\n"
+    "inspect.getargspec(1)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "python"),
+    [
+        ("from typing import override\n", "3.12"),
+        ("from inspect import getargspec\n", "3.10"),
+        ("import array\nX = array.array[int]\n", "3.12"),
+        ("from typing import List, no_such_name\nimport os\nos.no_such_name\n", "3.11"),
+        ("import sys\nif sys.version_info >= (3, 12):\n    from typing import override\n", "3.11"),
+        (CHECKED, "3.11"),
+        ("import inspect\nif hasattr(inspect, 'getargspec'):\n    inspect.getargspec(1)\n", "3.11"),
+        (OTHER_NAME, "3.11"),
+        ("import inspect\ngetattr(inspect, 'getargspec', None)\n", "3.11"),
+        ("import inspect\ninspect.getargspec = inspect.signature\ninspect.getargspec(1)\n", "3.11"),
+        ("def f(inspect):\n    inspect.getargspec(1)\nimport inspect\nf(1)\n", "3.11"),
+        (EITHER, "3.11"),
+        ("import array\narray = [1]\nX = array[0]\n", "3.11"),
+        ("import array\nX = array.array('i')\nX[0]\n", "3.11"),
+        ("def f(array):\n    array[0]\nfrom array import array\nf(1)\n", "3.11"),
+    ],
+)
+def test_what_is_there_or_never_runs_or_is_unknown_is_not_mentioned(source, python):
+    assert check(source, python=python) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "try:\n    from typing import override\nexcept ImportError:\n    override = None\n",
+        "import inspect\ntry:\n    inspect.getargspec(1)\nexcept AttributeError:\n    pass\n",
+        "import array\ntry:\n    X = array.array[int]\nexcept TypeError:\n    X = None\n",
+        "import inspect as i\nif hasattr(i, 'signature'):\n    pass\nelse:\n    i.getargspec(1)\n",
+        "def later():\n    from typing import override\n",
+    ],
+)
+def test_what_is_caught_or_not_reached_is_a_note(source):
+    (one,) = check(source)
+    assert one.severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    ("python", "severity"), [("3.11", Severity.ERROR), ("3.12", Severity.NOTE)]
+)
+def test_a_fallback_certainly_runs_where_the_name_is_absent(python, severity):
+    source = (
+        "try:\n    from typing import override\nexcept ImportError:\n"
+        "    from inspect import getargspec as override\n"
+    )
+    found = {one.where[-1]: one.severity for one in check(source, python=python)}
+    assert found["4"] is severity
+
+
+def test_a_name_that_is_imported_is_reported_where_it_is_imported():
+    source = "try:\n    from heapq import heappush_max\nexcept ImportError:\n    pass\n"
+    (one,) = check(source + "def f():\n    heappush_max([], 1)\nf()\n")
+    assert (one.check, one.severity) == ("imports", Severity.NOTE)
+
+
+def test_another_module_of_the_package_may_assign_the_name():
+    source = "import inspect\nfrom . import patch\ninspect.getargspec(print)\n"
+    patch = "import inspect\nif not hasattr(inspect, 'getargspec'):\n    {}\n"
+    for line in ("inspect.getargspec = len", "setattr(inspect, 'getargspec', len)"):
+        assert check(source, others={"user/patch.py": patch.format(line)}) == []
+    assert len(check(source, others={"user/patch.py": patch.format("pass")})) == 1
+
+
+# -- what is evaluated on import
+
+FUNCTION = "import array\ndef f(fd: int) -> tuple[tuple[int, array.array[int]]]:\n    return 1\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        FUNCTION,
+        "import array\ndef f(x: array.array[int]): ...\n",
+        "import array\nclass A:\n    x: array.array[int]\n",
+        "import array\nclass A:\n    def f(self, *x: array.array[int]): ...\n",
+        "import array\nx: array.array[int]\n",
+        "import array\ndef f(x=array.array[int]): ...\n",
+        "import array\nclass A(array.array[int]): ...\n",
+        "import array\n@print(array.array[int])\ndef f(): ...\n",
+    ],
+)
+def test_a_subscript_that_python_evaluates_on_import(source):
+    (one,) = check(source)
+    assert one.severity is Severity.ERROR
+    assert "subscripts array.array, which Python 3.11 cannot" in one.message
+    assert check(source, python="3.12") == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from __future__ import annotations\n" + FUNCTION,
+        "import array\ndef f(x: 'array.array[int]'): ...\n",
+        "import array\ndef f():\n    x: array.array[int] = 1\nf()\n",
+        "import typing\nif typing.TYPE_CHECKING:\n    import array\n    X = array.array[int]\n",
+    ],
+)
+def test_a_subscript_that_python_does_not_evaluate(source):
+    assert check(source) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [
+        ("import ast\ndef f(x: ast.Str): ...\n", 0),
+        ("import ast\nclass A:\n    x: ast.Str\n", 0),
+        ("import ast\ndef f(x=ast.Str): ...\n", 1),
+    ],
+)
+def test_annotations_are_evaluated_before_python_3_14(source, number):
+    assert len(check(source, python="3.14")) == number
+    assert check(source, python="3.13") == []
+
+
+def test_a_body_of_a_function_runs_when_it_is_called():
+    source = "import array\ndef f():\n    return array.array[int]\n"
+    assert [one.severity for one in check(source)] == [Severity.NOTE]
+    assert [one.severity for one in check(source, "user.f")] == [Severity.ERROR]

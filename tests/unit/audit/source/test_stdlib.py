@@ -1,0 +1,107 @@
+"""The table of the standard library, compared with the Python that runs the tests."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.audit.source import stdlib
+from imgbuild.audit.source.facts import Opaque
+
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+TABLE = stdlib.load()
+
+
+def said(names: dict[str, str]) -> list[tuple[str, bool]]:
+    """Each name, and whether this Python has it."""
+    return [
+        (name, SpecifierSet(spec).contains(HERE))
+        for spec, listed in names.items()
+        for name in listed.split()
+    ]
+
+
+def imported(module: str) -> object | None:
+    """A module; None if it is not there, or if this Python was built without what it needs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(module)
+        except ImportError:
+            return None
+
+
+@pytest.mark.parametrize("module", sorted(TABLE.names))
+def test_this_python_has_the_names_that_the_table_says(module):
+    holder = imported(module)
+    if holder is None:
+        pytest.skip(f"this Python has no {module}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrong = [
+            name
+            for name, there in said(TABLE.names[module])
+            if there != (hasattr(holder, name) or imported(f"{module}.{name}") is not None)
+        ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("module", sorted(TABLE.subscripts))
+def test_this_python_subscripts_the_classes_that_the_table_says(module):
+    holder = imported(module)
+    if holder is None:
+        pytest.skip(f"this Python has no {module}")
+    wrong = [
+        name
+        for name, there in said(TABLE.subscripts[module])
+        if there != hasattr(getattr(holder, name), "__class_getitem__")
+    ]
+    assert wrong == []
+
+
+def test_this_python_has_the_modules_that_the_table_says():
+    wrong = [one for one, there in said(TABLE.modules) if there != (one in sys.stdlib_module_names)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("python", "there", "gone"),
+    [
+        ("3.10", {"binhex", "imp", "cgi"}, {"tomllib", "annotationlib"}),
+        ("3.11", {"tomllib", "imp", "cgi"}, {"binhex"}),
+        ("3.12", {"tomllib", "cgi"}, {"imp", "asyncore"}),
+        ("3.13", {"tomllib", "json"}, {"cgi", "pipes", "annotationlib"}),
+        ("3.14", {"annotationlib", "compression"}, {"imp"}),
+    ],
+)
+def test_the_modules_of_another_python(python, there, gone):
+    assert there <= stdlib.modules(python)
+    assert not gone & stdlib.modules(python)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "lacking"),
+    [
+        ("typing", "override", {"3.10", "3.11"}),
+        ("warnings", "deprecated", {"3.10", "3.11", "3.12"}),
+        ("inspect", "getargspec", {"3.11", "3.12", "3.13", "3.14"}),
+        ("pkgutil", "ImpImporter", {"3.12", "3.13", "3.14"}),
+        ("array", "array.__class_getitem__", {"3.10", "3.11"}),
+        ("typing", "List", set()),
+        ("typing", "no_such_name", set()),
+    ],
+)
+def test_the_versions_that_lack_a_name(module, name, lacking):
+    versions = [f"3.{minor}" for minor in range(10, 15)]
+    found = {one for one in versions if name in stdlib.lacks(one).get(module, ())}
+    assert found == lacking
+
+
+def test_a_submodule_is_a_name_of_its_parent():
+    assert stdlib.opaque("importlib.resources.abc", "3.10") is None
+    assert stdlib.opaque("importlib.resources.abc", "3.11") is not None
+    assert stdlib.opaque("json.tool", "3.11") == Opaque("json.tool", "stdlib")

@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""Writes the names of the standard library that only some versions of Python have.
+
+It reads them from typeshed, which comes with mypy, and asks each PYTHON that is named (a program)
+whether it agrees: names on which one does not are left out. Every supported version should be named
+that is at hand: tools/stdlib_names.py python3.10 python3.11 python3.12 python3.13
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import operator
+import subprocess
+import textwrap
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mypy
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.audit.source.stdlib import FILE
+
+Version = tuple[int, int]
+VERSIONS: list[Version] = [(3, minor) for minor in range(10, 15)]
+TYPESHED = Path(mypy.__file__).parent / "typeshed" / "stdlib"
+OUTPUT = Path(__file__).parents[1] / "builder" / "imgbuild" / FILE
+HEAD = """\
+# Names of the standard library that not all of Python 3.10 to 3.14 have on Linux, by the versions
+# that have them: modules, names in modules, and classes that can be subscripted (array.array[int]).
+# Names that are not here may exist in all of these versions or in none.
+# Written by tools/stdlib_names.py from typeshed, as of mypy {mypy}, and compared with Python
+# {checked}.
+
+"""
+COMPARES = {
+    ast.GtE: operator.ge, ast.Gt: operator.gt, ast.LtE: operator.le, ast.Lt: operator.lt,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+# Not listed: modules whose names others have again, what is for other systems than Linux, and
+# constants of libraries, which are many.
+REPEATED = ("genericpath", "ntpath", "posix", "posixpath", "sqlite3.dbapi2")
+OTHER_SYSTEMS = frozenset(("AndroidVer", "IOSVersionInfo", "android_ver", "ios_ver"))
+CONSTANTS = ("BDADDR_", "BT_", "HCI_", "L2CAP_", "SQLITE_", "XML_ERROR_")
+SUBSCRIPT = "[]"  # after the name of a class that can be subscripted
+# Run by each PYTHON: whether it has the names of modules; not of modules that it was built without.
+PROBE = """
+import importlib, json, sys, warnings
+
+def there(name):
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        return False if name.startswith(error.name) else None
+    except Exception:
+        return None
+    return True
+
+def has(module, name):
+    if not module:
+        return there(name)
+    value = sys.modules[module]
+    name, subscript, _ = name.partition("[")
+    if not hasattr(value, name) and not subscript:
+        return there(f"{module}.{name}")
+    return hasattr(getattr(value, name, None), "__class_getitem__") if subscript else True
+
+warnings.simplefilter("ignore")
+found = {
+    module: {name: has(module, name) for name in names}
+    for module, names in json.load(sys.stdin).items()
+    if not module or there(module)
+}
+json.dump([sys.version.split()[0], found], sys.stdout)
+"""
+
+
+class Stubs:
+    """The stubs of the standard library as one version of Python sees them."""
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self._lifetimes = dict(_lifetimes())
+        self._names: dict[str, frozenset[str]] = {}
+
+    def has(self, module: str) -> bool:
+        """Whether the version has a module."""
+        while module not in self._lifetimes:
+            module = module.rpartition(".")[0]
+        first, last = self._lifetimes[module]
+        parent = module.rpartition(".")[0]
+        return first <= self.version <= last and (not parent or self.has(parent))
+
+    def names(self, module: str) -> frozenset[str]:
+        """The public names of a module, and its classes that can be subscripted, as "X[]"."""
+        if module not in self._names:
+            self._names[module] = frozenset()  # for modules that import each other
+            tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
+            found = set(self._bound(tree.body, module))
+            self._names[module] = frozenset(one for one in found if not one.startswith("_"))
+        return self._names[module]
+
+    def _bound(self, body: Iterable[ast.stmt], module: str) -> Iterator[str]:
+        for node in self._taken(body):
+            match node:
+                case ast.ImportFrom():
+                    yield from self._imported(node, module)
+                case ast.Import():
+                    yield from (one.name for one in node.names if one.asname == one.name)
+                case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                    if not any("type_check_only" in ast.unparse(d) for d in node.decorator_list):
+                        yield node.name
+                    members = node.body if isinstance(node, ast.ClassDef) else ()
+                    if "__class_getitem__" in self._bound(members, module):
+                        yield node.name + SUBSCRIPT
+                case ast.Assign():
+                    yield from (one.id for one in node.targets if isinstance(one, ast.Name))
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    yield name
+
+    def _imported(self, node: ast.ImportFrom, module: str) -> Iterator[str]:
+        """Names that an import gives to others: `from a import b as b` and `from a import *`."""
+        base = module if path_of(module).name == "__init__.pyi" else module.rpartition(".")[0]
+        above = base.split(".")[: len(base.split(".")) - node.level + 1] if node.level else []
+        source = ".".join([*above, *([node.module] if node.module else [])])
+        for one in node.names:
+            if one.name == "*":
+                yield from (name for name in self.names(source) if not name.endswith(SUBSCRIPT))
+            elif one.asname == one.name:
+                yield one.name
+
+    def _taken(self, body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+        """The statements of the branches that this version takes, on Linux."""
+        for node in body:
+            if isinstance(node, ast.If):
+                yield from self._taken(node.body if self._holds(node.test) else node.orelse)
+            else:
+                yield node
+
+    def _holds(self, test: ast.expr) -> bool:
+        match test:
+            case ast.BoolOp(op=ast.And()):
+                return all(map(self._holds, test.values))
+            case ast.BoolOp(op=ast.Or()):
+                return any(map(self._holds, test.values))
+            case ast.UnaryOp(op=ast.Not()):
+                return not self._holds(test.operand)
+            case ast.Compare(ops=[sign], comparators=[right]):
+                have: dict[str, Any] = {"sys.version_info": self.version, "sys.platform": "linux"}
+                left = have[ast.unparse(test.left)]
+                return bool(COMPARES[type(sign)](left, ast.literal_eval(right)))
+            case ast.Name(id="TYPE_CHECKING"):
+                return True
+        raise ValueError(ast.unparse(test))
+
+
+def _lifetimes() -> Iterator[tuple[str, tuple[Version, Version]]]:
+    """Module → the first and the last version that has it."""
+    for line in (TYPESHED / "VERSIONS").read_text(encoding="utf-8").splitlines():
+        module, _, lifetime = line.partition("#")[0].partition(":")
+        if lifetime:
+            first, _, last = lifetime.strip().partition("-")
+            yield module, (_version(first), _version(last) if last else (9, 0))
+
+
+def _version(text: str) -> Version:
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+def path_of(module: str) -> Path:
+    """The stub of a module."""
+    path = TYPESHED.joinpath(*module.split("."))
+    return path / "__init__.pyi" if path.is_dir() else path.with_suffix(".pyi")
+
+
+def public() -> list[str]:
+    """All modules without an underscore in front of a part of their name."""
+    found = []
+    for path in sorted(TYPESHED.rglob("*.pyi")):
+        parts = path.relative_to(TYPESHED).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        if not any(part.startswith("_") for part in parts) and ".".join(parts) not in REPEATED:
+            found.append(".".join(parts))
+    return found
+
+
+def specifier(having: list[Version], among: list[Version]) -> str:
+    """The specifier of the versions `having`; "" if they are all, or do not follow each other."""
+    first, last = among.index(having[0]), among.index(having[-1])
+    if having != among[first : last + 1]:
+        return ""
+    low = [">={}.{}".format(*having[0])] if first else []
+    return ",".join([*low, *("<{}.{}".format(*one) for one in among[last + 1 : last + 2])])
+
+
+Table = dict[str, dict[str, str]]  # module → name → specifier; "" is the module itself
+
+
+def table(versions: dict[Version, Stubs]) -> Table:
+    """The modules and names that some versions lack. A submodule is a name of its parent."""
+    found: Table = {}
+    for module in public():
+        with_it = [version for version, stubs in versions.items() if stubs.has(module)]
+        if not with_it:
+            continue
+        parent, _, last = module.rpartition(".")
+        around = [one for one, stubs in versions.items() if not parent or stubs.has(parent)]
+        specs = {(parent, last): specifier(with_it, around)}
+        for name in sorted(set[str]().union(*(versions[one].names(module) for one in with_it))):
+            having = [one for one in with_it if name in versions[one].names(module)]
+            bare = name.removesuffix(SUBSCRIPT)
+            among = [one for one in with_it if bare in versions[one].names(module)]
+            specs[module, name] = specifier(having, with_it if name == bare else among)
+        for (holder, name), spec in specs.items():
+            if spec and not name.startswith(CONSTANTS) and name not in OTHER_SYSTEMS:
+                found.setdefault(holder, {})[name] = spec
+    return found
+
+
+def disagreements(found: Table, python: str) -> tuple[str, set[tuple[str, str]]]:
+    """The version of a program, and the modules and names on which it does not agree."""
+    asked = json.dumps({module: list(names) for module, names in found.items()})
+    done = subprocess.run(
+        [python, "-c", PROBE], input=asked, capture_output=True, text=True, check=True
+    )
+    python, answer = json.loads(done.stdout)
+    return python, {
+        (module, name)
+        for module, names in answer.items()
+        for name, there in names.items()
+        if there not in (None, SpecifierSet(found[module][name]).contains(python))
+    }
+
+
+def document(found: Table, checked: list[str]) -> str:
+    """The table as YAML: names by module and specifier, separated by spaces."""
+    lines = [*HEAD.format(mypy=version("mypy"), checked=", ".join(checked)).splitlines()]
+    lines += ["modules:", *_by_specifier(found[""], "  ")]
+    for title in ("names", "subscripts"):
+        lines += ["", f"{title}:"]
+        for module, names in sorted(found.items()):
+            kept = {
+                name.removesuffix(SUBSCRIPT): spec
+                for name, spec in names.items()
+                if name.endswith(SUBSCRIPT) == (title == "subscripts")
+            }
+            if module and kept:
+                lines += [f"  {module}:", *_by_specifier(kept, "    ")]
+    return "\n".join(lines) + "\n"
+
+
+def _by_specifier(names: dict[str, str], indent: str) -> Iterator[str]:
+    for spec in sorted(set(names.values())):
+        text = " ".join(sorted(name for name, held in names.items() if held == spec))
+        yield from textwrap.wrap(
+            f'"{spec}": {text}', 100, initial_indent=indent, subsequent_indent=indent + "  "
+        )
+
+
+def main() -> None:
+    """Write the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("python", nargs="+", help="a program to check the names with")
+    given = parser.parse_args()
+    found = table({version: Stubs(version) for version in VERSIONS})
+    asked = []
+    for python in given.python:
+        release, wrong = disagreements(found, python)
+        asked.append(release)
+        for module, name in sorted(wrong):
+            print(f"left out, since Python {release} does not agree: {module or 'module'} {name}")
+            del found[module][name]
+    OUTPUT.write_text(document(found, asked), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
