@@ -26,6 +26,7 @@ VLLM = ("torch", "vllm", "transformers")
 TRL = (*VLLM, "trl")
 VERL = ("verl", "vllm", "ray")
 VERL_SGLANG = ("verl", "sglang", "ray")
+PRELOAD = ("verl", "sglang", "torch-memory-saver")
 LORA = ("torch", "transformers", "trl", "peft", "math-verify")
 
 TIERS: dict[str, tuple[Case, ...]] = {
@@ -38,6 +39,7 @@ TIERS: dict[str, tuple[Case, ...]] = {
         Case("triton launcher", "static_triton.py", 300),
         Case("nvcc", "static_nvcc.py", 300),
         Case("sglang kernels", "static_sglang.py", 900, needs=("sglang", "torch")),
+        Case("sglang preload", "static_preload.py", 120, needs=PRELOAD),
         Case("entry points", "static_entry_points.py", 900),
         Case("imports", "static_imports.py", 1800),
     ),

@@ -59,6 +59,7 @@ def check(report: Report) -> None:
         "triton launcher": "skipped",
         "nvcc": "skipped",
         "sglang kernels": "skipped",
+        "sglang preload": "skipped",
         "entry points": "skipped",
         "import alpha": "passed",
         "import beta": "passed",
