@@ -1,9 +1,9 @@
-"""The loader finds what the library needs that verl's SGLang server preloads.
+"""The loader finds every dependency of the library that verl preloads into SGLang.
 
-verl starts SGLang under `torch_memory_saver.configure_subprocess()`, which names a library in
-LD_PRELOAD. It has no RUNPATH, and is loaded before Python: torch has not loaded the CUDA runtime
-yet. Where the loader does not find that by itself, no program starts ("error while loading shared
-libraries"). The driver's library is not looked for: the container runtime brings it.
+verl starts SGLang under `torch_memory_saver.configure_subprocess()`, which sets LD_PRELOAD. The
+library has no RUNPATH and is loaded before Python, so before torch loads the CUDA runtime. If a
+dependency is missing, the process does not start ("error while loading shared libraries").
+libcuda.so.1 is ignored: the container runtime provides it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,8 @@ def main() -> None:
     asked = subprocess.run(
         ["ldd", str(library)], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    lacking = [line.split()[0] for line in asked if line.endswith("=> not found")]
-    problems = [
-        f"{library.name} needs {name}, which the loader does not find"
-        for name in lacking
-        if name != DRIVER
-    ]
+    lacking = [line.strip() for line in asked if "not found" in line and DRIVER not in line]
+    problems = [f"the loader cannot load {library.name}: {line}" for line in lacking]
     finish(problems, f"the loader finds what {library.name} needs")
 
 

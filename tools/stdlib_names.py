@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the names of the standard library that only some versions of Python have.
+"""Writes data/audit/stdlib.yaml: names of the standard library that only some Pythons have.
 
-It reads them from typeshed, which comes with mypy, and asks each PYTHON that is named (a program)
-whether it agrees: names on which one does not are left out. Every supported version should be named
-that is at hand: tools/stdlib_names.py python3.10 python3.11 python3.12 python3.13
+The source is typeshed, as installed with mypy. Each PYTHON (the path of an interpreter) is asked
+about every name, and a name on which it disagrees with typeshed is left out. Name an interpreter of
+each supported version: tools/stdlib_names.py python3.10 python3.11 python3.12 python3.13
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from typing import Any
 
 import mypy
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from imgbuild.audit.source.stdlib import FILE
 
-Version = tuple[int, int]
-VERSIONS: list[Version] = [(3, minor) for minor in range(10, 15)]
+Release = tuple[int, int]
+VERSIONS: list[Release] = [(3, minor) for minor in range(10, 15)]
 TYPESHED = Path(mypy.__file__).parent / "typeshed" / "stdlib"
 OUTPUT = Path(__file__).parents[1] / "builder" / "imgbuild" / FILE
 HEAD = """\
-# Names of the standard library that not all of Python 3.10 to 3.14 have on Linux, by the versions
-# that have them: modules, names in modules, and classes that can be subscripted (array.array[int]).
-# Names that are not here may exist in all of these versions or in none.
+# Names of the standard library that not all of Python {first} to {last} have on Linux, by the
+# versions that have them: modules, names in modules, and classes that are subscriptable
+# (array.array[int]).
+# Names that are not listed are not checked. Names of 3.14 are as typeshed has them.
 # Written by tools/stdlib_names.py from typeshed, as of mypy {mypy}, and compared with Python
 # {checked}.
 
@@ -61,7 +63,7 @@ def there(name):
 
 def has(module, name):
     if not module:
-        return there(name)
+        return name in sys.stdlib_module_names
     value = sys.modules[module]
     name, subscript, _ = name.partition("[")
     if not hasattr(value, name) and not subscript:
@@ -74,14 +76,15 @@ found = {
     for module, names in json.load(sys.stdin).items()
     if not module or there(module)
 }
-json.dump([sys.version.split()[0], found], sys.stdout)
+release = "{}.{}".format(*sys.version_info)
+json.dump([sys.version.split()[0], release, found], sys.stdout)
 """
 
 
 class Stubs:
     """The stubs of the standard library as one version of Python sees them."""
 
-    def __init__(self, version: Version) -> None:
+    def __init__(self, version: Release) -> None:
         self.version = version
         self._lifetimes = dict(_lifetimes())
         self._names: dict[str, frozenset[str]] = {}
@@ -157,7 +160,7 @@ class Stubs:
         raise ValueError(ast.unparse(test))
 
 
-def _lifetimes() -> Iterator[tuple[str, tuple[Version, Version]]]:
+def _lifetimes() -> Iterator[tuple[str, tuple[Release, Release]]]:
     """Module → the first and the last version that has it."""
     for line in (TYPESHED / "VERSIONS").read_text(encoding="utf-8").splitlines():
         module, _, lifetime = line.partition("#")[0].partition(":")
@@ -166,7 +169,7 @@ def _lifetimes() -> Iterator[tuple[str, tuple[Version, Version]]]:
             yield module, (_version(first), _version(last) if last else (9, 0))
 
 
-def _version(text: str) -> Version:
+def _version(text: str) -> Release:
     major, minor = text.split(".")
     return int(major), int(minor)
 
@@ -188,7 +191,7 @@ def public() -> list[str]:
     return found
 
 
-def specifier(having: list[Version], among: list[Version]) -> str:
+def specifier(having: list[Release], among: list[Release]) -> str:
     """The specifier of the versions `having`; "" if they are all, or do not follow each other."""
     first, last = among.index(having[0]), among.index(having[-1])
     if having != among[first : last + 1]:
@@ -200,7 +203,7 @@ def specifier(having: list[Version], among: list[Version]) -> str:
 Table = dict[str, dict[str, str]]  # module → name → specifier; "" is the module itself
 
 
-def table(versions: dict[Version, Stubs]) -> Table:
+def table(versions: dict[Release, Stubs]) -> Table:
     """The modules and names that some versions lack. A submodule is a name of its parent."""
     found: Table = {}
     for module in public():
@@ -222,23 +225,26 @@ def table(versions: dict[Version, Stubs]) -> Table:
 
 
 def disagreements(found: Table, python: str) -> tuple[str, set[tuple[str, str]]]:
-    """The version of a program, and the modules and names on which it does not agree."""
-    asked = json.dumps({module: list(names) for module, names in found.items()})
+    """The version of an interpreter, and the modules and names on which it does not agree."""
+    question = json.dumps({module: list(names) for module, names in found.items()})
     done = subprocess.run(
-        [python, "-c", PROBE], input=asked, capture_output=True, text=True, check=True
+        [python, "-c", PROBE], input=question, capture_output=True, text=True, check=True
     )
-    python, answer = json.loads(done.stdout)
-    return python, {
+    version_text, release, answer = json.loads(done.stdout)
+    return version_text, {
         (module, name)
         for module, names in answer.items()
         for name, there in names.items()
-        if there not in (None, SpecifierSet(found[module][name]).contains(python))
+        if there not in (None, SpecifierSet(found[module][name]).contains(release))
     }
 
 
 def document(found: Table, checked: list[str]) -> str:
     """The table as YAML: names by module and specifier, separated by spaces."""
-    lines = [*HEAD.format(mypy=version("mypy"), checked=", ".join(checked)).splitlines()]
+    first, last = ("{}.{}".format(*one) for one in (VERSIONS[0], VERSIONS[-1]))
+    probed = ", ".join(sorted(checked, key=Version))
+    head = HEAD.format(mypy=version("mypy"), checked=probed, first=first, last=last)
+    lines = head.splitlines()
     lines += ["modules:", *_by_specifier(found[""], "  ")]
     for title in ("names", "subscripts"):
         lines += ["", f"{title}:"]
@@ -264,17 +270,17 @@ def _by_specifier(names: dict[str, str], indent: str) -> Iterator[str]:
 def main() -> None:
     """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("python", nargs="+", help="a program to check the names with")
+    parser.add_argument("python", nargs="+", help="an interpreter to compare with")
     given = parser.parse_args()
     found = table({version: Stubs(version) for version in VERSIONS})
-    asked = []
+    checked = []
     for python in given.python:
         release, wrong = disagreements(found, python)
-        asked.append(release)
+        checked.append(release)
         for module, name in sorted(wrong):
             print(f"left out, since Python {release} does not agree: {module or 'module'} {name}")
             del found[module][name]
-    OUTPUT.write_text(document(found, asked), encoding="utf-8")
+    OUTPUT.write_text(document(found, checked), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class Relation(enum.StrEnum):
     KEYWORD = "keyword"  # passes a keyword argument that the other's callable does not accept
     ARGUMENT = "argument"  # passes too few or too many positional arguments
     ATTRIBUTE = "attribute"  # reads an attribute that the other's class does not have
-    SUBSCRIPT = "subscript"  # subscripts a class that this Python cannot subscript
+    SUBSCRIPT = "subscript"  # subscripts a class that is not subscriptable in this Python
     REGISTERED = "registered"  # registers a name that the other has registered already
     SYMBOL = "symbol"  # links to a symbol that no library of the package set defines
     LIBRARY = "library"  # links to a library that is missing

@@ -2,15 +2,15 @@
 
 Findings are keywords that a callable of another package does not take, missing arguments, names and
 attributes that are read but do not exist, and names that are registered twice; of the standard
-library, names that this Python lacks and classes that it cannot subscript.
+library, names that this Python lacks and classes that are not subscriptable in it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cached_property
 
+from imgbuild.audit.checks.assigned import assigned
 from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
@@ -120,21 +120,17 @@ class _ModuleCalls:
         python, path = f"Python {self.package_set.python}", f"{module}.{name}"
         if path.endswith(SUBSCRIPT):
             path = path.removesuffix(SUBSCRIPT)
-            yield "", (Relation.SUBSCRIPT, path, f"subscripts {path}, which {python} cannot")
-        elif not self._assigns(module, name):
+            yield (
+                "",
+                (
+                    Relation.SUBSCRIPT,
+                    path,
+                    f"subscripts {path}, which is not subscriptable in {python}",
+                ),
+            )
+        elif not assigned(self.package_set, self.facts, module, name):
             text = f"uses {path}, which {python} does not have"
             yield "", (Relation.NAME, f"{module}:{name}", text)
-
-    def _assigns(self, module: str, name: str) -> bool:
-        """Whether code of the package itself may give a module a name: `inspect.getargspec = f`."""
-        package, root = self.package or "", self.facts.module.partition(".")[0]
-        words = (module.rpartition(".")[2].encode(), name.encode())
-        forms = rb"\b%s\.%s\s*=(?!=)", rb"\bsetattr\(\s*%s\b.*\b%s\b"
-        assigned = re.compile(b"|".join(form % words for form in forms))
-        files = self.package_set.modules_of(package)
-        modules = {self.facts.module, *self.package_set.mentioning(root, name)}
-        sources = (self.package_set.read(package, files[one]) for one in modules if one in files)
-        return any(assigned.search(source or b"") for source in sources)
 
     def _problems(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
         """What another package that is used does not have or take, with its name."""

@@ -51,9 +51,10 @@ def finding(
     text: str,
     error: bool,
 ) -> Finding:
-    """The finding `text` at `place` about the package `other`.
+    """The finding `text` at `place`.
 
-    It is "" if the package is not installed, or if the standard library lacks something.
+    `other` is the package that it is about; "" for one that is not installed and for the standard
+    library.
     """
     version = (package_set.version(other) or "") if other else ""
     message = f"{place.package} {place.version} {text}"

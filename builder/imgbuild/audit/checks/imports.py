@@ -5,13 +5,14 @@ A finding on the main path is an error, one in a corner a note.
 
 from __future__ import annotations
 
+from imgbuild.audit.checks.assigned import assigned
 from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import IMPORT, MISSING, Course, judge
-from imgbuild.audit.names import search
+from imgbuild.audit.names import search, standard
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Import, ModuleFacts, Opaque
+from imgbuild.audit.source.facts import Attribute, Import, ModuleFacts, Opaque
 from imgbuild.report import Finding, Relation
 
 CHECK = "imports"
@@ -53,11 +54,12 @@ def _of_import(
     tests for it first, or imports it in a function, is for users who have it.
     """
     course = judge(package_set, line.guards)
-    if not course.runs:
+    asked = (Attribute(0, one, scope=line.scope) for one in course.asked)
+    if not course.runs or any(standard.missing(package_set, facts, one) for one in asked):
         return None
     known = package_set.module(line.module.partition(".")[0])
     if isinstance(known, Opaque) and known.why == "stdlib":
-        problem = _in_python(package_set, line)
+        problem = _in_python(package_set, facts, line)
     else:
         problem = _problem(package_set, facts, line)
     if problem is None:
@@ -127,7 +129,7 @@ def _problem(
 
 
 def _in_python(
-    package_set: ImportablePackages, line: Import
+    package_set: ImportablePackages, facts: ModuleFacts, line: Import
 ) -> tuple[Relation, str, str, str] | None:
     """The problem of an import from the standard library."""
     python = f"Python {package_set.python}"
@@ -135,6 +137,8 @@ def _in_python(
         text = f"imports {line.module}, which {python} does not have"
         return Relation.MODULE, "", line.module, text
     if search.lookup(package_set, line.module, line.name).state != "absent":
+        return None
+    if assigned(package_set, facts, line.module, line.name):
         return None
     text = f"imports {line.name} from {line.module}, which {python} does not have there"
     return Relation.NAME, "", f"{line.module}:{line.name}", text

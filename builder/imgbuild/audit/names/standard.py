@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from imgbuild.audit.names.lookup import Entry, index, only_typing
 from imgbuild.audit.names.model import Modules
-from imgbuild.audit.source.facts import Attribute, Call, Import, ModuleFacts, Opaque, origin
+from imgbuild.audit.source.facts import Attribute, Call, Class, Import, ModuleFacts, Opaque, origin
 
 
 def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tuple[str, str] | None:
-    """The module and the name in it that a call or read needs and Python does not have.
+    """The module and the name in it that a call or read uses and this Python does not have.
 
-    None if it is there or unknown, or if the import of the name is what fails.
+    None if Python has it, if that is unknown, or if the check `imports` reports it.
     """
     first, *rest = (fact.callee if isinstance(fact, Call) else fact.expression).split(".")
     origins = {
@@ -29,17 +29,28 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
             return None
         for length in (1, 2):  # of two parts: array.__class_getitem__
             name = ".".join(parts[end : end + length])
+            # What the import itself names is for the check `imports`.
             if len(imported) < end + length <= len(parts) and name in known.lacks:
-                return module, name
+                whole = f"{module}.{name}"
+                return None if any(one.module == whole for one in facts.imports) else (module, name)
     return None
 
 
 def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:
     """What binds a name that is used in a scope, in the innermost scope that imports it."""
     table = index(facts)
+    if any(one.name == scope and _binds(one, name) for one in facts.classes):
+        return []  # a class body sees its own names first
     while scope:
         scoped = [line for line in table.scoped.get(scope, ()) if line.bound == name]
         if scoped:
             return [*scoped]
         scope = scope.rpartition(".")[0]
     return [entry for entry in table.top.get(name, ()) if not only_typing(entry.guards)]
+
+
+def _binds(owner: Class, name: str) -> bool:
+    """Whether the body of a class binds a name."""
+    return name in owner.methods or any(
+        field.name == name and field.default for field in owner.fields
+    )

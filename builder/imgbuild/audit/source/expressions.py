@@ -19,7 +19,7 @@ from imgbuild.audit.source.scopes import NONE, LocalTypes, Scope
 from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
 from imgbuild.audit.source.text import dotted, string
 
-# From then on, Python evaluates annotations only if something asks for them.
+# Python 3.14 evaluates annotations only on request (PEP 649).
 _EVALUATED = (Guard("python", "", "<3.14"),)
 
 
@@ -81,7 +81,7 @@ class Expressions:
         self.guards = before
 
     def annotation(self, node: ast.expr) -> None:
-        """Read an annotation that the statement around it evaluates."""
+        """Read an annotation, which Python before 3.14 evaluates where it stands."""
         if not self.lazy_annotations:
             self.visit_under(_EVALUATED, node)
 

@@ -21,7 +21,7 @@ _Names = dict[str, str]  # specifier of Python's version → names, separated by
 
 
 class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Names by the versions that have them; `names` and `subscripts` by module, too."""
+    """Specifier of Python's version → names that it has; `names`, `subscripts`: by module."""
 
     modules: _Names
     names: dict[str, _Names]
@@ -57,7 +57,7 @@ def modules(python: str) -> frozenset[str]:
 def lacks(python: str) -> Mapping[str, frozenset[str]]:
     """Module → names that it lacks in a version of Python.
 
-    A submodule is a name of its parent; for a class that cannot be subscripted, its name has
+    A submodule is a name of its parent; for a class that is not subscriptable, its name has
     SUBSCRIPT behind it.
     """
     table = load()
@@ -70,7 +70,7 @@ def lacks(python: str) -> Mapping[str, frozenset[str]]:
 
 @lru_cache(maxsize=1)
 def subscripted() -> frozenset[str]:
-    """The classes that only some versions can subscript: "array.array"."""
+    """The classes that are subscriptable in some versions only: "array.array"."""
     return frozenset(
         f"{module}.{name}"
         for module, names in load().subscripts.items()

@@ -32,6 +32,15 @@ def test_an_import_of_a_newer_name_is_an_error_with_its_place():
     assert (one.evidence.other, one.evidence.subject) == ("", "typing:override")
 
 
+ASKED = """\
+import typing
+if hasattr(typing, "override"):
+    from typing import override
+else:
+    from typing_extensions import override
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "python", "relation", "subject"),
     [
@@ -97,6 +106,12 @@ EITHER = (
         ("import inspect\ngetattr(inspect, 'getargspec', None)\n", "3.11"),
         ("import inspect\ninspect.getargspec = inspect.signature\ninspect.getargspec(1)\n", "3.11"),
         ("def f(inspect):\n    inspect.getargspec(1)\nimport inspect\nf(1)\n", "3.11"),
+        (ASKED, "3.11"),
+        (ASKED.replace("if hasattr", "HAS = hasattr").replace("):\n", ")\nif HAS:\n"), "3.11"),
+        ("import inspect as i\ni.getargspec = i.signature\ni.getargspec(1)\n", "3.11"),
+        ("import inspect\ninspect.getargspec = 1\nfrom inspect import getargspec\n", "3.11"),
+        ("import typing\ntyping.__dict__.setdefault('override', 1)\ntyping.override\n", "3.11"),
+        ("from array import array\nclass A:\n    array = [1]\n    x = array[0]\n", "3.11"),
         (EITHER, "3.11"),
         ("import array\narray = [1]\nX = array[0]\n", "3.11"),
         ("import array\nX = array.array('i')\nX[0]\n", "3.11"),
@@ -134,6 +149,18 @@ def test_a_fallback_certainly_runs_where_the_name_is_absent(python, severity):
     assert found["4"] is severity
 
 
+def test_a_name_that_the_top_module_of_the_package_assigns_is_not_reported():
+    source = "import inspect\ninspect.getargspec = inspect.signature\nfrom user import later\n"
+    used = "import inspect\ninspect.getargspec(1)\n"
+    assert check(source, others={"user/later.py": used}) == []
+
+
+def test_a_submodule_that_is_absent_is_reported_once():
+    source = "import asyncio.timeouts\nX = asyncio.timeouts.Timeout\n"
+    (one,) = check(source, python="3.10")
+    assert (one.check, one.where[-1]) == ("imports", "1")
+
+
 def test_a_name_that_is_imported_is_reported_where_it_is_imported():
     source = "try:\n    from heapq import heappush_max\nexcept ImportError:\n    pass\n"
     (one,) = check(source + "def f():\n    heappush_max([], 1)\nf()\n")
@@ -169,7 +196,7 @@ FUNCTION = "import array\ndef f(fd: int) -> tuple[tuple[int, array.array[int]]]:
 def test_a_subscript_that_python_evaluates_on_import(source):
     (one,) = check(source)
     assert one.severity is Severity.ERROR
-    assert "subscripts array.array, which Python 3.11 cannot" in one.message
+    assert "subscripts array.array, which is not subscriptable in Python 3.11" in one.message
     assert check(source, python="3.12") == []
 
 

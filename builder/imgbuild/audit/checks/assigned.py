@@ -1,0 +1,33 @@
+"""Names that a package gives to modules of the standard library: `inspect.getargspec = f`."""
+
+from __future__ import annotations
+
+import re
+
+from imgbuild.audit.names.model import Modules
+from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.audit.source.facts import ModuleFacts, origin
+
+
+def assigned(package_set: ImportablePackages, facts: ModuleFacts, module: str, name: str) -> bool:
+    """Whether the package of `facts` may assign the name itself: `inspect.getargspec = f`."""
+    package = package_set.owner(facts.module) or ""
+    files, root = package_set.modules_of(package), facts.module.partition(".")[0]
+    for one in {facts.module, root, *package_set.mentioning(root, name)}:
+        source = package_set.read(package, files[one]) if one in files else None
+        if source and _assignment(package_set, one, module, name).search(source):
+            return True
+    return False
+
+
+def _assignment(modules: Modules, inside: str, module: str, name: str) -> re.Pattern[bytes]:
+    """What assigns `module.name` in the source of the module `inside`."""
+    known = modules.module(inside)
+    imports = known.imports if isinstance(known, ModuleFacts) else ()
+    bound = {one.bound for one in imports if ".".join(filter(None, origin(one))) == module}
+    words = "|".join(map(re.escape, sorted({module.rpartition(".")[2], *bound})))
+    pattern = (
+        rf"\b(?:{words})\.{name}\s*=(?!=)|\bsetattr\(\s*(?:{words})\b.*\b{name}\b"
+        rf"|\b(?:{words})\.__dict__.*\b{name}\b"
+    )
+    return re.compile(pattern.encode())
