@@ -60,12 +60,8 @@ class Sample:
             [
                 *(self.folder / "venv/bin/python", SCRIPTS / "run.py", "--json", "--tier", tier),
                 *("--expect", self.folder / "expect.json", "--case", only),
-                *(
-                    "--allowed",
-                    self.folder / "allowed.json",
-                    "--timeout-factor",
-                    str(timeout_factor),
-                ),
+                *("--allowed", self.folder / "allowed.json"),
+                *("--timeout-factor", str(timeout_factor)),
             ],
             env={"PATH": os.environ["PATH"], "HOME": str(self.folder), **env},
             capture_output=True,
@@ -279,7 +275,6 @@ def test_a_kernel_of_sglang_that_does_not_compile_is_told(sample):
 
 SAVER = b"""\
 from pathlib import Path
-
 def get_binary_path_from_package(stem):
     return Path(__file__).parent / f"{stem}.so"
 """
@@ -287,8 +282,8 @@ def get_binary_path_from_package(stem):
 
 def test_a_preloaded_library_needs_what_the_loader_finds(sample, tmp_path):
     needs.tool("gcc")
-    for name in ("verl", "sglang"):
-        sample.add(name, {f"{name}.py": b""})
+    sample.add("verl", {"verl.py": b""})
+    sample.add("sglang", {"sglang.py": b""})
     sample.add("torch-memory-saver", {"torch_memory_saver/utils.py": SAVER})
     library = sample.site / "torch_memory_saver/torch_memory_saver_hook_mode_preload.so"
     other = tmp_path / "libabsent.so.1"
@@ -297,8 +292,8 @@ def test_a_preloaded_library_needs_what_the_loader_finds(sample, tmp_path):
     assert sample.run("sglang preload")["sglang preload"].outcome == "passed"
     subprocess.run([*command, other, f"-Wl,-soname,{other.name}"], check=True)
     subprocess.run([*command, library, "-Wl,--no-as-needed", other], check=True)
-    found = sample.run("sglang preload")["sglang preload"]
-    assert found.message.endswith(f"{library.name}: {other.name} => not found")
+    message = sample.run("sglang preload")["sglang preload"].message
+    assert message.endswith(f"{library.name}: {other.name} => not found")
 
 
 def test_a_compiler_compiles_and_its_absence_is_told(sample, monkeypatch):
