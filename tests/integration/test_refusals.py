@@ -67,7 +67,7 @@ def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
     assert tensordict.startswith("tensordict 0.6.2: no Linux aarch64 wheel")
     near = "torch 2.11.0 and tensordict 0.8.0, with torch 2.11.0 for CUDA 13.0"
     assert found.nearest[0] == f"{near} ({UNREAD})"
-    assert found.nearest[-1].startswith("the target cu130-vllm on arm64: CUDA 13.0, torch 2.11.0")
+    assert found.nearest[-1].startswith("the target cu130-verl0.9 on arm64: CUDA 13.0, torch")
 
 
 @pytest.mark.parametrize("requested", ["tensordict==0.6.2", "tensordict<=0.6.2"])
@@ -96,7 +96,7 @@ def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     version = tuple(map(int, trl.split(",")[0].split()[1].split(".")))
     # 0.18.2 is tested with this vLLM; from 0.24 on the trainer passes what it does not take.
     assert (0, 18, 2) <= version < (0, 24)
-    assert found.nearest[-1].startswith("the target cu124-vllm on x86_64")
+    assert found.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64")
 
 
 def test_python_3_8_with_grpo(refuse: Refuse) -> None:
@@ -127,7 +127,7 @@ def test_vllm_0_33_on_cuda_12_4(refuse: Refuse) -> None:
     )
     assert found.reasons[3].startswith("torch 2.14.0 (CUDA 13.0: requires cuda-toolkit==13.0")
     assert found.nearest[0] == f"vllm 0.8.5.post1, with torch 2.6.0 for CUDA 12.4 ({UNREAD})"
-    assert found.nearest[-1].startswith("the target cu124-vllm on x86_64: CUDA 12.4")
+    assert found.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64: CUDA 12.4")
 
 
 def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(

@@ -16,10 +16,12 @@ from imgbuild.values import Arch
 from tests.support.source_code import ROOT
 
 # What a target is chosen by. All else follows: from METADATA, the cut-off, what the audit
-# taught (images/constraints.yaml).
+# taught (images/constraints.yaml). transformers is pinned where a model needs an older one:
+# Qwen2.5-VL with vLLM 0.8.
 AXES = {
     "torch", "vllm", "sglang", "trl", "verl", "tensordict", "ray", "deepspeed", "unsloth",
     "unsloth-zoo", "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache",
+    "transformers",
 }  # fmt: skip
 BESIDE = {"flash-attn", "pyairports", "peft", "nvidia-cuda-cccl", "nvidia-cuda-nvcc"}
 FLASH_ATTN = {"cu121-vllm0.6.3-verl0.2", "cu124-verl0.4", "cu128-verl0.7"}

@@ -99,7 +99,7 @@ def test_an_excluded_architecture_asked_for_by_name(matrix: Matrix) -> None:
 @pytest.mark.parametrize(
     ("name", "arch", "near"),
     [
-        ("cu124-vllm", ARM, "cu130-vllm"),
+        ("cu124-vllm", ARM, "cu130-verl0.9"),
         ("cu128-vllm", ARM, "cu128-vllm-arm64"),
         ("cu126-trl-arm64", X86, "cu126-vllm"),
     ],
