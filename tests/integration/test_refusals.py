@@ -96,7 +96,7 @@ def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     version = tuple(map(int, trl.split(",")[0].split()[1].split(".")))
     # 0.18.2 is tested with this vLLM; from 0.24 on the trainer passes what it does not take.
     assert (0, 18, 2) <= version < (0, 24)
-    assert found.nearest[-1].startswith("the target cu124-vllm on x86_64")
+    assert found.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64")
 
 
 def test_python_3_8_with_grpo(refuse: Refuse) -> None:
