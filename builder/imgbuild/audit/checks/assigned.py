@@ -6,7 +6,7 @@ import re
 
 from imgbuild.audit.names.model import Modules
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import ModuleFacts, origin
+from imgbuild.audit.source.facts import ModuleFacts, import_target
 
 
 def assigned(package_set: ImportablePackages, facts: ModuleFacts, module: str, name: str) -> bool:
@@ -24,7 +24,7 @@ def _assignment(modules: Modules, inside: str, module: str, name: str) -> re.Pat
     """What assigns `module.name` in the source of the module `inside`."""
     known = modules.module(inside)
     imports = known.imports if isinstance(known, ModuleFacts) else ()
-    bound = {one.bound for one in imports if ".".join(filter(None, origin(one))) == module}
+    bound = {one.bound for one in imports if ".".join(filter(None, import_target(one))) == module}
     words = "|".join(map(re.escape, sorted({module.rpartition(".")[2], *bound})))
     pattern = (
         rf"\b(?:{words})\.{name}\s*=(?!=)|\bsetattr\(\s*(?:{words})\b.*\b{name}\b"

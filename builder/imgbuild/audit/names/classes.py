@@ -10,7 +10,14 @@ import msgspec
 
 from imgbuild.audit.names.lookup import index, lookup, only_typing, search_module
 from imgbuild.audit.names.model import LookupResult, Modules, Searchable
-from imgbuild.audit.source.facts import Assigned, Class, Function, Import, ModuleFacts
+from imgbuild.audit.source.facts import (
+    Assigned,
+    Class,
+    Function,
+    Import,
+    ModuleFacts,
+    import_target,
+)
 
 # Bases that do not change the parameters of the constructor.
 _PLAIN = frozenset(
@@ -73,10 +80,7 @@ def origin(facts: ModuleFacts, expression: str) -> str:
     first, _, rest = bare(expression).partition(".")
     for entry in index(facts).top.get(first, ()):
         if isinstance(entry, Import):
-            name = f"{entry.module}.{entry.name}" if entry.name else entry.module
-            if not entry.name and entry.bound == entry.module.partition(".")[0]:
-                name = entry.bound
-            return f"{name}.{rest}" if rest else name
+            return ".".join(filter(None, (*import_target(entry), rest)))
     return bare(expression)
 
 
@@ -194,10 +198,8 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
             continue
         for line in reversed(table.scoped.get(scope, ())):
             if line.bound == name:
-                if line.name:
-                    return lookup(modules, line.module, line.name)
-                whole = line.module.partition(".")[0] != name
-                return module_of(modules, line.module if whole else name)
+                module, other = import_target(line)
+                return lookup(modules, module, other) if other else module_of(modules, module)
         nested = table.members.get(f"{scope}.{name}")
         if nested:
             return LookupResult(state="defined", definition=nested[-1], home=facts)

@@ -12,7 +12,15 @@ from collections.abc import Iterator
 import msgspec
 
 from imgbuild.audit.names.model import LookupResult, Modules, Opaque, Searchable
-from imgbuild.audit.source.facts import Assigned, Class, Function, Guard, Import, ModuleFacts
+from imgbuild.audit.source.facts import (
+    Assigned,
+    Class,
+    Function,
+    Guard,
+    Import,
+    ModuleFacts,
+    import_target,
+)
 
 ABSENT = LookupResult(state="absent")
 UNKNOWN = LookupResult(state="unknown")
@@ -241,11 +249,8 @@ def _entry(
 ) -> LookupResult:
     if not isinstance(entry, Import):
         return LookupResult(state="defined", definition=entry, home=facts, trace=path)
-    if entry.name:
-        return _search(modules, entry.module, entry.name, path)
-    # `import a.b` binds a, `import a.b as c` binds a.b.
-    whole = entry.module.partition(".")[0] != entry.bound
-    return module_found(modules, entry.module if whole else entry.bound, path)
+    module, name = import_target(entry)
+    return _search(modules, module, name, path) if name else module_found(modules, module, path)
 
 
 def module_found(modules: Modules, module: str, path: tuple[str, ...] = ()) -> LookupResult:

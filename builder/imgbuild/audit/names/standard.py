@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from imgbuild.audit.names.lookup import Entry, index, only_typing
 from imgbuild.audit.names.model import Modules
-from imgbuild.audit.source.facts import Attribute, Call, Class, Import, ModuleFacts, Opaque, origin
+from imgbuild.audit.source.facts import (
+    Attribute,
+    Call,
+    Class,
+    Import,
+    ModuleFacts,
+    Opaque,
+    import_target,
+)
 
 
 def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tuple[str, str] | None:
@@ -14,7 +22,7 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
     """
     first, *rest = (fact.callee if isinstance(fact, Call) else fact.expression).split(".")
     origins = {
-        origin(entry) if isinstance(entry, Import) else None
+        import_target(entry) if isinstance(entry, Import) else None
         for entry in _bindings(facts, first, fact.scope)
     }
     found = origins.pop() if len(origins) == 1 else None

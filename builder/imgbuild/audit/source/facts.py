@@ -80,8 +80,11 @@ class Import(msgspec.Struct, frozen=True, array_like=True, gc=False):
     guards: tuple[Guard, ...] = ()
 
 
-def origin(line: Import) -> tuple[str, str]:
-    """The module that an import binds, or the module and the name in it."""
+def import_target(line: Import) -> tuple[str, str]:
+    """The module that an import binds, or the module and the name in it.
+
+    `import a.b` binds a, `import a.b as c` binds a.b.
+    """
     whole = line.name or line.module.partition(".")[0] != line.bound
     return (line.module if whole else line.bound), line.name
 

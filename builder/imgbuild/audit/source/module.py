@@ -10,7 +10,15 @@ import msgspec
 
 from imgbuild.audit.source.conditions import Conditions
 from imgbuild.audit.source.expressions import NameUse
-from imgbuild.audit.source.facts import Attribute, Call, Class, Import, ModuleFacts, Window, origin
+from imgbuild.audit.source.facts import (
+    Attribute,
+    Call,
+    Class,
+    Import,
+    ModuleFacts,
+    Window,
+    import_target,
+)
 from imgbuild.audit.source.lazy_names import LazyNames
 from imgbuild.audit.source.name_values import NameValues
 from imgbuild.audit.source.scopes import NONE
@@ -142,7 +150,7 @@ def _of_stdlib(record: NameUse, imports: list[Import]) -> bool:
     """Whether a subscripted name is imported from the standard library."""
     first, _, rest = record.expression.removesuffix(SUBSCRIPT).partition(".")
     return any(
-        ".".join(filter(None, (*origin(line), rest))) in subscripted()
+        ".".join(filter(None, (*import_target(line), rest))) in subscripted()
         for line in imports
         if line.bound == first
     )
