@@ -120,14 +120,8 @@ class _ModuleCalls:
         python, path = f"Python {self.package_set.python}", f"{module}.{name}"
         if path.endswith(SUBSCRIPT):
             path = path.removesuffix(SUBSCRIPT)
-            yield (
-                "",
-                (
-                    Relation.SUBSCRIPT,
-                    path,
-                    f"subscripts {path}, which is not subscriptable in {python}",
-                ),
-            )
+            text = f"subscripts {path}, which is not subscriptable in {python}"
+            yield "", (Relation.SUBSCRIPT, path, text)
         elif not assigned(self.package_set, self.facts, module, name):
             text = f"uses {path}, which {python} does not have"
             yield "", (Relation.NAME, f"{module}:{name}", text)

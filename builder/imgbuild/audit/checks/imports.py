@@ -10,6 +10,7 @@ from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import IMPORT, MISSING, Course, judge
 from imgbuild.audit.names import search, standard
+from imgbuild.audit.names.model import stdlib_module
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Import, ModuleFacts, Opaque
@@ -57,8 +58,9 @@ def _of_import(
     asked = (Attribute(0, one, scope=line.scope) for one in course.asked)
     if not course.runs or any(standard.missing(package_set, facts, one) for one in asked):
         return None
-    known = package_set.module(line.module.partition(".")[0])
-    if isinstance(known, Opaque) and known.why == "stdlib":
+    root = line.module.partition(".")[0]
+    # What a package has is not read to know that it is not the standard library.
+    if package_set.owner(root) is None and stdlib_module(package_set, root):
         problem = _in_python(package_set, facts, line)
     else:
         problem = _problem(package_set, facts, line)

@@ -32,6 +32,12 @@ class Searchable(Protocol):
         """Read the modules below this package at once, if that is cheap."""
 
 
+def stdlib_module(modules: Modules, name: str) -> Opaque | None:
+    """The module of this dotted name if it is of the standard library, else None."""
+    found = modules.module(name)
+    return found if isinstance(found, Opaque) and found.why == "stdlib" else None
+
+
 __all__ = [
     "CallSignature",
     "Definition",
@@ -40,6 +46,7 @@ __all__ = [
     "Opaque",
     "Searchable",
     "State",
+    "stdlib_module",
 ]
 
 State = Literal["defined", "absent", "unknown"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from imgbuild.audit.names.lookup import Entry, index, only_typing
-from imgbuild.audit.names.model import Modules
+from imgbuild.audit.names.model import Modules, stdlib_module
 from imgbuild.audit.source.facts import (
     Attribute,
     Call,
     Class,
     Import,
     ModuleFacts,
-    Opaque,
     import_target,
 )
 
@@ -20,20 +19,22 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
 
     None if Python has it, if that is unknown, or if the check `imports` reports it.
     """
+    if fact.receiver:
+        return None
     first, *rest = (fact.callee if isinstance(fact, Call) else fact.expression).split(".")
     origins = {
         import_target(entry) if isinstance(entry, Import) else None
         for entry in _bindings(facts, first, fact.scope)
     }
     found = origins.pop() if len(origins) == 1 else None
-    if fact.receiver or found is None:
+    if found is None:
         return None
     imported = [part for part in ".".join(found).split(".") if part]
     parts = [*imported, *rest]
     for end in range(1, len(parts)):
         module = ".".join(parts[:end])
-        known = modules.module(module)
-        if not isinstance(known, Opaque) or known.why != "stdlib":
+        known = stdlib_module(modules, module)
+        if known is None:
             return None
         for length in (1, 2):  # of two parts: array.__class_getitem__
             name = ".".join(parts[end : end + length])
@@ -47,7 +48,8 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
 def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:
     """What binds a name that is used in a scope, in the innermost scope that imports it."""
     table = index(facts)
-    if any(one.name == scope and _binds(one, name) for one in facts.classes):
+    around = table.members.get(scope, ())
+    if any(isinstance(one, Class) and _binds(one, name) for one in around):
         return []  # a class body sees its own names first
     while scope:
         scoped = [line for line in table.scoped.get(scope, ()) if line.bound == name]
