@@ -27,7 +27,9 @@ def common(port: int) -> list[str]:
 
 
 def by_trl(folder: Path, prompts: Answers) -> Answers:
-    """The greedy tokens of `trl vllm-serve`."""
+    """The greedy tokens of `trl vllm-serve`, which TRL has since 0.16."""
+    if not smoke_stack.source("trl", "scripts/vllm_serve.py"):
+        skip(f"trl {version('trl')} has no command vllm-serve")
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder), *common(port),
                "--gpu_memory_utilization", str(smoke_stack.share()),
