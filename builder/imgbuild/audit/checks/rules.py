@@ -1,7 +1,7 @@
 """The check `rules`: known failures that no other check can find, from `data/audit/rules.yaml`.
 
-A rule applies where its two packages meet in the versions that it names and the text of the wheel
-still contains what it describes.
+A rule applies where its two packages meet in the versions that it names, or where one of them is
+missing, and the text of the wheel still contains what it describes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,18 @@ class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`package` in `versions` fails with `other` in `clash`; `spec` are working versions."""
+    """`package` in `versions` fails with `other` in `clash`; `spec` are working versions.
+
+    Or it fails without the package `missing`.
+    """
 
     id: str
     package: str
     versions: str = ""
-    other: str
-    clash: str
-    spec: str
+    other: str = ""
+    clash: str = ""
+    spec: str = ""
+    missing: str = ""
     why: str
     cure: str
     source: str
@@ -66,19 +70,20 @@ def check(package_set: PackageSet, rules: Sequence[Rule] | None = None) -> list[
 
 def _judge(package_set: PackageSet, rule: Rule) -> Finding | None:
     own, other = package_set.version(rule.package), package_set.version(rule.other)
-    if own is None or other is None or (rule.arch and package_set.arch not in rule.arch):
+    if own is None or (rule.arch and package_set.arch not in rule.arch):
         return None
-    if not within(own, rule.versions) or not within(other, rule.clash):
+    if not within(own, rule.versions) or not _clashes(package_set, rule):
         return None
     line = shown_at(package_set, rule)
     if not line:
         return None
     holder = normalize(rule.shown.of or rule.package)
     place = f"{holder} {package_set.version(holder)} {rule.shown.file}:{line}"
+    where = f"without {rule.missing}" if rule.missing else f"with {rule.other} {other}"
     return Finding(
         check=CHECK,
         severity=rule.severity,
-        message=f"{rule.package} {own} with {rule.other} {other}: {rule.why}",
+        message=f"{rule.package} {own} {where}: {rule.why}",
         where=place,
         remedy=rule.cure,
         evidence=Evidence(
@@ -88,11 +93,22 @@ def _judge(package_set: PackageSet, rule: Rule) -> Finding | None:
             file=rule.shown.file,
             line=line,
             other=normalize(rule.other),
-            other_version=other,
+            other_version=other or "",
             subject=rule.id,
             spec=rule.spec,
         ),
     )
+
+
+def _clashes(package_set: PackageSet, rule: Rule) -> bool:
+    """Whether the other package is there in a version that fails, or the missing one is missing.
+
+    A package that a partial package set lacks may be installed.
+    """
+    if rule.missing:
+        return not package_set.partial and package_set.version(rule.missing) is None
+    other = package_set.version(rule.other)
+    return other is not None and within(other, rule.clash)
 
 
 def shown_at(package_set: PackageSet, rule: Rule) -> int:

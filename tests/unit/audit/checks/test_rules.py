@@ -76,3 +76,20 @@ def test_qwen2_5_vl_beside_transformers_4_52(tmp_path):
         tmp_path / "2", {"vllm==0.8.5.post1": files, "transformers==4.51.3": {}}
     )
     assert rules.check(sound) == []
+
+
+def test_verl_0_9_0_needs_flash_attn(tmp_path):
+    line = "from flash_attn.bert_padding import unpad_input\n"
+    packed = {"verl/utils/attention_utils.py": f"def f():\n    if 1:\n        {line}"}
+    beside = {"flash-attn-4==4.0.0": {"flash_attn/cute/x.py": ""}}
+    broken = audited.package_set(tmp_path / "1", {"verl==0.9.0": packed, **beside})
+    (finding,) = rules.check(broken)
+    assert finding.severity is Severity.ERROR
+    assert finding.message.startswith("verl 0.9.0 without flash-attn: ")
+    assert finding.where == "verl 0.9.0 verl/utils/attention_utils.py:3"
+    sound = {"verl==0.9.0": packed, "flash-attn==2.8.3": {}}
+    assert rules.check(audited.package_set(tmp_path / "2", sound)) == []
+    caught = {"verl/utils/attention_utils.py": f"def f():\n    try:\n            {line}"}
+    assert rules.check(audited.package_set(tmp_path / "3", {"verl==0.9.0": caught})) == []
+    partial = audited.package_set(tmp_path / "4", {"verl==0.9.0": packed}, partial=True)
+    assert rules.check(partial) == []
