@@ -15,7 +15,7 @@ from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import AuditFailed, InputError, LockStale
-from imgbuild.report import Report, Severity
+from imgbuild.report import Relation, Report, Severity
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 WAIVE = "change versions, or accept the finding under `waive:` in matrix.yaml"
 RESOLVE = "change versions; `imgbuild resolve` finds compatible ones"
+INCOMPLETE = (
+    "most errors are packages that the file lacks; to audit a part of a set, name its versions:"
+    " imgbuild audit NAME==VERSION ..."
+)
 
 
 class Check(enum.StrEnum):
@@ -104,7 +108,23 @@ def audit(
         cases = [with_cases(report, checks) for report in reports]
         write_bytes(junit, junits.document(cases))
     answer(reports, folded(lines(reports, notes=notes)))
-    _end(reports, RESOLVE if free else WAIVE)
+    hint = RESOLVE if free else WAIVE
+    if packages.requirements is not None and _lacks_packages(reports[0]):
+        hint = INCOMPLETE
+    _end(reports, hint)
+
+
+def _lacks_packages(report: Report) -> bool:
+    """Whether most errors are packages that are not in the package set: required, or imported."""
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    lacking = [
+        one
+        for one in errors
+        if (found := one.evidence) is not None
+        and found.relation in (Relation.REQUIREMENT, Relation.PACKAGE)
+        and not found.other_version
+    ]
+    return 2 * len(lacking) > len(errors)
 
 
 def _end(reports: Sequence[Report], hint: str) -> None:

@@ -26,6 +26,8 @@ CHECK = "cuda"
 _OF_MAJOR = re.compile(r"nvidia-.+-cu(\d\d)")
 # Has had the versions of the CUDA releases since CUDA 11.
 _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\d)?")
+# cuSPARSE 12.1 loads with nvJitLink 12.9; torch 2.3 and 2.4 require no version of it.
+_ANY_MINOR = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
 _CODE_MAKERS = ("nvcc", "nvrtc", "nvvm", "crt")
 # Headers alone, for the compiler of the same release; nothing else uses them.
 _HEADERS = ("nvidia-cuda-cccl",)
@@ -129,7 +131,7 @@ def _components(package_set: LinkedPackages, cuda: str) -> Iterator[Finding]:
                 yield msgspec.structs.replace(found, severity=severity)
         elif of_major is not None and of_major[1] != major:
             yield _component(package, version, cuda, f"and is for CUDA {of_major[1]}", "")
-        elif _LIKE_RELEASE.fullmatch(package) and _is_other(version, cuda):
+        elif _LIKE_RELEASE.fullmatch(package) and _is_other(package, version, cuda):
             yield _component(package, version, cuda, "by its version", f"=={gpus.minor(cuda)}.*")
 
 
@@ -150,10 +152,10 @@ def _declared(package_set: LinkedPackages, cuda: str) -> Mapping[str, str]:
     return found
 
 
-def _is_other(version: str, cuda: str) -> bool:
+def _is_other(package: str, version: str, cuda: str) -> bool:
     """Whether a component is newer than the release, or of another major version."""
     mine, release = gpus.numbers(version)[:2], gpus.numbers(cuda)[:2]
-    return mine > release or (mine[:1] != release[:1])
+    return mine[:1] != release[:1] or (mine > release and package not in _ANY_MINOR)
 
 
 def _compiles(package_set: LinkedPackages) -> bool:

@@ -230,7 +230,10 @@ class LazyNames:
         for line in self._typed():  # it returns what they see, but for its own submodules
             known = line.bound in self.lazy or line.module.startswith(f"{root}.")
             if known and line.module != root and line.name not in ("", "*"):
-                self.lazy[line.bound] = self.lazy.get(line.bound) or _source(line)
+                read = self.lazy.get(line.bound, "")
+                # A table may name the submodule alone: import_module(f"package.{TABLE[name]}").
+                if not read or line.module.endswith(f".{read}"):
+                    self.lazy[line.bound] = _source(line)
 
     def _answers(self, statement: ast.stmt, name: str) -> bool:
         """Whether all names that a statement returns values for have been read from it."""

@@ -115,6 +115,8 @@ def test_a_torch_for_the_cpu() -> None:
         ("12.4", "nvidia_cuda_runtime_cu12", "12.4.127", False),
         ("12.4", "nvidia_cuda_nvrtc_cu12", "12.1.105", False),
         ("12.4", "nvidia_cuda_nvrtc_cu12", "12.8.93", True),
+        ("12.1", "nvidia_nvjitlink_cu12", "12.9.86", False),
+        ("12.8", "nvidia_nvjitlink", "13.0.88", True),
         ("13.0", "nvidia_cublas_cu12", "12.8.4.1", True),
         ("12.8", "nvidia_cuda_nvdisasm", "13.3.73", False),
         ("13.0", "nvidia_cutlass_dsl_libs_cu12", "4.7.1", False),

@@ -69,6 +69,7 @@ def test_the_part_for_another_named_package_is_imported(tmp_path: Path) -> None:
             "gadget/integrations/__init__.py": "",
             "gadget/integrations/helper.py": part,
             "gadget/_private/helper.py": part,
+            "gadget/vendor/helper.py": part,
             "gadget/helper_v1.py": part,
         },
     }

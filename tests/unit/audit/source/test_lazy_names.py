@@ -105,6 +105,19 @@ def test_getattr_that_says_which_names(body, lazy):
     assert not facts.dynamic
 
 
+def test_a_table_that_names_submodules_alone():
+    facts = read("""
+        if TYPE_CHECKING:
+            from pkg.more import three
+        TABLE = {"three": "more"}
+        def __getattr__(name):
+            if name in TABLE:
+                return getattr(import_module(f"pkg.{TABLE[name]}"), name)
+            raise AttributeError(name)
+        """)
+    assert facts.lazy == {"three": "pkg.more"}
+
+
 @pytest.mark.parametrize(
     "source",
     [
