@@ -94,6 +94,10 @@ def test_pins_of_an_index_are_audited_where_they_lie(project: Project, site: Sit
     assert errors[0]["evidence"]["subject"] == "vllm:Gone"
     pins.write_text("trl==9.0\nvllm==8.0\n", encoding="utf-8")
     assert "pins.txt x86_64: 0 errors" in project.run("audit", *PINS).stdout
+    pins.write_text("trl==9.0\n", encoding="utf-8")
+    alone = project.run("audit", *PINS, status=4)
+    assert "imports vllm, which no package in this package set provides" in alone.stdout
+    assert "to audit a part of a set, name its versions" in alone.stderr
 
 
 def test_pins_are_named_or_read_from_stdin_and_a_local_version_is_read_as_its_public_one(
