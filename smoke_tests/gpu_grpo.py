@@ -178,6 +178,7 @@ def regret(model: Any, prompts: list[list[int]], completions: list[list[int]]) -
 
 def served(folder: Path) -> tuple[list[str], str]:
     """vLLM behind `trl vllm-serve` on the first GPU, the trainer on the second."""
+    smoke_stack.require_vllm_serve()
     port, group = smoke_gpu.free_port(), smoke_gpu.free_port()
     command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder),
                "--host", "127.0.0.1", "--port", str(port),

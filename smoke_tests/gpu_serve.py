@@ -19,6 +19,7 @@ import smoke_stack
 from smoke_support import skip
 
 Answers = list[list[int]]
+TOKEN_IDS = "return_tokens_as_token_ids"
 
 
 def common(port: int) -> list[str]:
@@ -27,9 +28,8 @@ def common(port: int) -> list[str]:
 
 
 def by_trl(folder: Path, prompts: Answers) -> Answers:
-    """The greedy tokens of `trl vllm-serve`, which TRL has since 0.16."""
-    if not smoke_stack.source("trl", "scripts/vllm_serve.py"):
-        skip(f"trl {version('trl')} has no command vllm-serve")
+    """The greedy tokens of `trl vllm-serve`."""
+    smoke_stack.require_vllm_serve()
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder), *common(port),
                "--gpu_memory_utilization", str(smoke_stack.share()),
@@ -48,6 +48,8 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
                "--max-model-len", str(smoke_stack.LENGTH), "--enforce-eager"]  # fmt: skip
     if engines > 1:
         command += ["--data-parallel-size", str(engines)]
+    if TOKEN_IDS not in smoke_stack.source("vllm", "entrypoints/openai/protocol.py"):
+        command.append(f"--{TOKEN_IDS.replace('_', '-')}")  # a request cannot ask for it before 0.8
     server = f"http://127.0.0.1:{port}"
     with smoke_gpu.server(command, f"{server}/health", 400):
         check_name(server)
@@ -74,7 +76,7 @@ def completion(server: str, prompt: list[int]) -> list[int]:
     """The greedy tokens of vLLM's server for one prompt."""
     asked = {"model": "smoke", "prompt": prompt, "temperature": 0, "ignore_eos": True,
              "max_tokens": gpu_vllm.TOKENS, "logprobs": 1,
-             "return_tokens_as_token_ids": True}  # fmt: skip
+             TOKEN_IDS: True}  # fmt: skip
     answered = smoke_gpu.post(f"{server}/v1/completions", asked)
     tokens = answered["choices"][0]["logprobs"]["tokens"]
     return [int(token.removeprefix("token_id:")) for token in tokens]

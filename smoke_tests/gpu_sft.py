@@ -1,8 +1,8 @@
 """One SFT step with TRL on the GPU, alone or under DeepSpeed: every tensor changes.
 
-The examples end with Qwen's own end token, which is not its padding token, if this TRL has an
-option for it (0.15 does not). In fp16 (GPUs of compute capability 7.5 have no bf16) a gradient
-scaler skips steps whose scaled gradients overflow, so several are made.
+The examples end with Qwen's own end token, which is not its padding token; TRL before 0.16 appends
+none. In fp16 (GPUs of compute capability 7.5 have no bf16) a gradient scaler skips steps whose
+scaled gradients overflow, so several are made.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def step(way: str) -> tuple[list[str], str]:
             problems.append(f"{key} is {logged.get(key, 'absent')}")
     end = tokenizer.convert_tokens_to_ids(tiny_qwen.END)
     last = {int(row["input_ids"][-1]) for row in trainer.train_dataset}
-    if hasattr(trainer.args, "eos_token") and last != {end}:
+    appends = "eos_token" in smoke_stack.source("trl", "trainer/sft_config.py")
+    if appends and last != {end}:
         problems.append(f"the examples end with token {sorted(last)}, {tiny_qwen.END} is {end}")
     if trainer.state.global_step != trainer.args.max_steps:
         problems.append(f"{trainer.state.global_step} steps were made")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import smoke_gpu
+from smoke_support import skip
 
 # Arguments that only some versions have, and that a case can omit.
 PASSING = {
@@ -23,7 +24,7 @@ PASSING = {
     "vllm_group_port",
     "vllm_importance_sampling_correction",
     "dtype",  # transformers' name since 4.56 for torch_dtype
-    "eos_token",  # of SFTConfig, since TRL 0.18
+    "eos_token",  # of SFTConfig, since TRL 0.17
     "max_length",  # of SFTConfig: max_seq_length before TRL 0.16
     "use_cpu",
 }
@@ -176,6 +177,12 @@ def sync(trainer: Any) -> None:
         trainer.vllm_generation.sync_weights()
     else:
         trainer._move_model_to_vllm()
+
+
+def require_vllm_serve() -> None:
+    """Skip the case if this TRL has no command `vllm-serve`: before 0.16."""
+    if not source("trl", "scripts/vllm_serve.py"):
+        skip("this TRL has no command vllm-serve")
 
 
 def trl_serves_itself() -> bool:

@@ -97,7 +97,7 @@ def test_pins_of_an_index_are_audited_where_they_lie(project: Project, site: Sit
     pins.write_text("trl==9.0\n", encoding="utf-8")
     alone = project.run("audit", *PINS, status=4)
     assert "imports vllm, which no package in this package set provides" in alone.stdout
-    assert "to audit a part of a set, name its versions" in alone.stderr
+    assert "to audit these alone, name them" in alone.stderr
 
 
 def test_pins_are_named_or_read_from_stdin_and_a_local_version_is_read_as_its_public_one(

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 WAIVE = "change versions, or accept the finding under `waive:` in matrix.yaml"
 RESOLVE = "change versions; `imgbuild resolve` finds compatible ones"
 INCOMPLETE = (
-    "most errors are packages that the file lacks; to audit a part of a set, name its versions:"
-    " imgbuild audit NAME==VERSION ..."
+    "packages are missing from the file: add them, or, to audit these alone, name them: imgbuild"
+    " audit NAME==VERSION ..."
 )
 
 
@@ -115,15 +115,9 @@ def audit(
 
 
 def _lacks_packages(report: Report) -> bool:
-    """Whether most errors are packages that are not in the package set: required, or imported."""
-    errors = [one for one in report.findings if one.severity is Severity.ERROR]
-    lacking = [
-        one
-        for one in errors
-        if (found := one.evidence) is not None
-        and found.relation in (Relation.REQUIREMENT, Relation.PACKAGE)
-        and not found.other_version
-    ]
+    """Whether most errors are imports of packages that the package set does not have."""
+    errors = [one.evidence for one in report.findings if one.severity is Severity.ERROR]
+    lacking = [one for one in errors if one is not None and one.relation is Relation.PACKAGE]
     return 2 * len(lacking) > len(errors)
 
 

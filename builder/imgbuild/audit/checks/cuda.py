@@ -26,8 +26,9 @@ CHECK = "cuda"
 _OF_MAJOR = re.compile(r"nvidia-.+-cu(\d\d)")
 # Has had the versions of the CUDA releases since CUDA 11.
 _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\d)?")
-# cuSPARSE 12.1 loads with nvJitLink 12.9; torch 2.3 and 2.4 require no version of it.
-_ANY_MINOR = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
+# A newer one serves older libraries: cuSPARSE 12.1.0.106 loads with nvJitLink 12.9.86, which pip
+# chooses for torch 2.3 and 2.4, since these require no version of it.
+_NEWER_FITS = ("nvidia-nvjitlink-cu12",)
 _CODE_MAKERS = ("nvcc", "nvrtc", "nvvm", "crt")
 # Headers alone, for the compiler of the same release; nothing else uses them.
 _HEADERS = ("nvidia-cuda-cccl",)
@@ -153,9 +154,9 @@ def _declared(package_set: LinkedPackages, cuda: str) -> Mapping[str, str]:
 
 
 def _is_other(package: str, version: str, cuda: str) -> bool:
-    """Whether a component is newer than the release, or of another major version."""
+    """Whether a component is of another major version, or newer than the release allows."""
     mine, release = gpus.numbers(version)[:2], gpus.numbers(cuda)[:2]
-    return mine[:1] != release[:1] or (mine > release and package not in _ANY_MINOR)
+    return mine[:1] != release[:1] or (mine > release and package not in _NEWER_FITS)
 
 
 def _compiles(package_set: LinkedPackages) -> bool:

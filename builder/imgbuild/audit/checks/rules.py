@@ -1,7 +1,7 @@
 """The check `rules`: known failures that no other check can find, from `data/audit/rules.yaml`.
 
-A rule applies where its two packages meet in the versions that it names, or where one of them is
-missing, and the text of the wheel still contains what it describes.
+A rule applies where its two packages meet in the versions that it names, or where the package that
+it names as missing is absent, and the text of the wheel still contains what it describes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`package` in `versions` fails with `other` in `clash`; `spec` are working versions.
+    """`package` in `versions` fails with `other` in `clash` (`spec` are versions that work).
 
-    Or it fails without the package `missing`.
+    Or, instead of these three, without the package `missing`.
     """
 
     id: str
@@ -53,6 +53,12 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     shown: RuleEvidence
     severity: Severity = Severity.ERROR
     arch: tuple[Arch, ...] = ()
+
+    def __post_init__(self) -> None:
+        pair = (self.other, self.clash, self.spec)
+        if any(pair) if self.missing else not all(pair):
+            message = f"rule {self.id}: give other, clash and spec, or missing"
+            raise ValueError(message)
 
 
 @lru_cache(maxsize=1)
@@ -72,18 +78,18 @@ def _judge(package_set: PackageSet, rule: Rule) -> Finding | None:
     own, other = package_set.version(rule.package), package_set.version(rule.other)
     if own is None or (rule.arch and package_set.arch not in rule.arch):
         return None
-    if not within(own, rule.versions) or not _clashes(package_set, rule):
+    if not within(own, rule.versions) or not _applies(package_set, rule):
         return None
     line = shown_at(package_set, rule)
     if not line:
         return None
     holder = normalize(rule.shown.of or rule.package)
     place = f"{holder} {package_set.version(holder)} {rule.shown.file}:{line}"
-    where = f"without {rule.missing}" if rule.missing else f"with {rule.other} {other}"
+    combination = f"without {rule.missing}" if rule.missing else f"with {rule.other} {other}"
     return Finding(
         check=CHECK,
         severity=rule.severity,
-        message=f"{rule.package} {own} {where}: {rule.why}",
+        message=f"{rule.package} {own} {combination}: {rule.why}",
         where=place,
         remedy=rule.cure,
         evidence=Evidence(
@@ -100,10 +106,10 @@ def _judge(package_set: PackageSet, rule: Rule) -> Finding | None:
     )
 
 
-def _clashes(package_set: PackageSet, rule: Rule) -> bool:
-    """Whether the other package is there in a version that fails, or the missing one is missing.
+def _applies(package_set: PackageSet, rule: Rule) -> bool:
+    """Whether `other` is there in a version of `clash`, or `missing` is absent.
 
-    A package that a partial package set lacks may be installed.
+    What a partial package set lacks may be installed.
     """
     if rule.missing:
         return not package_set.partial and package_set.version(rule.missing) is None

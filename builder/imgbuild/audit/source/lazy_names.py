@@ -230,7 +230,7 @@ class LazyNames:
         for line in self._typed():  # it returns what they see, but for its own submodules
             known = line.bound in self.lazy or line.module.startswith(f"{root}.")
             if known and line.module != root and line.name not in ("", "*"):
-                read = self.lazy.get(line.bound, "")
+                read = self.lazy.get(line.bound, "").partition(":")[0]
                 # A table may name the submodule alone: import_module(f"package.{TABLE[name]}").
                 if not read or line.module.endswith(f".{read}"):
                     self.lazy[line.bound] = _source(line)

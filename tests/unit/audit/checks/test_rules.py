@@ -78,18 +78,28 @@ def test_qwen2_5_vl_beside_transformers_4_52(tmp_path):
     assert rules.check(sound) == []
 
 
-def test_verl_0_9_0_needs_flash_attn(tmp_path):
-    line = "from flash_attn.bert_padding import unpad_input\n"
-    packed = {"verl/utils/attention_utils.py": f"def f():\n    if 1:\n        {line}"}
-    beside = {"flash-attn-4==4.0.0": {"flash_attn/cute/x.py": ""}}
-    broken = audited.package_set(tmp_path / "1", {"verl==0.9.0": packed, **beside})
-    (finding,) = rules.check(broken)
+def test_verl_0_9_0_without_flash_attn(tmp_path):
+    line = "from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input\n"
+    head = "def functions():\n    if is_torch_npu_available():\n        pass\n    else:\n"
+    path = "verl/utils/attention_utils.py"
+    needs = {"verl==0.9.0": {path: f"{head}        {line}"}}
+    namespace = {"flash-attn-4==4.0.0": {"flash_attn/cute/x.py": ""}}
+    (finding,) = rules.check(audited.package_set(tmp_path / "missing", {**needs, **namespace}))
     assert finding.severity is Severity.ERROR
     assert finding.message.startswith("verl 0.9.0 without flash-attn: ")
-    assert finding.where == "verl 0.9.0 verl/utils/attention_utils.py:3"
-    sound = {"verl==0.9.0": packed, "flash-attn==2.8.3": {}}
-    assert rules.check(audited.package_set(tmp_path / "2", sound)) == []
-    caught = {"verl/utils/attention_utils.py": f"def f():\n    try:\n            {line}"}
-    assert rules.check(audited.package_set(tmp_path / "3", {"verl==0.9.0": caught})) == []
-    partial = audited.package_set(tmp_path / "4", {"verl==0.9.0": packed}, partial=True)
+    assert finding.where == f"verl 0.9.0 {path}:5"
+    there = audited.package_set(tmp_path / "there", {**needs, "flash-attn==2.8.3": {}})
+    assert rules.check(there) == []
+    partial = audited.package_set(tmp_path / "partial", needs, partial=True)
     assert rules.check(partial) == []
+    tries = {path: f"{head}        try:\n            {line}        except ImportError: ...\n"}
+    assert rules.check(audited.package_set(tmp_path / "tries", {"verl==0.9.0": tries})) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"missing": "c"}, {"other": ""}, {"clash": ""}, {"missing": "c", "other": "", "clash": ""}],
+)
+def test_a_rule_names_a_pair_or_a_missing_package(more):
+    with pytest.raises(ValueError, match="give other, clash and spec, or missing"):
+        audited.changed(RULE, **more)

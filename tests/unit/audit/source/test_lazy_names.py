@@ -105,17 +105,24 @@ def test_getattr_that_says_which_names(body, lazy):
     assert not facts.dynamic
 
 
-def test_a_table_that_names_submodules_alone():
-    facts = read("""
+@pytest.mark.parametrize(
+    ("seen", "value", "lazy"),
+    [
+        ("from pkg.more import three", '"more"', "pkg.more"),
+        ("from pkg.more import impl as three", '("more", "impl")', "pkg.more:impl"),
+    ],
+)
+def test_a_table_that_names_submodules_alone_is_read_with_what_type_checkers_see(seen, value, lazy):
+    facts = read(f"""
         if TYPE_CHECKING:
-            from pkg.more import three
-        TABLE = {"three": "more"}
+            {seen}
+        TABLE = {{"three": {value}}}
         def __getattr__(name):
             if name in TABLE:
-                return getattr(import_module(f"pkg.{TABLE[name]}"), name)
+                return load(TABLE[name])
             raise AttributeError(name)
         """)
-    assert facts.lazy == {"three": "pkg.more"}
+    assert facts.lazy == {"three": lazy}
 
 
 @pytest.mark.parametrize(
