@@ -213,11 +213,8 @@ class LazyNames:
 
     def _typed(self) -> list[Import]:
         """The imports at the top of the module that only type checkers see."""
-        return [
-            line
-            for line in self.assignments.imports
-            if not line.scope and any(guard.kind == "typing" for guard in line.guards)
-        ]
+        top = [line for line in self.assignments.imports if not line.scope]
+        return [line for line in top if any(guard.kind == "typing" for guard in line.guards)]
 
     def _getattr(self, node: FunctionNode) -> None:
         """A module's `__getattr__`: the names that it returns values for."""
