@@ -19,7 +19,7 @@ import smoke_stack
 from smoke_support import skip
 
 Answers = list[list[int]]
-TOKEN_IDS = "return_tokens_as_token_ids"
+TOKEN_IDS = "--return-tokens-as-token-ids"  # written so until vLLM 0.9
 
 
 def common(port: int) -> list[str]:
@@ -48,8 +48,8 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
                "--max-model-len", str(smoke_stack.LENGTH), "--enforce-eager"]  # fmt: skip
     if engines > 1:
         command += ["--data-parallel-size", str(engines)]
-    if TOKEN_IDS not in smoke_stack.source("vllm", "entrypoints/openai/protocol.py"):
-        command.append(f"--{TOKEN_IDS.replace('_', '-')}")  # a request cannot ask for it before 0.8
+    if f'"{TOKEN_IDS}"' in smoke_stack.source("vllm", "entrypoints/openai/cli_args.py"):
+        command.append(TOKEN_IDS)  # before 0.8 a request cannot ask for it
     server = f"http://127.0.0.1:{port}"
     with smoke_gpu.server(command, f"{server}/health", 400):
         check_name(server)
@@ -76,7 +76,7 @@ def completion(server: str, prompt: list[int]) -> list[int]:
     """The greedy tokens of vLLM's server for one prompt."""
     asked = {"model": "smoke", "prompt": prompt, "temperature": 0, "ignore_eos": True,
              "max_tokens": gpu_vllm.TOKENS, "logprobs": 1,
-             TOKEN_IDS: True}  # fmt: skip
+             "return_tokens_as_token_ids": True}  # fmt: skip
     answered = smoke_gpu.post(f"{server}/v1/completions", asked)
     tokens = answered["choices"][0]["logprobs"]["tokens"]
     return [int(token.removeprefix("token_id:")) for token in tokens]
