@@ -78,7 +78,7 @@ def _judge(package_set: PackageSet, rule: Rule) -> Finding | None:
     own, other = package_set.version(rule.package), package_set.version(rule.other)
     if own is None or (rule.arch and package_set.arch not in rule.arch):
         return None
-    if not within(own, rule.versions) or not _applies(package_set, rule):
+    if not within(own, rule.versions) or not _applies(package_set, rule, other):
         return None
     line = shown_at(package_set, rule)
     if not line:
@@ -106,14 +106,13 @@ def _judge(package_set: PackageSet, rule: Rule) -> Finding | None:
     )
 
 
-def _applies(package_set: PackageSet, rule: Rule) -> bool:
-    """Whether `other` is there in a version of `clash`, or `missing` is absent.
+def _applies(package_set: PackageSet, rule: Rule, other: str | None) -> bool:
+    """Whether the version `other` is one of `clash`, or `missing` is absent.
 
     What a partial package set lacks may be installed.
     """
     if rule.missing:
         return not package_set.partial and package_set.version(rule.missing) is None
-    other = package_set.version(rule.other)
     return other is not None and within(other, rule.clash)
 
 

@@ -22,9 +22,9 @@ PART = "most names of a package that the user names are imported from it on firs
 INTEGRATION = "for another package that the user names"
 # Not followed: it is large, and has optional parts behind values that other modules compute.
 LEFT_OUT = frozenset(("torch",))
-# Folders with copies of packages: wandb.vendor.pygments is not wandb's part for Pygments, while
-# verl.third_party.vllm is verl's for vLLM.
-_COPIES = frozenset(("vendor", "vendored"))
+# Folders without parts for other packages: wandb.vendor.pygments is a copy of Pygments, while
+# verl.third_party.vllm is verl's part for vLLM.
+_NO_PARTS = ASIDE | {"vendor", "vendored"}
 
 
 def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolicy:
@@ -115,5 +115,5 @@ def _is_integration(module: str, roots: Collection[str]) -> bool:
         parts[-1] in roots
         and parts[-1] != parts[0]
         and parts[0] in roots
-        and not any(part.startswith("_") or part in ASIDE | _COPIES for part in parts)
+        and not any(part.startswith("_") or part in _NO_PARTS for part in parts)
     )
