@@ -22,8 +22,10 @@ from tests.support import images, needs, ordinary
 
 pytestmark = pytest.mark.engine
 # The loopback is up, and the host name leads to it.
+# The listener's own input stays open: at its end the other nc would stop before it has spoken.
 TALK = (
-    "nc -l -p 5000 >/tmp/heard & for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do"
+    "mkfifo /tmp/open; exec 3<>/tmp/open; nc -l -p 5000 <&3 >/tmp/heard &"
+    " for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do"
     " echo said by itself | nc imgbuild 5000 && break; sleep 1; done; wait; cat /tmp/heard"
 )
 REPOSITORY = Path(__file__).parents[2]
