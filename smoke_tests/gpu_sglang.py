@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import Any
 
 import gpu_vllm
 import smoke_gpu
 import smoke_stack
+
+
+def start(folder: Path, count: int, **more: Any) -> Any:
+    """An engine for the model in `folder` on `count` GPUs, with `more` options."""
+    import sglang
+
+    options = smoke_stack.sglang_options(count) | more
+    return sglang.Engine(
+        model_path=str(folder), dtype="bfloat16", skip_tokenizer_init=True, **options
+    )
+
+
+def complete(engine: Any, prompts: list[list[int]]) -> list[list[int]]:
+    """The greedy tokens of `engine` for each of `prompts`."""
+    asked = {"temperature": 0.0, "max_new_tokens": gpu_vllm.TOKENS, "ignore_eos": True}
+    answers = engine.generate(input_ids=prompts, sampling_params=asked)
+    return [[int(token) for token in answer["output_ids"]] for answer in answers]
 
 
 def main(count: int) -> None:
@@ -17,15 +36,7 @@ def main(count: int) -> None:
     import sglang
 
     smoke_gpu.turn()
-    engine = sglang.Engine(
-        model_path=str(folder),
-        dtype="bfloat16",
-        skip_tokenizer_init=True,
-        **smoke_stack.sglang_options(count),
-    )
-    asked = {"temperature": 0.0, "max_new_tokens": gpu_vllm.TOKENS, "ignore_eos": True}
-    answers = engine.generate(input_ids=prompts, sampling_params=asked)
-    completions = [[int(token) for token in answer["output_ids"]] for answer in answers]
+    completions = complete(start(folder, count), prompts)
     reference = smoke_stack.load(folder).cuda()
     problems, said = gpu_vllm.compare(reference, prompts, completions, kind)
     smoke_gpu.end(problems, f"sglang {sglang.__version__}, {kind}: {said}")

@@ -128,7 +128,12 @@ def generate(llm: Any, prompts: Sequence[list[int]], parameters: Any) -> list[li
 
 
 def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
-    """The log-probability that `llm` gives each token of `sequences` but the first."""
+    """The log-probability that `llm` gives each token of `sequences` but the first.
+
+    vLLM's V0 engine cannot give them for a prompt of which its cache has the beginning (0.7.2
+    `model_executor/layers/sampler.py:956`), so the cache is emptied first.
+    """
+    llm.reset_prefix_cache()
     parameters = sampling(temperature=1.0, max_tokens=1, prompt_logprobs=1)
     asked = [{"prompt_token_ids": list(sequence)} for sequence in sequences]
     found = []

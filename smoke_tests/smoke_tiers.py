@@ -26,7 +26,7 @@ VLLM = ("torch", "vllm", "transformers")
 TRL = (*VLLM, "trl")
 VERL = ("verl", "vllm", "ray")
 VERL_SGLANG = ("verl", "sglang", "ray")
-PRELOAD = ("verl", "sglang", "torch-memory-saver")
+SAVER = ("sglang", "torch-memory-saver")
 LORA = ("torch", "transformers", "trl", "peft", "math-verify")
 
 TIERS: dict[str, tuple[Case, ...]] = {
@@ -39,7 +39,7 @@ TIERS: dict[str, tuple[Case, ...]] = {
         Case("triton launcher", "static_triton.py", 300),
         Case("nvcc", "static_nvcc.py", 300),
         Case("sglang kernels", "static_sglang.py", 900, needs=("sglang", "torch")),
-        Case("sglang preload", "static_preload.py", 120, needs=PRELOAD),
+        Case("sglang preload", "static_preload.py", 120, needs=SAVER),
         Case("entry points", "static_entry_points.py", 900),
         Case("imports", "static_imports.py", 1800),
     ),
@@ -115,6 +115,7 @@ TIERS: dict[str, tuple[Case, ...]] = {
             usual=180,
         ),
         Case("sglang", "gpu_sglang.py", 600, ("1",), needs=("torch", "sglang"), usual=60),
+        Case("sglang memory saver", "gpu_sglang_memory.py", 600, needs=("torch", *SAVER), usual=60),
         Case("sglang serve", "gpu_serve.py", 900, ("sglang",), needs=("torch", "sglang"), usual=90),
         Case("unsloth", "gpu_unsloth.py", 600, ("sft",), needs=("unsloth", "trl"), usual=60),
         Case(

@@ -1,8 +1,9 @@
-"""The loader finds every dependency of the library that verl preloads into SGLang.
+"""The loader finds every dependency of the library that SGLang's memory saver preloads.
 
-verl starts SGLang under `torch_memory_saver.configure_subprocess()`, which sets LD_PRELOAD. The
-library has no RUNPATH and is loaded before Python, so before torch loads the CUDA runtime. If a
-dependency is missing, the process does not start ("error while loading shared libraries").
+With `enable_memory_saver`, as verl sets it, SGLang starts its processes under
+`torch_memory_saver.configure_subprocess()`, which sets LD_PRELOAD. The library has no RUNPATH and
+is loaded before Python, so before torch loads the CUDA runtime. If a dependency is missing, the
+process does not start ("error while loading shared libraries").
 libcuda.so.1 is ignored: the container runtime provides it.
 """
 

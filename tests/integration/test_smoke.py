@@ -282,7 +282,6 @@ def get_binary_path_from_package(stem):
 
 def test_a_preloaded_library_needs_what_the_loader_finds(sample, tmp_path):
     needs.tool("gcc")
-    sample.add("verl", {"verl.py": b""})
     sample.add("sglang", {"sglang.py": b""})
     sample.add("torch-memory-saver", {"torch_memory_saver/utils.py": SAVER})
     library = sample.site / "torch_memory_saver/torch_memory_saver_hook_mode_preload.so"
