@@ -129,8 +129,9 @@ class ReleaseCatalogue:
         )
 
     def remembered(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
-        """What `ask` answers about immutable files; kept under `key` and the code that answers."""
-        name = compact([code_digest(__name__), *key]).decode()
+        """What `ask` answers about immutable files; kept under `key`, Python and the code."""
+        python = self.catalogue.rules.tags.python
+        name = compact([code_digest(__name__), python, *key]).decode()
         kept = self.store.fact(ANSWERS, name)
         if kept is not None:
             return msgspec.json.decode(kept, type=form)

@@ -12,11 +12,11 @@ from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import boundaries
-from imgbuild.learn.boundaries import ReleaseCatalogue, asks, at_time, boundary, lacks
+from imgbuild.learn.boundaries import ReleaseCatalogue, asks, at_time, boundary, brings, lacks
 from imgbuild.report import Evidence, Relation
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
-from tests.support import shelves
+from tests.support import audited, shelves
 from tests.support.local_index import LocalIndex, wheel_bytes
 
 NUMBERS = list(range(40))
@@ -156,6 +156,19 @@ def test_an_answer_is_of_the_code_that_gave_it(tmp_path, monkeypatch):
         assert lacks(shelf, wanted, release) is True  # as it was answered before
         monkeypatch.setattr(boundaries, "code_digest", lambda module: f"another {module}")
         assert lacks(shelf, wanted, release) is False
+
+
+def test_an_answer_is_of_one_python(tmp_path, monkeypatch):
+    made = LocalIndex()
+    shelves.publish(made, "lib", {"1.0": {"lib/_C.cpython-312-x86_64-linux-gnu.so": ""}})
+    with shelves.shelf(tmp_path, made) as (shelf, _):
+        release = shelf.release("lib", "1.0")
+        assert release is not None
+        assert not brings(shelf, "lib", release, "lib._C")
+        newer = Tags(python="3.12", glibc="2.36", arch=Arch.X86_64)
+        rules = audited.changed(shelf.catalogue.rules, tags=newer)
+        monkeypatch.setattr(shelf.catalogue, "rules", rules)
+        assert brings(shelf, "lib", release, "lib._C")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ import msgspec
 from isal import isal_zlib
 
 from imgbuild.audit.packages.content import WheelContent
+from imgbuild.audit.packages.extensions import modules_for
 from imgbuild.audit.packages.published import PublishedFacts, PublishedWheel, published_facts
 from imgbuild.audit.packages.reading import (
     ReaderProcesses,
@@ -82,6 +83,7 @@ class LibraryWheel:
         self.version = wheel.version
         self.where = where
         self._library = library
+        self._modules: dict[str, Mapping[str, str]] = {}
         self._found: dict[str, ModuleFacts] = {}
         self._new: set[str] = set()
         self._texts: dict[str, Text] = {}
@@ -120,10 +122,16 @@ class LibraryWheel:
         """Its METADATA."""
         return self.index.metadata
 
+    def modules(self, python: str) -> Mapping[str, str]:
+        """Module → its file in the wheel, as Python `python` imports it: source or "….so"."""
+        if python not in self._modules:
+            self._modules[python] = modules_for(self.files, python)
+        return self._modules[python]
+
     @cached_property
-    def modules(self) -> Mapping[str, str]:
-        """Module → its file in the wheel, Python source or compiled ("….so")."""
-        return find_modules(self.files)
+    def _sources(self) -> Mapping[str, str]:
+        """Module → its source, also if some Python prefers a compiled module."""
+        return find_modules(file for file in self.files if file.endswith(".py"))
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
         """The content of small files, kept too, without those that do not exist."""
@@ -177,9 +185,9 @@ class LibraryWheel:
     def lacking(self, names: Iterable[str]) -> dict[str, str]:
         """Module → file of those of `names` that have not been read."""
         wanted = {
-            name: self.modules[name]
+            name: self._sources[name]
             for name in names
-            if name not in self._found and self.modules.get(name, "").endswith(".py")
+            if name not in self._found and name in self._sources
         }
         if wanted and self._kept is None:
             own = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}

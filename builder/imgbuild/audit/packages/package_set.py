@@ -28,7 +28,8 @@ class PackageSet:
     """Packages that are installed together. It is a `Modules` for `names.lookup`.
 
     `partial`: packages are left out on purpose, so that an absent one is unknown. `known` are
-    packages that are installed and of which only the version is known.
+    packages that are installed and of which only the version is known. `python` is "3.11" (also
+    "3.11.4"), or "3.13t" if it is free-threaded; `interpreter` is what extension modules are for.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class PackageSet:
         self._library = library
         self._known = {normalize(name): version for name, version in (known or {}).items()}
         self.books: dict[str, LibraryWheel] = {book.package: book for book in books}
-        self.python = python
+        self.python = python.removesuffix("t")
+        self.interpreter = ".".join(self.python.split(".")[:2]) + python[len(self.python) :]
         self.arch = arch
         self.glibc = glibc
         self.partial = partial
@@ -97,7 +99,7 @@ class PackageSet:
     def modules_of(self, package: str) -> Mapping[str, str]:
         """Module → file in the wheel of `package`; empty if it is not in the package set."""
         book = self.books.get(normalize(package))
-        return book.modules if book is not None else {}
+        return book.modules(self.interpreter) if book is not None else {}
 
     def owner(self, module: str) -> str | None:
         """The package that has `module` or its nearest parent; None if there is none.
@@ -130,7 +132,7 @@ class PackageSet:
         owner = self._owners.get(name)
         if owner is not None:
             book = self.books[owner]
-            if not book.modules[name].endswith(".py"):
+            if not self.modules_of(owner)[name].endswith(".py"):
                 return Opaque(name, "compiled")
             return book.module(name)
         if name in self._folders:
@@ -142,7 +144,7 @@ class PackageSet:
         wanted: dict[LibraryWheel, list[str]] = {}
         for name in modules:
             owner = self._owners.get(name)
-            if owner is not None:
+            if owner is not None and self.modules_of(owner)[name].endswith(".py"):
                 wanted.setdefault(self.books[owner], []).append(name)
         self._library.prefetch(wanted)
 
@@ -151,7 +153,7 @@ class PackageSet:
         """Module → package. Of two packages with one module, the first by name."""
         owners: dict[str, str] = {}
         for package in self.packages:
-            for module in self.books[package].modules:
+            for module in self.modules_of(package):
                 owners.setdefault(module, package)
         return owners
 
@@ -160,9 +162,10 @@ class PackageSet:
         """Folder without `__init__` that has modules → the packages that have it."""
         folders: dict[str, set[str]] = {}
         for package in self.packages:
-            for module in self.books[package].modules:
+            modules = self.modules_of(package)
+            for module in modules:
                 parent = module.rpartition(".")[0]
-                while parent and parent not in self.books[package].modules:
+                while parent and parent not in modules:
                     folders.setdefault(parent, set()).add(package)
                     parent = parent.rpartition(".")[0]
         return {name: owners for name, owners in folders.items() if name not in self._owners}
@@ -174,9 +177,9 @@ class PackageSet:
             return ()
         key = (package, word)
         if key not in self._mentions:
-            book = self.books[owner]
-            found = book.text(package).holding(word.encode())
-            self._mentions[key] = tuple(one for one in found if one in book.modules)
+            found = self.books[owner].text(package).holding(word.encode())
+            modules = self.modules_of(owner)
+            self._mentions[key] = tuple(one for one in found if one in modules)
         return self._mentions[key]
 
     def read_ahead(self, package: str) -> None:
@@ -185,7 +188,7 @@ class PackageSet:
         if owner is None or package in self._ahead or not self.books[owner].local:
             return
         self._ahead.add(package)
-        self.prefetch(name for name in self.books[owner].modules if name.startswith(f"{package}."))
+        self.prefetch(name for name in self.modules_of(owner) if name.startswith(f"{package}."))
 
     def _is_stdlib(self, module: str) -> bool:
         return module.partition(".")[0] in stdlib.modules(self.python)
@@ -197,7 +200,7 @@ class PackageSet:
         parent = name.rpartition(".")[0]
         while parent:
             if parent in self._owners:
-                if not self.books[self._owners[parent]].modules[parent].endswith(".py"):
+                if not self.modules_of(self._owners[parent])[parent].endswith(".py"):
                     return Opaque(name, "compiled")
                 if self._may_inject(name, parent):
                     return Opaque(name, "injected")
@@ -220,9 +223,8 @@ class PackageSet:
         return all(not line.strip() or any(word in line for word in _SHARED) for line in lines)
 
     def _source(self, module: str) -> bytes:
-        book = self.books[self._owners[module]]
-        file = book.modules[module]
-        return book.read([file]).get(file, b"")
+        owner = self._owners[module]
+        return self.read(owner, self.modules_of(owner)[module]) or b""
 
     def _may_inject(self, name: str, module: str) -> bool:
         key = (name, module)
@@ -266,8 +268,8 @@ def open_package_set(
 ) -> PackageSet:
     """The package set of `wheels`; `locate` returns the path or the URL of each.
 
-    `python` is "3.11", `glibc` "2.36". `partial` and `known` as in `PackageSet`. `omit` maps a
-    package to patterns of its paths that are left out, below the prefix.
+    `glibc` is "2.36". `python`, `partial` and `known` as in `PackageSet`. `omit` maps a package to
+    patterns of its paths that are left out, below the prefix.
     """
     places = f"lib/python{python}/site-packages/"
     books = [

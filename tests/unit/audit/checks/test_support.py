@@ -120,7 +120,9 @@ def test_what_is_no_window(source):
 
 def found(tmp_path, packages, reached=(), partial=False):
     package_set = audited.package_set(tmp_path, packages, partial=partial)
-    modules = {module for book in package_set.books.values() for module in book.modules}
+    modules = {
+        module for package in package_set.packages for module in package_set.modules_of(package)
+    }
     level = {(module, runner): Reached(Level.CERTAIN, "own.main") for module, runner in reached}
     return support.check(package_set, MainPath(level, modules))
 

@@ -32,7 +32,7 @@ def test_a_book_has_files_metadata_and_modules(store, demo):
     book = Library(store).book(*demo)
     assert book.files["demo/b.py"] == 6
     assert book.metadata.requires == ("numpy>=1",)
-    assert book.modules["demo._c"] == "demo/_c.cpython-311-x86_64-linux-gnu.so"
+    assert book.modules("3.11")["demo._c"] == "demo/_c.cpython-311-x86_64-linux-gnu.so"
     facts = book.module("demo.a")
     assert facts is not None
     assert [function.name for function in facts.functions] == ["one"]

@@ -2,8 +2,10 @@
 
 import pytest
 
+from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import may_inject, wheels_of
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
+from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.resolution import BuiltWheel, Resolution
 from tests.support import audited, samples
@@ -80,6 +82,46 @@ def test_setuptools_brings_distutils_back(tmp_path):
         tmp_path, {"setuptools==80": {"setuptools/__init__.py": ""}}, python="3.12"
     )
     assert package_set.module("distutils.core") == Opaque("distutils.core", "injected")
+
+
+BUILDS: audited.Files = {
+    "demo/__init__.py": "",
+    "demo/_a.abi3.so": b"\0",
+    "demo/_b.cpython-311-x86_64-linux-gnu.so": b"\0",
+    "demo/_b.cpython-312-x86_64-linux-gnu.so": b"\0",
+    "demo/_c.cpython-312-x86_64-linux-gnu.so": b"\0",
+    "demo/_d.cpython-312-x86_64-linux-gnu.so": b"\0",
+    "demo/_d.py": "X = 1\n",
+    "demo/_e.cpython-312t-x86_64-linux-gnu.so": b"\0",
+}
+
+
+def test_one_library_has_the_modules_of_each_python(tmp_path):
+    library = Library(Store.open(tmp_path / "cache"), processes=1)
+    found = {
+        python: audited.package_set(tmp_path, {"demo==1": BUILDS}, python=python, library=library)
+        for python in ("3.12.4", "3.11", "3.10")
+    }
+    assert found["3.12.4"].books["demo"] is found["3.11"].books["demo"]
+    older, newer = found["3.11"], found["3.12.4"]
+    for package_set, minor in ((older, 11), (newer, 12)):
+        file = package_set.modules_of("demo")["demo._b"]
+        assert file == f"demo/_b.cpython-3{minor}-x86_64-linux-gnu.so"
+    assert set(found["3.10"].modules_of("demo")) == {"demo", "demo._a", "demo._d"}
+    assert (older.exists("demo._c"), newer.exists("demo._c")) == (False, True)
+    assert older.module("demo._c") is None
+    assert newer.module("demo._c") == Opaque("demo._c", "compiled")
+    newer.prefetch(["demo._d"])
+    assert newer.module("demo._d") == Opaque("demo._d", "compiled")
+    assert isinstance(older.module("demo._d"), ModuleFacts)
+    assert not newer.exists("demo._e")
+    assert set(older.files("demo")) == set(newer.files("demo")) > set(BUILDS)
+
+
+def test_a_free_threaded_python_loads_what_is_built_for_it(tmp_path):
+    free = audited.package_set(tmp_path, {"demo==1": BUILDS}, python="3.12.4t")
+    assert (free.python, free.interpreter) == ("3.12.4", "3.12t")
+    assert set(free.modules_of("demo")) == {"demo", "demo._a", "demo._d", "demo._e"}
 
 
 def test_many_modules_at_once(package_set):

@@ -25,7 +25,7 @@ def read_wheel(folder, version, files):
     wheel, path = audited.wheel(folder, "demo", version, files)
     with Library(Store.open(folder / f"cache-{version}")) as library:
         book = library.book(wheel, path)
-        for module in book.modules:
+        for module in book.modules("3.11"):
             book.module(module)
         book.elves()
     with Library(Store.open(folder / f"cache-{version}")) as library:
