@@ -120,9 +120,12 @@ class _AuditRun:
         return cuda.check(self._package_set, self._terms.cuda, self._terms.gpu)
 
     def _imports(self) -> list[Finding]:
-        from imgbuild.audit.checks import imports
+        from imgbuild.audit.checks import imports, other_python
 
-        return imports.check(self._package_set, self.path)
+        return [
+            *imports.check(self._package_set, self.path),
+            *other_python.check(self._package_set, self.path),
+        ]
 
     def _calls(self) -> list[Finding]:
         from imgbuild.audit.checks import calls

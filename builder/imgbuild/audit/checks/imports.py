@@ -74,7 +74,7 @@ def _of_import(
     caught = course.catches(*(IMPORT if relation is Relation.NAME else MISSING))
     if relation is Relation.PACKAGE and (caught or not top or not course.certain):
         return None
-    error = not caught and _fails(how, course, relation, top=top)
+    error = not caught and fails(how, course, relation, top=top)
     return finding(
         package_set,
         CHECK,
@@ -87,7 +87,7 @@ def _of_import(
     )
 
 
-def _fails(how: Reached | None, course: Course, relation: Relation, *, top: bool) -> bool:
+def fails(how: Reached | None, course: Course, relation: Relation, *, top: bool) -> bool:
     """Whether the main path fails here.
 
     A missing package must be certain to be imported there, and not by an optional part. A function

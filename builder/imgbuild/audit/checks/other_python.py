@@ -1,0 +1,147 @@
+"""Imports of a package's own extension modules that its wheel has for other Pythons alone.
+
+An abi3 wheel fits any Python, and may still have a module as `_C.cpython-312-x86_64-linux-gnu.so`
+only. An import of it that fails on the main path is an error. Elsewhere the package goes on without
+a part of itself, a warning; where the import is caught, a note. Files that nothing imports may be
+loaded by their path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from imgbuild.audit.checks.findings import finding, ordered, place_of
+from imgbuild.audit.checks.imports import CHECK, fails
+from imgbuild.audit.main_path.closure import MainPath
+from imgbuild.audit.main_path.guards import IMPORT, MISSING, judge
+from imgbuild.audit.main_path.view import View
+from imgbuild.audit.names import search
+from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.packages.extensions import other_builds
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.packages.reading import ASIDE
+from imgbuild.audit.source.facts import Import, ModuleFacts
+from imgbuild.report import Finding, Relation, Severity
+from imgbuild.wheel.tags import Tags
+
+
+class OtherBuild(msgspec.Struct, frozen=True):
+    """A module that a wheel has for `pythons` alone, of which `here` is none."""
+
+    module: str
+    pythons: tuple[str, ...]
+    here: str
+
+    def text(self) -> str:
+        """What is wrong with an import of it."""
+        *first, last = self.pythons
+        listed = f"{', '.join(first)} and {last}" if first else last
+        return (
+            f"imports {self.module}, which this wheel has for Python {listed} only;"
+            f" this package set has Python {self.here}"
+        )
+
+    def remedy(self, package: str) -> str:
+        """How to have it; no base has a free-threaded Python."""
+        bases = [one for one in self.pythons if not one.endswith("t")]
+        base = f", or a base with Python {' or '.join(bases)}" if bases else ""
+        return f"choose another version of {package}{base}"
+
+
+def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
+    """The most severe import of each module that only other Pythons load."""
+    view = path.view(package_set)
+    found: list[Finding] = []
+    for package, builds in _builds(package_set):
+        for module, pythons in sorted(builds.items()):
+            if package_set.exists(module) is False:
+                build = OtherBuild(module, tuple(pythons), package_set.interpreter)
+                importers = _importers(package_set, package, module)
+                found += ordered(
+                    one for name in importers for one in _of_module(view, path, name, build)
+                )[:1]
+    return ordered(found)
+
+
+def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
+    """Packages with such modules; the check `metadata` reports a wheel that does not fit at all."""
+    tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
+    for package in package_set.packages:
+        wheel = package_set.books[package].wheel.file
+        if not wheel.endswith(".whl") or tags.fits(wheel):
+            builds = other_builds(package_set.files(package), package_set.modules_of(package))
+            if builds:
+                yield package, builds
+
+
+def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
+    """The modules of `package` that may import `module`: those that have the words for it."""
+    parent, _, stem = module.rpartition(".")
+    modules = package_set.modules_of(package)
+    parts = module.split(".")
+    above = (".".join(parts[:end]) for end in range(1, len(parts)))
+    tops = [next((one for one in above if one in modules), "")]
+    if not parent:
+        tops = [one for one in modules if "." not in one]
+    found = {one for one in tops if modules.get(one, "").endswith(".py")}
+    for top in found.copy():
+        words = set(package_set.mentioning(top, stem))
+        if parent:
+            named = set(package_set.mentioning(top, parent.rpartition(".")[2]))
+            words = {one for one in words if one in named or f"{one}.".startswith(f"{parent}.")}
+        found |= words
+    package_set.prefetch(sorted(found))
+    return sorted(found)
+
+
+def _of_module(view: View, path: MainPath, name: str, build: OtherBuild) -> Iterator[Finding]:
+    facts = view.module(name)
+    if not isinstance(facts, ModuleFacts):
+        return
+    for line in facts.imports:
+        named = f"{line.module}.{line.name}" == build.module and not _is_bound(view, facts, line)
+        if named or _is_below(line.module, build.module):
+            one = _of_import(view, path, facts, line, build)
+            if one is not None:
+                yield one
+
+
+def _of_import(
+    view: View, path: MainPath, facts: ModuleFacts, line: Import, build: OtherBuild
+) -> Finding | None:
+    """The finding of one import, if it runs in this package set."""
+    course = judge(view, line.guards)
+    runner = scopes(facts).runner(line.scope)
+    how = path.reached(facts.module, runner)
+    place = place_of(view, facts, line.line, how.entry if how else "")
+    if not course.runs or place is None:
+        return None
+    caught = course.catches(*(MISSING if _is_below(line.module, build.module) else IMPORT))
+    error = not caught and fails(how, course, Relation.MODULE, top=not runner)
+    if not error and not ASIDE.isdisjoint(facts.module.split(".")):
+        return None
+    found = finding(
+        view,
+        CHECK,
+        place,
+        relation=Relation.MODULE,
+        other="",
+        subject=build.module,
+        text=build.text(),
+        error=error,
+    )
+    severity = Severity.ERROR if error else Severity.NOTE if caught else Severity.WARNING
+    return msgspec.structs.replace(found, severity=severity, remedy=build.remedy(place.package))
+
+
+def _is_below(module: str, parent: str) -> bool:
+    return f"{module}.".startswith(f"{parent}.")
+
+
+def _is_bound(view: View, facts: ModuleFacts, line: Import) -> bool:
+    """Whether `from x import _C` finds a name that x may bind otherwise."""
+    if facts.module == line.module:
+        return facts.dynamic or line.name in facts.lazy
+    return search.lookup(view, line.module, line.name).state != "absent"

@@ -1,0 +1,209 @@
+"""Modules of a package that its wheel has for other Pythons alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.checks import other_python
+from imgbuild.audit.main_path.closure import main_path
+from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set
+from imgbuild.cache.store import Store
+from imgbuild.report import Relation, Severity
+from imgbuild.values import Arch
+from tests.support import audited
+from tests.support.source_modules import rules
+
+BUILD = "cpython-312-x86_64-linux-gnu.so"
+GUARDED = "try:\n    from user.part import run\nexcept ImportError:\n    run = None\n"
+
+
+def package(**sources: str) -> dict[str, audited.Files]:
+    """The package `user`, in which `user.part._C` is for Python 3.12; "__" is a slash."""
+    files: dict[str, str | bytes] = {f"user/part/_C.{BUILD}": b"\0"}
+    files |= {"user/__init__.py": "", "user/part/__init__.py": "def run(): ...\n"}
+    files |= {f"user/{name.replace('__', '/')}.py": text for name, text in sources.items()}
+    return {"user==1.0": files}
+
+
+def check(package_set: PackageSet, *entries: str):
+    return other_python.check(package_set, main_path(package_set, rules(*(entries or ("user",)))))
+
+
+def severities(tmp_path, source, *entries, **more):
+    """The severities of the findings where user/use.py is `source`, and nothing imports it."""
+    found = check(audited.package_set(tmp_path, package(use=source), **more), *entries)
+    return [one.severity for one in found]
+
+
+def parts(init, part):
+    """The package whose user/__init__.py and user/part/__init__.py these are."""
+    files = dict(package()["user==1.0"])
+    return {"user==1.0": {**files, "user/__init__.py": init, "user/part/__init__.py": part}}
+
+
+def test_an_import_on_the_main_path_is_an_error_with_its_place(tmp_path):
+    packages = parts("from user.part import run\n", "import os\nfrom . import _C\n")
+    (one,) = check(audited.package_set(tmp_path, packages))
+    assert one.severity is Severity.ERROR
+    assert one.check == "imports"
+    assert one.where == "user 1.0 user/part/__init__.py:2"
+    assert one.message == (
+        "user 1.0 imports user.part._C, which this wheel has for Python 3.12 only;"
+        " this package set has Python 3.11 (used by user)"
+    )
+    assert one.remedy == "choose another version of user, or a base with Python 3.12"
+    assert one.evidence.relation is Relation.MODULE
+    assert (one.evidence.subject, one.evidence.other) == ("user.part._C", "")
+
+
+def test_a_part_that_its_importer_can_do_without_is_a_warning(tmp_path):
+    packages = parts(GUARDED, "from . import _C\nfrom ._C import run\n")
+    (one,) = check(audited.package_set(tmp_path, packages))
+    assert one.severity is Severity.WARNING
+    assert one.where == "user 1.0 user/part/__init__.py:1"
+
+
+def test_a_part_that_is_imported_by_a_name_in_a_string_is_a_warning(tmp_path):
+    by_name = "import importlib\nfound = importlib.import_module('user.part')\n"
+    packages = parts(by_name, "from . import _C\n")
+    (one,) = check(audited.package_set(tmp_path, packages))
+    assert one.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from user.part import _C\n",
+        "from .part import _C as c\n",
+        "import user.part._C\n",
+        "from user.part._C import f\n",
+        "from user.part._C.inner import f\n",
+        "def later():\n    from user.part import _C\n",
+        "try:\n    from user.part import _C\nexcept ModuleNotFoundError:\n    pass\n",
+        "import odd\nif odd.unknown():\n    from user.part import _C\n",
+    ],
+)
+def test_each_form_of_an_import_off_the_main_path_is_a_warning(tmp_path, source):
+    assert severities(tmp_path, source) == [Severity.WARNING]
+
+
+def test_a_function_on_the_main_path_is_an_error(tmp_path):
+    source = "def later():\n    from user.part import _C\n"
+    assert severities(tmp_path, source, "user.use.later") == [Severity.ERROR]
+
+
+@pytest.mark.parametrize("caught", ["ImportError", "Exception"])
+def test_an_import_with_a_fallback_of_its_own_is_a_note(tmp_path, caught):
+    source = f"try:\n    from user.part import _C\nexcept {caught}:\n    _C = None\n"
+    assert severities(tmp_path, source, "user.use") == [Severity.NOTE]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys\nif sys.version_info >= (3, 12):\n    from user.part import _C\n",
+        "import sys\nif sys.platform == 'win32':\n    from user.part import _C\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from user.part import _C\n",
+        "from user.part import run\nimport user._C\nimport other._C\n",
+        "# from user.part import _C\n",
+    ],
+)
+def test_what_never_runs_or_is_another_module_is_not_mentioned(tmp_path, source):
+    assert severities(tmp_path, source, "user.use") == []
+
+
+@pytest.mark.parametrize("python", ["3.12", "3.12.4"])
+def test_the_python_that_has_it_is_clean(tmp_path, python):
+    assert severities(tmp_path, "from user.part import _C\n", "user.use", python=python) == []
+
+
+@pytest.mark.parametrize("other", ["_C.abi3.so", "_C.so", "_C.py", "_C/__init__.py"])
+def test_a_build_or_source_for_this_python_is_clean(tmp_path, other):
+    own = package(use="from user.part import _C\n")["user==1.0"]
+    files: audited.Files = {**own, f"user/part/{other}": ""}
+    assert check(audited.package_set(tmp_path, {"user==1.0": files}), "user.use") == []
+
+
+def test_files_that_are_loaded_by_their_path_are_not_mentioned(tmp_path):
+    source = """
+    from pathlib import Path
+    import torch
+    for file in Path(__file__).parent.glob("_C*.so"):
+        torch.ops.load_library(str(file))
+    from . import ops
+    """
+    files: audited.Files = {
+        "torchao/__init__.py": "\n".join(line[4:] for line in source.splitlines()),
+        "torchao/ops.py": "def f():\n    return torch.ops.torchao._C_mxfp8.f()\n",
+        f"torchao/_C_mxfp8.{BUILD}": b"\0",
+    }
+    package_set = audited.package_set(tmp_path, {"torchao==0.17.0": files}, partial=True)
+    assert check(package_set, "torchao") == []
+    assert package_set.exists("torchao._C_mxfp8") is False
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_tests_and_benchmarks_are_not_mentioned(tmp_path, folder):
+    sources = {f"{folder}__use": "from user.part import _C\n", f"{folder}____init__": ""}
+    assert check(audited.package_set(tmp_path, package(**sources))) == []
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "import user.loader\n_C = user.loader.load()\n",
+        "def __getattr__(name):\n    return load(name)\n",
+    ],
+)
+def test_a_name_that_the_package_binds_otherwise_is_not_mentioned(tmp_path, part):
+    packages = package(use="from user.part import _C\n")
+    files = {**packages["user==1.0"], "user/part/__init__.py": part}
+    assert check(audited.package_set(tmp_path, {"user==1.0": files}), "user.use") == []
+
+
+def test_a_module_that_the_package_may_put_into_sys_modules_is_not_mentioned(tmp_path):
+    packages = package(use="import user.part._C\n")
+    part = "import sys\nfrom user import loader\nsys.modules['user.part._C'] = loader.load()\n"
+    files = {**packages["user==1.0"], "user/part/__init__.py": part}
+    assert check(audited.package_set(tmp_path, {"user==1.0": files}), "user.use") == []
+
+
+def test_a_module_that_another_package_has_is_not_mentioned(tmp_path):
+    packages = package(use="from user.part import _C\n")
+    other: dict[str, audited.Files] = {"user-parts==1.0": {"user/part/_C.abi3.so": b"\0"}}
+    assert check(audited.package_set(tmp_path, {**packages, **other}), "user.use") == []
+
+
+def test_a_module_at_the_top_and_several_pythons(tmp_path):
+    files: audited.Files = {
+        "user/__init__.py": "import _back\nimport _back\n",
+        **{f"_back.cpython-{python}-x86_64-linux-gnu.so": b"\0" for python in ("310", "312")},
+    }
+    (one,) = check(audited.package_set(tmp_path, {"user==1.0": files}))
+    assert one.severity is Severity.ERROR
+    assert "has for Python 3.10 and 3.12 only" in one.message
+    assert one.remedy == "choose another version of user, or a base with Python 3.10 or 3.12"
+
+
+def test_no_base_has_a_free_threaded_python(tmp_path):
+    build = "_back.cpython-311t-x86_64-linux-gnu.so"
+    files: audited.Files = {"user/__init__.py": "import _back\n", build: b"\0"}
+    (one,) = check(audited.package_set(tmp_path, {"user==1.0": files}))
+    assert "has for Python 3.11t only; this package set has Python 3.11" in one.message
+    assert one.remedy == "choose another version of user"
+
+
+def test_a_wheel_that_does_not_fit_is_left_to_metadata(tmp_path):
+    files = package(use="from user.part import _C\n")["user==1.0"]
+    wheel, path = audited.wheel(tmp_path, "user", "1.0", files)
+    for file, count in ((wheel.file, 1), ("user-1.0-cp312-cp312-manylinux_2_28_x86_64.whl", 0)):
+        package_set = open_package_set(
+            [audited.changed(wheel, file=file)],
+            Library(Store.open(tmp_path / "cache"), processes=1),
+            python="3.11",
+            arch=Arch.X86_64,
+            glibc="2.36",
+            locate=lambda _: path,
+        )
+        assert len(check(package_set, "user.use")) == count
