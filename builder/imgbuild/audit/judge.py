@@ -93,7 +93,12 @@ class _AuditRun:
     def run(self, checks: Sequence[str]) -> list[Finding]:
         """The findings of `checks`."""
         # Each check's module is imported when it runs, so that one check starts without the others.
-        return [finding for check in checks for finding in getattr(self, f"_{check}")()]
+        found = [finding for check in checks for finding in getattr(self, f"_{check}")()]
+        if "rules" not in checks:
+            return found
+        from imgbuild.audit.checks import rules
+
+        return rules.without_repeats(found)
 
     @property
     def path(self) -> MainPath:
@@ -144,7 +149,7 @@ class _AuditRun:
     def _rules(self) -> list[Finding]:
         from imgbuild.audit.checks import rules
 
-        return rules.check(self._package_set)
+        return rules.check(self._package_set, gpu=self._terms.gpu)
 
 
 def _floors(package_set: PackageSet, terms: Terms) -> Floors:

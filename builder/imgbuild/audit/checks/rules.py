@@ -1,7 +1,8 @@
 """The check `rules`: known failures that no other check can find, from `data/audit/rules.yaml`.
 
-A rule applies where its two packages meet in the versions that it names, or where the package that
-it names as missing is absent, and the text of the wheel still contains what it describes.
+A rule applies where its two packages meet in the versions that it names, where the package that it
+names as missing is absent, or in some versions of Python; and if the text of the wheel still
+contains what it describes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from importlib import resources
 import msgspec
 import yaml
 
+from imgbuild.audit.checks.findings import ORDER
 from imgbuild.audit.main_path.policy import within
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -37,7 +39,10 @@ class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`package` in `versions` fails with `other` in `clash` (`spec` are versions that work).
 
-    Or, instead of these three, without the package `missing`.
+    Or, instead of these three, without the package `missing`, or on the versions of Python in the
+    specifier `python` ("!=3.12.*"). `lacks` is a module that the wheel must not have for this
+    Python, and `unless` one that no package may have. With `gpu`, compute capabilities on which it
+    fails, it is an error for targets that name one of them, and a warning where no GPU is named.
     """
 
     id: str
@@ -47,6 +52,10 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     clash: str = ""
     spec: str = ""
     missing: str = ""
+    python: str = ""
+    lacks: str = ""
+    unless: str = ""
+    gpu: tuple[str, ...] = ()
     why: str
     cure: str
     source: str
@@ -56,8 +65,9 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def __post_init__(self) -> None:
         pair = (self.other, self.clash, self.spec)
-        if any(pair) if self.missing else not all(pair):
-            message = f"rule {self.id}: give other, clash and spec, or missing"
+        alone = self.missing or self.python
+        if (any(pair) and (self.missing or not all(pair))) or not (any(pair) or alone):
+            message = f"rule {self.id}: give other, clash and spec, or missing, or python"
             raise ValueError(message)
 
 
@@ -68,15 +78,42 @@ def load() -> tuple[Rule, ...]:
     return msgspec.convert(yaml.safe_load(text), tuple[Rule, ...])
 
 
-def check(package_set: PackageSet, rules: Sequence[Rule] | None = None) -> list[Finding]:
-    """The findings of `rules` in this package set; the default are those of `load`."""
-    found = (_judge(package_set, rule) for rule in (load() if rules is None else rules))
+def check(
+    package_set: PackageSet, rules: Sequence[Rule] | None = None, *, gpu: Sequence[str] = ()
+) -> list[Finding]:
+    """The findings of `rules` in this package set; the default are those of `load`.
+
+    `gpu` are the compute capabilities that the target is for, none for other package sets.
+    """
+    found = (_judge(package_set, rule, gpu) for rule in (load() if rules is None else rules))
     return [finding for finding in found if finding is not None]
 
 
-def _judge(package_set: PackageSet, rule: Rule) -> Finding | None:
+def without_repeats(findings: Sequence[Finding]) -> list[Finding]:
+    """`findings` without those of `imports` about a module that is the cause of a rule's finding.
+
+    One that is more severe than the rule's is kept.
+    """
+    modules = {rule.id: rule.lacks for rule in load() if rule.lacks}
+    stated = {
+        (evidence.package, modules[evidence.subject]): ORDER[one.severity]
+        for one in findings
+        if one.check == CHECK and (evidence := one.evidence) and evidence.subject in modules
+    }
+    return [
+        one
+        for one in findings
+        if one.check != "imports"
+        or (evidence := one.evidence) is None
+        or ORDER[one.severity] < stated.get((evidence.package, evidence.subject), len(ORDER))
+    ]
+
+
+def _judge(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Finding | None:
     own, other = package_set.version(rule.package), package_set.version(rule.other)
     if own is None or (rule.arch and package_set.arch not in rule.arch):
+        return None
+    if rule.gpu and gpu and set(rule.gpu).isdisjoint(gpu):
         return None
     if not within(own, rule.versions) or not _applies(package_set, rule, other):
         return None
@@ -85,11 +122,11 @@ def _judge(package_set: PackageSet, rule: Rule) -> Finding | None:
         return None
     holder = normalize(rule.shown.of or rule.package)
     place = f"{holder} {package_set.version(holder)} {rule.shown.file}:{line}"
-    combination = f"without {rule.missing}" if rule.missing else f"with {rule.other} {other}"
+    unsure = rule.gpu and not gpu and rule.severity is Severity.ERROR
     return Finding(
         check=CHECK,
-        severity=rule.severity,
-        message=f"{rule.package} {own} {combination}: {rule.why}",
+        severity=Severity.WARNING if unsure else rule.severity,
+        message=f"{rule.package} {own} {_circumstances(package_set, rule)}: {rule.why}",
         where=place,
         remedy=rule.cure,
         evidence=Evidence(
@@ -106,14 +143,28 @@ def _judge(package_set: PackageSet, rule: Rule) -> Finding | None:
     )
 
 
+def _circumstances(package_set: PackageSet, rule: Rule) -> str:
+    """What the rule's package fails with: "with numpy 1.26.4", "on Python 3.11"."""
+    found = [f"without {rule.missing}"] if rule.missing else []
+    found += [f"with {rule.other} {package_set.version(rule.other)}"] if rule.other else []
+    found += [f"on Python {package_set.python}"] if rule.python else []
+    return " ".join(found)
+
+
 def _applies(package_set: PackageSet, rule: Rule, other: str | None) -> bool:
-    """Whether the version `other` is one of `clash`, or `missing` is absent.
+    """Whether the version `other`, Python and the modules are those of the rule.
 
     What a partial package set lacks may be installed.
     """
+    if rule.python and not within(package_set.python, rule.python):
+        return False
+    if rule.lacks and package_set.exists(rule.lacks) is not False:
+        return False
+    if rule.unless and package_set.exists(rule.unless):
+        return False
     if rule.missing:
         return not package_set.partial and package_set.version(rule.missing) is None
-    return other is not None and within(other, rule.clash)
+    return not rule.other or (other is not None and within(other, rule.clash))
 
 
 def shown_at(package_set: PackageSet, rule: Rule) -> int:

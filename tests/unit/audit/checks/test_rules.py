@@ -2,8 +2,10 @@
 
 import pytest
 
+from imgbuild.audit import judge
 from imgbuild.audit.checks import rules
 from imgbuild.audit.checks.rules import Rule, RuleEvidence
+from imgbuild.audit.judge import Terms
 from imgbuild.report import Relation, Severity
 from imgbuild.values import Arch
 from tests.support import audited
@@ -96,10 +98,108 @@ def test_verl_0_9_0_without_flash_attn(tmp_path):
     assert rules.check(audited.package_set(tmp_path / "tries", {"verl==0.9.0": tries})) == []
 
 
+ALONE = audited.changed(RULE, other="", clash="", spec="", python="!=3.12.*")
+
+
+@pytest.mark.parametrize(("python", "there"), [("3.11", True), ("3.12", False), ("3.12.4", False)])
+def test_a_rule_of_some_pythons(tmp_path, python, there):
+    assert len(found(tmp_path, ["a==2.1"], rule=ALONE, python=python)) == there
+    pair = audited.changed(RULE, python="!=3.12.*")
+    assert len(found(tmp_path / "2", ["a==2.1", "b==1.9"], rule=pair, python=python)) == there
+    assert found(tmp_path / "3", ["a==2.1", "b==2.0"], rule=pair, python=python) == []
+
+
+def test_a_rule_of_python_names_it(tmp_path):
+    (alone,) = found(tmp_path, ["a==2.1"], rule=ALONE)
+    assert alone.message == "a 2.1 on Python 3.11: it fails"
+    assert (alone.evidence.other, alone.evidence.subject) == ("", "a-b")
+    pair = audited.changed(RULE, python="!=3.12.*")
+    (both,) = found(tmp_path / "2", ["a==2.1", "b==1.9"], rule=pair)
+    assert both.message == "a 2.1 with b 1.9 on Python 3.11: it fails"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "severity", "expected"),
+    [
+        ((), Severity.ERROR, [Severity.WARNING]),
+        (("8.0", "9.0"), Severity.ERROR, [Severity.ERROR]),
+        (("8.0", "12.0"), Severity.ERROR, []),
+        ((), Severity.NOTE, [Severity.NOTE]),
+        (("9.0",), Severity.NOTE, [Severity.NOTE]),
+    ],
+)
+def test_a_rule_of_some_gpus(tmp_path, gpu, severity, expected):
+    rule = audited.changed(RULE, gpu=("9.0", "10.0"), severity=severity)
+    packages = {"a==2.1": {"a/x.h": "TARGET 2"}, "b==1.9": {}}
+    known = rules.check(audited.package_set(tmp_path, packages), [rule], gpu=gpu)
+    assert [one.severity for one in known] == expected
+    anywhere = audited.package_set(tmp_path / "2", packages)
+    assert [one.severity for one in rules.check(anywhere, [RULE], gpu=gpu)] == [Severity.ERROR]
+
+
+def test_a_rule_about_a_module_that_the_wheel_has_for_another_python(tmp_path):
+    rule = audited.changed(ALONE, lacks="a._C", unless="spare")
+    shown = {"a/__init__.py": "", "a/x.h": "TARGET 2"}
+    other: audited.Files = {**shown, "a/_C.cpython-312-x86_64-linux-gnu.so": b"\0"}
+    sets: list[tuple[dict[str, audited.Files], int]] = [
+        ({"a==2.1": other}, 1),
+        ({"a==2.1": {**other, "a/_C.cpython-311-x86_64-linux-gnu.so": b"\0"}}, 0),
+        ({"a==2.1": other, "another==1": {"spare/__init__.py": ""}}, 0),
+    ]
+    for number, (packages, count) in enumerate(sets):
+        package_set = audited.package_set(tmp_path / str(number), packages)
+        assert len(rules.check(package_set, [rule])) == count
+
+
+DEEP_GEMM: audited.Files = {
+    "vllm/__init__.py": "",
+    "vllm/third_party/__init__.py": "",
+    "vllm/third_party/deep_gemm/__init__.py": "from . import _C\n",
+    "vllm/third_party/deep_gemm/_C.cpython-312-x86_64-linux-gnu.so": b"\0",
+    "vllm/utils/deep_gemm.py": 'm = importlib.import_module("vllm.third_party.deep_gemm")\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "python", "gpu", "expected"),
+    [
+        ("0.20.2", "3.11", ("8.0", "9.0"), [("rules", Severity.ERROR)]),
+        ("0.20.0", "3.13", ("10.3",), [("rules", Severity.ERROR)]),
+        ("0.20.2", "3.11", (), [("rules", Severity.WARNING)]),
+        ("0.20.2", "3.11", ("8.0", "12.0"), [("imports", Severity.WARNING)]),
+        ("0.21.0", "3.11", ("9.0",), [("imports", Severity.WARNING)]),
+        ("0.20.2", "3.12", ("9.0",), []),
+    ],
+)
+def test_vllm_0_20_has_deep_gemm_for_python_3_12(tmp_path, version, python, gpu, expected):
+    packages = {f"vllm=={version}": DEEP_GEMM}
+    package_set = audited.package_set(tmp_path, packages, python=python, partial=True)
+    report = judge.audit(package_set, Terms(gpu=gpu), checks=["imports", "rules"])
+    assert [(one.check, one.severity) for one in report.findings] == expected
+    alone = judge.audit(package_set, Terms(gpu=gpu), checks=["imports"])
+    assert len(alone.findings) == (python != "3.12")
+
+
+def test_an_error_of_imports_is_not_hidden_by_a_warning(tmp_path):
+    files = {**DEEP_GEMM, "vllm/__init__.py": "import vllm.third_party.deep_gemm\n"}
+    package_set = audited.package_set(tmp_path, {"vllm==0.20.2": files}, partial=True)
+    terms = Terms(named=("vllm",))
+    report = judge.audit(package_set, terms, checks=["imports", "rules"])
+    assert [(one.check, one.severity) for one in report.findings] == [
+        ("imports", Severity.ERROR),
+        ("rules", Severity.WARNING),
+    ]
+    terms = audited.changed(terms, gpu=("9.0",))
+    report = judge.audit(package_set, terms, checks=["imports", "rules"])
+    assert [one.check for one in report.findings] == ["rules"]
+
+
 @pytest.mark.parametrize(
     "more",
     [{"missing": "c"}, {"other": ""}, {"clash": ""}, {"missing": "c", "other": "", "clash": ""}],
 )
 def test_a_rule_names_a_pair_or_a_missing_package(more):
-    with pytest.raises(ValueError, match="give other, clash and spec, or missing"):
+    with pytest.raises(ValueError, match="give other, clash and spec, or missing, or python"):
         audited.changed(RULE, **more)
+    with pytest.raises(ValueError, match="give other, clash and spec"):
+        audited.changed(ALONE, python="")
