@@ -86,7 +86,7 @@ def main() -> None:
                 started = time.monotonic()
                 fault = attempt(target, name, surroundings, work)
                 seconds = time.monotonic() - started
-                row = (target, title, fault or "as sealed", f"{seconds:.0f}")
+                row = (target, title, fault or "as locked", f"{seconds:.0f}")
                 print(f"| {' | '.join(row)} |", flush=True)
                 failures += fault is not None
     finally:
@@ -126,6 +126,8 @@ def attempt(target: str, name: str, surroundings: Surroundings, work: Path) -> s
         tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
         print("\n".join(tail), file=sys.stderr)
         return f"failed: {' '.join(error.cmd[:4])} ended with status {error.returncode}"
+    except PermissionError as error:
+        return f"not tried: {error.filename} is not for every user; make .venv with such a Python"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -68,6 +68,15 @@ def test_pyarrow_26_beside_numpy_1(tmp_path):
     assert rules.check(sound) == []
 
 
+def test_trl_0_15_keeps_the_prefix_cache_of_vllm(tmp_path):
+    files = {"trl/trainer/grpo_trainer.py": "LLM(\n    enable_prefix_caching=True,\n)\n"}
+    broken = audited.package_set(tmp_path, {"trl==0.15.2": files, "vllm==0.7.2": {}})
+    (finding,) = rules.check(broken)
+    assert (finding.severity, finding.evidence.line) == (Severity.WARNING, 2)
+    sound = audited.package_set(tmp_path / "2", {"trl==0.16.0": files, "vllm==0.7.2": {}})
+    assert rules.check(sound) == []
+
+
 def test_qwen2_5_vl_beside_transformers_4_52(tmp_path):
     files = {"vllm/model_executor/models/qwen2.py": "x = dict(hidden_act=config.hidden_act)\n"}
     broken = audited.package_set(tmp_path, {"vllm==0.8.5.post1": files, "transformers==4.52.4": {}})
