@@ -1,47 +1,65 @@
 """SGLang frees its memory on the GPU and continues, as colocated training asks of it.
 
 The engine starts with `enable_memory_saver`, so with torch-memory-saver's library in LD_PRELOAD.
-It generates, releases its memory, takes it again, loads the weights again, and must generate
-correct tokens as before.
+It generates, releases its memory, takes it again, loads the weights of a second model, and must
+generate that model's tokens.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import gpu_sglang
 import gpu_vllm
 import smoke_gpu
 import smoke_stack
+import tiny_qwen
 
 POOL = 1 << 20  # tokens of the key-value cache
-RELEASED = 900 << 20  # bytes, at least: with the tiny model this cache has 1 GiB
+BF16 = 2  # bytes
+
+
+def make(seed: int) -> Path:
+    """A folder with a tiny model, whose weights depend on `seed`."""
+    folder = Path(f"model-{seed}").absolute()
+    return tiny_qwen.save(folder, gpu_vllm.sharp_tiny(seed), half=True)
+
+
+def cache_size(config: Any) -> int:
+    """The bytes of the key-value cache of a model: keys and values of each token and layer."""
+    each = config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    return 2 * int(each) * POOL * BF16
 
 
 def main() -> None:
     """Compare the tokens before and after, and the memory that is free between."""
     smoke_gpu.require()
-    kind, folder = gpu_vllm.make("tiny")
-    prompts = gpu_vllm.prompt_ids(folder)
+    first, second = make(0), make(1)
+    prompts = gpu_vllm.prompt_ids(first)
     import sglang
     import torch
 
     smoke_gpu.turn(alone=True)  # other cases would change the memory that is free
-    engine = gpu_sglang.start(folder, 1, enable_memory_saver=True, max_total_tokens=POOL)
+    engine = gpu_sglang.start(first, 1, enable_memory_saver=True, max_total_tokens=POOL)
     completions = gpu_sglang.complete(engine, prompts)
-    used, _ = torch.cuda.mem_get_info()
+    free, _ = torch.cuda.mem_get_info()
     engine.release_memory_occupation()
-    released = torch.cuda.mem_get_info()[0] - used
+    released = torch.cuda.mem_get_info()[0] - free
     engine.resume_memory_occupation()
-    loaded, message, *_ = engine.update_weights_from_disk(str(folder))
+    loaded, message, *_ = engine.update_weights_from_disk(str(second))
     again = gpu_sglang.complete(engine, prompts)
-    reference = smoke_stack.load(folder).cuda()
-    problems, said = gpu_vllm.compare(reference, prompts, completions, kind)
-    after, _ = gpu_vllm.compare(reference, prompts, again, kind)
+    model = smoke_stack.load(first).cuda()
+    least = cache_size(model.config) * 9 // 10
+    problems, said = gpu_vllm.compare(model, prompts, completions, "tiny")
+    model = smoke_stack.load(second).cuda()
+    after, _ = gpu_vllm.compare(model, prompts, again, "tiny")
     problems += [f"after its memory was released: {problem}" for problem in after]
     if not loaded:
-        problems.append(f"the weights were not loaded again: {message}")
-    if released < RELEASED:
-        problems.append(f"{released >> 20} MiB were released, at least {RELEASED >> 20} expected")
-    good = f"sglang {sglang.__version__}, {kind}: {said}; {released >> 20} MiB were released"
+        problems.append(f"the second model's weights were not loaded: {message}")
+    if released < least:
+        problems.append(f"{released >> 20} MiB were released, at least {least >> 20} expected")
+    good = f"sglang {sglang.__version__}: {said}; {released >> 20} MiB were released"
     smoke_gpu.end(problems, good)
 
 

@@ -130,8 +130,8 @@ def generate(llm: Any, prompts: Sequence[list[int]], parameters: Any) -> list[li
 def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
     """The log-probability that `llm` gives each token of `sequences` but the first.
 
-    vLLM's V0 engine cannot give them for a prompt of which its cache has the beginning (0.7.2
-    `model_executor/layers/sampler.py:956`), so the cache is emptied first.
+    The prefix cache is emptied first: vLLM's V0 engine cannot return log-probabilities of a cached
+    prompt (0.7.2 `model_executor/layers/sampler.py:956`).
     """
     llm.reset_prefix_cache()
     parameters = sampling(temperature=1.0, max_tokens=1, prompt_logprobs=1)

@@ -52,9 +52,9 @@ def make_tokenizer(special: tuple[str, ...] = ()) -> Any:
 def make_model(tokenizer: Any, seed: int = 0) -> Any:
     """A Qwen3 with two layers in float32, grouped queries and an untied head, as in real models.
 
-    Before transformers 4.51 a Qwen2, whose head size is the hidden size divided by the heads. Two
-    heads, because the larger the hidden size, the more positions of gpu_vllm rounding decides: on
-    a CPU bf16 chose another token by up to 0.11 with four heads, and never with two.
+    Before transformers 4.51 a Qwen2, whose head size is the hidden size divided by the heads. It
+    has two heads: with four, greedy tokens in bf16 and float32 differed on a CPU, at positions
+    where the two best logits were up to 0.11 apart; with two they did not.
     """
     import torch
     import transformers

@@ -90,8 +90,8 @@ def changed(project: Project, pins: Mapping[str, str], folder: Path) -> Built:
     # --verify reads every input, so that none is missing afterwards.
     _imgbuild(copy, *_build(copy, folder / "layout"), "--verify")
     lock = read_lock(folder / "images", project.target)
-    sealed = read_seal(folder / "images", lock)
-    layers = {layer.digest: layer.size for layer in sealed.arch[ARCH].layers}
+    digests = read_seal(folder / "images", lock)
+    layers = {layer.digest: layer.size for layer in digests.arch[ARCH].layers}
     return Built(project=copy, lock=lock, layers=layers)
 
 

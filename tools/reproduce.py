@@ -262,8 +262,8 @@ def install_dependencies(version: str, site: Path, folder: Path) -> None:
 
 def compare(target: str, layout: Path) -> str | None:
     """Hash all blobs of the layout; None if they are those of digests.json, else the error."""
-    sealed = json.loads((ROOT / "images" / target / "digests.json").read_text())
-    expected = {entry["manifest"] for entry in sealed["arch"].values()}
+    locked = json.loads((ROOT / "images" / target / "digests.json").read_text())
+    expected = {entry["manifest"] for entry in locked["arch"].values()}
     found = set()
     index = json.loads((layout / "index.json").read_text())
     waiting = [entry["digest"] for entry in index["manifests"]]

@@ -125,7 +125,7 @@ def main() -> int:
     folder = options.images
     found = images(folder)
     if not found:
-        console.error(f"{folder}: no image is sealed", hint="imgbuild lock --all")
+        console.error(f"{folder}: no image is locked", hint="imgbuild lock --all")
         return 2
     if options.registry is None:
         console.data("\n".join(table(found)))

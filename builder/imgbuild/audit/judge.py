@@ -98,7 +98,7 @@ class _AuditRun:
             return found
         from imgbuild.audit.checks import rules
 
-        return rules.without_repeats(found)
+        return rules.without_explained(found)
 
     @property
     def path(self) -> MainPath:

@@ -45,7 +45,7 @@ def _found(index: PackageIndex, folder: Path) -> PackageIndex:
     kind, _, rest = (index.url or "").partition(":")
     if kind != "file" or rest.startswith("/"):
         return index
-    path = quote(os.path.normpath(folder / rest), safe="/{}")
+    path = quote(os.fsencode(os.path.normpath(folder / rest)), safe="/{}")
     return msgspec.structs.replace(index, url=f"file://{path}/")
 
 

@@ -59,7 +59,7 @@ class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a package set: wheels, where each is, and packages that have none.
 
     `known` are the versions of packages without a readable file. `partial`: others may be installed
-    too. `unread` is what the audit does not look at. `free_threaded` is of the Python.
+    too. `unread` is what the audit does not look at.
     """
 
     wheels: tuple[Wheel, ...]
@@ -67,7 +67,6 @@ class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
     known: Mapping[str, str] = {}
     partial: bool = False
     unread: tuple[Unread, ...] = ()
-    free_threaded: bool = False
 
     @property
     def versions(self) -> dict[str, str]:
@@ -131,12 +130,10 @@ def audit_environment(environment: InstalledEnvironment, request: SetRequest) ->
         places={one.wheel.sha256: one.info for one in environment.packages},
         partial=bool(environment.unread),
         unread=environment.unread,
-        free_threaded=environment.free_threaded,
     )
     machine = request.machine
     key = [
         *("environment", machine.python, machine.arch, machine.glibc, wheels, files.unread),
-        files.free_threaded,
     ]
     return _kept(key, request, lambda: _audit(files, request, past_may_fail=True))
 
@@ -304,7 +301,7 @@ def _open(files: PackageFiles, library: Library, request: SetRequest) -> Package
     return open_package_set(
         files.wheels,
         library,
-        python=request.machine.python + ("t" if files.free_threaded else ""),
+        python=request.machine.python,
         arch=request.machine.arch,
         glibc=request.machine.glibc,
         locate=lambda wheel: files.places[wheel.sha256],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 
 import msgspec
@@ -320,6 +321,14 @@ def test_a_folder_of_wheels_is_looked_for_beside_the_matrix(tmp_path: Path) -> N
     found = load(tmp_path / "matrix.yaml").indexes
     assert found["own"].url == f"file://{tmp_path}/a%20b/{{cuda_tag}}/"
     assert found["main"].url is None
+
+
+def test_a_folder_of_wheels_below_one_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"wh\xe9re")
+    folder.mkdir()
+    text = RIGHT.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:wheels'}\n")
+    (folder / "matrix.yaml").write_text(text, encoding="utf-8")
+    assert load(folder / "matrix.yaml").indexes["own"].url == f"file://{tmp_path}/wh%E9re/wheels/"
 
 
 LINES = RIGHT.splitlines()

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from imgbuild.audit.judge import CHECKS, Terms
-from imgbuild.audit.packages.environment import open_environment
 from imgbuild.audit.packages.pinned import PinList, read_pins
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
@@ -128,26 +127,3 @@ def test_the_cuda_release_is_that_of_torch(
     files = {"torch/__init__.py": "", "torch/version.py": text}
     assert audit_set.cuda_of(audited.package_set(tmp_path, {f"torch=={version}": files})) == cuda
     assert audit_set.cuda_of(audited.package_set(tmp_path / "b", {"trl==1.0": {}})) == ""
-
-
-@pytest.mark.parametrize(("folder", "errors"), [("python3.13t", 0), ("python3.13", 1)])
-def test_a_free_threaded_environment_has_the_modules_built_for_it(
-    tmp_path: Path, folder: str, errors: int
-) -> None:
-    site = tmp_path / "lib" / folder / "site-packages"
-    files = {"user/__init__.py": "from user import _C\n", "user/_C.cpython-313t-gnu.so": ""}
-    files["user-1.dist-info/METADATA"] = "Metadata-Version: 2.1\nName: user\nVersion: 1\n"
-    for path, text in files.items():
-        (site / path).parent.mkdir(parents=True, exist_ok=True)
-        (site / path).write_text(text)
-    (site / "user-1.dist-info" / "RECORD").write_text("".join(f"{path},,\n" for path in files))
-    found = open_environment(str(site))
-    request = SetRequest(
-        machine=Tags(python=found.python, glibc="2.36", arch=Arch.X86_64),
-        index=str,
-        context=Context(Store.open(tmp_path / "cache"), Http(offline=True)),
-        terms=Terms(target="environment"),
-        checks=("imports",),
-    )
-    report = audit_set.audit_environment(found, request)
-    assert [one.severity for one in report.findings] == [Severity.ERROR] * errors

@@ -13,7 +13,7 @@ from imgbuild.matrix.fields import Check
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
 _CHECKS: tuple[str, ...] = get_args(Check)
-ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
 class FindingPlace(msgspec.Struct, frozen=True):
@@ -95,6 +95,6 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
         evidence = finding.evidence
         place = (evidence.package, evidence.file, evidence.line) if evidence else ("", "", 0)
         check = _CHECKS.index(finding.check) if finding.check in _CHECKS else len(_CHECKS)
-        return (ORDER[finding.severity], check, *place, finding.where, finding.message)
+        return (SEVERITY_ORDER[finding.severity], check, *place, finding.where, finding.message)
 
     return sorted(unique.values(), key=_key)

@@ -28,11 +28,11 @@ from imgbuild.wheel.tags import Tags
 
 
 class OtherBuild(msgspec.Struct, frozen=True):
-    """A module that a wheel has for `pythons` alone, of which `here` is none."""
+    """A module that a wheel has for `pythons` alone, of which `python` is none."""
 
     module: str
     pythons: tuple[str, ...]
-    here: str
+    python: str
 
     def text(self) -> str:
         """What is wrong with an import of it."""
@@ -40,14 +40,13 @@ class OtherBuild(msgspec.Struct, frozen=True):
         listed = f"{', '.join(first)} and {last}" if first else last
         return (
             f"imports {self.module}, which this wheel has for Python {listed} only;"
-            f" this package set has Python {self.here}"
+            f" this package set has Python {self.python}"
         )
 
     def remedy(self, package: str) -> str:
-        """How to have it; no base has a free-threaded Python."""
-        bases = [one for one in self.pythons if not one.endswith("t")]
-        base = f", or a base with Python {' or '.join(bases)}" if bases else ""
-        return f"choose another version of {package}{base}"
+        """How to have it."""
+        bases = " or ".join(self.pythons)
+        return f"choose another version of {package}, or a base with Python {bases}"
 
 
 def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
@@ -57,7 +56,7 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
     for package, builds in _builds(package_set):
         for module, pythons in sorted(builds.items()):
             if package_set.exists(module) is False:
-                build = OtherBuild(module, tuple(pythons), package_set.interpreter)
+                build = OtherBuild(module, tuple(pythons), package_set.python)
                 importers = _importers(package_set, package, module)
                 found += ordered(
                     one for name in importers for one in _of_module(view, path, name, build)
@@ -77,15 +76,10 @@ def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[st
 
 
 def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
-    """The modules of `package` that may import `module`: those that have the words for it."""
+    """The modules of `package` that may import `module`: whose source has its name."""
     parent, _, stem = module.rpartition(".")
     modules = package_set.modules_of(package)
-    parts = module.split(".")
-    above = (".".join(parts[:end]) for end in range(1, len(parts)))
-    tops = [next((one for one in above if one in modules), "")]
-    if not parent:
-        tops = [one for one in modules if "." not in one]
-    found = {one for one in tops if modules.get(one, "").endswith(".py")}
+    found = {one for one in modules if one.rpartition(".")[0] not in modules}
     for top in found.copy():
         words = set(package_set.mentioning(top, stem))
         if parent:

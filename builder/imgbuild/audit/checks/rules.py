@@ -1,8 +1,8 @@
 """The check `rules`: known failures that no other check can find, from `data/audit/rules.yaml`.
 
 A rule applies where its two packages meet in the versions that it names, where the package that it
-names as missing is absent, or in some versions of Python; and if the text of the wheel still
-contains what it describes.
+names as missing is absent, or where its wheel lacks a module for this Python; and if the text of
+the wheel still contains what it describes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib import resources
 import msgspec
 import yaml
 
-from imgbuild.audit.checks.findings import ORDER
+from imgbuild.audit.checks.findings import SEVERITY_ORDER
 from imgbuild.audit.main_path.policy import within
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -39,10 +39,11 @@ class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`package` in `versions` fails with `other` in `clash` (`spec` are versions that work).
 
-    Or, instead of these three, without the package `missing`, or on the versions of Python in the
-    specifier `python` ("!=3.12.*"). `lacks` is a module that the wheel must not have for this
-    Python, and `unless` one that no package may have. With `gpu`, compute capabilities on which it
-    fails, it is an error for targets that name one of them, and a warning where no GPU is named.
+    Or, instead of these three, without the package `missing`, or where its wheel does not have the
+    module `lacks` for this Python, unless another package has the module `unless`.
+
+    `gpu` are the compute capabilities on which it fails, if not all: then the rule applies to
+    targets that name one of them, and is a warning for a package set that names no GPU.
     """
 
     id: str
@@ -52,7 +53,6 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     clash: str = ""
     spec: str = ""
     missing: str = ""
-    python: str = ""
     lacks: str = ""
     unless: str = ""
     gpu: tuple[str, ...] = ()
@@ -65,9 +65,9 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def __post_init__(self) -> None:
         pair = (self.other, self.clash, self.spec)
-        alone = self.missing or self.python
+        alone = self.missing or self.lacks
         if (any(pair) and (self.missing or not all(pair))) or not (any(pair) or alone):
-            message = f"rule {self.id}: give other, clash and spec, or missing, or python"
+            message = f"rule {self.id}: give other, clash and spec, or missing, or lacks"
             raise ValueError(message)
 
 
@@ -89,24 +89,24 @@ def check(
     return [finding for finding in found if finding is not None]
 
 
-def without_repeats(findings: Sequence[Finding]) -> list[Finding]:
-    """`findings` without those of `imports` about a module that is the cause of a rule's finding.
+def without_explained(findings: Sequence[Finding]) -> list[Finding]:
+    """`findings` without those about a module that is the cause of a rule's finding.
 
     One that is more severe than the rule's is kept.
     """
     modules = {rule.id: rule.lacks for rule in load() if rule.lacks}
-    stated = {
-        (evidence.package, modules[evidence.subject]): ORDER[one.severity]
+    explained = {
+        (evidence.package, modules[evidence.subject]): SEVERITY_ORDER[one.severity]
         for one in findings
         if one.check == CHECK and (evidence := one.evidence) and evidence.subject in modules
     }
-    return [
-        one
-        for one in findings
-        if one.check != "imports"
-        or (evidence := one.evidence) is None
-        or ORDER[one.severity] < stated.get((evidence.package, evidence.subject), len(ORDER))
-    ]
+
+    def _is_explained(one: Finding) -> bool:
+        evidence = one.evidence
+        of_rule = explained.get((evidence.package, evidence.subject)) if evidence else None
+        return of_rule is not None and SEVERITY_ORDER[one.severity] >= of_rule
+
+    return [one for one in findings if not _is_explained(one)]
 
 
 def _judge(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Finding | None:
@@ -147,20 +147,18 @@ def _circumstances(package_set: PackageSet, rule: Rule) -> str:
     """What the rule's package fails with: "with numpy 1.26.4", "on Python 3.11"."""
     found = [f"without {rule.missing}"] if rule.missing else []
     found += [f"with {rule.other} {package_set.version(rule.other)}"] if rule.other else []
-    found += [f"on Python {package_set.python}"] if rule.python else []
+    found += [f"on Python {package_set.python}"] if rule.lacks else []
     return " ".join(found)
 
 
 def _applies(package_set: PackageSet, rule: Rule, other: str | None) -> bool:
-    """Whether the version `other`, Python and the modules are those of the rule.
+    """Whether the version `other` and the modules are those of the rule.
 
     What a partial package set lacks may be installed.
     """
-    if rule.python and not within(package_set.python, rule.python):
-        return False
     if rule.lacks and package_set.exists(rule.lacks) is not False:
         return False
-    if rule.unless and package_set.exists(rule.unless):
+    if rule.unless and (package_set.version(rule.unless) or package_set.exists(rule.unless)):
         return False
     if rule.missing:
         return not package_set.partial and package_set.version(rule.missing) is None

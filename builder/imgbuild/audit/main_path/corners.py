@@ -7,7 +7,7 @@ these in a second.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import MainPath, main_path
@@ -30,20 +30,22 @@ def corners(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
     books = [
         package_set.books[package] for package in sorted(rules.walk) if package in package_set.books
     ]
-    modules = {book.package: package_set.modules_of(book.package) for book in books}
-    roots = {package: {name.partition(".")[0] for name in own} for package, own in modules.items()}
+    roots = {
+        book.package: {module.partition(".")[0] for module in package_set.modules_of(book.package)}
+        for book in books
+    }
     everyone = set().union(*roots.values())
     found: list[str] = []
     for book in books:
         others = {name.encode() for name in everyone - roots[book.package]}
-        found.extend(_mentioning(book, modules[book.package], others))
+        found.extend(_mentioning(book, others))
     package_set.prefetch(found)
     return found
 
 
-def _mentioning(book: LibraryWheel, modules: Mapping[str, str], others: set[bytes]) -> list[str]:
-    """Those of `modules`, which are of `book`, that import one of `others`."""
-    files = {file: module for module, file in modules.items() if file.endswith(".py")}
+def _mentioning(book: LibraryWheel, others: set[bytes]) -> list[str]:
+    """The modules of `book` that import one of `others`."""
+    files = {file: module for module, file in book.sources.items()}
     return [
         files[file]
         for file, source in book.content.read(files).items()

@@ -26,7 +26,6 @@ CONFIG = "pyvenv.cfg"
 # Files at the top of site-packages that belong to no package and change none.
 IGNORED = frozenset(("__pycache__", "_virtualenv.py", "sitecustomize.py", "usercustomize.py"))
 _VERSION = re.compile(r"(\d+\.\d+)")
-_FREE_THREADED = re.compile(r"python3\.\d+t")
 _SITE = ("site-packages", "dist-packages")
 _PROBE = (
     "import json, site, sys; print(json.dumps(['%d.%d.%d' % sys.version_info[:3],"
@@ -57,12 +56,6 @@ class InstalledEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     folders: tuple[Path, ...]
     packages: tuple[InstalledPackage, ...]
     unread: tuple[Unread, ...] = ()
-
-    @property
-    def free_threaded(self) -> bool:
-        """Whether its Python has no GIL, and loads extension modules that are built for that."""
-        parts = (part for folder in self.folders for part in folder.absolute().parts)
-        return any(_FREE_THREADED.fullmatch(part) for part in parts)
 
 
 class _Place(msgspec.Struct, frozen=True):

@@ -44,7 +44,7 @@ from imgbuild.values import normalize
 
 T = TypeVar("T")
 INDEX, MODULES, ELVES, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
-TEXT = "audit-text"
+TEXT = "audit-sources"
 REMOTE = "-remote"
 
 
@@ -129,9 +129,9 @@ class LibraryWheel:
         return self._modules[python]
 
     @cached_property
-    def _sources(self) -> Mapping[str, str]:
-        """Module → its source, also if some Python prefers a compiled module."""
-        return find_modules(file for file in self.files if file.endswith(".py"))
+    def sources(self) -> Mapping[str, str]:
+        """Module → its source, also where a compiled module precedes it."""
+        return _sources(self.files)
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
         """The content of small files, kept too, without those that do not exist."""
@@ -163,8 +163,8 @@ class LibraryWheel:
     def _read_text(self, parent: str) -> Text:
         files = {
             module: file
-            for module, file in find_modules(self.index.files).items()
-            if module.startswith(f"{parent}.") and file.endswith(".py")
+            for module, file in _sources(self.index.files).items()
+            if module.startswith(f"{parent}.")
         }
         sources = self.content.read(files.values())
         ordered = [sources[file] for file in files.values()]
@@ -185,9 +185,9 @@ class LibraryWheel:
     def lacking(self, names: Iterable[str]) -> dict[str, str]:
         """Module → file of those of `names` that have not been read."""
         wanted = {
-            name: self._sources[name]
+            name: self.sources[name]
             for name in names
-            if name not in self._found and name in self._sources
+            if name not in self._found and name in self.sources
         }
         if wanted and self._kept is None:
             own = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
@@ -357,3 +357,8 @@ def unpack(data: bytes, form: type[T]) -> T | None:
         return msgspec.msgpack.decode(isal_zlib.decompress(data), type=form)
     except (BROKEN, msgspec.DecodeError):
         return None
+
+
+def _sources(files: Iterable[str]) -> dict[str, str]:
+    """Module → file of the modules that have a source."""
+    return find_modules(file for file in files if file.endswith(".py"))

@@ -28,8 +28,8 @@ class PackageSet:
     """Packages that are installed together. It is a `Modules` for `names.lookup`.
 
     `partial`: packages are left out on purpose, so that an absent one is unknown. `known` are
-    packages that are installed and of which only the version is known. `python` is "3.11" (also
-    "3.11.4"), or "3.13t" if it is free-threaded; `interpreter` is what extension modules are for.
+    packages that are installed and of which only the version is known. `python` is "3.11" or
+    "3.11.4".
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class PackageSet:
         self._library = library
         self._known = {normalize(name): version for name, version in (known or {}).items()}
         self.books: dict[str, LibraryWheel] = {book.package: book for book in books}
-        self.python = python.removesuffix("t")
-        self.interpreter = ".".join(self.python.split(".")[:2]) + python[len(self.python) :]
+        self.python = python
+        self._release = ".".join(python.split(".")[:2])
         self.arch = arch
         self.glibc = glibc
         self.partial = partial
@@ -99,7 +99,7 @@ class PackageSet:
     def modules_of(self, package: str) -> Mapping[str, str]:
         """Module → file in the wheel of `package`; empty if it is not in the package set."""
         book = self.books.get(normalize(package))
-        return book.modules(self.interpreter) if book is not None else {}
+        return book.modules(self._release) if book is not None else {}
 
     def owner(self, module: str) -> str | None:
         """The package that has `module` or its nearest parent; None if there is none.
@@ -132,7 +132,7 @@ class PackageSet:
         owner = self._owners.get(name)
         if owner is not None:
             book = self.books[owner]
-            if not self.modules_of(owner)[name].endswith(".py"):
+            if not book.modules(self._release)[name].endswith(".py"):
                 return Opaque(name, "compiled")
             return book.module(name)
         if name in self._folders:
@@ -144,7 +144,7 @@ class PackageSet:
         wanted: dict[LibraryWheel, list[str]] = {}
         for name in modules:
             owner = self._owners.get(name)
-            if owner is not None and self.modules_of(owner)[name].endswith(".py"):
+            if owner is not None:
                 wanted.setdefault(self.books[owner], []).append(name)
         self._library.prefetch(wanted)
 
@@ -268,8 +268,8 @@ def open_package_set(
 ) -> PackageSet:
     """The package set of `wheels`; `locate` returns the path or the URL of each.
 
-    `glibc` is "2.36". `python`, `partial` and `known` as in `PackageSet`. `omit` maps a package to
-    patterns of its paths that are left out, below the prefix.
+    `python` is "3.11", `glibc` "2.36". `partial` and `known` as in `PackageSet`. `omit` maps a
+    package to patterns of its paths that are left out, below the prefix.
     """
     places = f"lib/python{python}/site-packages/"
     books = [

@@ -125,6 +125,31 @@ def test_a_build_or_source_for_this_python_is_clean(tmp_path, other):
     assert check(audited.package_set(tmp_path, {"user==1.0": files}), "user.use") == []
 
 
+@pytest.mark.parametrize("caught", [(False, Severity.ERROR), (True, Severity.NOTE)])
+def test_the_part_itself_may_be_what_is_imported(tmp_path, caught):
+    guarded, severity = caught
+    line = "import user.part._C\n"
+    source = f"try:\n    {line}except ModuleNotFoundError:\n    pass\n" if guarded else line
+    assert severities(tmp_path, source, "user.use") == [severity]
+
+
+def test_a_source_that_another_python_does_not_use_is_read(tmp_path):
+    files = dict(package(use="from user.part import _C\n")["user==1.0"])
+    twin: audited.Files = {**files, f"user/use.{BUILD}": b"\0"}
+    (one,) = check(audited.package_set(tmp_path, {"user==1.0": twin}), "user.use")
+    assert one.where == "user 1.0 user/use.py:1"
+
+
+def test_a_part_at_the_top_of_the_same_wheel(tmp_path):
+    files: audited.Files = {
+        "user/__init__.py": "from _user import _C\n",
+        "_user/__init__.py": "",
+        f"_user/_C.{BUILD}": b"\0",
+    }
+    (one,) = check(audited.package_set(tmp_path, {"user==1.0": files}))
+    assert (one.severity, one.evidence.subject) == (Severity.ERROR, "_user._C")
+
+
 def test_files_that_are_loaded_by_their_path_are_not_mentioned(tmp_path):
     source = """
     from pathlib import Path
@@ -184,14 +209,6 @@ def test_a_module_at_the_top_and_several_pythons(tmp_path):
     assert one.severity is Severity.ERROR
     assert "has for Python 3.10 and 3.12 only" in one.message
     assert one.remedy == "choose another version of user, or a base with Python 3.10 or 3.12"
-
-
-def test_no_base_has_a_free_threaded_python(tmp_path):
-    build = "_back.cpython-311t-x86_64-linux-gnu.so"
-    files: audited.Files = {"user/__init__.py": "import _back\n", build: b"\0"}
-    (one,) = check(audited.package_set(tmp_path, {"user==1.0": files}))
-    assert "has for Python 3.11t only; this package set has Python 3.11" in one.message
-    assert one.remedy == "choose another version of user"
 
 
 def test_a_wheel_that_does_not_fit_is_left_to_metadata(tmp_path):

@@ -84,13 +84,6 @@ def test_a_virtual_environment_is_read_without_running_it(site: Site, tmp_path: 
     assert opened.metadata_file("some-name") == "Some_Name-1.0.dist-info/METADATA"
 
 
-def test_a_free_threaded_python_is_known_by_its_folder(site: Site) -> None:
-    site.install("some", "1.0", {"some.py": ""})
-    assert not open_environment(str(site.root)).free_threaded
-    (site.root / "lib" / "python3.12").rename(site.root / "lib" / "python3.12t")
-    assert open_environment(str(site.root)).free_threaded
-
-
 @pytest.mark.parametrize("inner", ["bin/python", "lib/python3.12/site-packages"])
 def test_the_python_or_the_folder_of_an_environment_names_it(site: Site, inner: str) -> None:
     site.install("some", "1.0", {"some.py": ""})

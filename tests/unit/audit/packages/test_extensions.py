@@ -10,7 +10,7 @@ from imgbuild.audit.packages.extensions import modules_for, other_builds, python
     [
         ("a/_C.cpython-312-x86_64-linux-gnu.so", "3.12"),
         ("a/_C.cpython-310-aarch64-linux-gnu.so", "3.10"),
-        ("a/_C.cpython-313t-x86_64-linux-gnu.so", "3.13t"),
+        ("a/_C.cpython-313t-x86_64-linux-gnu.so", "3.13"),
         ("a/_C.cpython-37m-x86_64-linux-gnu.so", "3.7"),
         ("a/_C.cpython-312.so", "3.12"),
         ("a/_C.abi3.so", ""),
@@ -26,11 +26,11 @@ def test_the_python_of_a_file(file, python):
 
 
 def test_modules_of_one_python_and_builds_for_others():
-    builds = [f"a/_C.cpython-{python}-x86_64-linux-gnu.so" for python in ("310", "39", "313t")]
+    builds = [f"a/_C.cpython-{python}-x86_64-linux-gnu.so" for python in ("310", "39", "313")]
     files = ["a/__init__.py", *builds, "a/_D.abi3.so", "a/_E.so", "b-2/_F.cpython-310.so"]
     same = {"a": "a/__init__.py", "a._D": "a/_D.abi3.so", "a._E": "a/_E.so"}
     assert modules_for(files, "3.11") == same
     assert modules_for(files, "3.10") == {**same, "a._C": builds[0]}
-    assert modules_for(files, "3.13t") == {**same, "a._C": builds[2]}
-    assert other_builds(files, same) == {"a._C": ["3.9", "3.10", "3.13t"]}
+    assert modules_for(files, "3.13") == {**same, "a._C": builds[2]}
+    assert other_builds(files, same) == {"a._C": ["3.9", "3.10", "3.13"]}
     assert other_builds(files, modules_for(files, "3.10")) == {}

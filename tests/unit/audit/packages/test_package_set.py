@@ -92,7 +92,6 @@ BUILDS: audited.Files = {
     "demo/_c.cpython-312-x86_64-linux-gnu.so": b"\0",
     "demo/_d.cpython-312-x86_64-linux-gnu.so": b"\0",
     "demo/_d.py": "X = 1\n",
-    "demo/_e.cpython-312t-x86_64-linux-gnu.so": b"\0",
 }
 
 
@@ -114,14 +113,7 @@ def test_one_library_has_the_modules_of_each_python(tmp_path):
     newer.prefetch(["demo._d"])
     assert newer.module("demo._d") == Opaque("demo._d", "compiled")
     assert isinstance(older.module("demo._d"), ModuleFacts)
-    assert not newer.exists("demo._e")
     assert set(older.files("demo")) == set(newer.files("demo")) > set(BUILDS)
-
-
-def test_a_free_threaded_python_loads_what_is_built_for_it(tmp_path):
-    free = audited.package_set(tmp_path, {"demo==1": BUILDS}, python="3.12.4t")
-    assert (free.python, free.interpreter) == ("3.12.4", "3.12t")
-    assert set(free.modules_of("demo")) == {"demo", "demo._a", "demo._d", "demo._e"}
 
 
 def test_many_modules_at_once(package_set):
