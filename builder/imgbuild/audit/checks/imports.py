@@ -5,6 +5,8 @@ A finding on the main path is an error, one in a corner a note.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from imgbuild.audit.checks.assigned import assigned
 from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
@@ -12,6 +14,7 @@ from imgbuild.audit.main_path.guards import IMPORT, MISSING, Course, judge
 from imgbuild.audit.names import search, standard
 from imgbuild.audit.names.model import stdlib_module
 from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.packages.extensions import other_builds
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Import, ModuleFacts, Opaque
 from imgbuild.report import Finding, Relation
@@ -70,6 +73,11 @@ def _of_import(
     place = place_of(package_set, facts, line.line, how.entry if how else "")
     if place is None or other == place.package:
         return None
+    builds = other_builds(package_set.files(other), package_set.modules_of(other))
+    for module in {line.module, f"{line.module}.{line.name}"} & builds.keys():
+        # Without `other` it is not learned from: the other package is right for another Python.
+        other, subject = "", module
+        text = other_build(package_set, module, builds[module])
     top = not scopes(facts).runner(line.scope)
     caught = course.catches(*(IMPORT if relation is Relation.NAME else MISSING))
     if relation is Relation.PACKAGE and (caught or not top or not course.certain):
@@ -84,6 +92,14 @@ def _of_import(
         subject=subject,
         text=text,
         error=error,
+    )
+
+
+def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[str]) -> str:
+    """What is wrong with an import of `module`, which its wheel has for `pythons` only."""
+    return (
+        f"imports {module}, which its wheel has for Python {' and '.join(pythons)} only;"
+        f" this package set has Python {package_set.python}"
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from imgbuild.audit.checks.findings import finding, ordered, place_of
-from imgbuild.audit.checks.imports import CHECK, fails
+from imgbuild.audit.checks.imports import CHECK, fails, other_build
 from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.main_path.guards import IMPORT, MISSING, judge
 from imgbuild.audit.main_path.view import View
@@ -27,28 +27,6 @@ from imgbuild.report import Finding, Relation, Severity
 from imgbuild.wheel.tags import Tags
 
 
-class OtherBuild(msgspec.Struct, frozen=True):
-    """A module that a wheel has for `pythons` alone, of which `python` is none."""
-
-    module: str
-    pythons: tuple[str, ...]
-    python: str
-
-    def text(self) -> str:
-        """What is wrong with an import of it."""
-        *first, last = self.pythons
-        listed = f"{', '.join(first)} and {last}" if first else last
-        return (
-            f"imports {self.module}, which this wheel has for Python {listed} only;"
-            f" this package set has Python {self.python}"
-        )
-
-    def remedy(self, package: str) -> str:
-        """How to have it."""
-        bases = " or ".join(self.pythons)
-        return f"choose another version of {package}, or a base with Python {bases}"
-
-
 def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
     """The most severe import of each module that only other Pythons load."""
     view = path.view(package_set)
@@ -56,10 +34,11 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
     for package, builds in _builds(package_set):
         for module, pythons in sorted(builds.items()):
             if package_set.exists(module) is False:
-                build = OtherBuild(module, tuple(pythons), package_set.python)
-                importers = _importers(package_set, package, module)
+                text = other_build(view, module, pythons)
                 found += ordered(
-                    one for name in importers for one in _of_module(view, path, name, build)
+                    one
+                    for name in _importers(package_set, package, module)
+                    for one in _of_module(view, path, name, module, text)
                 )[:1]
     return ordered(found)
 
@@ -90,20 +69,21 @@ def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
     return sorted(found)
 
 
-def _of_module(view: View, path: MainPath, name: str, build: OtherBuild) -> Iterator[Finding]:
+def _of_module(view: View, path: MainPath, name: str, missing: str, text: str) -> Iterator[Finding]:
+    """The findings `text` of the module `name`, if it imports `missing`."""
     facts = view.module(name)
     if not isinstance(facts, ModuleFacts):
         return
     for line in facts.imports:
-        named = f"{line.module}.{line.name}" == build.module and not _is_bound(view, facts, line)
-        if named or _is_below(line.module, build.module):
-            one = _of_import(view, path, facts, line, build)
+        named = f"{line.module}.{line.name}" == missing and not _is_bound(view, facts, line)
+        if named or _is_below(line.module, missing):
+            one = _of_import(view, path, facts, line, missing, text)
             if one is not None:
                 yield one
 
 
 def _of_import(
-    view: View, path: MainPath, facts: ModuleFacts, line: Import, build: OtherBuild
+    view: View, path: MainPath, facts: ModuleFacts, line: Import, missing: str, text: str
 ) -> Finding | None:
     """The finding of one import, if it runs in this package set."""
     course = judge(view, line.guards)
@@ -112,7 +92,7 @@ def _of_import(
     place = place_of(view, facts, line.line, how.entry if how else "")
     if not course.runs or place is None:
         return None
-    caught = course.catches(*(MISSING if _is_below(line.module, build.module) else IMPORT))
+    caught = course.catches(*(MISSING if _is_below(line.module, missing) else IMPORT))
     error = not caught and fails(how, course, Relation.MODULE, top=not runner)
     if not error and not ASIDE.isdisjoint(facts.module.split(".")):
         return None
@@ -122,12 +102,12 @@ def _of_import(
         place,
         relation=Relation.MODULE,
         other="",
-        subject=build.module,
-        text=build.text(),
+        subject=missing,
+        text=text,
         error=error,
     )
     severity = Severity.ERROR if error else Severity.NOTE if caught else Severity.WARNING
-    return msgspec.structs.replace(found, severity=severity, remedy=build.remedy(place.package))
+    return msgspec.structs.replace(found, severity=severity)
 
 
 def _is_below(module: str, parent: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.audit.checks import other_python
+from imgbuild.audit.checks import imports, other_python
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
@@ -49,10 +49,10 @@ def test_an_import_on_the_main_path_is_an_error_with_its_place(tmp_path):
     assert one.check == "imports"
     assert one.where == "user 1.0 user/part/__init__.py:2"
     assert one.message == (
-        "user 1.0 imports user.part._C, which this wheel has for Python 3.12 only;"
+        "user 1.0 imports user.part._C, which its wheel has for Python 3.12 only;"
         " this package set has Python 3.11 (used by user)"
     )
-    assert one.remedy == "choose another version of user, or a base with Python 3.12"
+    assert one.remedy == "choose another version of user, or a base with another Python"
     assert one.evidence.relation is Relation.MODULE
     assert (one.evidence.subject, one.evidence.other) == ("user.part._C", "")
 
@@ -150,6 +150,21 @@ def test_a_part_at_the_top_of_the_same_wheel(tmp_path):
     assert (one.severity, one.evidence.subject) == (Severity.ERROR, "_user._C")
 
 
+@pytest.mark.parametrize("line", ["from lib import _C\n", "import lib._C\n"])
+def test_a_module_of_another_package_is_not_taken_for_removed(tmp_path, line):
+    packages: dict[str, audited.Files] = {
+        "user==1.0": {"user/__init__.py": line},
+        "lib==2.0": {"lib/__init__.py": "", f"lib/_C.{BUILD}": b"\0"},
+    }
+    package_set = audited.package_set(tmp_path, packages)
+    (one,) = imports.check(package_set, main_path(package_set, rules("user")))
+    assert one.severity is Severity.ERROR
+    assert "imports lib._C, which its wheel has for Python 3.12 only" in one.message
+    assert one.evidence is not None
+    assert (one.evidence.subject, one.evidence.other) == ("lib._C", "")
+    assert check(package_set) == []
+
+
 def test_files_that_are_loaded_by_their_path_are_not_mentioned(tmp_path):
     source = """
     from pathlib import Path
@@ -208,7 +223,6 @@ def test_a_module_at_the_top_and_several_pythons(tmp_path):
     (one,) = check(audited.package_set(tmp_path, {"user==1.0": files}))
     assert one.severity is Severity.ERROR
     assert "has for Python 3.10 and 3.12 only" in one.message
-    assert one.remedy == "choose another version of user, or a base with Python 3.10 or 3.12"
 
 
 def test_a_wheel_that_does_not_fit_is_left_to_metadata(tmp_path):
