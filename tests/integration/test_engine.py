@@ -183,21 +183,19 @@ def test_settings_reach_the_command(found, loaded):
     assert said.stdout.split()[-1] == "lo"
 
 
-def test_files_go_in_and_out_without_shared_folders(found, loaded, tmp_path):
+def test_files_go_in_without_a_shared_folder(found, loaded):
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         info = tarfile.TarInfo("given/word")
         info.size, info.uid, info.gid = 4, 1000, 1000
         tar.addfile(info, io.BytesIO(b"in\nx"))
-    command = ["sh", "-c", "stat -c %u /opt/given/word; cat /opt/given/word >/opt/given/out; cat"]
+    command = ["sh", "-c", "stat -c %u /opt/given/word; cat /opt/given/word"]
     settings = ContainerOptions(user="0", network=False)
     container = engine.create(found, loaded, command, settings)
     try:
         engine.copy_in(found, container, [data.getvalue()], "/opt")
         said = engine.start(found, container)
-        assert (said.status, said.stdout) == (0, "1000\n"), said
-        engine.copy_out(found, container, "/opt/given/out", tmp_path / "out")
-        assert (tmp_path / "out").read_bytes() == b"in\nx"
+        assert (said.status, said.stdout) == (0, "1000\nin\nx"), said
     finally:
         engine.discard(found, container)
     engine.discard(found, container)

@@ -205,16 +205,11 @@ class Laboratory:
         noted = record.level is Severity.NOTE
         marginal = corners.corners(package_set, rules) if noted else ()
         path = closure.main_path(package_set, rules, marginal)
-        report = audit_lock.audit_with_past(
-            package_set,
-            path,
-            Terms(cuda=record.cuda),
-            judge.CHECKS,
-            self.indexes,
-            library,
-            record.packages,
+        assert library.http is not None
+        past = audit_lock.past_of(
+            package_set, lambda: self.indexes, library, library.http, record.packages
         )
-        return report.findings
+        return judge.audit(package_set, Terms(cuda=record.cuda), path=path, past=past).findings
 
     @property
     def store_of_the_machine(self) -> Store:

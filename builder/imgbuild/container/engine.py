@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -169,11 +168,6 @@ def copy_in(engine: Engine, container: str, tar: Iterable[bytes], folder: str = 
     # podman's archive mode changes the owner to the container's user.
     owners = ("--archive=false",) if engine.kind == "podman" else ()
     processes.feed(engine.command("cp", *owners, "-", f"{container}:{folder}"), tar)
-
-
-def copy_out(engine: Engine, container: str, path: str, destination: Path) -> None:
-    """Copy a file or folder of a container to `destination` on this machine."""
-    processes.run(engine.command("cp", f"{container}:{path}", str(destination)))
 
 
 def start(engine: Engine, container: str) -> processes.Result:

@@ -317,21 +317,6 @@ class LockedRanges:
         return found[0]
 
 
-def audit_with_past(
-    package_set: PackageSet,
-    path: MainPath,
-    terms: Terms,
-    checks: Sequence[str],
-    indexes: Indexes,
-    library: Library,
-    pins: Mapping[str, str],
-) -> Report:
-    """The audit of a set of pins; other releases of the packages may be read."""
-    http = library.http
-    past = past_of(package_set, lambda: indexes, library, http, pins) if http is not None else None
-    return judge.audit(package_set, terms, checks=checks, path=path, past=past)
-
-
 def past_of(
     package_set: PackageSet,
     indexes: Callable[[], Indexes],
