@@ -90,7 +90,7 @@ def compare(
             total += 1
             tested += gap > bound
             if token != best:
-                words = f"prompt {number}, token {place}: vLLM {token}, expected {best}"
+                words = f"prompt {number}, token {place}: got {token}, expected {best}"
                 print(f"{words}, by {gap:.3f}")
                 if gap > bound:
                     problems.append(f"{words}, by {gap:.3f}: more than {bound}")
