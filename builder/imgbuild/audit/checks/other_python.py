@@ -117,5 +117,6 @@ def _is_below(module: str, parent: str) -> bool:
 def _is_bound(view: View, facts: ModuleFacts, line: Import) -> bool:
     """Whether `from x import _C` finds a name that x may bind otherwise."""
     if facts.module == line.module:
-        return facts.dynamic or line.name in facts.lazy
+        assigned = (one.name == line.name and one.line < line.line for one in facts.assigned)
+        return facts.dynamic or line.name in facts.lazy or any(assigned)
     return search.lookup(view, line.module, line.name).state != "absent"

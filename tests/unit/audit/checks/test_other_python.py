@@ -190,6 +190,19 @@ def test_tests_and_benchmarks_are_not_mentioned(tmp_path, folder):
 
 
 @pytest.mark.parametrize(
+    ("part", "count"),
+    [
+        ("import user.loader\n_C = user.loader.load()\nfrom . import _C\n", 0),
+        ("import user.loader\nfrom . import _C\n_C = user.loader.load()\n", 1),
+        ("def __getattr__(name):\n    return load(name)\nfrom . import _C\n", 0),
+    ],
+)
+def test_a_name_that_the_importer_itself_binds_before(tmp_path, part, count):
+    packages = parts("from user import part\n", part)
+    assert len(check(audited.package_set(tmp_path, packages))) == count
+
+
+@pytest.mark.parametrize(
     "part",
     [
         "import user.loader\n_C = user.loader.load()\n",
