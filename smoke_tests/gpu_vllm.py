@@ -39,8 +39,8 @@ TOKENS = 32
 
 def make(kind: str) -> tuple[str, Path]:
     """The kind of the tested model, and its folder; --model replaces the tiny one."""
-    tokenizer = tiny_qwen.make_tokenizer()
     if kind == "half-billion":
+        tokenizer = tiny_qwen.make_tokenizer()
         model = tiny_qwen.make_half_billion(tokenizer)
         # Only tokens of the tokenizer: vLLM rejects others.
         sharp = tiny_qwen.sharpen(model, count=4, factor=16, below=len(tokenizer))

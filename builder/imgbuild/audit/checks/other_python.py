@@ -63,7 +63,7 @@ def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
         words = set(package_set.mentioning(top, stem))
         if parent:
             named = set(package_set.mentioning(top, parent.rpartition(".")[2]))
-            words = {one for one in words if one in named or f"{one}.".startswith(f"{parent}.")}
+            words = {one for one in words if one in named or _is_below(one, parent)}
         found |= words
     package_set.prefetch(sorted(found))
     return sorted(found)
