@@ -61,7 +61,7 @@ constraints: $(VENV)/ready
 
 ## benchmark: compare TARGET with a `docker build` that uses uv; options in ARGS (see --help)
 benchmark: $(VENV)/ready
-	$(BIN)/python tools/benchmark.py --target $(TARGET) $(ARGS)
+	$(BIN)/python lab/benchmark.py --target $(TARGET) $(ARGS)
 
 ## bench-faults: kill KILLS commands (default: 1000), damage the cache as often, let disks fail; hours, as root
 bench-faults: $(VENV)/ready-test

@@ -108,7 +108,7 @@ def test_mypy_is_strict():
 def test_files_are_short():
     code = [
         *tracked("*.py"),
-        *(path for path in tracked("tools", ".ci", "Makefile") if _is_code(path)),
+        *(path for path in tracked("lab", "tools", ".ci", "Makefile") if _is_code(path)),
     ]
     long = [f"{_name(path)}: {n}" for path in code if (n := _lines(path)) > FILE_LINES]
     assert not long, f"over {FILE_LINES} lines: {long}"
@@ -194,7 +194,7 @@ def test_exit_codes_are_documented():
         ("CONTRIBUTING.md", "## Rules"),
         ("CHANGELOG.md", "## Unreleased"),
         ("docs/reproducibility.md", "umask"),
-        ("docs/benchmarks.md", "tools/benchmark.py"),
+        ("docs/benchmarks.md", "lab/benchmark.py"),
         ("builder/imgbuild/py.typed", ""),
     ],
 )
@@ -281,7 +281,7 @@ def test_constraints_cover_the_environment():
     assert names - tools <= pins.keys()
 
 
-@pytest.mark.parametrize("path", [p for p in tracked("tools") if _is_program(p)], ids=_name)
+@pytest.mark.parametrize("path", [p for p in tracked("lab", "tools") if _is_program(p)], ids=_name)
 def test_tools_explain_themselves(path):
     command = [sys.executable, path] if path.suffix == ".py" else [path]
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
@@ -290,7 +290,9 @@ def test_tools_explain_themselves(path):
 
 def test_tools_can_be_started():
     silent = [
-        p for p in tracked("tools") if p.read_bytes()[:2] == b"#!" and not os.access(p, os.X_OK)
+        p
+        for p in tracked("lab", "tools")
+        if p.read_bytes()[:2] == b"#!" and not os.access(p, os.X_OK)
     ]
     assert not silent
 

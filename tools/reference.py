@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Generates docs/reference from the code: verbs, files, errors.
+"""Generates docs/reference from the code and the test records: verbs, files, errors, test runs.
 
     tools/reference.py            write the pages
     tools/reference.py --check    compare them with the code; status 5 if they are out of date
 
-The pages are made from the help of the command line, the JSON Schemas and the classes of errors,
-and are the same on every machine and terminal.
+The pages are made from the help of the command line, the JSON Schemas, the classes of errors and
+images/TARGET/smoke.json, and are the same on every machine and terminal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from imgbuild.cli._help import metavar
 from imgbuild.cli._help import text as text_of
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix import schema
+from imgbuild.smoke import records
+from imgbuild.smoke.records import RecordedRun
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs/reference"
@@ -42,6 +45,7 @@ def pages() -> dict[str, str]:
         "extension.md": keys("matrix.yaml of an extension", schema.extension_schema(), EXTENSION),
         "ci.md": keys("ci.yaml", ci_schema(), CI),
         "errors.md": errors_page(),
+        "test-runs.md": test_runs(),
     }
 
 
@@ -281,6 +285,57 @@ one, else 1.
 def first(of: type) -> str:
     """The first sentence or sentences of a docstring, as one line."""
     return " ".join((inspect.getdoc(of) or "").split("\n\n")[0].split())
+
+
+# --- test runs -----------------------------------------------------------------------------------
+
+
+def test_runs() -> str:
+    """All recorded runs of smoke tests, in a table for each target."""
+    parts = [MADE, "# Recorded runs of the smoke tests\n", TEST_RUNS]
+    for path in sorted((ROOT / "images").glob(f"*/{records.FILE}")):
+        target = path.parent.name
+        runs = records.read_records(path.parents[1], target).runs
+        parts += [f"## {target}\n", *table(TEST_RUN, [_test_run(run) for run in runs])]
+    return "\n".join(parts)
+
+
+TEST_RUNS = """\
+Every run that `images/TARGET/smoke.json` holds, passed or failed, by date
+([test records](../test-records.md)). `config` is the start of the digest of the image's
+configuration: runs of an earlier configuration do not count for the current image. `cases` are
+passed, failed and skipped. The driver is given for runs on a GPU.
+"""
+TEST_RUN = (
+    "date",
+    "config",
+    "arch",
+    "tier",
+    "result",
+    "cases",
+    "seconds",
+    "ran in",
+    "GPUs, driver",
+    "first failure",
+)
+
+
+def _test_run(run: RecordedRun) -> tuple[str, ...]:
+    gpus = Counter(run.gpu)
+    named = ", ".join(f"{n} x {name}" if n > 1 else name for name, n in sorted(gpus.items()))
+    failure = f"{run.first.case}: {run.first.message}" if run.first else ""
+    return (
+        run.started[:10],
+        run.config.removeprefix("sha256:")[:12],
+        run.arch,
+        run.tier,
+        run.result,
+        f"{run.passed}, {run.failed}, {run.skipped}",
+        f"{run.seconds:.0f}",
+        run.through,
+        ", ".join(part for part in (named, run.driver) if part),
+        failure.replace("<", "&lt;"),
+    )
 
 
 # --- Markdown ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""tools/oracle_probe.py, really run on folders of packages."""
+"""lab/oracle_probe.py, really run on folders of packages."""
 
 import pytest
 
@@ -13,6 +13,8 @@ def any_keyword(**all): ...
 class Thing:
     part = 1
 """
+
+pytestmark = pytest.mark.long  # lab/ is not part of the product
 
 
 def _installed(folder, **files):

@@ -248,9 +248,10 @@ def test_the_base_is_where_online_dockerfiles_find_it(shop, tmp_path):
     assert json.loads(raw)["Digest"] == built["digest"]
 
 
+@pytest.mark.long
 def test_the_registry_holds_what_the_digests_say(shop):
     command = [
-        sys.executable, str(ROOT / "tools/sharing.py"), "--registry", shop.place,
+        sys.executable, str(ROOT / "lab/sharing.py"), "--registry", shop.place,
         "--images", str(shop.project.folder / "images"), "--storage", str(shop.registry.storage),
     ]  # fmt: skip
     lines = output(*command).splitlines()

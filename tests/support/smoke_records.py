@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
+from imgbuild import codec
 from imgbuild.report import Case, Report
-from imgbuild.smoke import records, result, run
+from imgbuild.smoke import records, result
 from imgbuild.values import Arch
 from tests.support.inprocess_project import TARGET, Sample
 
-NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)"
 PASSED = Case(name="device", outcome="passed", seconds=0.2, message="NVIDIA H200 sm_90 143155 MiB")
 SKIPPED = Case(name="sglang", outcome="skipped", seconds=0, message="the lock has no sglang")
 FAILED = Case(name="nccl", outcome="failed", seconds=3, message="RuntimeError:\n no  peers")
@@ -21,40 +17,24 @@ SHA = "sha256:"
 OTHER = SHA + "9" * 64
 
 
-def machine(sample: Sample, **changes: object) -> dict[str, Any]:
-    """machine.json of an unpacked run in the project's image."""
-    image = sample.seal.arch[Arch.X86_64]
-    diff_ids = [layer.diff_id for layer in image.layers]
-    return {
-        "target": TARGET,
-        "arch": "x86_64",
-        "manifest": image.manifest,
-        "config": image.config,
-        "diff_ids": diff_ids,
-        "unpacked": diff_ids,
-        "tier": "gpu",
-        "caches": "nothing",
+def answer_file(
+    sample: Sample, *cases: Case, name: str = "gpu.json", tier: str = "gpu", **changes: object
+) -> Path:
+    """A file that `imgbuild smoke --json` wrote on a machine with one GPU; `changes` of the run."""
+    fields: dict[str, object] = {
+        "through": "root",
+        "started": "2026-11-21T14:48:17Z",
+        "seconds": 373.7,
+        "gpu": ["NVIDIA H200"],
+        "driver": "580.159.04",
         "jobs": 3,
         "share": 2,
-        "only": "*",
-        "host": {"kernel": "6.18", "cpus": 16, "driver": NVRM, "gpus": ["NVIDIA H200"]},
-        "started": "2026-11-21T14:48:17Z",
-        "status": 0,
-        "seconds": 373.7,
         **changes,
     }
-
-
-def left(
-    sample: Sample, *cases: Case, name: str = "docs/out", document: object = None, **changes: object
-) -> Path:
-    """The folder of an unpacked run; `changes` are those of machine.json."""
-    folder = sample.folder / name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "machine.json").write_text(json.dumps(machine(sample, **changes)))
-    report = run.RunnerReport(format=1, tier="gpu", python="3.11", cases=cases or (PASSED, SKIPPED))
-    (folder / "report.json").write_bytes(msgspec.json.encode(document or report))
-    return folder
+    file = sample.folder / name
+    run = report(sample, *(cases or (PASSED, SKIPPED)), tier=tier, **fields)
+    file.write_bytes(codec.encode([run]))
+    return file
 
 
 def recorded(sample: Sample, target: str = TARGET) -> tuple[records.RecordedRun, ...]:

@@ -33,7 +33,7 @@ def record(
         if done is None:
             continue
         try:
-            found = reports.image_runs(folder / job.id, project)
+            found = reports.image_runs(folder / job.id)
             recorded += recording.record(project, found, store)
         except (InputError, LockStale) as error:
             reporter.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")

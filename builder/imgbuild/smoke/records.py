@@ -56,8 +56,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     of itself; `jobs` ran at a time, `share` of them on the GPUs. `through` says what it ran
     in (PLACES), `sif` is the digest of the SIF if there was one. `caches` is the content of the
     image's caches at the start, "" if unknown. `arbitrary_user`: the user was not in the image's
-    /etc/passwd, and its files were read-only. `report` is the path of the full report in the
-    project, "" if not kept.
+    /etc/passwd, and its files were read-only.
     """
 
     started: Moment = msgspec.field(name="date")
@@ -81,7 +80,6 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     jobs: Annotated[int, msgspec.Meta(ge=1)] = 1
     share: Annotated[int, msgspec.Meta(ge=1)] = 1
     caches: str = ""
-    report: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -208,11 +206,6 @@ def counting(
                 latest.get(kind, run), run, key=lambda one: (one.started, not one.good)
             )
     return tuple(run for _, run in sorted(latest.items()))
-
-
-def _rank(run: RecordedRun) -> tuple[str, bool]:
-    """Later runs rank higher; of two at the same time, the failed one."""
-    return run.started, not run.good
 
 
 def words(run: RecordedRun) -> str:

@@ -64,8 +64,7 @@ class SmokeRun(Report, frozen=True, kw_only=True):
     wall-clock time of container and tests. `arbitrary_user`: the user was not in the image's
     /etc/passwd, and its files were read-only. `jobs`, `share` and `only` are as in
     `RunSettings`; `model` is the name of the model's folder, if any. `caches` is the content of the
-    image's caches at the start, "" if unknown. `report` is the path of this report in the project,
-    "" if not kept.
+    image's caches at the start, "" if unknown.
     """
 
     digest: str = ""
@@ -82,7 +81,6 @@ class SmokeRun(Report, frozen=True, kw_only=True):
     only: str = "*"
     model: str = ""
     caches: str = ""
-    report: str = ""
 
     @property
     def result(self) -> Outcome:

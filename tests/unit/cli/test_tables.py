@@ -53,14 +53,14 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         sealed = place.both().sealed
         named |= dict.fromkeys([sealed.digest, *(one.manifest for one in sealed.arch.values())], 1)
         (place.sample.folder / "ci.yaml").write_text(RUNNERS)
-        smoke_records.left(place.sample)
+        smoke_records.answer_file(place.sample)
         yield place
 
 
 def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
     """Exit status, command, and words that must be whole in its output."""
     digest, repository = place.sample.seal.digest, f"{place.registry.host}/{NAME}"
-    yield 0, "smoke --import docs/out", [TARGET, "gpu", "pass"]
+    yield 0, "smoke --import gpu.json", [TARGET, "gpu", "pass"]
     yield 0, "list", [TARGET, UNLOCKED]
     yield 0, f"show {TARGET}", [digest]
     yield 0, f"show {TARGET} --layers", ["debian-12", "trl"]

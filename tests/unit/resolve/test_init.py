@@ -270,7 +270,7 @@ def test_the_target_that_is_tested_best_is_recommended(tmp_path: Path) -> None:
     inprocess_project.seal_target(tmp_path, load(sample.matrix), UNLOCKED, sample.wheels, [arch])
     own = project.find(tmp_path)
     assert init.recommended(own, names, arch) == UNLOCKED  # none is tested: the first one
-    found = reports.image_runs(smoke_records.left(sample), own)
+    found = reports.image_runs(smoke_records.answer_file(sample))
     recording.record(own, found, Store.open())
     assert init.recommended(own, names, arch) == TARGET
     assert init.recommended(own, {UNLOCKED: "verl", TARGET: ""}, arch) == UNLOCKED

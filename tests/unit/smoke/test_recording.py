@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -22,13 +21,11 @@ from tests.support import inprocess_project
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 from tests.support.smoke_records import (
     FAILED,
-    NVRM,
     OTHER,
     PASSED,
     SHA,
     SKIPPED,
-    left,
-    machine,
+    answer_file,
     recorded,
     report,
 )
@@ -46,8 +43,8 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
 
 def test_a_run_elsewhere_is_recorded_and_shown(sample: Sample, imgbuild: Command) -> None:
-    left(sample)
-    done = imgbuild("smoke", "--import", "docs/out")
+    answer_file(sample)
+    done = imgbuild("smoke", "--import", "gpu.json")
     assert (done.status, done.stdout) == (0, f"{TARGET} x86_64 gpu pass\n")
     assert "1 new, 0 known before" in " ".join(done.stderr.split())
     image = sample.seal.arch[Arch.X86_64]
@@ -58,7 +55,7 @@ def test_a_run_elsewhere_is_recorded_and_shown(sample: Sample, imgbuild: Command
         versions={
             name: sample.lock.arch[Arch.X86_64].versions[name] for name in ("torch", "vllm", "trl")
         }, seconds=373.7, passed=1, failed=0, skipped=1,
-        through="unpacked", jobs=3, share=2, caches="nothing", report="docs/out",
+        through="root", jobs=3, share=2, caches="nothing",
     )  # fmt: skip
     known = records.read_records(sample.folder / "images", TARGET)
     assert known.images[image.config].diff_ids == tuple(each.diff_id for each in image.layers)
@@ -74,27 +71,27 @@ def test_a_run_elsewhere_is_recorded_and_shown(sample: Sample, imgbuild: Command
         assert f"{short}: {shown['tested']}" in next(line for line in lines if TARGET in line)
         assert "tested" not in next(line for line in lines if UNLOCKED in line)
     assert "0 new, 1 known before" in " ".join(
-        imgbuild("smoke", "--import", "docs/out").stderr.split()
+        imgbuild("smoke", "--import", "gpu.json").stderr.split()
     )
 
 
 def test_notes_of_cases_are_kept_and_shown(sample: Sample, imgbuild: Command) -> None:
     noted = msgspec.structs.replace(PASSED, notes=("Falling back to default tactics.",))
-    left(sample, noted, SKIPPED)
-    assert imgbuild("smoke", "--import", "docs/out").status == 0
+    answer_file(sample, noted, SKIPPED)
+    assert imgbuild("smoke", "--import", "gpu.json").status == 0
     assert recorded(sample)[0].notes == noted.notes
     assert "Notes of tests Falling back to default tactics." in imgbuild("show", TARGET).stdout
 
 
 def test_a_failed_run_is_recorded_with_its_cause(sample: Sample, imgbuild: Command) -> None:
-    left(sample)
-    left(sample, PASSED, FAILED, name="later", status=1, started="2026-11-22T00:00:00Z")
+    answer_file(sample)
+    answer_file(sample, PASSED, FAILED, name="later.json", started="2026-11-22T00:00:00Z")
     answer = inprocess_project.json_of(
-        imgbuild("smoke", "--import", "later", "--import", "docs/out", "--json")
+        imgbuild("smoke", "--import", "later.json", "--import", "gpu.json", "--json")
     )
     assert [each["result"] for each in answer] == ["fail", "pass"]
     good, bad = recorded(sample)
-    assert (good.good, bad.good, bad.report) == (True, False, "")
+    assert (good.good, bad.good) == (True, False)
     assert bad.first == result.FirstFailure(case="nccl", message="RuntimeError: no peers")
     (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["tested"] == (
@@ -102,21 +99,12 @@ def test_a_failed_run_is_recorded_with_its_cause(sample: Sample, imgbuild: Comma
     )
 
 
-def test_a_run_that_was_ended_after_a_failure_is_one(sample: Sample) -> None:
-    found = reports.image_runs(
-        left(sample, PASSED, FAILED, status=124), project.find(sample.folder)
-    )
-    (one,) = recording.record(project.find(sample.folder), found, Store.open())
-    assert (one.result, one.new) == ("fail", True)
-
-
 def test_the_highest_tier_that_passed_on_one_of_the_architectures(sample: Sample) -> None:
     own = project.find(sample.folder)
     assert recording.tested(own, sample.lock, Arch) is None
-    for tier, case, status in (("static", PASSED, 0), ("cpu", PASSED, 0), ("gpu", FAILED, 1)):
-        document = {"format": 1, "tier": tier, "python": "3.11", "cases": [case]}
-        folder = left(sample, name=tier, document=document, tier=tier, status=status)
-        recording.record(own, reports.image_runs(folder, own), Store.open())
+    for tier, case in (("static", PASSED), ("cpu", PASSED), ("gpu", FAILED)):
+        file = answer_file(sample, case, tier=tier)
+        recording.record(own, reports.image_runs(file), Store.open())
     assert recording.tested(own, sample.lock, Arch) == "cpu"  # the gpu tier failed
     assert recording.tested(own, sample.lock, [Arch.ARM64]) is None
     seals.seal_path(own.images, TARGET).unlink()
@@ -124,70 +112,57 @@ def test_the_highest_tier_that_passed_on_one_of_the_architectures(sample: Sample
 
 
 def test_what_a_sif_was_run_by_is_kept(sample: Sample, imgbuild: Command) -> None:
-    left(sample, through="apptainer 1.4.5 --unsquash", sif=OTHER)
-    assert imgbuild("smoke", "--import", "docs/out").status == 0
+    answer_file(sample, through="apptainer", sif=OTHER, arbitrary_user=True)
+    assert imgbuild("smoke", "--import", "gpu.json").status == 0
     (run,) = recorded(sample)
-    assert (run.through, run.sif, run.arbitrary_user) == ("apptainer 1.4.5 --unsquash", OTHER, True)
+    assert (run.through, run.sif, run.arbitrary_user) == ("apptainer", OTHER, True)
 
 
-def other_layers(sample: Sample) -> dict[str, Any]:
-    found = machine(sample)["diff_ids"]
-    return {"diff_ids": [*found[:-1], OTHER], "unpacked": [*found[:-1], OTHER]}
+def _damaged(sample: Sample) -> Path:
+    file = sample.folder / "damaged.json"
+    file.write_bytes(answer_file(sample).read_bytes()[:-20])
+    return file
 
 
 REFUSED: dict[str, tuple[Callable[[Sample], Path], str]] = {
-    "layers unpacked": (
-        lambda sample: left(sample, unpacked=[*machine(sample)["unpacked"][:-1], OTHER]),
-        f"and {OTHER} was unpacked",
-    ),
-    "layers lacking": (
-        lambda sample: left(sample, unpacked=machine(sample)["unpacked"][:-1]),
-        "and none was unpacked",
-    ),
     "configuration": (
-        lambda sample: left(sample, config=OTHER),
+        lambda sample: answer_file(sample, config=OTHER),
         f"is of {TARGET} on x86_64 with configuration {OTHER}",
     ),
-    "layers": (lambda sample: left(sample, **other_layers(sample)), f"that it ran is {OTHER};"),
-    "architecture": (lambda sample: left(sample, arch="arm64"), "has no image there"),
-    "target": (lambda sample: left(sample, target="../x"), "'../x', which has no lock here"),
-    "unlocked target": (lambda sample: left(sample, target=UNLOCKED), "which has no lock here"),
-    "part of the tier": (lambda sample: left(sample, only="vllm*"), "only 'vllm*' of its tier"),
-    "a model": (lambda sample: left(sample, model="Qwen2.5-0.5B"), "with the model Qwen2.5-0.5B"),
-    "no end": (lambda sample: left(sample, status=None), "the run did not end"),
-    "out of time": (lambda sample: left(sample, status=124), "ended (status 124) before any had"),
-    "status": (lambda sample: left(sample, status=1), "status 1, and its cases are 1 passed, 0 f"),
-    "cases": (
-        lambda sample: left(sample, PASSED, FAILED),
-        "status 0, and its cases are 1 passed, 1",
+    "architecture": (lambda sample: answer_file(sample, arch="arm64"), "has no image there"),
+    "target": (
+        lambda sample: answer_file(sample, target="../x"),
+        "'../x', which has no lock here",
     ),
-    "only skips": (lambda sample: left(sample, SKIPPED), "0 passed, 0 failed, 1 skipped"),
-    "tier": (lambda sample: left(sample, tier="cpu"), "report.json is of tier gpu in format 1"),
-    "format": (
-        lambda sample: left(
-            sample, document={"format": 2, "tier": "gpu", "python": "", "cases": []}
-        ),
-        "report.json is of tier gpu in format 2",
+    "unlocked target": (
+        lambda sample: answer_file(sample, target=UNLOCKED),
+        "which has no lock here",
+    ),
+    "part of the tier": (
+        lambda sample: answer_file(sample, only="vllm*"),
+        "only 'vllm*' of its tier",
+    ),
+    "a model": (
+        lambda sample: answer_file(sample, model="Qwen2.5-0.5B"),
+        "with the model Qwen2.5-0.5B",
     ),
     "no GPU": (
-        lambda sample: left(sample, host={"driver": NVRM, "gpus": []}),
+        lambda sample: answer_file(sample, gpu=[]),
         "tier gpu needs 1 GPU(s); it names none",
     ),
     "no GPU, failed": (
-        lambda sample: left(sample, FAILED, status=1, host={"driver": NVRM, "gpus": []}),
+        lambda sample: answer_file(sample, FAILED, gpu=[]),
         "tier gpu needs 1 GPU(s); it names none",
     ),
-    "damaged machine": (
-        lambda sample: left(sample, arch="vax"),
-        "machine.json is not a valid record",
+    "damaged file": (_damaged, "is not a valid answer of imgbuild smoke"),
+    "date": (
+        lambda sample: answer_file(sample, started="today"),
+        "is not a test record: Expected `str` matching regex",
     ),
-    "damaged report": (
-        lambda sample: left(sample, document={"format": 1, "tier": "gpu", "python": ""}),
-        "report.json is not a valid report",
-    ),
-    "date": (lambda sample: left(sample, started="today"), "machine.json is not a valid record"),
     "outcome": (
-        lambda sample: left(sample, PASSED, msgspec.structs.replace(PASSED, outcome="exploded")),
+        lambda sample: answer_file(
+            sample, PASSED, msgspec.structs.replace(PASSED, outcome="exploded")
+        ),
         "unknown outcomes: exploded",
     ),
     "nothing": (lambda sample: sample.folder, "has no test results"),
@@ -199,7 +174,7 @@ def test_what_does_not_fit_is_refused_and_nothing_written(
     case: str, sample: Sample, imgbuild: Command
 ) -> None:
     make, words = REFUSED[case]
-    good = left(sample, name="good")
+    good = answer_file(sample, name="good.json")
     bad = make(sample)
     done = imgbuild("smoke", "--import", str(good), "--import", str(bad))
     said = " ".join(done.stderr.split())
@@ -207,13 +182,6 @@ def test_what_does_not_fit_is_refused_and_nothing_written(
     assert words in said.replace("…", ""), said
     assert "hint: " in said
     assert recorded(sample) == ()
-
-
-def test_no_report_at_all(sample: Sample, imgbuild: Command) -> None:
-    (left(sample) / "report.json").unlink()
-    done = imgbuild("smoke", "--import", "docs/out")
-    assert (done.status, recorded(sample)) == (2, ())
-    assert "report.json" in done.stderr
 
 
 def test_answers_of_smoke_are_recorded(sample: Sample, imgbuild: Command) -> None:
@@ -229,7 +197,7 @@ def test_answers_of_smoke_are_recorded(sample: Sample, imgbuild: Command) -> Non
     cpu, static = recorded(sample)
     assert (static.seconds, static.through, static.arbitrary_user) == (61.5, "docker", False)
     assert (cpu.failed, cpu.skipped, cpu.arbitrary_user, cpu.caches) == (1, 1, True, "nothing")
-    assert (static.gpu, static.driver, static.report) == ((), "", "")
+    assert (static.gpu, static.driver) == ((), "")
     assert imgbuild("smoke", "--import", str(job / "smoke.answer.json")).status == 0
     assert len(recorded(sample)) == 2
 
@@ -285,8 +253,8 @@ def test_an_image_that_is_not_the_sealed_one_is_not_tested_at_all(sample: Sample
 def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
     sample: Sample, imgbuild: Command
 ) -> None:
-    left(sample)
-    assert imgbuild("smoke", "--import", "docs/out").status == 0
+    answer_file(sample)
+    assert imgbuild("smoke", "--import", "gpu.json").status == 0
     own = project.find(sample.folder)
     floors = {Arch.X86_64: Floors(cuda="12.4", driver="525.60.13", glibc="2.28")}
     annotated = seals.seal(sample.lock, seals.sealed_records(sample.seal), floors)

@@ -1,0 +1,303 @@
+"""The two builders that lab/benchmark.py compares, prepared so that only the build is timed."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from imgbuild.cache.store import Store
+from imgbuild.lock.lock import Lock, read_lock
+from imgbuild.lock.resolution import LockedFile
+from imgbuild.plan.seal import read_seal
+from imgbuild.values import Arch
+
+import measuring
+
+ARCH = Arch.parse(platform.machine())
+IMGBUILD = Path(sys.executable).with_name("imgbuild")
+ANSWER = ("python", "-c", "print('answer')")
+TAG = "imgbuild-benchmark"
+BASE_TAG = f"{TAG}-base"
+DAEMON_PIDS = (Path("/run/imgbuild-engines/docker.pid"), Path("/var/run/docker.pid"))
+DOCKERFILE = """\
+FROM {base} AS warm
+USER 0
+RUN --network=none --mount=type=bind,source=.,target=/context ls /context/wheels
+
+FROM {base}
+USER 0
+RUN --network=none --mount=type=bind,source=.,target=/context \\
+    /context/uv venv --clear --python {python} {prefix} && \\
+    VIRTUAL_ENV={prefix} /context/uv pip install --no-cache --offline --no-index \\
+        --find-links /context/wheels --require-hashes --requirement /context/requirements.txt
+ENV PATH={prefix}/bin:/usr/bin:/bin
+"""
+
+
+class Project(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder with matrix.yaml and images/, and the target that is measured."""
+
+    root: Path
+    target: str
+
+
+class Built(msgspec.Struct, frozen=True, kw_only=True):
+    """A target with all inputs and layers in the user's cache. `layers`: digest → bytes."""
+
+    project: Project
+    lock: Lock
+    layers: dict[str, int]
+
+    def inputs(self) -> list[LockedFile]:
+        """Every file that the image is made from."""
+        found = self.lock.arch[ARCH]
+        return [*found.wheels, *(built.wheel for built in found.built), *found.debs]
+
+    def wheels(self) -> list[LockedFile]:
+        """Every wheel that is installed."""
+        found = self.lock.arch[ARCH]
+        return [*found.wheels, *(built.wheel for built in found.built)]
+
+
+def prepare(project: Project, folder: Path) -> Built:
+    """Copy the project, and download everything that its target needs into the user's cache."""
+    return changed(project, {}, folder)
+
+
+def changed(project: Project, pins: Mapping[str, str], folder: Path) -> Built:
+    """A copy of the project, locked again if `pins` are given, and built once."""
+    copy = Project(root=folder, target=project.target)
+    folder.mkdir(parents=True)
+    shutil.copytree(project.root / "images", folder / "images")
+    matrix = yaml.safe_load((project.root / "matrix.yaml").read_text())
+    matrix["targets"][project.target]["pins"].update(pins)
+    if pins:
+        (folder / "matrix.yaml").write_text(yaml.safe_dump(matrix, sort_keys=False))
+        _imgbuild(copy, "lock", "--keep", "--target", project.target)
+    else:
+        shutil.copy(project.root / "matrix.yaml", folder)
+    # --verify reads every input, so that none is missing afterwards.
+    _imgbuild(copy, *_build(copy, folder / "layout"), "--verify")
+    lock = read_lock(folder / "images", project.target)
+    digests = read_seal(folder / "images", lock)
+    layers = {layer.digest: layer.size for layer in digests.arch[ARCH].layers}
+    return Built(project=copy, lock=lock, layers=layers)
+
+
+class Imgbuild:
+    """imgbuild with its own cache, which has only what the case needs."""
+
+    def __init__(self, folder: Path, through: str, jobs: int | None) -> None:
+        self._folder = folder
+        self._through = through
+        self._jobs = [] if jobs is None else ["--jobs", str(jobs)]
+
+    def build(self, built: Built) -> measuring.Measure:
+        """Build to a layout with nothing but downloaded inputs."""
+        self._fill(built, None)
+        command: list[str | Path] = [IMGBUILD, *_build(built, None), *self._jobs]
+        return measuring.measure(command, folder=built.project.root, env=self._env)
+
+    def answer(self, built: Built, *, have: Built | None) -> measuring.Measure:
+        """Build with all inputs downloaded, and run a command in the image.
+
+        With `have`, that image is in the cache, in the output and where the command runs.
+        """
+        self._fill(built, have)
+        if self._through != "root":
+            _quiet(self._through, "rmi", "--force", built.project.target)
+        if have is not None:
+            subprocess.run(
+                self._script(have), cwd=have.project.root, env={**os.environ, **self._env},
+                stdout=sys.stderr, check=True,
+            )  # fmt: skip
+            if built.project.root != have.project.root:
+                (have.project.root / "build").rename(built.project.root / "build")
+        return measuring.measure(
+            self._script(built), folder=built.project.root, env=self._env, daemons=daemons()
+        )
+
+    def _script(self, built: Built) -> list[str | Path]:
+        """`imgbuild run`, which builds and loads the image."""
+        words = ["run", built.project.target, "--through", self._through, *self._jobs]
+        return [IMGBUILD, *words, "--", *ANSWER]
+
+    def digest(self, built: Built) -> measuring.Measure:
+        """Print the digest from the lock."""
+        command: list[str | Path] = [IMGBUILD, "digest", built.project.target]
+        return measuring.measure(command, folder=built.project.root, env=self._env)
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return {"IMGBUILD_CACHE": str(self._folder / "cache"), "NO_COLOR": "1"}
+
+    def _fill(self, built: Built, have: Built | None) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(built.project.root / "build", ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        master, store = Store.open(), Store.open(self._folder / "cache")
+        wanted = {item.sha256: item for built in (built, have) if built for item in built.inputs()}
+        with store.scratch() as scratch:
+            for sha256 in wanted:
+                _link(master.file(sha256), scratch / sha256)
+                store.add_file(scratch / sha256, sha256)
+            for digest in have.layers if have else ():
+                _link(master.blob(digest), scratch / "blob")
+                store.add_blob(scratch / "blob", digest)
+
+
+class Docker:
+    """`docker build` with uv from wheels beside the Dockerfile; the base is imgbuild's own."""
+
+    def __init__(self, folder: Path) -> None:
+        if "io.containerd.snapshotter" not in _said("docker", "info", "-f", "{{.DriverStatus}}"):
+            sys.exit("no Docker with the containerd image store is running: run tools/engines")
+        self._folder = folder
+        self._context = folder / "context"
+        self._layers: dict[Path, dict[str, int]] = {}
+        self._base = ""
+
+    def version(self) -> str:
+        """The engine's version."""
+        return _said("docker", "version", "--format", "{{.Server.Version}}").strip()
+
+    def prepare(self, built: Built) -> None:
+        """Write the build context and transfer it to BuildKit, so that no run includes this."""
+        self._load_base(built)
+        shutil.rmtree(self._context, ignore_errors=True)
+        wheels = self._context / "wheels"
+        wheels.mkdir(parents=True)
+        master = Store.open()
+        for wheel in built.wheels():
+            _link(master.file(wheel.sha256), wheels / wheel.file)
+        _link(IMGBUILD.with_name("uv"), self._context / "uv")
+        images = built.project.root / "images" / built.project.target
+        shutil.copy(images / f"requirements-{ARCH}.txt", self._context / "requirements.txt")
+        text = DOCKERFILE.format(
+            base=BASE_TAG, python=built.lock.base.interpreter, prefix=built.lock.settings.prefix
+        )
+        (self._context / "Dockerfile").write_text(text)
+        words = ["--quiet", "--target=warm", "--output=type=cacheonly"]
+        _checked("docker", "buildx", "build", *words, self._context)
+
+    def answer(self, *, cached: bool) -> measuring.Measure:
+        """`docker build` of what was prepared, and a command in the image.
+
+        `cached`: with what earlier builds left.
+        """
+        words = ["--provenance=false", "--sbom=false", "--progress=plain", f"--tag={TAG}"]
+        if not cached:
+            self._forget()
+            words.append("--no-cache")
+        build = shlex.join(["docker", "buildx", "build", *words, str(self._context)])
+        run = shlex.join(["docker", "run", "--rm", TAG, *ANSWER])
+        return measuring.measure(["sh", "-c", f"{build} && {run}"], daemons=daemons())
+
+    def ensure(self, built: Built) -> None:
+        """Leave the image of `built` in Docker and its steps in the build cache."""
+        self.prepare(built)
+        _checked("docker", "buildx", "build", "--provenance=false", f"--tag={TAG}", self._context)
+        self._layers[built.project.root] = _saved_layers()
+
+    def layers(self, built: Built) -> dict[str, int]:
+        """The layers of the image of `built`, digest → compressed bytes; builds it if need be."""
+        if built.project.root not in self._layers:
+            self.ensure(built)
+        return self._layers[built.project.root]
+
+    def remember(self, built: Built) -> dict[str, int]:
+        """The layers of the image just built, which is that of `built`."""
+        self._layers[built.project.root] = _saved_layers()
+        return self._layers[built.project.root]
+
+    def clean(self) -> None:
+        """Remove the images and what BuildKit kept of them."""
+        self._forget()
+        _quiet("docker", "rmi", "--force", BASE_TAG)
+        _quiet("docker", "builder", "prune", "--force", "--filter", "type=source.local")
+
+    def _forget(self) -> None:
+        _quiet("docker", "rmi", "--force", TAG)
+        _quiet("docker", "builder", "prune", "--force", "--filter", "type=regular")
+
+    def _load_base(self, built: Built) -> None:
+        base = ",".join(deb.sha256 for deb in built.lock.arch[ARCH].debs)
+        if base == self._base:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        archive = self._folder / "base.tar"
+        words = [*_build(built, archive), "--only", "base", "--format", "docker-archive"]
+        _imgbuild(built.project, *words)
+        said = _said("docker", "load", "--input", archive)
+        archive.unlink()
+        _checked("docker", "tag", said.strip().rpartition(": ")[2].split()[-1], BASE_TAG)
+        self._base = base
+
+
+def daemons() -> list[int]:
+    """The process ids of Docker's daemon, whose children do its work."""
+    found = next((path.read_text() for path in DAEMON_PIDS if path.exists()), "")
+    return [int(found)] if found.strip() else []
+
+
+def _saved_layers() -> dict[str, int]:
+    """Read the image's manifest from the stream that `docker save` writes; nothing is kept."""
+    documents: dict[str, bytes] = {}
+    with (
+        subprocess.Popen(["docker", "image", "save", TAG], stdout=subprocess.PIPE) as process,
+        tarfile.open(fileobj=process.stdout, mode="r|") as archive,
+    ):
+        for member in archive:
+            content = archive.extractfile(member) if member.size < 1 << 20 else None
+            if content is not None:
+                documents[member.name] = content.read()
+    manifest = json.loads(documents["index.json"])
+    while "manifests" in manifest:
+        digest = manifest["manifests"][0]["digest"]
+        manifest = json.loads(documents[f"blobs/sha256/{digest.removeprefix('sha256:')}"])
+    return {layer["digest"]: layer["size"] for layer in manifest["layers"]}
+
+
+def _build(what: Built | Project, output: Path | None) -> list[str]:
+    project = what if isinstance(what, Project) else what.project
+    words = ["build", "--target", project.target, "--arch", ARCH.value]
+    return words if output is None else [*words, "--output", str(output)]
+
+
+def _imgbuild(project: Project, *words: str) -> None:
+    command: list[str | Path] = [IMGBUILD, *words, "--quiet"]
+    subprocess.run(command, cwd=project.root, stdout=sys.stderr, check=True)
+
+
+def _link(source: Path | None, place: Path) -> None:
+    if source is None:
+        sys.exit(f"{place.name} is not in the cache: build the target once, then run this again")
+    try:
+        place.hardlink_to(source)
+    except OSError:  # another file system
+        shutil.copyfile(source, place)
+        place.chmod(source.stat().st_mode)
+
+
+def _checked(*command: str | Path) -> None:
+    subprocess.run(command, stdout=sys.stderr, check=True)
+
+
+def _quiet(*command: str | Path) -> None:
+    """Run a command that may fail, such as removing a missing image."""
+    subprocess.run(command, capture_output=True, check=False)
+
+
+def _said(*command: str | Path) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

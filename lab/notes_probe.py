@@ -1,0 +1,171 @@
+"""Runs inside an image, for lab/notes.py: tests whether something is missing.
+
+Takes one argument, a JSON list of questions (relation, subject, file), and prints one line of
+verdicts, [outcome, why] each. Imports nothing of imgbuild: the image has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+class Untried(Exception):
+    """The question cannot be answered in this image."""
+
+
+def load(module: str) -> Any:
+    """The module; None if there is no module of that name."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        name = error.name or ""
+        if module == name or module.startswith(name + "."):
+            return None
+        raise Untried(str(error)) from error
+    except BaseException as error:
+        message = f"{type(error).__name__}: {error}"
+        raise Untried(message) from error
+
+
+def find(dotted: str) -> Any:
+    """The object that a dotted name means; None if a part of it is not there."""
+    parts = dotted.replace(":", ".").split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            there = importlib.util.find_spec(".".join(parts[:cut])) is not None
+        except (ImportError, AttributeError, ValueError):
+            there = False
+        if there:
+            found = load(".".join(parts[:cut]))
+            for part in parts[cut:]:
+                if not has(found, part):
+                    return None
+                found = getattr(found, part, found)
+            return found
+    return None
+
+
+def has(owner: Any, name: str) -> bool:
+    """Whether a module, class or object has `name`, or sets it on itself."""
+    if hasattr(owner, name):
+        return True
+    if inspect.ismodule(owner):
+        return importlib.util.find_spec(f"{owner.__name__}.{name}") is not None
+    if not inspect.isclass(owner):
+        return False
+    for base in owner.__mro__:
+        if name in getattr(base, "__annotations__", {}):
+            return True
+        try:
+            if f"self.{name}" in inspect.getsource(base):
+                return True
+        except (OSError, TypeError):
+            continue
+    return False
+
+
+def lacks_module(subject: str, file: str) -> bool:
+    """Whether the module `subject` cannot be imported because it is missing."""
+    return load(subject) is None
+
+
+def lacks_package(subject: str, file: str) -> bool:
+    """Whether no package provides the top-level module of `subject`."""
+    return importlib.util.find_spec(subject.partition(".")[0]) is None
+
+
+def lacks_name(subject: str, file: str) -> bool:
+    """Whether a module ("module:name") has no such name."""
+    module, _, name = subject.partition(":")
+    found = load(module)
+    return found is None or not all_there(found, name.split("."))
+
+
+def all_there(found: Any, parts: Sequence[str]) -> bool:
+    """Whether each part is in what the one before it means."""
+    for part in parts:
+        try:
+            if not has(found, part):
+                return False
+        except (ImportError, ValueError):
+            return False
+        found = getattr(found, part, found)
+    return True
+
+
+def lacks_attribute(subject: str, file: str) -> bool:
+    """Whether a class has no such attribute."""
+    owner, _, name = subject.rpartition(".")
+    found = find(owner)
+    if found is None:
+        message = f"{owner} not found"
+        raise Untried(message)
+    return not has(found, name)
+
+
+def refuses_keyword(subject: str, file: str) -> bool:
+    """Whether a callable ("module.callable(keyword)") takes no such keyword."""
+    callee, _, keyword = subject.removesuffix(")").partition("(")
+    found = find(callee)
+    if found is None:
+        message = f"{callee} not found"
+        raise Untried(message)
+    parameters = inspect.signature(found).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return keyword not in parameters and not takes_all
+
+
+def does_not_load(subject: str, file: str) -> bool:
+    """Whether the library `file` cannot be loaded because `subject` is missing."""
+    found = [Path(folder, file) for folder in sys.path if Path(folder, file).exists()]
+    if not found:
+        message = f"{file} is not installed"
+        raise Untried(message)
+    try:
+        ctypes.CDLL(str(found[0]))
+    except OSError as error:
+        if subject in str(error):
+            return True
+        raise Untried(str(error)) from error
+    return False
+
+
+CHECKS: dict[str, Callable[[str, str], bool]] = {
+    "module": lacks_module,
+    "package": lacks_package,
+    "name": lacks_name,
+    "attribute": lacks_attribute,
+    "keyword": refuses_keyword,
+    "symbol": does_not_load,
+    "library": does_not_load,
+}
+
+
+def verdict(question: dict[str, str]) -> tuple[str, str]:
+    """Outcome and reason of one question."""
+    check = CHECKS.get(question["relation"])
+    if check is None:
+        return "untried", "nothing inside an image can say it"
+    try:
+        return "true" if check(question["subject"], question["file"]) else "false", ""
+    except Untried as error:
+        return "untried", str(error)[:200]
+    except BaseException as error:  # noqa: BLE001 - whatever a package raises
+        return "untried", f"{type(error).__name__}: {error}"[:200]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("questions", type=json.loads)
+    answers = [verdict(question) for question in parser.parse_args().questions]
+    sys.stdout.write("VERDICTS " + json.dumps(answers) + "\n")

@@ -1,0 +1,234 @@
+"""Imports modules of a package set in a fresh process, and looks up names, for lab/oracle.py.
+
+The request is JSON: `paths` are folders of packages, `modules` and `names` are imported and read in
+this order, `libraries` are opened, `facts` are claims to look up. Needs only the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import signal
+import site
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+IMPORT_LIMIT = 240  # seconds
+
+
+class Probe:
+    """Asks about an installed set; each question is a fresh process.
+
+    `bytecode` takes compiled modules, for other sets with the same path.
+    """
+
+    def __init__(self, folder: Path, paths: Sequence[Path], bytecode: Path) -> None:
+        self._folder = folder
+        self._bytecode = bytecode
+        self._paths = [str(path) for path in paths]
+
+    def ask(
+        self,
+        *,
+        modules: Sequence[str] = (),
+        names: Sequence[str] = (),
+        libraries: Sequence[str] = (),
+        facts: Sequence[dict[str, str]] = (),
+    ) -> dict[str, Any]:
+        """The answer; a process that died is a failure of what it was at."""
+        request = {
+            "paths": self._paths,
+            "modules": modules,
+            "names": names,
+            "libraries": libraries,
+            "facts": facts,
+        }
+        question, reply = self._folder / "question.json", self._folder / "reply.json"
+        question.write_text(json.dumps(request), encoding="utf-8")
+        reply.unlink(missing_ok=True)
+        command = [
+            *(sys.executable, "-I", "-S", "-X", f"pycache_prefix={self._bytecode}"),
+            *(__file__, str(question), str(reply)),
+        ]
+        process = subprocess.Popen(
+            command,
+            env=self._environment(),
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            status = str(process.wait(IMPORT_LIMIT))
+        except subprocess.TimeoutExpired:
+            status = f"none after {IMPORT_LIMIT} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        answer: dict[str, Any] = {"failures": [], "facts": [], "at": "start"}
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            answer |= json.loads(reply.read_text(encoding="utf-8"))
+        if status != "0":
+            died = {"name": answer["at"], "error": f"exit status {status}", "trace": []}
+            answer["failures"].append(died)
+        return answer
+
+    def _environment(self) -> dict[str, str]:
+        home = self._folder / "home"
+        home.mkdir(exist_ok=True)
+        return {
+            "HOME": str(home),
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "CUDA_VISIBLE_DEVICES": "",
+            "HF_HUB_OFFLINE": "1",
+            "WANDB_MODE": "offline",
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+
+
+def main() -> None:
+    """Answer one request."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("request", type=Path, help="a file of JSON")
+    parser.add_argument("answer", type=Path, help="the file that is written")
+    options = parser.parse_args()
+    request = json.loads(options.request.read_text(encoding="utf-8"))
+    for path in request["paths"]:
+        site.addsitedir(path)
+    answer: dict[str, Any] = {"failures": [], "facts": []}
+    out = options.answer
+    for name in [*request["modules"], *request["names"]]:
+        # What was reached is written before each step, since an import may end the process.
+        out.write_text(json.dumps({**answer, "at": name}), encoding="utf-8")
+        failure = failed(name, request["paths"], by_name=name in request["names"])
+        if failure is not None:
+            answer["failures"].append(failure)
+    for library in request["libraries"]:
+        out.write_text(json.dumps({**answer, "at": library}), encoding="utf-8")
+        try:
+            ctypes.CDLL(library)
+        except OSError as error:
+            answer["failures"].append({"name": library, "error": f"OSError: {error}", "trace": []})
+    for fact in request["facts"]:
+        answer["facts"].append(held(fact))
+    out.write_text(json.dumps(answer), encoding="utf-8")
+
+
+def failed(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any] | None:
+    """The failure of importing a module, or of reading a name below one; None if it works."""
+    try:
+        if by_name:
+            look_up(name)
+        else:
+            importlib.import_module(name)
+    except BaseException as error:  # noqa: BLE001 - an import may raise anything, SystemExit too
+        return {"name": name, "error": words(error), "trace": places(error, paths)}
+    return None
+
+
+def look_up(name: str) -> Any:
+    """The object that a dotted name means; AttributeError or ImportError if there is none."""
+    parts = name.split(".")
+    found: Any = importlib.import_module(parts[0])
+    for depth, part in enumerate(parts[1:], start=2):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            try:
+                found = importlib.import_module(".".join(parts[:depth]))
+            except ModuleNotFoundError as absent:
+                if (absent.name or "").startswith(".".join(parts[:2])):
+                    raise error from None
+                raise
+    return found
+
+
+def words(error: BaseException) -> str:
+    """The error in one line, at most 400 characters, with what caused it."""
+    text = f"{type(error).__name__}: {error}"
+    cause = error.__cause__ or error.__context__
+    if cause is not None and str(cause) not in text:
+        text += f" (after {type(cause).__name__}: {cause})"
+    return " ".join(text.split())[:400]
+
+
+def places(error: BaseException, paths: list[str]) -> list[str]:
+    """Files and lines of the traceback that lie in the set, outermost first, causes last."""
+    found = []
+    seen: set[int] = set()
+    step: BaseException | None = error
+    while step is not None and id(step) not in seen:
+        seen.add(id(step))
+        for frame in traceback.extract_tb(step.__traceback__):
+            found += [
+                f"{frame.filename[len(path) + 1 :]}:{frame.lineno}"
+                for path in paths
+                if frame.filename.startswith(f"{path}/")
+            ]
+        step = step.__cause__ or step.__context__
+    return found
+
+
+def held(fact: dict[str, str]) -> str:
+    """Whether a claim of the audit is a fact: "holds", "refuted" or "unknown"."""
+    subject, relation = fact["subject"], fact["relation"]
+    try:
+        if relation == "module":
+            return "refuted" if importlib.util.find_spec(subject) else "holds"
+        if relation == "name":
+            module, _, name = subject.partition(":")
+            found = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+            return "refuted"
+        if relation == "attribute":
+            look_up(subject)
+            return "refuted"
+        if relation == "keyword":
+            called, _, rest = subject.partition("(")
+            return "refuted" if takes(look_up(called), rest.rstrip(")")) else "holds"
+        if relation == "argument":
+            called, _, rest = subject.partition("(")
+            return "holds" if demands(look_up(called), rest.rstrip(")")) else "refuted"
+    except (ImportError, AttributeError):
+        return "holds"
+    except BaseException:  # noqa: BLE001 - it cannot be looked up at all
+        return "unknown"
+    return "unknown"
+
+
+def takes(called: Any, keyword: str) -> bool:
+    """Whether a callable accepts a keyword argument."""
+    parameters = inspect.signature(called).parameters
+    kinds = {each.kind for each in parameters.values()}
+    return keyword in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def demands(called: Any, wanted: str) -> bool:
+    """Whether a callable requires the argument `wanted`, or takes that number of them at most."""
+    parameters = inspect.signature(called).parameters
+    if not wanted.isdigit():
+        found = parameters.get(wanted)
+        return found is not None and found.default is inspect.Parameter.empty
+    kinds = [each.kind for each in parameters.values()]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    number = sum(kind in positional for kind in kinds)
+    return inspect.Parameter.VAR_POSITIONAL not in kinds and number == int(wanted)
+
+
+if __name__ == "__main__":
+    main()

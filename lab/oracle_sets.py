@@ -1,0 +1,331 @@
+"""Random package sets for lab/oracle.py: drawn by a seed, resolved and installed with uv."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+import msgspec
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from imgbuild.cache.download import Http
+from imgbuild.index.candidates import best
+from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.solve import uv
+from imgbuild.values import Arch, normalize
+from imgbuild.wheel.tags import Tags
+
+TABLE = Path(__file__).with_suffix("").with_name("oracle.yaml")
+PYTHON = "3.11"
+GLIBC = "2.36"
+MACHINE = Tags(python=PYTHON, glibc=GLIBC, arch=Arch.X86_64)
+UV_PLATFORM = "x86_64-manylinux_2_36"
+ATTEMPTS = 25  # draws of one seed that uv may refuse
+OF_MAINS = 0.65  # of the forced packages; the others are required by a package of the set
+PINNED = 0.2  # of the main packages; of these, the control has any version, not the newest
+# Whatever installs torch brings these, and no import on a CPU needs them.
+GPU_ONLY = ("nvidia-", "cuda-")
+
+
+class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A package of the table: its oldest version, and names that are read when it is imported.
+
+    `beside` are names that are read only if the other package is in the set.
+    """
+
+    oldest: str
+    names: tuple[str, ...] = ()
+    beside: dict[str, tuple[str, ...]] = msgspec.field(default={}, name="with")
+
+    def names_in(self, packages: Collection[str]) -> tuple[str, ...]:
+        """The names that are read in a set of these packages."""
+        more = [name for other, names in self.beside.items() if other in packages for name in names]
+        return (*self.names, *more)
+
+
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Packages that sets are resolved from.
+
+    `torch` is the version that its sets share; `companions` are requirements of each set.
+    """
+
+    name: str
+    weight: int
+    mains: tuple[str, ...]
+    torch: str = ""
+    companions: tuple[str, ...] = ()
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """lab/oracle.yaml."""
+
+    packages: dict[str, Listed]
+    groups: tuple[Group, ...]
+
+
+class Pins(msgspec.Struct, frozen=True):
+    """A resolved set: package → version, and package → the packages that require it."""
+
+    versions: dict[str, str]
+    needed_by: dict[str, tuple[str, ...]]
+
+
+class Draw(msgspec.Struct, frozen=True, kw_only=True):
+    """Two sets from the same requirements: `control` as resolved, `forced` with one version forced.
+
+    `how`: "override" ignores other packages' requirements on the forced package, "resolve" keeps
+    them. `seed` makes the same draw again as long as the index has the same files.
+    """
+
+    seed: int
+    group: str
+    torch: str
+    mains: tuple[str, ...]
+    requirements: tuple[str, ...]
+    how: str
+    package: str
+    version: str
+    control: Pins
+    forced: Pins
+
+
+def load() -> Table:
+    """The table of packages and groups."""
+    return msgspec.convert(yaml.safe_load(TABLE.read_text(encoding="utf-8")), Table)
+
+
+class Unresolved(Exception):
+    """uv found no set for these requirements; its explanation is the argument."""
+
+
+class Shop:
+    """Versions of the index, and uv. `folder` takes uv's cache."""
+
+    def __init__(self, table: Table, folder: Path) -> None:
+        self.table = table
+        self.folder = folder
+        self._http = Http()
+        place = IndexAddress(name="default", address=uv.default_index())
+        self._indexes = Indexes({place.name: place}, {}, place.name, self._http)
+
+    @functools.cache  # noqa: B019 - one shop lives as long as the program
+    def versions(self, package: str) -> tuple[str, ...]:
+        """Final versions since the oldest of the table that have a wheel, oldest first."""
+        files = self._indexes.files(package)
+        oldest = Version(self.table.packages[package].oldest)
+        found = {file.version for file in files if file.version is not None and file.is_wheel}
+        return tuple(
+            str(version)
+            for version in sorted(found)
+            if version >= oldest and not version.is_prerelease and best(files, version, MACHINE)
+        )
+
+    def resolve(self, requirements: Iterable[str], override: str = "", torch: str = "") -> Pins:
+        """The newest set for `requirements`; Unresolved if there is none with wheels alone."""
+        floors = [f"{name}>={listed.oldest}" for name, listed in self.table.packages.items()]
+        if torch:
+            floors.append(f"torch=={torch}")
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            constraints = Path(folder, "constraints.txt")
+            constraints.write_text("\n".join(floors) + "\n", encoding="utf-8")
+            overrides = Path(folder, "overrides.txt")
+            overrides.write_text(f"{override}\n", encoding="utf-8")
+            command = [
+                *("pip", "compile", "-", "--no-header", "--annotation-style", "line"),
+                *("--constraints", str(constraints), "--overrides", str(overrides)),
+                *("--python-version", PYTHON, "--python-platform", UV_PLATFORM),
+                *("--only-binary", ":all:", "--no-progress", "--color", "never", "--no-sources"),
+            ]
+            done = self._uv(command, "\n".join(requirements) + "\n")
+        if done.returncode != 0:
+            raise Unresolved(done.stderr.strip())
+        chosen = uv.parse(done.stdout)
+        return Pins(
+            {one.package: one.version for one in chosen},
+            {one.package: tuple(sorted({normalize(each) for each in one.via})) for one in chosen},
+        )
+
+    def install(self, pins: Mapping[str, str], target: Path) -> None:
+        """Install exactly `pins` into the folder `target`, by hard links to uv's cache."""
+        wanted = "\n".join(f"{name}=={version}" for name, version in sorted(pins.items()))
+        command = [
+            *("pip", "install", "--no-deps", "--link-mode", "hardlink", "--target", str(target)),
+            *("--python", sys.executable, "--only-binary", ":all:", "--no-progress"),
+            *("--requirements", "-"),
+        ]
+        done = self._uv(command, wanted + "\n")
+        if done.returncode != 0:
+            raise Unresolved(done.stderr.strip())
+
+    def _uv(self, arguments: list[str], text: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            **os.environ,
+            "UV_CACHE_DIR": str(self.folder / "uv-cache"),
+            "UV_DEFAULT_INDEX": uv.default_index(),
+        }
+        # A folder of wheels that pip is set up for may have a torch for the CPU.
+        if "PIP_FIND_LINKS" in environment and arguments[:2] == ["pip", "install"]:
+            environment.setdefault("UV_FIND_LINKS", environment["PIP_FIND_LINKS"])
+        return subprocess.run(
+            [uv.binary(), *arguments],
+            input=text,
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
+
+
+def sampled(seed: int, share: float) -> bool:
+    """Whether the draw of `seed` is among this share, audited even if nothing of them fails."""
+    return random.Random(f"sample {seed}").random() < share  # noqa: S311
+
+
+def draw(seed: int, shop: Shop) -> Draw | None:
+    """The draw of `seed`; None if uv refuses all its attempts."""
+    dice = random.Random(seed)  # noqa: S311 - a sample, no secret
+    groups = shop.table.groups
+    (group,) = dice.choices(groups, weights=[one.weight for one in groups])
+    for _ in range(ATTEMPTS):
+        try:
+            found = _attempt(seed, dice, group, shop)
+        except Unresolved:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw | None:
+    mains = dice.sample(group.mains, dice.randint(1, 4))
+    wanted = {Requirement(one).name: one for one in group.companions}
+    wanted |= {name: _pinned(name, dice, shop) for name in mains}
+    control = shop.resolve(wanted.values(), torch=group.torch)
+    needed = sorted(
+        name
+        for name, users in control.needed_by.items()
+        if name in shop.table.packages and set(users) & control.versions.keys()
+    )
+    package = dice.choice(mains if dice.random() < OF_MAINS or not needed else needed)
+    others = [one for one in shop.versions(package) if one != control.versions[package]]
+    if not others:
+        return None
+    # The older one of two: old releases beside new ones are what breaks.
+    version = others[min(dice.randrange(len(others)), dice.randrange(len(others)))]
+    how = dice.choice(("override", "resolve"))
+    pin = f"{package}=={version}"
+    if how == "override":
+        forced = shop.resolve(wanted.values(), override=pin, torch=group.torch)
+    else:
+        forced = shop.resolve({**wanted, package: pin}.values(), torch=group.torch)
+    return Draw(
+        seed=seed,
+        group=group.name,
+        torch=group.torch,
+        mains=tuple(mains),
+        requirements=tuple(wanted.values()),
+        how=how,
+        package=package,
+        version=version,
+        control=control,
+        forced=forced,
+    )
+
+
+def _pinned(name: str, dice: random.Random, shop: Shop) -> str:
+    """A requirement of a main package: mostly the newest that fits, else any version."""
+    versions = shop.versions(name)
+    pinned = bool(versions) and dice.random() < PINNED
+    return f"{name}=={dice.choice(versions)}" if pinned else name
+
+
+def imported(package: str, pins: Pins, table: Table, most: int = 6) -> tuple[str, ...]:
+    """`package` and what requires it directly in `pins`, packages of the table first."""
+    users = [name for name in pins.needed_by.get(package, ()) if name in pins.versions]
+    users.sort(key=lambda name: (name not in table.packages, name))
+    return (package, *users[:most])
+
+
+def installed(pins: Mapping[str, str]) -> dict[str, str]:
+    """The part of `pins` that a set installs beside the base of its group."""
+    return {
+        name: version
+        for name, version in pins.items()
+        if name != "torch" and not name.startswith(GPU_ONLY)
+    }
+
+
+def modules_of(target: Path, package: str) -> tuple[str, ...]:
+    """The modules to import of an installed package: its top-level ones, below namespaces."""
+    for each in distributions(path=[str(target)]):
+        if normalize(each.metadata["Name"]) == package:
+            return _top_modules(each, target)
+    return ()
+
+
+ASIDE = frozenset(
+    ("test", "tests", "testing", "docs", "doc", "examples", "example", "benchmarks", "scripts")
+)
+
+
+def _top_modules(distribution: Distribution, target: Path) -> tuple[str, ...]:
+    found: set[str] = set()
+    for file in distribution.files or ():
+        parts = file.parts
+        if parts[0].endswith((".dist-info", ".data", ".libs")) or parts[0] in ("..", "bin"):
+            continue
+        if len(parts) == 1:
+            if file.suffix in (".py", ".so"):
+                found.add(file.name.partition(".")[0])
+            continue
+        if file.name != "__init__.py":
+            continue
+        depth = next(
+            depth
+            for depth in range(1, len(parts))
+            if target.joinpath(*parts[:depth], "__init__.py").exists()
+        )
+        found.add(".".join(parts[:depth]))
+    return tuple(
+        sorted(
+            name
+            for name in found
+            if not name.startswith("_")
+            and not ASIDE & set(name.split("."))
+            and all(part.isidentifier() for part in name.split("."))
+        )
+    )
+
+
+def conflicts(target: Path, extra: Mapping[str, str]) -> tuple[str, ...]:
+    """Requirements of METADATA, without extras, that the installed set does not meet.
+
+    Each as "package: requirement". `extra` are packages with their versions that lie elsewhere.
+    """
+    found = list(distributions(path=[str(target)]))
+    versions = {normalize(each.metadata["Name"]): each.version for each in found} | dict(extra)
+    unmet = []
+    for each in found:
+        for line in each.requires or ():
+            need = Requirement(line)
+            if need.marker is not None and not need.marker.evaluate({"extra": ""}):
+                continue
+            version = versions.get(normalize(need.name))
+            if version is None or not need.specifier.contains(version, prereleases=True):
+                unmet.append(f"{normalize(each.metadata['Name'])}: {line}")
+    return tuple(sorted(unmet))
+
+
+def remove(folder: Path) -> None:
+    """Remove an installed set."""
+    shutil.rmtree(folder, ignore_errors=True)

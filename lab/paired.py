@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Compares the time of a command of imgbuild between two checkouts, in pairs that take turns.
+
+    git worktree add ../before REVISION
+    lab/paired.py --before ../before --runs 5 -- build cu124-vllm
+
+Prints the median of wall time and of processor time for both, and the difference. The first pair
+is not counted. `--setup` is a command before each run, such as `rm -rf build`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def timed(tree: Path, words: list[str]) -> tuple[float, float]:
+    """Wall and processor time of one run with the code of `tree`, in seconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "imgbuild", *words],
+        env={**os.environ, "PYTHONPATH": str(tree / "builder")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    wall = time.monotonic() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    """Run the pairs and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--before", type=Path, required=True, help="the older checkout")
+    parser.add_argument("--after", type=Path, default=ROOT, help="default: this checkout")
+    parser.add_argument("--runs", type=int, default=5, help="pairs that count")
+    parser.add_argument("--setup", default="", help="a command before each run")
+    parser.add_argument("words", nargs="+", help="the verb and its options, after --")
+    given = parser.parse_args()
+    trees = (given.before.resolve(), given.after.resolve())
+    found: dict[Path, list[tuple[float, float]]] = {tree: [] for tree in trees}
+    for number in range(given.runs + 1):
+        for tree in trees if number % 2 else trees[::-1]:
+            if given.setup:
+                subprocess.run(shlex.split(given.setup), check=True)
+            taken = timed(tree, given.words)
+            if number:
+                found[tree].append(taken)
+    for at, what in enumerate(("wall", "processor")):
+        old, new = (statistics.median(taken[at] for taken in found[tree]) for tree in trees)
+        print(f"{what}: {old:.3f} s before, {new:.3f} s after, {100 * (new / old - 1):+.1f} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Which failures of a forced set lab/oracle.py counts."""
+
+from pathlib import Path
+
+import pytest
+
+import oracle
+import oracle_probe
+from oracle_sets import Pins
+from oracle_verdicts import Failure, Verdict, verdict
+
+pytestmark = pytest.mark.long  # lab/ is not part of the product
+
+
+def _installed(*failures, modules=()):
+    return oracle.InstalledSet(
+        pins=Pins({}, {}),
+        folder=Path(),
+        probe=oracle_probe.Probe(Path(), (), bytecode=Path()),
+        imported=(),
+        unmet=(),
+        failures=[Failure(package="one", name=name, error="Error: broken") for name in failures],
+        modules=set(modules),
+    )
+
+
+def test_a_module_that_both_sets_have_counts():
+    control = _installed(modules=("one", "space.part"))
+    forced = _installed("one", "space.part", modules=("one", "space.part"))
+    oracle.ignore_incomparable(control, forced)
+    assert [failure.name for failure in forced.failures] == ["one", "space.part"]
+
+
+def test_a_part_of_a_namespace_that_the_control_lacks_does_not_count():
+    forced = _installed("space.part", modules=("space.part",))
+    oracle.ignore_incomparable(_installed(modules=("space",)), forced)
+    assert not forced.fails
+
+
+def test_a_shared_object_counts_only_if_the_control_can_open_its_own():
+    control, forced = _installed("one/a.so"), _installed("one/b.so")
+    oracle.ignore_incomparable(control, forced)
+    assert not control.fails
+    assert not forced.fails
+    forced = _installed("one/b.so")
+    oracle.ignore_incomparable(_installed(), forced)
+    assert forced.fails
+
+
+def test_a_set_that_was_only_imported_has_no_verdict_yet():
+    result = _installed("one").result()
+    assert result.fails
+    assert verdict(result, "one") is Verdict.UNANSWERED

@@ -1,0 +1,52 @@
+"""Installed package sets, as lab/oracle_sets.py reads them."""
+
+import pytest
+
+import oracle_sets
+
+pytestmark = pytest.mark.long  # lab/ is not part of the product
+
+
+def _distribution(site, name, files, requires=()):
+    info = site / f"{name}-1.0.dist-info"
+    for each in files:
+        path = site / each
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    info.mkdir(parents=True)
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", "Version: 1.0"]
+    lines += [f"Requires-Dist: {one}" for one in requires]
+    (info / "METADATA").write_text("\n".join(lines) + "\n")
+    (info / "RECORD").write_text("".join(f"{one},,\n" for one in files))
+
+
+def test_modules_of_an_installed_package(tmp_path):
+    files = [
+        *("one/__init__.py", "one/inner/__init__.py", "space/two/__init__.py", "space/two/x.py"),
+        *("three.py", "four.cpython-311-x86_64-linux-gnu.so", "_private.py", "tests/__init__.py"),
+        *("one.libs/libone.so", "data/values.txt"),
+    ]
+    _distribution(tmp_path, "Some_Name", files)
+    expected = ("four", "one", "space.two", "three")
+    assert oracle_sets.modules_of(tmp_path, "some-name") == expected
+    assert oracle_sets.modules_of(tmp_path, "another") == ()
+
+
+def test_unmet_requirements_are_those_without_extras(tmp_path):
+    requires = ["two>=2", "absent", "three>=1; extra == 'more'", "four; sys_platform == 'win32'"]
+    _distribution(tmp_path, "one", (), [*requires, "elsewhere>=3"])
+    _distribution(tmp_path, "two", ())
+    found = oracle_sets.conflicts(tmp_path, {"elsewhere": "3.1"})
+    assert found == ("one: absent", "one: two>=2")
+
+
+def test_every_main_package_is_in_the_table_of_a_group():
+    table = oracle_sets.load()
+    missing = {name for group in table.groups for name in group.mains} - table.packages.keys()
+    assert not missing
+
+
+def test_names_are_read_beside_the_package_that_they_need():
+    listed = oracle_sets.Listed("1.0", ("one.name",), {"torch": ("one.model",)})
+    assert listed.names_in({"one"}) == ("one.name",)
+    assert listed.names_in({"one", "torch"}) == ("one.name", "one.model")
