@@ -6,7 +6,6 @@ import contextlib
 import http.server
 import json
 import threading
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,6 @@ from tests.support import extended, samples
 from tests.support.matrix_text import RIGHT
 
 DATA = Path(__file__).parents[1] / "data/osv"
-TRACKER = DATA / "tracker.json"
 TORCH, PYNCCL, HEADERS, REGEX = (
     "GHSA-53q9-r3pm-6pq6", "GHSA-hjq4-87xh-g4fv", "GHSA-rxc4-3w6r-4v47", "GHSA-w6q7-j642-7c25"
 )  # fmt: skip
@@ -50,24 +48,14 @@ def pypi(name: str, version: str) -> InstalledSource:
 
 def debian(name: str, version: str) -> InstalledSource:
     """A source package of Debian 12."""
-    return InstalledSource(ecosystem="Debian:12", name=name, version=version, suite="bookworm")
+    return InstalledSource(
+        ecosystem="Debian:12", name=name, version=version, binaries=(("libssl3", version),)
+    )
 
 
 def named(advisories: Sequence[Advisory]) -> list[tuple[str, str]]:
     """Package and first id of each, sorted."""
     return sorted((one.package.name, one.ids[0]) for one in advisories)
-
-
-def database(folder: Path, names: Sequence[str] = ALL) -> Path:
-    """A downloaded database: `PyPI/all.zip` and `Debian/all.zip`."""
-    place = folder / "osv"
-    for ecosystem in ("PyPI", "Debian"):
-        (place / ecosystem).mkdir(parents=True)
-        with zipfile.ZipFile(place / ecosystem / "all.zip", "w") as archive:
-            for name in names:
-                if record(name)["affected"][0]["package"]["ecosystem"].startswith(ecosystem):
-                    archive.write(DATA / f"{name}.json", f"{name}.json")
-    return place
 
 
 @dataclass

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import zipfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from imgbuild.attest import in_toto
 from imgbuild.attest.signing import forms, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
-from imgbuild.cves.debian_tracker import DebianTracker
-from imgbuild.cves.osv_database import OsvDatabase
+from imgbuild.cves import scanner_report
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.oci.image import manifests
 from imgbuild.registry import artifacts
@@ -27,7 +24,7 @@ from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.image import InRegistry
 from imgbuild.registry.reference import Repository
 from imgbuild.verify.verify import VerifyOptions, verify
-from tests.support import advisories, hostile, memory_registry
+from tests.support import advisories, hostile, memory_registry, scanner_reports
 from tests.support.memory_registry import Fault, Registry, named
 
 pytestmark = pytest.mark.timeout(3600 if hostile.LONG else 60)
@@ -151,31 +148,16 @@ def test_answers_of_a_registry(served, part):
     hostile.attack(seed, lambda data: served().read(part, data), document=True)
 
 
-def test_advisories(tmp_path):
-    package = advisories.pypi("torch", "2.5.1")
-    record = json.dumps(advisories.record(advisories.TORCH)).encode()
-    archive = tmp_path / "all.zip"
-    with zipfile.ZipFile(archive, "w") as out:
-        out.writestr(f"{advisories.TORCH}.json", record)
-    path = tmp_path / "one"
-
-    def read(suffix: str, data: bytes) -> None:
-        path.with_suffix(suffix).write_bytes(data)
-        OsvDatabase(path.with_suffix(suffix)).find([package])
-
-    hostile.attack(record, partial(read, ".json"), document=True)
-    hostile.attack(archive.read_bytes(), partial(read, ".zip"))
-
-
-def test_the_tracker_of_debian(tmp_path):
-    path = tmp_path / "tracker.json"
-    package = advisories.debian("openssl", advisories.OLD)
+@pytest.mark.parametrize("scanner", scanner_reports.REPORTS)
+def test_reports_of_scanners(tmp_path, scanner):
+    path = tmp_path / "report.json"
+    packages = [advisories.pypi("torch", "2.5.1"), advisories.debian("openssl", advisories.OLD)]
 
     def read(data: bytes) -> Any:
         path.write_bytes(data)
-        return DebianTracker(path).find([package])
+        return scanner_report.find(path, packages)
 
-    hostile.attack(advisories.TRACKER.read_bytes(), read, document=True)
+    hostile.attack(scanner_reports.REPORTS[scanner], read, document=True)
 
 
 def test_a_signature_that_is_no_ascii_is_listed_as_damaged(served):

@@ -46,9 +46,6 @@ class CveGate(Strict, frozen=True):
     ignore_unfixed: Annotated[
         bool, msgspec.Meta(description="only those with a known fixed version")
     ] = False
-    database: Annotated[
-        str, msgspec.Meta(description="the path of a downloaded OSV database, instead of a server")
-    ] = ""
 
 
 class CiSettings(Strict, frozen=True):

@@ -87,14 +87,13 @@ def command(way: RunContext, job: CiJob, step: Step) -> tuple[str, ...]:
 
 
 def _bounds(way: RunContext) -> tuple[str, ...]:
-    """The options of `imgbuild cves` that `ci.yaml` sets; its paths begin beside it."""
+    """The options of `imgbuild cves` that `ci.yaml` sets."""
     gate = way.settings.cves
     if gate is None:
         return ()
     return (
         *("--severity", gate.severity),
         *(("--ignore-unfixed",) if gate.ignore_unfixed else ()),
-        *(("--database", str(way.project.root / gate.database)) if gate.database else ()),
     )
 
 

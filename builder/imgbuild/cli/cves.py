@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from imgbuild.attest.sbom.packages import Package
     from imgbuild.attest.signing.keys import PrivateKey
     from imgbuild.cves.check import CveCase, CveReport, Vulnerability
-    from imgbuild.cves.source import AdvisorySource
+    from imgbuild.cves.installed import InstalledSource
+    from imgbuild.cves.source import SourceAnswer
     from imgbuild.pipeline.targets import Session
     from imgbuild.registry.reference import Repository
 
@@ -65,15 +67,10 @@ def cves(
         option("--ignore-unfixed", "Fail only for those with a known fixed version.",
                often=True),
     ] = False,
-    database: Annotated[
+    report: Annotated[
         Path | None,
-        option("--database", "A downloaded OSV database, a folder or a zip archive, instead of a"
-               " server.", metavar="PATH", often=True),
-    ] = None,
-    debian_tracker: Annotated[
-        Path | None,
-        option("--debian-tracker", "A file with the data of Debian's security tracker (data/json),"
-               " in addition to OSV.", metavar="FILE"),
+        option("--report", "Read the JSON report of a scanner (osv-scanner, grype or trivy) instead"
+               " of asking a server.", metavar="FILE", often=True),
     ] = None,
     osv: Annotated[
         str | None,
@@ -101,7 +98,7 @@ def cves(
 
         imgbuild cves --all --severity critical --ignore-unfixed --json
 
-        imgbuild cves cu130-vllm --database osv/ --offline
+        imgbuild cves cu130-vllm --report trivy.json
 
         imgbuild cves cu130-vllm --vex cu130-vllm.openvex.json --author security@example.org
 
@@ -118,10 +115,10 @@ def cves(
     repository = parse_repository(attach) if attach is not None else None
     session = selection.session()
     cases = _cases(session, selection)
-    sources = _sources(database, debian_tracker, osv, offline=offline)
+    find = _source(report, osv, offline=offline)
     today = datetime.datetime.now(datetime.UTC).date()
     policy = check.CvePolicy(threshold=severity, fixable=ignore_unfixed, today=today)
-    reports = check.check(cases, _records(session), sources, policy, whole=selection.everything)
+    reports = check.check(cases, _records(session), find, policy, whole=selection.everything)
     if vex is not None:
         _write_vex(vex, session, cases, reports, author)
     if repository is not None:
@@ -154,26 +151,21 @@ def _records(session: Session) -> dict[str, Package]:
     return packages.recorded([project.catalogue().images, session.project.images])
 
 
-def _sources(
-    database: Path | None, tracker: Path | None, server: str | None, *, offline: bool
-) -> list[AdvisorySource]:
+def _source(
+    report: Path | None, server: str | None, *, offline: bool
+) -> Callable[[Sequence[InstalledSource]], SourceAnswer]:
+    """Where advisories come from; InputError for options that contradict each other."""
     from imgbuild.cache.context import Context
-    from imgbuild.cves.debian_tracker import DebianTracker
-    from imgbuild.cves.osv_database import OsvDatabase
+    from imgbuild.cves import scanner_report
     from imgbuild.cves.osv_server import OsvServer
 
-    if database is not None and server is not None:
-        message = f"--database {database} and --osv cannot be combined"
-        raise InputError(message, hint="give one of them")
-    found: list[AdvisorySource] = []
-    if database is not None:
-        found.append(OsvDatabase(database))
-    else:
+    if report is None:
         now = datetime.datetime.now(datetime.UTC)
-        found.append(OsvServer(server, Context.open(console, offline=offline), now))
-    if tracker is not None:
-        found.append(DebianTracker(tracker))
-    return found
+        return OsvServer(server, Context.open(console, offline=offline), now).find
+    if server is not None:
+        message = f"--report {report} and --osv {server} cannot be combined"
+        raise InputError(message, hint="give one of them")
+    return functools.partial(scanner_report.find, report)
 
 
 def _write_vex(

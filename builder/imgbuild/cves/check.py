@@ -1,19 +1,18 @@
-"""The vulnerabilities of an image: the answers of all sources together, and what is accepted."""
+"""The vulnerabilities of an image: what a source of advisories has, and what is accepted."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from imgbuild.attest.sbom.packages import Package
 from imgbuild.cves import severity
 from imgbuild.cves.accepted import accepting, expired
-from imgbuild.cves.installed import InstalledSource, installed, unknown_parts
-from imgbuild.cves.match import order_of
+from imgbuild.cves.installed import InstalledSource, installed, order_of, unknown_parts
 from imgbuild.cves.severity import Rating
-from imgbuild.cves.source import Advisory, AdvisorySource, SourceAnswer
+from imgbuild.cves.source import Advisory, SourceAnswer
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.accepted import AcceptedCve
 from imgbuild.values import Arch, Sha256
@@ -48,8 +47,7 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `threshold` is the lowest severity that counts; `counted` are those that count and are not
     accepted, as PACKAGE/ID. `expired` are entries of the matrix that accepted one of them until
-    a day in the past, `unused` those that match none. `unread` is what was not looked at, or could
-    not be compared.
+    a day in the past, `unused` those that match none. `unread` is what was not looked at.
     """
 
     target: str
@@ -90,21 +88,20 @@ class CvePolicy(msgspec.Struct, frozen=True, kw_only=True):
 def check(
     cases: Sequence[CveCase],
     known: Mapping[Sha256, Package],
-    sources: Sequence[AdvisorySource],
+    find: Callable[[Sequence[InstalledSource]], SourceAnswer],
     policy: CvePolicy,
     *,
     whole: bool = False,
 ) -> list[CveReport]:
-    """A report for each of `cases`; each source is asked once about all of their packages.
+    """A report for each of `cases`; `find` is called once, with all of their packages.
 
     `known` has the records of debs, which name their source packages. With `whole`, `cases` are all
     targets of the matrix: an entry for all targets that matches none of them is then unused.
     """
     installed_in = [installed(case.lock, case.arch, known) for case in cases]
-    asked = {(one.key, one.suite): one for packages in installed_in for one in packages}
-    answers = [source.find(list(asked.values())) for source in sources]
+    answer = find(list({one.key: one for packages in installed_in for one in packages}.values()))
     reports = [
-        _report(case, packages, answers, policy)
+        _report(case, packages, answer, policy)
         for case, packages in zip(cases, installed_in, strict=True)
     ]
     return _with_unused(cases, reports, whole=whole)
@@ -134,14 +131,13 @@ def _with_unused(
 def _report(
     case: CveCase,
     packages: Sequence[InstalledSource],
-    answers: Sequence[SourceAnswer],
+    answer: SourceAnswer,
     policy: CvePolicy,
 ) -> CveReport:
-    # The packages of other targets are in the answers as well, some with other debs of one source.
+    # The packages of other targets are in the answer as well, some with other debs of one source.
     own = {one.key: one for one in packages}
     advisories = [
         msgspec.structs.replace(one, package=own[one.package.key])
-        for answer in answers
         for one in answer.advisories
         if one.package.key in own
     ]
@@ -157,7 +153,7 @@ def _report(
         date=policy.today,
         threshold=policy.threshold,
         packages=len(packages),
-        sources=tuple(answer.of for answer in answers),
+        sources=(answer.of,),
         vulnerabilities=tuple(found),
         counted=tuple(
             f"{one.package}/{one.id}"
@@ -169,7 +165,7 @@ def _report(
         expired=tuple(one for one in accepted if one.id in ids and expired(one, policy.today)),
         unread=(
             *unknown_parts(case.lock, case.arch),
-            *(one.text for answer in answers for one in answer.unread if one.package.key in own),
+            *answer.unread,
         ),
     )
 

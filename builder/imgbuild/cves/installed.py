@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.attest.sbom import purl
 from imgbuild.attest.sbom.packages import Package
+from imgbuild.deb import version as debian
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Deb
@@ -26,8 +28,8 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
     """A package of an image as advisories name it.
 
     `ecosystem` is OSV's: PyPI or Debian:12. `version` is without a local part, such as `+cu124`:
-    advisories have none. `files` are its wheel or debs, `purls` their package URLs. `suite` is
-    Debian's, else empty.
+    advisories have none. `files` are its wheel or debs, `purls` their package URLs, `binaries`
+    name and version of each deb.
     """
 
     ecosystem: str
@@ -35,12 +37,33 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     files: tuple[str, ...] = ()
     purls: tuple[str, ...] = ()
-    suite: str = ""
+    binaries: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> tuple[str, str, str]:
         """What identifies it for a source of advisories."""
         return self.ecosystem, self.name, self.version
+
+    def lowest_fix(self, versions: Iterable[str]) -> str:
+        """The lowest of `versions` after its own; "" if there is none.
+
+        Versions that cannot be read do not count.
+        """
+        order = order_of(self.ecosystem)
+        own = order(self.version)
+        later = []
+        for version in versions:
+            try:
+                if version and order(version) > own:
+                    later.append(version)
+            except ValueError:
+                continue
+        return min(later, key=order, default="")
+
+
+def order_of(ecosystem: str) -> Callable[[str], Any]:
+    """The sort key of versions of `ecosystem`; it raises ValueError for an invalid version."""
+    return Version if ecosystem == PYPI else debian.key
 
 
 def installed(
@@ -54,16 +77,17 @@ def installed(
     resolution = lock.arch[arch]
     found: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for wheel in installed_wheels(resolution):
-        key = (PYPI, normalize(wheel.package), _public(wheel.version))
+        key = (PYPI, normalize(wheel.package), public_version(wheel.version))
         named = purl.pypi(wheel.package, wheel.version, "")
         found.setdefault(key, []).append((wheel.file, named))
-    suite = lock.base.suite
+    binaries: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     release = _release(lock) if resolution.debs else ""
     for deb in resolution.debs:
         source, version = _source(deb, known.get(deb.sha256))
         named = purl.deb(deb.package, deb.version, "", release="", source="")
         key = (f"Debian:{release}", source, version)
         found.setdefault(key, []).append((deb.package, named))
+        binaries.setdefault(key, []).append((deb.package, deb.version))
     return tuple(
         InstalledSource(
             ecosystem=ecosystem,
@@ -71,7 +95,7 @@ def installed(
             version=version,
             files=tuple(file for file, _ in sorted(files)),
             purls=tuple(named for _, named in sorted(files)),
-            suite=suite if ecosystem != PYPI else "",
+            binaries=tuple(sorted(binaries.get((ecosystem, name, version), ()))),
         )
         for (ecosystem, name, version), files in sorted(found.items())
     )
@@ -99,7 +123,8 @@ def _source(deb: Deb, said: Package | None) -> tuple[str, str]:
     return name, version
 
 
-def _public(version: str) -> str:
+def public_version(version: str) -> str:
+    """`version` without its local part; unchanged if it is none of PEP 440."""
     try:
         return Version(version).public
     except InvalidVersion:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from imgbuild.cves import match
 from imgbuild.cves.installed import InstalledSource
 from imgbuild.cves.records import OsvRecord
 from imgbuild.cves.source import Advisory
@@ -24,7 +23,7 @@ def advisories(record: OsvRecord, package: InstalledSource, source: str) -> Iter
             severity=rating,
             score=score,
             summary=record.text,
-            fixed=match.fix(record, package),
+            fixed=package.lowest_fix(record.fixes(package.ecosystem, package.name)),
             note=f"{record.id} has the fix" if split else "",
             source=source,
         )

@@ -219,7 +219,7 @@ class OsvServer:
         http = self._context.http
         if http.offline:
             message = f"{request.place}: the answer is not in the cache, and --offline is set"
-            hint = "name a downloaded database with --database, or run once without --offline"
+            hint = "name a report of a scanner with --report, or run once without --offline"
             raise FetchFailed(message, hint=hint)
 
         def _read(response: Response) -> bytes:

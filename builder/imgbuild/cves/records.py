@@ -21,18 +21,13 @@ DEBIAN = "DEBIAN-"  # before a CVE's number: Debian's record of it
 REMEDY = "get the file again, or leave it out"
 
 
+COMMITS = "GIT"
+
+
 class RangeEvent(msgspec.Struct, frozen=True):
-    """One bound of a range; one of the fields is set. `introduced` is "0" for all versions."""
+    """One bound of a range; `fixed` is the first version that has the fix."""
 
-    introduced: str | None = None
     fixed: str | None = None
-    last_affected: str | None = None
-    limit: str | None = None
-
-    @property
-    def version(self) -> str:
-        """The version of the field that is set."""
-        return self.introduced or self.fixed or self.last_affected or self.limit or "0"
 
 
 class AffectedRange(msgspec.Struct, frozen=True):
@@ -57,11 +52,10 @@ class StatedSeverity(msgspec.Struct, frozen=True):
 
 
 class Affected(msgspec.Struct, frozen=True):
-    """One package that a record is about, and its affected versions."""
+    """One package that a record is about."""
 
     package: AffectedPackage | None = None
     ranges: tuple[AffectedRange, ...] | None = None
-    versions: tuple[str, ...] | None = None
     severity: tuple[StatedSeverity, ...] | None = None
     ecosystem_specific: dict[str, Any] | None = None
     database_specific: dict[str, Any] | None = None
@@ -116,6 +110,13 @@ class OsvRecord(msgspec.Struct, frozen=True):
                 continue
             if package.ecosystem in (ecosystem, ecosystem.partition(":")[0]):
                 yield entry
+
+    def fixes(self, ecosystem: str, name: str) -> Iterator[str]:
+        """The versions of a package that have the fix, one for each range."""
+        for entry in self.about(ecosystem, name):
+            for bounds in entry.ranges or ():
+                if bounds.type != COMMITS:
+                    yield from (event.fixed for event in bounds.events if event.fixed)
 
     def rating(self, ecosystem: str, name: str) -> tuple[Rating, float | None]:
         """Its rating for a package, and the highest score of CVSS, if there is one.

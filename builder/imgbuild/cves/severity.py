@@ -25,7 +25,7 @@ class Rating(enum.StrEnum):
         return list(Rating).index(self)
 
 
-# As GitHub's advisories and Debian's tracker write them.
+# As GitHub's advisories, Debian's tracker and scanners write them.
 _WORDS = {
     "low": Rating.LOW,
     "moderate": Rating.MEDIUM,
@@ -33,6 +33,7 @@ _WORDS = {
     "high": Rating.HIGH,
     "critical": Rating.CRITICAL,
     "unimportant": Rating.LOW,
+    "negligible": Rating.LOW,
 }
 
 # Forms of vectors, by how they begin; those of CVSS 2 have no prefix.

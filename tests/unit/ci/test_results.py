@@ -164,13 +164,13 @@ def test_vulnerabilities_that_count_are_the_error():
 
 def test_known_vulnerabilities_are_looked_for_where_the_settings_say_so(sample, tmp_path):
     assert "cves" not in of(sample).image[0].steps
-    text = RUNNERS + "cves: {severity: critical, ignore_unfixed: true, database: osv}\n"
+    text = RUNNERS + "cves: {severity: critical, ignore_unfixed: true}\n"
     [job] = of(sample, text).image
     assert job.steps[:4] == ("check", "audit", "cves", "size")
     here = way(sample, text, results=tmp_path, offline=True)
     assert steps.command(here, job, "cves") == (
         "cves", TARGET, "--arch", "x86_64", "--severity", "critical", "--ignore-unfixed",
-        "--database", str(sample.folder / "osv"), "--matrix", str(sample.matrix), "--offline",
+        "--matrix", str(sample.matrix), "--offline",
         "--json",
     )  # fmt: skip
     passed(tmp_path, job)

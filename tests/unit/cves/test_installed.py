@@ -16,6 +16,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution
 from imgbuild.values import Arch
 from tests.support import samples
+from tests.support.advisories import debian, pypi
 
 IMAGES = Path(__file__).parents[3] / "images"
 ARCH = Arch.X86_64
@@ -50,8 +51,16 @@ def test_source_packages_and_versions_of_advisories() -> None:
         ("PyPI", "torch", "2.6.0"),
         ("PyPI", "zope-interface", "7.0"),
     ]
-    assert (found[1].files, found[1].suite) == (("libssl3", "openssl"), "bookworm")
+    assert found[1].files == ("libssl3", "openssl")
+    assert found[1].binaries == (("libssl3", LIBSSL.version), ("openssl", "3.0.14-1"))
     assert found[2].purls == ("pkg:pypi/torch@2.6.0%2Bcu124",)
+
+
+def test_the_lowest_fix_after_the_version_itself() -> None:
+    vllm = pypi("vllm", "2.0")
+    assert vllm.lowest_fix(["1.0", "3.10", "3.9", "2.0", ""]) == "3.9"
+    assert vllm.lowest_fix(["2.0", "of a commit"]) == ""
+    assert debian("openssl", "1:1.0-1").lowest_fix(["3.0", "1:1.0-1+deb12u1"]) == "1:1.0-1+deb12u1"
 
 
 def test_a_deb_without_a_record_is_of_the_folder_in_the_archive() -> None:

@@ -126,11 +126,11 @@ def test_a_modified_advisory_is_read_again(asking: Asking) -> None:
     assert named(asking(NOW + DAY).find(PACKAGES).advisories) == left
 
 
-def test_offline_without_an_answer_names_the_database(asking: Asking) -> None:
+def test_offline_without_an_answer_names_reports_of_scanners(asking: Asking) -> None:
     asking().find(PACKAGES[:1])
     with pytest.raises(ImgbuildError, match="--offline is set") as error:
         asking(offline=True).find(PACKAGES)
-    assert "--database" in (error.value.hint or "")
+    assert "--report" in (error.value.hint or "")
 
 
 def test_a_kept_answer_of_another_form_is_asked_for_again(asking: Asking) -> None:

@@ -10,7 +10,7 @@ import pytest
 from imgbuild.cves.osv_advisories import advisories
 from imgbuild.cves.records import LIMIT, OsvRecord, decode
 from imgbuild.errors import ImgbuildError
-from tests.support.advisories import OLD, OPENSSL, TORCH, UPDATE, debian, pypi, record
+from tests.support.advisories import OLD, OPENSSL, TORCH, UPDATE, debian, record
 
 
 def _rating(name: str, package: str, **changes: Any) -> tuple[str, float | None]:
@@ -80,7 +80,6 @@ def test_the_text_is_one_line() -> None:
     assert msgspec.convert({"id": "A-1"}, OsvRecord).text == ""
     assert found.ids == ("DEBIAN-CVE-2024-6119", "CVE-2024-6119")
     assert list(found.about("PyPI", "openssl")) == []
-    assert pypi("torch", "1").suite == ""
 
 
 def test_a_record_that_is_too_long_is_not_decoded() -> None:

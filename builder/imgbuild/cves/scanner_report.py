@@ -1,0 +1,244 @@
+"""Advisories from the JSON report of a scanner: osv-scanner, grype or trivy.
+
+Forms: osv-scanner's `--format json` (google.github.io/osv-scanner/output), grype's `-o json`
+(github.com/anchore/grype, grype/presenter/models) and trivy's `--format json`
+(trivy.dev/docs/configuration/reporting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.cves import severity
+from imgbuild.cves.installed import PYPI, InstalledSource, public_version
+from imgbuild.cves.osv_advisories import advisories
+from imgbuild.cves.records import OsvRecord
+from imgbuild.cves.source import Advisory, SourceAnswer
+from imgbuild.errors import InputError
+from imgbuild.values import normalize
+
+HINT = "write it with: osv-scanner --format json, grype -o json or trivy --format json"
+WHAT = "report of a scanner"
+SHOWN = 5  # packages that a message names
+
+
+class ReportedPackage(msgspec.Struct, frozen=True):
+    """A package as a report names it: of PyPI, or a binary or source package of Debian."""
+
+    name: str
+    version: str
+    python: bool
+
+
+class _OsvPackage(msgspec.Struct, frozen=True):
+    name: str
+    version: str = ""
+    ecosystem: str = ""
+
+
+class _OsvEntry(msgspec.Struct, frozen=True):
+    package: _OsvPackage
+    vulnerabilities: tuple[OsvRecord, ...] | None = None
+
+
+class _OsvResult(msgspec.Struct, frozen=True):
+    packages: tuple[_OsvEntry, ...] | None = None
+
+
+class _OsvScanner(msgspec.Struct, frozen=True):
+    results: tuple[_OsvResult, ...] | None
+
+
+class _GrypeFix(msgspec.Struct, frozen=True):
+    versions: tuple[str, ...] | None = None
+
+
+class _GrypeMetrics(msgspec.Struct, frozen=True):
+    base_score: float | None = msgspec.field(default=None, name="baseScore")
+
+
+class _GrypeCvss(msgspec.Struct, frozen=True):
+    metrics: _GrypeMetrics = _GrypeMetrics()
+
+
+class _GrypeVulnerability(msgspec.Struct, frozen=True):
+    id: str
+    severity: str = ""
+    description: str = ""
+    fix: _GrypeFix = _GrypeFix()
+    cvss: tuple[_GrypeCvss, ...] | None = None
+
+
+class _GrypeRelated(msgspec.Struct, frozen=True):
+    id: str
+
+
+class _GrypeArtifact(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    type: str
+
+
+class _GrypeMatch(msgspec.Struct, frozen=True, rename="camel"):
+    vulnerability: _GrypeVulnerability
+    artifact: _GrypeArtifact
+    related_vulnerabilities: tuple[_GrypeRelated, ...] | None = None
+
+
+class _Grype(msgspec.Struct, frozen=True):
+    matches: tuple[_GrypeMatch, ...] | None
+
+
+class _TrivyVulnerability(msgspec.Struct, frozen=True, rename="pascal"):
+    vulnerability_id: str = msgspec.field(name="VulnerabilityID")
+    pkg_name: str
+    installed_version: str
+    fixed_version: str = ""
+    severity: str = ""
+    title: str = ""
+
+
+class _TrivyResult(msgspec.Struct, frozen=True, rename="pascal"):
+    type: str = ""
+    vulnerabilities: tuple[_TrivyVulnerability, ...] | None = None
+
+
+class _Trivy(msgspec.Struct, frozen=True, rename="pascal"):
+    results: tuple[_TrivyResult, ...] | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a report of grype or trivy."""
+
+    ids: tuple[str, ...]
+    severity: str
+    score: float | None = None
+    summary: str
+    fixed: tuple[str, ...]
+
+
+Entries = Iterator[tuple[ReportedPackage, Iterable[OsvRecord | _Entry]]]
+
+
+def find(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
+    """The advisories of the report `path` about `packages`; InputError for another form of file.
+
+    Entries about packages that are not among `packages` are named as not looked at.
+    """
+    scanner, entries = _read(path)
+    place = f"{path} ({scanner})"
+    sources = _by_name(packages)
+    about: list[Advisory] = []
+    others: dict[str, None] = {}
+    for package, listed in entries:
+        source = sources.get(package)
+        if source is None:
+            others[f"{package.name} {package.version}"] = None
+            continue
+        for entry in listed:
+            about += _advisories(entry, source, place)
+    return SourceAnswer(of=place, advisories=tuple(about), unread=_unread(place, others))
+
+
+def _read(path: Path) -> tuple[str, Entries]:
+    """The scanner that wrote the report `path`, told by the key that it alone has, and entries."""
+    keys = codec.read(path, dict[str, msgspec.Raw], what=WHAT, hint=HINT)
+    for key, (scanner, form, entries) in FORMS.items():
+        if key in keys:
+            return scanner, entries(codec.read(path, form, what=WHAT, hint=HINT))
+    message = f"{path} is not a report of osv-scanner, grype or trivy"
+    raise InputError(message, hint=HINT)
+
+
+def _of_osv_scanner(report: _OsvScanner) -> Entries:
+    for result in report.results or ():
+        for listed in result.packages or ():
+            package = listed.package
+            python = package.ecosystem == PYPI
+            name = _package(package.name, package.version, python=python)
+            yield name, listed.vulnerabilities or ()
+
+
+def _of_grype(report: _Grype) -> Entries:
+    for match in report.matches or ():
+        vulnerability, artifact = match.vulnerability, match.artifact
+        related = (one.id for one in match.related_vulnerabilities or ())
+        scores = (one.metrics.base_score for one in vulnerability.cvss or ())
+        entry = _Entry(
+            ids=tuple(dict.fromkeys((vulnerability.id, *related))),
+            severity=vulnerability.severity,
+            score=max((score for score in scores if score is not None), default=None),
+            summary=vulnerability.description,
+            fixed=vulnerability.fix.versions or (),
+        )
+        python = artifact.type == "python"
+        yield _package(artifact.name, artifact.version, python=python), (entry,)
+
+
+def _of_trivy(report: _Trivy) -> Entries:
+    for result in report.results or ():
+        for vulnerability in result.vulnerabilities or ():
+            entry = _Entry(
+                ids=(vulnerability.vulnerability_id,),
+                severity=vulnerability.severity,
+                summary=vulnerability.title,
+                fixed=tuple(part.strip() for part in vulnerability.fixed_version.split(",")),
+            )
+            name, version = vulnerability.pkg_name, vulnerability.installed_version
+            yield _package(name, version, python=result.type != "debian"), (entry,)
+
+
+# By the key of a report: the scanner, the form of its report, and its entries.
+FORMS: dict[str, tuple[str, Any, Callable[[Any], Entries]]] = {
+    "matches": ("grype", _Grype, _of_grype),
+    "SchemaVersion": ("trivy", _Trivy, _of_trivy),
+    "results": ("osv-scanner", _OsvScanner, _of_osv_scanner),
+}
+
+
+def _advisories(
+    entry: OsvRecord | _Entry, package: InstalledSource, place: str
+) -> Iterable[Advisory]:
+    if isinstance(entry, OsvRecord):
+        return () if entry.withdrawn else advisories(entry, package, place)
+    return (
+        Advisory(
+            ids=entry.ids,
+            package=package,
+            severity=severity.of_word(entry.severity),
+            score=entry.score,
+            summary=next(iter(entry.summary.strip().splitlines()), ""),
+            fixed=package.lowest_fix(entry.fixed),
+            source=place,
+        ),
+    )
+
+
+def _by_name(packages: Sequence[InstalledSource]) -> Mapping[ReportedPackage, InstalledSource]:
+    """Each of `packages` under the names that reports use; Debian's also by binary package."""
+    sources: dict[ReportedPackage, InstalledSource] = {}
+    for package in packages:
+        python = package.ecosystem == PYPI
+        sources[_package(package.name, package.version, python=python)] = package
+        for name, version in () if python else package.binaries:
+            sources[_package(name, version, python=False)] = package
+    return sources
+
+
+def _package(name: str, version: str, *, python: bool) -> ReportedPackage:
+    if python:
+        return ReportedPackage(normalize(name), public_version(version), python=True)
+    return ReportedPackage(name, version, python=False)
+
+
+def _unread(place: str, others: Mapping[str, None]) -> tuple[str, ...]:
+    if not others:
+        return ()
+    names = ", ".join(list(others)[:SHOWN]) + (", …" if len(others) > SHOWN else "")
+    number = f"{len(others)} package" + "s" * (len(others) != 1)
+    return (f"{place}: {number} that the lock does not have: {names}",)

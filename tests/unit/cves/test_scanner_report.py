@@ -1,0 +1,69 @@
+"""Reports of osv-scanner, grype and trivy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cves import scanner_report
+from imgbuild.errors import InputError
+from tests.support.advisories import OLD, debian, pypi
+from tests.support.scanner_reports import FIXED, REPORTS
+
+PACKAGES = (pypi("torch", "2.5.1"), pypi("vllm", "0.8.5.post1"), debian("openssl", OLD))
+
+
+def _report(folder: Path, data: bytes) -> Path:
+    (folder / "report.json").write_bytes(data)
+    return folder / "report.json"
+
+
+@pytest.mark.parametrize("scanner", REPORTS)
+def test_entries_belong_to_packages_of_the_lock(tmp_path: Path, scanner: str) -> None:
+    path = _report(tmp_path, REPORTS[scanner])
+    answer = scanner_report.find(path, PACKAGES)
+    assert answer.of == f"{path} ({scanner})"
+    by_cve = {
+        next(name for name in one.ids if name.startswith("CVE-")): one for one in answer.advisories
+    }
+    assert {cve: (one.package.name, one.severity, one.fixed) for cve, one in by_cve.items()} == {
+        "CVE-2025-32434": ("torch", "critical", "2.6.0"),
+        "CVE-2024-6119": ("openssl", "high", FIXED),
+        "CVE-2025-27587": ("openssl", "unknown", ""),
+    }
+    assert answer.unread == (f"{answer.of}: 1 package that the lock does not have: absent 1.0",)
+
+
+def test_a_withdrawn_advisory_is_left_out(tmp_path: Path) -> None:
+    text = REPORTS["osv-scanner"].replace(b'"id": "DEBIAN', b'"withdrawn": "2026", "id": "DEBIAN')
+    answer = scanner_report.find(_report(tmp_path, text), PACKAGES)
+    assert [one.package.name for one in answer.advisories] == ["torch"]
+
+
+@pytest.mark.parametrize("scanner", REPORTS)
+def test_an_empty_report_has_no_advisories(tmp_path: Path, scanner: str) -> None:
+    empty = {
+        "osv-scanner": b'{"results": []}',
+        "grype": b'{"matches": []}',
+        "trivy": b'{"SchemaVersion": 2, "ArtifactName": "x"}',
+    }
+    answer = scanner_report.find(_report(tmp_path, empty[scanner]), PACKAGES)
+    assert (answer.advisories, answer.unread) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{}", "is not a report of osv-scanner, grype or trivy"),
+        (b"[]", "is not a valid report of a scanner"),
+        (b"<html>", "is not a valid report of a scanner"),
+        (b'{"matches": [{"artifact": {}}]}', "is not a valid report of a scanner"),
+    ],
+)
+def test_other_files_are_refused_with_the_commands_to_use(
+    tmp_path: Path, data: bytes, message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        scanner_report.find(_report(tmp_path, data), PACKAGES)
+    assert "trivy --format json" in (caught.value.hint or "")
