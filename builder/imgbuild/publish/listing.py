@@ -8,7 +8,6 @@ import msgspec
 
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.publish import tag
-from imgbuild.publish.scan import BELONGS
 from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.image import RegistryImage, read
 from imgbuild.registry.reference import Repository
@@ -84,7 +83,7 @@ def repositories(client: Client, host: str) -> list[Repository]:
 
 
 def _images(client: Client, place: Repository) -> list[tuple[ListedTag, RegistryImage | None]]:
-    names = [name for name in client.tags(place) if not BELONGS.fullmatch(name)]
+    names = [name for name in client.tags(place) if not tag.ATTACHED.fullmatch(name)]
     tagged = tag.by_digest(client, place, names)
 
     def _read(digest: Digest, _: Stop) -> tuple[ListedTag, RegistryImage | None]:
@@ -102,7 +101,7 @@ def _entry(
     except (InputError, IntegrityError, NotFound) as error:
         return msgspec.structs.replace(entry, other=error.message), None
     labels = next(iter(found.images.values())).configuration.labels
-    dates = (match[1] for name in tags if (match := tag.DATED.fullmatch(name)))
+    dates = (match[2] for name in tags if (match := tag.DATED.fullmatch(name)))
     listed = msgspec.structs.replace(
         entry,
         dates=tuple(sorted(dates)),

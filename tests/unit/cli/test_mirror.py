@@ -1,4 +1,4 @@
-"""`mirror` and `gc` on the command line: settings, answers, and what is refused."""
+"""`mirror` on the command line: settings, answers, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import project
 from imgbuild.assemble import mirror
-from imgbuild.publish import gc_roots
-from imgbuild.registry.client import Client
-from imgbuild.show import revisions
-from imgbuild.show.revisions import ImageHistory, RevisionRange
 from tests.support import inprocess_project, memory_registry
 from tests.support.inprocess_project import TARGET, Command, Sample, json_of
 from tests.support.memory_registry import Registry
-from tests.support.memory_registry_values import Fault
 
 PLACE = "registry.example/team/inputs"
 
@@ -41,17 +35,6 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 def registry() -> Iterator[Registry]:
     with memory_registry.serve(Registry()) as found:
         yield found
-
-
-@pytest.fixture
-def past(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A history without revisions: no process is started in unit tests."""
-    monkeypatch.setattr(revisions, "past", lambda *_: RevisionRange(commits=(), shallow=False))
-    monkeypatch.setattr(revisions, "named", lambda *_: set())
-    monkeypatch.setattr(revisions, "locks_of", lambda *_: iter(()))
-    monkeypatch.setattr(
-        revisions, "image_history", lambda *_: ImageHistory(images={}, targets=frozenset())
-    )
 
 
 def test_use_writes_the_setting_of_the_project_or_of_the_user(sample, command):
@@ -124,44 +107,3 @@ def test_only_without_a_mirror_is_refused(sample, command):
     answer = command("build", TARGET, "--mirror-only")
     assert answer.status == 2
     assert "--mirror-only needs a mirror" in answer.stderr
-
-
-def test_gc_of_a_host_lists_its_repositories_or_says_what_to_name(sample, command, registry, past):
-    client = Client()
-    document = {"schemaVersion": 2, "manifests": []}
-    data = json.dumps({"mediaType": memory_registry.INDEX, **document}).encode()
-    for name in ("b/x", "a/y"):
-        client.put_manifest(registry.repository(name), data, memory_registry.INDEX, tag="theirs")
-    found = json_of(command("registry", "gc", registry.host, "--json"))
-    assert [sweep["repository"] for sweep in found] == [
-        f"{registry.host}/a/y", f"{registry.host}/b/x"
-    ]  # fmt: skip
-    assert {reason for sweep in found for reason in sweep["kept"]} == {"not this project's"}
-    registry.faults.append(Fault("GET /v2/_catalog", status=404))
-    answer = command("registry", "gc", registry.host)
-    assert answer.status == 7
-    assert f"{registry.host} does not list its repositories" in answer.stderr
-    assert f"imgbuild registry gc {registry.host}/REPOSITORY" in answer.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["registry.example", "--delete"], "--delete needs one repository"),
-        ([PLACE, "--ref", "--all"], "--ref needs a git revision"),
-        ([PLACE, "--older-than", "soon"], "is not a time span"),
-        ([PLACE, "--revisions", "0"], "revisions"),
-    ],
-)
-def test_gc_refuses_what_it_does_not_understand(sample, command, past, words, said):
-    answer = command("registry", "gc", *words)
-    assert answer.status == 2
-    assert said in answer.stderr
-
-
-def test_the_working_tree_names_what_is_not_committed_yet(sample, past):
-    found = gc_roots.named(project.find(sample.folder), 1, ["HEAD"], strict=True)
-    image = sample.seal.arch[next(iter(sample.seal.arch))]
-    assert {sample.seal.digest, image.config, image.layers[0].digest} <= found.digests
-    assert found.targets == {TARGET}
-    assert {TARGET, f"{TARGET}-x86_64", f"{TARGET}-x86_64-inputs", f"{TARGET}-base"} <= found.tags

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,10 +10,8 @@ import pytest
 from imgbuild.cli import _smoke_report
 from imgbuild.doctor.host import Host, HostGpu, Runs
 from imgbuild.report import Case, Report
-from imgbuild.show import revisions
-from imgbuild.show.revisions import ImageHistory, RevisionRange
 from imgbuild.system.console import Console
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch
 from tests.support import inprocess_project, registry_project, smoke_records, terminal
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command
 from tests.support.registry_project import Place
@@ -40,18 +37,11 @@ runners:
 
 @pytest.fixture(name="place")
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A project with two locked targets; by its history one of them is no longer named."""
-    named: dict[Digest, int] = {}
-    history = ImageHistory(images=named, targets=frozenset({UNLOCKED}))
+    """A project with two locked targets."""
     monkeypatch.setattr("imgbuild.doctor.host.read_host", lambda: MACHINE)
-    monkeypatch.setattr(revisions, "past", lambda *_: RevisionRange(commits=(), shallow=False))
-    monkeypatch.setattr(revisions, "named", lambda *_: set())
-    monkeypatch.setattr(revisions, "locks_of", lambda *_: iter(()))
-    monkeypatch.setattr(revisions, "image_history", lambda *_: history)
     for place in registry_project.place(tmp_path, monkeypatch):
         place.sample.edit('{torch: "2.11.0"}', '{torch: "2.6.0"}')
-        sealed = place.both().sealed
-        named |= dict.fromkeys([sealed.digest, *(one.manifest for one in sealed.arch.values())], 1)
+        place.both()
         (place.sample.folder / "ci.yaml").write_text(RUNNERS)
         smoke_records.answer_file(place.sample)
         yield place
@@ -87,8 +77,6 @@ def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
     yield 0, "resolve torch==2.6.0", [TARGET]
     yield 0, "ci jobs --all", [f"{TARGET}@x86_64", f"{UNLOCKED}@arm64"]
     yield 1, "ci report", [TARGET, UNLOCKED, f"{TARGET}@x86_64"]
-    shutil.rmtree(place.sample.folder / "images" / UNLOCKED)
-    yield 0, f"registry gc {repository}", [UNLOCKED]
     yield 0, "cache info", []
     yield 0, "cache list", [place.sample.wheels["vllm"].sha256]
     damaged = inprocess_project.damage(place.sample, "vllm")
