@@ -42,8 +42,8 @@ def gc(
     """List or delete old dated images of this project's targets.
 
     An image is old if each of its tags has the form TARGET-YYYYMMDD, with a day before the last
-    --keep-days days. Images that a current lock names, images with any other tag, and images of other
-    projects are kept. Nothing is deleted without --delete; the blobs are deleted by the
+    --keep-days days. Images that a current lock names, images with any other tag, and images of
+    other projects are kept. Nothing is deleted without --delete; the blobs are deleted by the
     registry's own garbage collection.
 
     Examples:
