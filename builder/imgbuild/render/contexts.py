@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -48,12 +49,12 @@ class Wheels(msgspec.Struct, frozen=True, kw_only=True):
 
 def base_folder(project: Project, target: str) -> Path:
     """The default place of the base of `target`."""
-    return project.work / bake.BASES / target
+    return project.below(f"{bake.BASES}/{target}")
 
 
 def wheels_folder(project: Project, target: str) -> Path:
     """The default place of the wheels of `target`."""
-    return project.work / bake.WHEELS / target
+    return project.below(f"{bake.WHEELS}/{target}")
 
 
 def base(
@@ -147,7 +148,7 @@ def _refuse_others(folder: Path) -> None:
 def _is_wheel(path: Path) -> bool:
     """Whether `path` is a wheel by its name, or one that was not finished."""
     named = NAME.fullmatch(path.name) is not None or path.name.startswith(TEMPORARY)
-    return named and not path.is_dir()
+    return named and stat.S_ISREG(path.lstat().st_mode)
 
 
 def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:

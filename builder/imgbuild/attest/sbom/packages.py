@@ -146,7 +146,7 @@ def keep(images: Path, lock: Lock, store: Store) -> None:
             if key not in known.packages or not known.packages[key].is_current
         ]
         if found := look(due, store):
-            codec.write(packages_path(images), merge(known, found))
+            codec.write(packages_path(images), merge(known, found), below=images.parent)
 
 
 def look(files: Iterable[tuple[Sha256, Wheel | Deb]], store: Store) -> dict[Sha256, Package]:
