@@ -10,8 +10,6 @@ import contextlib
 import hashlib
 import os
 import re
-import secrets
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +27,8 @@ from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import bake
 from imgbuild.system import files
+from imgbuild.system.folder import Folder
+from imgbuild.system.placing import place
 from imgbuild.system.reporter import Reporter
 from imgbuild.values import Arch, Sha256
 
@@ -156,21 +156,8 @@ def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
     with contextlib.suppress(FileNotFoundError):
         if path.samefile(source) or _is_copy(path, source, key):
             return False
-    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
-    try:
-        try:
-            os.link(source, temporary)
-        except OSError as error:  # another file system, or one that has no links
-            reporter.detail(f"copying {source} to {path}: {error.strerror}")
-            with (
-                files.plain_errors(path, hint=files.OUTPUT_HINT),
-                source.open("rb") as data,
-                temporary.open("xb") as copy,
-            ):
-                shutil.copyfileobj(data, copy)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with files.plain_errors(path, hint=files.OUTPUT_HINT), Folder.open(path.parent) as folder:
+        place(folder, path.name, source, key, reporter, prefix=TEMPORARY)
     return True
 
 

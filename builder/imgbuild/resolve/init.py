@@ -144,7 +144,9 @@ def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
     return max(rank, key=lambda name: rank[name])
 
 
-def copied(place: str, target: str, folder: Path, http: Http, *, below: Path) -> PublishedTarget:
+def copied(
+    place: str, target: str, folder: Path, http: Http, *, below: Path | None = None
+) -> PublishedTarget:
     """Lock and seal of `target`, which is published at `place`, copied into `folder`.
 
     `folder` is in `below`, the user's repository, and links between the two are not followed.

@@ -18,8 +18,8 @@ import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from imgbuild.errors import ImgbuildError
 from imgbuild.system.boundary import regular
@@ -58,7 +58,7 @@ class KnownHashes:
         with open(path, "rb", opener=regular) as file:
             return self.matches_file(file, sha256)
 
-    def matches_file(self, file: BinaryIO, sha256: Sha256) -> bool:
+    def matches_file(self, file: BufferedReader, sha256: Sha256) -> bool:
         """As `matches`, for an open file at its beginning."""
         before = os.fstat(file.fileno())
         if (known := self._look_up(before)) is not None:

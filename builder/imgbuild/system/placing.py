@@ -32,7 +32,11 @@ def place(
             raise _damaged(source)
         try:
             with known.relinked(file.fileno()):
-                if not private or not _linked(folder, file.fileno(), temporary, reporter):
+                refusal = "others may change it"
+                if private:
+                    refusal = _link(folder, file.fileno(), temporary)
+                if refusal:
+                    reporter.detail(f"copying {source} to {folder.path / name}: {refusal}")
                     file.seek(0)
                     with folder.new_file(temporary) as target:
                         if copy(file, target) != sha256:
@@ -45,13 +49,13 @@ def place(
                 os.unlink(temporary, dir_fd=folder.descriptor)
 
 
-def _linked(folder: Folder, descriptor: int, name: str, reporter: Reporter) -> bool:
+def _link(folder: Folder, descriptor: int, name: str) -> str:
+    """Link the open file as `name`; the reason if that cannot be done."""
     try:
         folder.link(descriptor, name)
     except OSError as error:  # another file system, no support for links, or too many links
-        reporter.detail(f"copying to {folder.path}: {error.strerror}")
-        return False
-    return True
+        return error.strerror or str(error)
+    return ""
 
 
 def _damaged(source: Path) -> IntegrityError:
