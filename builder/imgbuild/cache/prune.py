@@ -63,7 +63,8 @@ def entries(store: Store) -> list[CacheEntry]:
     for kind, top, depth in _PLACES:
         for path in _below(store.root / top, depth):
             with contextlib.suppress(FileNotFoundError):
-                if (kind == "unpacked") == stat.S_ISDIR(path.lstat().st_mode):
+                right = stat.S_ISDIR if kind == "unpacked" else stat.S_ISREG
+                if right(path.lstat().st_mode):
                     found.append(_entry(store, kind, path, leased))
     return sorted(found, key=lambda entry: (entry.used, entry.path))
 
