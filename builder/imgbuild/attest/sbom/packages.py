@@ -76,7 +76,7 @@ def packages_path(images: Path) -> Path:
 def read_packages(images: Path) -> SbomPackages:
     """The packages of the folder `images`; none if nothing was recorded yet."""
     path = packages_path(images)
-    return read(path.read_bytes(), str(path)) if path.exists() else SbomPackages()
+    return read(path.read_bytes(), str(path)) if path.is_file() else SbomPackages()
 
 
 def recorded(folders: Iterable[Path]) -> dict[Sha256, Package]:
