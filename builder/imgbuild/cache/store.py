@@ -8,8 +8,10 @@
     scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
     locks/NAME               locks between processes
 
-The cache is for one user. Its folders are made writable only by this user, and refused if they
-belong to another one or are links below the root, so that a name that was checked stays what it is.
+The folders are made writable only by this user, and refused if they belong to another one or are
+links below the root, so that a name that was checked stays what it is. A cache that users share is
+a folder like /tmp (mode 1777, root's): `user-ID/` in it is the cache of one user, as above, and
+what another user's has is copied, hashed, and then used.
 A file or blob is hashed before it is used, unless it is unchanged since it was last hashed (see
 `system.known_hashes`). A damaged one is removed, with a warning, and counts as missing. One that
 another user owns or may write to is replaced by a copy, which is hashed.
@@ -36,8 +38,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
-from imgbuild.cache import facts, processes
+from imgbuild.cache import facts, processes, sharing
 from imgbuild.cache.settings import default_root, size_limit
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system import files, known_hashes
@@ -66,6 +69,7 @@ class Store:
         self._leased: set[str] = set()
         self._lock = threading.RLock()
         self._known = known_hashes.of_user()
+        self._shared: Path | None = None  # the folder that has the caches of all users
         self._modeless = False  # a file system that has no modes
 
     @classmethod
@@ -78,9 +82,7 @@ class Store:
         size_limit()
         store = cls(Path(root).absolute() if root is not None else default_root(), reporter)
         with files.plain_errors(store.root):
-            store.root.mkdir(mode=0o755, parents=True, exist_ok=True)
-            if not make_private(store.root):
-                reporter.warn(f"{store.root} could be changed by other users: now only by this one")
+            store.root, store._shared = sharing.prepare(store.root, reporter)
             store._mark("CACHEDIR.TAG", _TAG.encode())
             store._mark("FORMAT", FORMAT)
         if content(store.root / "FORMAT", len(FORMAT)) != FORMAT:
@@ -112,8 +114,7 @@ class Store:
         InputError if another user owns it, or the folder that it is in.
         """
         path = self._unpacked(digest)
-        with contextlib.suppress(FileNotFoundError):
-            make_private(self.root, "unpacked", make=False)
+        self._below(path.parent, make=False)
         for folder in (path.parent, path):
             self._require_own(folder)
         if not self._present(path):
@@ -133,8 +134,7 @@ class Store:
         with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
             for digest, path in paths.items():
                 self._lease(path)
-                make_private(self.root, "unpacked")
-                path.parent.mkdir(mode=0o700, exist_ok=True)
+                self._below(path.parent).mkdir(mode=0o700, exist_ok=True)
                 self._require_own(path.parent)
                 try:
                     made[digest].rename(path)
@@ -145,7 +145,7 @@ class Store:
 
     def drop_file(self, sha256: str) -> None:
         """Remove an input file that this process is done with, unless another one uses it."""
-        path = self._file(sha256)
+        path = self._below(self._file(sha256), make=False)
         with self.undisturbed(), self._known.relinked(path):  # a blob may be the same file
             if path.relative_to(self.root).as_posix() not in self.leases(own=False):
                 path.unlink(missing_ok=True)
@@ -183,26 +183,25 @@ class Store:
         with files.plain_errors(self.root):
             if temporary.stat().st_dev != self.root.stat().st_dev:
                 with self.scratch() as folder:
-                    copy = Path(shutil.copyfile(temporary, folder / "copy"))
+                    near = Path(shutil.copyfile(temporary, folder / "copy"))
                     temporary.unlink()
-                    return self._add(copy, path, checked=False)
+                    return self._add(near, path, checked=False)
             made = temporary.stat()
             with files.locked(self._locks("entries"), shared=True):
                 self._lease(path)
                 files.move(temporary, self._below(path))
-            if checked:  # who may write to a shared cache may have replaced it by now
+            if checked:
                 self._known.note(path, path.name, made)
         return path
 
     def _use(self, path: Path) -> Path | None:
-        if not self._present(path):
+        if not self._present(path) and not self._copied(path):
             return None
         with files.plain_errors(self.root), contextlib.suppress(FileNotFoundError):
             seen = path.lstat()
             if self._is_right(path, seen):
                 if time.time() - seen.st_mtime > 60:
-                    with contextlib.suppress(PermissionError):  # another user's, linked or shared
-                        self._known.touch(path)
+                    self._known.touch(path)
                 return path
             self._remove_damaged(path, seen)
         return None
@@ -213,20 +212,34 @@ class Store:
             return False
         if is_private(seen) or (self._modeless and seen.st_uid == os.geteuid()):
             return self._known.matches(path, path.name)
-        with open(path, "rb", opener=regular) as file, self.scratch() as folder:
+        with open(path, "rb", opener=regular) as file:
+            right = self._copy(file, path)
+        if right:
+            self._modeless = not is_private(path.lstat())
+        return right
+
+    def _copied(self, path: Path) -> bool:
+        """Whether another user's part of a shared cache has the entry `path`, which is copied."""
+        if self._shared is None:
+            return False
+        name = path.relative_to(self.root).as_posix()
+        return any(
+            self._copy(file, path) for file in sharing.of_others(self._shared, self.root, name)
+        )
+
+    def _copy(self, file: BinaryIO, path: Path) -> bool:
+        """Make `path` a copy of an open file if that has its hash."""
+        with self.scratch() as folder:
             with (folder / "copy").open("xb") as target:
                 right = copy(file, target) == path.name
             if right:
                 self._add(folder / "copy", path)
-                self._modeless = not is_private(path.lstat())
         return right
 
     def _present(self, path: Path) -> bool:
         # The lease is written and the file looked for under one lock, which `prune` holds alone.
         with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
-            with contextlib.suppress(FileNotFoundError):
-                make_private(self.root, *path.relative_to(self.root).parts[:-1], make=False)
-            if not os.path.lexists(path):
+            if not os.path.lexists(self._below(path, make=False)):
                 return False
             self._lease(path)
         return True
@@ -324,9 +337,10 @@ class Store:
     def _locks(self, name: str) -> Path:
         return self._below(self.root / "locks" / name)
 
-    def _below(self, path: Path) -> Path:
-        """`path`, an entry, whose folders are made if missing, and checked to be this user's."""
-        make_private(self.root, *path.relative_to(self.root).parts[:-1])
+    def _below(self, path: Path, *, make: bool = True) -> Path:
+        """`path`, an entry, whose folders are checked to be this user's; with `make` also made."""
+        with contextlib.suppress(FileNotFoundError):
+            make_private(self.root, *path.relative_to(self.root).parts[:-1], make=make)
         return path
 
     def _mark(self, name: str, data: bytes) -> None:
@@ -339,8 +353,7 @@ class Store:
     def _private(self) -> Path:
         """The folder of this process under `scratch/`."""
         folder = self.root / "scratch" / self._alive()[0]
-        make_private(self.root, *folder.relative_to(self.root).parts)
-        return folder
+        return self._below(folder / "new").parent
 
     def _alive(self) -> tuple[str, int]:
         """This process's name, and the open file under `live/` that it keeps locked."""

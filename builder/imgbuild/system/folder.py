@@ -306,6 +306,26 @@ def make_private(top: Path, *names: str, make: bool = True) -> bool:
     return private
 
 
+def is_shared(path: Path) -> bool:
+    """Whether `path` is a folder in which each user has files of its own, as /tmp: mode 1777.
+
+    Its owner, who could rename all of them, is this user or root.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    sticky = bool(status.st_mode & stat.S_ISVTX and status.st_mode & _OTHERS)
+    return sticky and status.st_uid in (0, os.geteuid())
+
+
+def make_own(top: Path, name: str) -> Path:
+    """This user's folder `name` in the shared folder `top`, made if missing; errors as above."""
+    with Folder.open(top) as shared, shared.folder(name, make=True, mode=0o755) as folder:
+        _is_made_private(folder)
+        return folder.path
+
+
 def _is_made_private(folder: Folder) -> bool:
     status = os.fstat(folder.descriptor)
     if status.st_uid != os.geteuid():
@@ -313,9 +333,8 @@ def _is_made_private(folder: Folder) -> bool:
             f"{folder.path} belongs to user id {status.st_uid}, who could change what this user"
             f" (user id {os.geteuid()}) builds from it"
         )
-        raise InputError(
-            message, hint="set IMGBUILD_CACHE to a folder of this user, or run as its owner"
-        )
+        hint = "set IMGBUILD_CACHE to a folder of this user, or to a shared one (mode 1777, root's)"
+        raise InputError(message, hint=hint)
     if not status.st_mode & _OTHERS:
         return True
     with contextlib.suppress(PermissionError):  # a file system without modes
