@@ -15,7 +15,7 @@ import msgspec
 
 from imgbuild.errors import InputError, Problem
 from imgbuild.system import boundary
-from imgbuild.system.folder import Folder
+from imgbuild.system.folder import OpenFolder
 
 T = TypeVar("T")
 LIMIT = 256 << 20  # bytes of a document
@@ -115,8 +115,9 @@ def write_bytes(path: Path, data: bytes, *, below: Path | None = None) -> bool:
     or a folder. Several processes may write at once: the last one wins. An OSError names `path`.
     """
     top = path.parent if below is None else below
+    top.mkdir(parents=True, exist_ok=True)
     try:
-        with Folder.open(top, make=True) as folder:
+        with OpenFolder.open(top) as folder:
             return folder.write(path.relative_to(top).as_posix(), data)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imgbuild.errors import InputError
-from imgbuild.system.folder import Folder, is_shared, make_own, make_private
+from imgbuild.system.folder import OpenFolder, is_shared, make_own, make_private
 from imgbuild.system.reporter import Reporter
 
 _PART = re.compile(r"user-[0-9]+")
@@ -36,7 +36,7 @@ def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
 
 def of_others(shared: Path, own: Path, name: str) -> Iterator[BinaryIO]:
     """The files `name` of other users' parts of `shared`, open; they may have any content."""
-    with Folder.open(shared) as folder:
+    with OpenFolder.open(shared) as folder:
         for part in folder.names():
             if _PART.fullmatch(part) and part != own.name:
                 with contextlib.suppress(FileNotFoundError, PermissionError, InputError):

@@ -23,8 +23,7 @@ from imgbuild.oci.documents import Descriptor, Index, Manifest
 from imgbuild.oci.image import BLOBS, INDEX_FILE, Folder, manifests, platform_image
 from imgbuild.system import files, known_hashes
 from imgbuild.system.boundary import regular
-from imgbuild.system.folder import Folder as OpenFolder
-from imgbuild.system.folder import is_private
+from imgbuild.system.folder import OpenFolder, is_private
 from imgbuild.system.placing import place
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest, digest_of

@@ -14,14 +14,14 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.plan import seal as seals
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
-from imgbuild.system.folder import Folder
+from imgbuild.system.folder import OpenFolder
 
 
 def write_locked(project: Project, lock: Lock, sealed: Seal) -> None:
     """Write lock and requirements and, last, `digests.json`: an interrupted run leaves it stale."""
     texts, root = requirement_files(lock), project.root
     codec.write(locks.lock_path(project.images, lock.target), lock, below=root)
-    with Folder.open(root) as top, top.folder(f"images/{lock.target}") as folder:
+    with OpenFolder.open(root) as top, top.folder(f"images/{lock.target}") as folder:
         for name, text in texts.items():
             folder.write(name, text.encode())
         for old in fnmatch.filter(folder.names(), "requirements-*.txt"):

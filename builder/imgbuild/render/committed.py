@@ -12,7 +12,7 @@ from imgbuild.plan.plan import FilesRecipe, VenvRecipe, plan
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import dockerfile, templates, tree
-from imgbuild.system.folder import Folder
+from imgbuild.system.folder import OpenFolder
 from imgbuild.values import Arch
 
 DOCKERFILE = "Dockerfile"
@@ -46,7 +46,7 @@ def write(project: Project, target: str, due: dict[str, bytes]) -> bool:
     """
     changed = False
     with (
-        Folder.open(project.root) as root,
+        OpenFolder.open(project.root) as root,
         root.folder(f"images/{target}", make=True) as folder,
     ):
         present = _present(folder)
@@ -60,7 +60,7 @@ def write(project: Project, target: str, due: dict[str, bytes]) -> bool:
 
 def stale(project: Project, target: str, due: dict[str, bytes]) -> list[str]:
     """Every file of `target` that does not match its lock."""
-    with Folder.open(project.images) as images, images.folder(target) as folder:
+    with OpenFolder.open(project.images) as images, images.folder(target) as folder:
         present = _present(folder)
         found = [
             f"{folder.path / name} does not follow from the lock"
@@ -71,7 +71,7 @@ def stale(project: Project, target: str, due: dict[str, bytes]) -> list[str]:
     return found + [f"{folder.path / name} belongs to no step: remove it" for name in others]
 
 
-def _present(folder: Folder) -> set[str]:
+def _present(folder: OpenFolder) -> set[str]:
     """The files at the places of rendered ones, by their path below `folder`.
 
     InputError if one of the places is a link, or has something else than files and folders.

@@ -27,7 +27,7 @@ from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import bake
 from imgbuild.system import files
-from imgbuild.system.folder import Folder
+from imgbuild.system.folder import OpenFolder
 from imgbuild.system.placing import place
 from imgbuild.system.reporter import Reporter
 from imgbuild.values import Arch, Sha256
@@ -156,7 +156,7 @@ def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
     with contextlib.suppress(FileNotFoundError):
         if path.samefile(source) or _is_copy(path, source, key):
             return False
-    with files.plain_errors(path, hint=files.OUTPUT_HINT), Folder.open(path.parent) as folder:
+    with files.plain_errors(path, hint=files.OUTPUT_HINT), OpenFolder.open(path.parent) as folder:
         place(folder, path.name, source, key, reporter, prefix=TEMPORARY)
     return True
 

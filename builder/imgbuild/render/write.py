@@ -22,7 +22,7 @@ from imgbuild.project import Project
 from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates
 from imgbuild.render.addresses import Addresses, addresses
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
-from imgbuild.system.folder import Folder
+from imgbuild.system.folder import OpenFolder
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
@@ -215,7 +215,7 @@ def _keep_bake(project: Project, matrix: Matrix, reporter: Reporter) -> None:
     path = project.root / bake.FILE
     data = _bake(project, matrix, reporter)
     if data is None:
-        with Folder.open(project.root) as folder:
+        with OpenFolder.open(project.root) as folder:
             folder.remove(bake.FILE)
     else:
         codec.write_bytes(path, data)

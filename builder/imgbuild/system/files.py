@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
-from imgbuild.system.folder import Folder, regular_file
+from imgbuild.system.folder import OpenFolder, regular_file
 
 NO_SPACE_HINT = (
     "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
@@ -213,11 +213,11 @@ def move(source: Path, destination: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file, to be written, that becomes `path` at the end: see `Folder.replacing`.
+    """A new file, to be written, that becomes `path` at the end: see `OpenFolder.replacing`.
 
     The folder that has it, which may be reached through links, is made if it is missing.
     """
-    with Folder.open(path.parent, make=True) as folder, folder.replacing(path.name) as file:
+    with OpenFolder.open(path.parent, make=True) as folder, folder.replacing(path.name) as file:
         yield file
 
 

@@ -40,7 +40,7 @@ REMEDY = "remove it, or move it elsewhere"
 LINK_REMEDY = "remove it: links are not followed there"
 
 
-class Folder:
+class OpenFolder:
     """An open folder. `path` is its name in messages.
 
     The methods take names relative to it, of one or several parts. InputError if a part is a link
@@ -77,7 +77,7 @@ class Folder:
             path.mkdir(parents=True, exist_ok=True)
         return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
-    def folder(self, name: str, *, make: bool = False, mode: int = 0o777) -> Folder:
+    def folder(self, name: str, *, make: bool = False, mode: int = 0o777) -> OpenFolder:
         """The folder `name`; FileNotFoundError if it is missing and not to be made."""
         place, descriptor = self.path, os.dup(self.descriptor)
         try:
@@ -96,7 +96,7 @@ class Folder:
         except BaseException:
             os.close(descriptor)
             raise
-        return Folder(place, descriptor)
+        return OpenFolder(place, descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
         """The state of `name`, of a link itself; None if it or a folder above it is missing."""
@@ -232,7 +232,7 @@ class Folder:
                     os.unlink(left, dir_fd=self.descriptor)
 
     @contextlib.contextmanager
-    def _above(self, name: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
+    def _above(self, name: str, *, make: bool = False) -> Iterator[tuple[OpenFolder, str]]:
         """The folder that has `name`, and the last part of `name`."""
         *folders, last = self._parts(name)
         if not folders:
@@ -282,7 +282,7 @@ def require_below(top: Path, path: Path) -> Path:
 
     What is missing may be made.
     """
-    with contextlib.suppress(FileNotFoundError), Folder.open(top) as folder:
+    with contextlib.suppress(FileNotFoundError), OpenFolder.open(top) as folder:
         name = path.relative_to(top).as_posix()
         status = folder.status(name)
         if status is not None and stat.S_ISLNK(status.st_mode):
@@ -298,7 +298,7 @@ def make_private(top: Path, *names: str, make: bool = True) -> bool:
     """
     private = True
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(Folder.open(top))
+        folder = stack.enter_context(OpenFolder.open(top))
         private &= _is_made_private(folder)
         for name in names:
             folder = stack.enter_context(folder.folder(name, make=make, mode=0o755))
@@ -321,12 +321,12 @@ def is_shared(path: Path) -> bool:
 
 def make_own(top: Path, name: str) -> Path:
     """This user's folder `name` in the shared folder `top`, made if missing; errors as above."""
-    with Folder.open(top) as shared, shared.folder(name, make=True, mode=0o755) as folder:
+    with OpenFolder.open(top) as shared, shared.folder(name, make=True, mode=0o755) as folder:
         _is_made_private(folder)
         return folder.path
 
 
-def _is_made_private(folder: Folder) -> bool:
+def _is_made_private(folder: OpenFolder) -> bool:
     status = os.fstat(folder.descriptor)
     if status.st_uid != os.geteuid():
         message = (

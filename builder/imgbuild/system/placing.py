@@ -10,13 +10,13 @@ from pathlib import Path
 from imgbuild.errors import IntegrityError
 from imgbuild.system import known_hashes
 from imgbuild.system.boundary import regular
-from imgbuild.system.folder import Folder, copy, is_private
+from imgbuild.system.folder import OpenFolder, copy, is_private
 from imgbuild.system.reporter import Reporter
 from imgbuild.values import Sha256
 
 
 def place(
-    folder: Folder, name: str, source: Path, sha256: Sha256, reporter: Reporter, *, prefix: str
+    folder: OpenFolder, name: str, source: Path, sha256: Sha256, reporter: Reporter, *, prefix: str
 ) -> None:
     """Make `name` in `folder` the file at `source`; IntegrityError if its hash is not `sha256`.
 
@@ -49,7 +49,7 @@ def place(
                 os.unlink(temporary, dir_fd=folder.descriptor)
 
 
-def _link(folder: Folder, descriptor: int, name: str) -> str:
+def _link(folder: OpenFolder, descriptor: int, name: str) -> str:
     """Link the open file as `name`; the reason if that cannot be done."""
     try:
         folder.link(descriptor, name)

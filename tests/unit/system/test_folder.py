@@ -11,7 +11,7 @@ import pytest
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system import files, known_hashes
-from imgbuild.system.folder import Folder, make_private, regular_file, require_below
+from imgbuild.system.folder import OpenFolder, make_private, regular_file, require_below
 from imgbuild.system.placing import place
 from imgbuild.system.reporter import SILENT
 from imgbuild.values import sha256
@@ -29,20 +29,20 @@ def top(tmp_path: Path) -> Path:
     return tmp_path / "top"
 
 
-def written(folder: Folder) -> None:
+def written(folder: OpenFolder) -> None:
     folder.write(NAME, b"new")
 
 
-def replaced(folder: Folder) -> None:
+def replaced(folder: OpenFolder) -> None:
     with folder.replacing(NAME) as file:
         file.write(b"new")
 
 
-def removed(folder: Folder) -> None:
+def removed(folder: OpenFolder) -> None:
     folder.remove(NAME)
 
 
-def read(folder: Folder) -> None:
+def read(folder: OpenFolder) -> None:
     folder.read(NAME)
 
 
@@ -57,7 +57,10 @@ def test_a_link_at_any_depth_is_an_error(tmp_path, part, change):
     target = elsewhere / "c.json" if part == NAME else elsewhere
     (folder / part).symlink_to(target)
     before = state(elsewhere)
-    with Folder.open(folder) as opened, pytest.raises(InputError, match="symbolic link") as caught:
+    with (
+        OpenFolder.open(folder) as opened,
+        pytest.raises(InputError, match="symbolic link") as caught,
+    ):
         change(opened)
     assert str(folder / part) in caught.value.message
     assert "remove it" in (caught.value.hint or "")
@@ -76,7 +79,7 @@ def test_something_else_in_place_of_a_file_or_folder_is_an_error(tmp_path, part,
         (folder / part).touch()
     else:
         OBSTACLES[kind](folder / part)
-    with Folder.open(folder) as opened, pytest.raises(InputError, match=f"it is a {kind}"):
+    with OpenFolder.open(folder) as opened, pytest.raises(InputError, match=f"it is a {kind}"):
         change(opened)
     assert os.path.lexists(folder / part)
 
@@ -95,7 +98,10 @@ def test_something_else_in_place_of_a_file_or_folder_is_an_error(tmp_path, part,
 def test_a_name_that_leads_out_is_an_error(tmp_path, name, use):
     folder = top(tmp_path)
     before = state(tmp_path)
-    with Folder.open(folder) as opened, pytest.raises(InputError, match="is not a path below it"):
+    with (
+        OpenFolder.open(folder) as opened,
+        pytest.raises(InputError, match="is not a path below it"),
+    ):
         use(opened, name)
     assert state(tmp_path) == before
 
@@ -103,7 +109,7 @@ def test_a_name_that_leads_out_is_an_error(tmp_path, name, use):
 def test_the_folder_itself_may_be_reached_through_links(tmp_path):
     folder = top(tmp_path)
     (tmp_path / "link").symlink_to(folder)
-    with Folder.open(tmp_path / "link") as opened:
+    with OpenFolder.open(tmp_path / "link") as opened:
         assert opened.write("d/e", b"new")
         assert not opened.write("d/e", b"new")
     assert (folder / "d/e").read_bytes() == b"new"
@@ -120,7 +126,7 @@ def test_a_folder_that_is_moved_away_meanwhile_is_still_the_one_that_is_written(
     """What was opened is used: a link that takes its place afterwards has no effect."""
     folder, elsewhere = top(tmp_path), outside(tmp_path)
     before = state(elsewhere)
-    with Folder.open(folder) as opened, opened.folder("a/b") as below:
+    with OpenFolder.open(folder) as opened, opened.folder("a/b") as below:
         (folder / "a").rename(folder / "moved")
         (folder / "a").symlink_to(elsewhere)
         below.write("c.json", b"new")
@@ -130,7 +136,7 @@ def test_a_folder_that_is_moved_away_meanwhile_is_still_the_one_that_is_written(
 
 def test_a_link_in_a_tree_is_an_error(tmp_path):
     folder = top(tmp_path)
-    with Folder.open(folder) as opened:
+    with OpenFolder.open(folder) as opened:
         assert list(opened.tree()) == [NAME]
         (folder / "a/link").symlink_to(outside(tmp_path))
         with pytest.raises(InputError, match="a/link: it is a symbolic link"):
@@ -194,7 +200,7 @@ def _source(tmp_path: Path) -> Path:
 def placed(source: Path, name: str = "blob") -> Path:
     """DATA in the folder `out`, from `source`."""
     out = source.with_name("out")
-    with Folder.open(out) as folder:
+    with OpenFolder.open(out) as folder:
         place(folder, name, source, sha256(DATA), SILENT, prefix=".tmp-")
     assert not list(out.glob(".tmp-*"))
     return out / name
@@ -224,14 +230,14 @@ def test_a_file_that_is_swapped_after_its_check_has_no_effect(source, monkeypatc
         pytest.skip("only root can give a file to another user")
     os.chown(source, owner, owner)
 
-    def swap() -> None:
+    def swap() -> Path:
         evil = source.with_name("evil")
         evil.write_bytes(b"E" * len(DATA))
-        evil.replace(source)
+        return evil.replace(source)
 
     for name in ("link", "new_file"):
-        real = getattr(Folder, name)
-        monkeypatch.setattr(Folder, name, lambda *words, real=real: (swap(), real(*words))[1])
+        real = getattr(OpenFolder, name)
+        monkeypatch.setattr(OpenFolder, name, lambda *words, real=real: (swap(), real(*words))[1])
     assert placed(source).read_bytes() == DATA
     assert source.read_bytes() != DATA
 
