@@ -32,7 +32,7 @@ def read(place: Path) -> bytes | None:
     """
     try:
         body = _body(place)
-    except (FileNotFoundError, InputError):
+    except (FileNotFoundError, PermissionError, InputError):
         return None
     with contextlib.suppress(OSError):
         if body is not None and time.time() - place.stat().st_mtime > 3600:

@@ -73,7 +73,9 @@ def _below(folder: Path, depth: int) -> list[Path]:
     """What is `depth` levels below `folder`, links left out and not followed."""
     if folder.is_symlink() or not folder.is_dir():
         return []
-    every = [path for path in folder.iterdir() if not path.is_symlink()]
+    every: list[Path] = []
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # removed meanwhile, another's
+        every = [path for path in folder.iterdir() if not path.is_symlink()]
     return every if depth == 1 else [each for path in every for each in _below(path, depth - 1)]
 
 

@@ -293,7 +293,7 @@ def require_below(top: Path, path: Path) -> Path:
 def make_private(top: Path, *names: str, make: bool = True) -> bool:
     """Let only this user write to `top` and the folders `names` below it, each in the one before.
 
-    False if other users could until now. With `make` missing ones are made, else FileNotFoundError.
+    False if its mode had to be changed for that. With `make` missing ones are made, else FileNotFoundError.
     InputError if one belongs to another user or, below `top`, is a link.
     """
     private = True
@@ -337,9 +337,10 @@ def _is_made_private(folder: OpenFolder) -> bool:
         raise InputError(message, hint=hint)
     if not status.st_mode & _OTHERS:
         return True
-    with contextlib.suppress(PermissionError):  # a file system without modes
+    with contextlib.suppress(PermissionError):
         os.fchmod(folder.descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
-    return False
+    # A file system without modes stays as it is.
+    return bool(os.fstat(folder.descriptor).st_mode & _OTHERS)
 
 
 def is_private(status: os.stat_result) -> bool:

@@ -233,7 +233,7 @@ def test_a_file_that_is_swapped_after_its_check_has_no_effect(source, monkeypatc
     def swap() -> Path:
         evil = source.with_name("evil")
         evil.write_bytes(b"E" * len(DATA))
-        return evil.replace(source)
+        return Path(evil.replace(source))
 
     for name in ("link", "new_file"):
         real = getattr(OpenFolder, name)
