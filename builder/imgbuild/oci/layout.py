@@ -34,7 +34,7 @@ MARKER_LIMIT = 4096  # bytes; a marker has about thirty
 REF_NAME = "org.opencontainers.image.ref.name"
 TEMPORARY = ".tmp-"
 REMEDY = "build it again"
-# Blobs, and temporary names of `_place_file` and `Folder.write`.
+# Blobs, and temporary names of `_place_file` and `OpenFolder.write`.
 _REMOVABLE = re.compile(
     rf"[0-9a-f]{{64}}|{re.escape(TEMPORARY)}[0-9a-f]{{32}}|\.[0-9a-f]{{64}}\..+\.tmp"
 )

@@ -278,23 +278,26 @@ def regular_file(
 
 
 def require_below(top: Path, path: Path) -> Path:
-    """`path`, a folder or file below `top`; InputError if a link is on the way to it, or it is one.
+    """`path`, a default place for output below `top`, whether it is there or not.
 
-    What is missing may be made.
+    InputError if a link is on the way to it, or it is one.
     """
-    with contextlib.suppress(FileNotFoundError), OpenFolder.open(top) as folder:
-        name = path.relative_to(top).as_posix()
-        status = folder.status(name)
-        if status is not None and stat.S_ISLNK(status.st_mode):
-            raise _refusal(path, status, "a folder")
+    try:
+        with contextlib.suppress(FileNotFoundError), OpenFolder.open(top) as folder:
+            status = folder.status(path.relative_to(top).as_posix())
+            if status is not None and stat.S_ISLNK(status.st_mode):
+                raise _refusal(path, status, "a folder")
+    except InputError as error:
+        hint = "remove it, or name another place with --output: only that may be a link"
+        raise InputError(error.message, hint=hint) from error
     return path
 
 
 def make_private(top: Path, *names: str, make: bool = True) -> bool:
     """Let only this user write to `top` and the folders `names` below it, each in the one before.
 
-    False if its mode had to be changed for that. With `make` missing ones are made, else FileNotFoundError.
-    InputError if one belongs to another user or, below `top`, is a link.
+    False if a mode had to be changed for that. Missing ones are made with `make`; without it, they
+    are a FileNotFoundError. InputError if one belongs to another user or, below `top`, is a link.
     """
     private = True
     with contextlib.ExitStack() as stack:
