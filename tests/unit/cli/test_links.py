@@ -72,7 +72,7 @@ def test_a_build_does_not_follow_a_link_to_a_folder(
     assert state(elsewhere) == before
 
 
-@pytest.mark.parametrize("kind", ["link", *OBSTACLES])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 @pytest.mark.parametrize("name", ["index.json", "oci-layout", "layer", "config"])
 def test_a_build_replaces_only_files(
     imgbuild: Command, sample: Sample, tmp_path: Path, name: str, kind: str
