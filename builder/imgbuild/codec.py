@@ -8,14 +8,14 @@ lock shows one line for each changed item. The last byte is a newline.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import msgspec
 
 from imgbuild.errors import InputError, Problem
-from imgbuild.system import boundary, files
+from imgbuild.system import boundary
+from imgbuild.system.folder import OpenFolder
 
 T = TypeVar("T")
 LIMIT = 256 << 20  # bytes of a document
@@ -102,25 +102,22 @@ def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None 
     return decode(data, kind, file=str(path), what=what, hint=hint)
 
 
-def write(path: Path, value: Any) -> bool:
-    """Write `value` to `path` by an atomic rename; False if the file has this content already."""
-    return write_bytes(path, encode(value))
+def write(path: Path, value: Any, *, below: Path | None = None) -> bool:
+    """Write `value` to `path` as `write_bytes` does; False if the file has this content already."""
+    return write_bytes(path, encode(value), below=below)
 
 
-def write_bytes(path: Path, data: bytes) -> bool:
+def write_bytes(path: Path, data: bytes, *, below: Path | None = None) -> bool:
     """Write `data` to `path` by an atomic rename; False if the file has this content already.
 
-    Several processes may write at once: each uses its own temporary file, and the last one wins.
-    An OSError names `path`, never the temporary file.
+    `below` is a folder above `path`, such as a project's: no link between the two is followed.
+    Without it only `path` itself may not be a link. InputError if there is one, or a pipe, a device
+    or a folder. Several processes may write at once: the last one wins. An OSError names `path`.
     """
-    if path.exists() and path.read_bytes() == data:
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
+    top = path.parent if below is None else below
+    top.mkdir(parents=True, exist_ok=True)
     try:
-        with files.replacing(path) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        with OpenFolder.open(top) as folder:
+            return folder.write(path.relative_to(top).as_posix(), data)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
-    return True

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.errors import InputError
+from imgbuild.system.folder import require_below
 
 MATRIX = "matrix.yaml"
 CATALOGUE = Path(str(resources.files("imgbuild").joinpath("data", "catalogue")))
@@ -43,8 +44,16 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return self.root if self.writable else Path.cwd()
 
     def output(self, target: str) -> Path:
-        """The default folder for the OCI layout of `target`."""
-        return self.work / "build" / target
+        """The default folder for the OCI layout of `target`; InputError as of `below`."""
+        return self.below(f"build/{target}")
+
+    def below(self, name: str) -> Path:
+        """The path `name` below the folder for outputs.
+
+        InputError if a link is on the way: a checkout could lead a build out of its folder. Only a
+        place that the user names, with `--output`, may be reached through links.
+        """
+        return require_below(self.work, self.work / name)
 
     def sealed(self) -> tuple[str, ...]:
         """The targets that have a lock."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from imgbuild.cache import facts
 from imgbuild.cache.settings import size_limit
 from imgbuild.cache.store import NAME, SIZE, Store
+from imgbuild.errors import InputError
 from imgbuild.system import files, known_hashes
+from imgbuild.system.boundary import regular
+from imgbuild.system.folder import regular_file
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +45,13 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     in_use: int
 
 
+# The kind of an entry, its top folder, and how deep below it the entry is.
 _PLACES = (
-    ("file", "files/*/*"),
-    ("blob", "blobs/sha256/*"),
-    ("unpacked", "unpacked/*/*"),
-    ("fact", "facts/*/*/*"),
-    ("partial", "partial/*"),
+    ("file", "files", 2),
+    ("blob", "blobs", 2),
+    ("unpacked", "unpacked", 2),
+    ("fact", "facts", 3),
+    ("partial", "partial", 1),
 )
 _TURN = {"unpacked": 0, "fact": 2}  # 1: all others
 
@@ -54,11 +60,23 @@ def entries(store: Store) -> list[CacheEntry]:
     """All entries, least recently used first."""
     leased = store.leases()
     found = []
-    for kind, pattern in _PLACES:
-        for path in store.root.glob(pattern):
+    for kind, top, depth in _PLACES:
+        for path in _below(store.root / top, depth):
             with contextlib.suppress(FileNotFoundError):
-                found.append(_entry(store, kind, path, leased))
+                right = stat.S_ISDIR if kind == "unpacked" else stat.S_ISREG
+                if right(path.lstat().st_mode):
+                    found.append(_entry(store, kind, path, leased))
     return sorted(found, key=lambda entry: (entry.used, entry.path))
+
+
+def _below(folder: Path, depth: int) -> list[Path]:
+    """What is `depth` levels below `folder`, links left out and not followed."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    every: list[Path] = []
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # removed meanwhile, another's
+        every = [path for path in folder.iterdir() if not path.is_symlink()]
+    return every if depth == 1 else [each for path in every for each in _below(path, depth - 1)]
 
 
 def _entry(store: Store, kind: str, path: Path, leased: set[str]) -> CacheEntry:
@@ -87,8 +105,8 @@ def _busy(path: Path) -> bool:
 def _claimed(path: Path) -> Iterator[bool]:
     """Whether no other process has the partial file at `path` locked; it stays so until the end."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+        descriptor = regular_file(path, os.O_RDWR)
+    except (FileNotFoundError, InputError):
         yield False
         return
     try:
@@ -165,7 +183,7 @@ def verify(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
                 if _hash(path, advance) != entry.sha256:
                     store.drop_damaged(path)
                     damaged.append(entry)
-        elif entry.kind == "fact" and store.fact_is_damaged(path):
+        elif entry.kind == "fact" and facts.is_damaged(path):
             path.unlink(missing_ok=True)
             damaged.append(entry)
     return damaged
@@ -173,7 +191,7 @@ def verify(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
 
 def _hash(path: Path, advance: Callable[[int], None]) -> str:
     made = hashlib.sha256()
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
         while chunk := file.read(1 << 20):
             made.update(chunk)
             advance(len(chunk))

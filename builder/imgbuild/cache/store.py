@@ -8,8 +8,13 @@
     scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
     locks/NAME               locks between processes
 
+The folders are made writable only by this user, and refused if they belong to another one or are
+links below the root, so that a name that was checked stays what it is. A cache that users share is
+a folder like /tmp (mode 1777, root's): `user-ID/` in it is the cache of one user, as above, and
+what another user's has is copied, hashed, and then used.
 A file or blob is hashed before it is used, unless it is unchanged since it was last hashed (see
-`system.known_hashes`). A damaged one is removed, with a warning, and counts as missing.
+`system.known_hashes`). A damaged one is removed, with a warning, and counts as missing. One that
+another user owns or may write to is replaced by a copy, which is hashed.
 
 Nothing is written in place: files are flushed to the disk and then renamed, so that a kill or a
 power cut leaves a whole file or none, and what remains under `scratch/` is removed by the next
@@ -33,10 +38,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
+from imgbuild.cache import facts, processes, sharing
 from imgbuild.cache.settings import default_root, size_limit
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system import files, known_hashes
+from imgbuild.system.boundary import content, regular
+from imgbuild.system.folder import copy, is_private, make_private, regular_file
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import DIGEST_PATTERN, SHA256_PATTERN, sha256
 
@@ -60,6 +69,8 @@ class Store:
         self._leased: set[str] = set()
         self._lock = threading.RLock()
         self._known = known_hashes.of_user()
+        self._shared: Path | None = None  # the folder that has the caches of all users
+        self._modeless = False  # a file system that has no modes
 
     @classmethod
     def open(cls, root: Path | None = None, reporter: Reporter = SILENT) -> Store:
@@ -71,10 +82,10 @@ class Store:
         size_limit()
         store = cls(Path(root).absolute() if root is not None else default_root(), reporter)
         with files.plain_errors(store.root):
-            store.root.mkdir(parents=True, exist_ok=True)
+            store.root, store._shared = sharing.prepare(store.root, reporter)
             store._mark("CACHEDIR.TAG", _TAG.encode())
             store._mark("FORMAT", FORMAT)
-        if (store.root / "FORMAT").read_bytes() != FORMAT:
+        if content(store.root / "FORMAT", len(FORMAT)) != FORMAT:
             message = f"the cache at {store.root} was made by another version of imgbuild"
             raise InputError(message, hint="set IMGBUILD_CACHE to another folder, or remove it")
         return store
@@ -103,6 +114,7 @@ class Store:
         InputError if another user owns it, or the folder that it is in.
         """
         path = self._unpacked(digest)
+        self._below(path.parent, make=False)
         for folder in (path.parent, path):
             self._require_own(folder)
         if not self._present(path):
@@ -122,8 +134,7 @@ class Store:
         with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
             for digest, path in paths.items():
                 self._lease(path)
-                path.parent.parent.mkdir(parents=True, exist_ok=True)
-                path.parent.mkdir(mode=0o700, exist_ok=True)
+                self._below(path.parent).mkdir(mode=0o700, exist_ok=True)
                 self._require_own(path.parent)
                 try:
                     made[digest].rename(path)
@@ -134,7 +145,7 @@ class Store:
 
     def drop_file(self, sha256: str) -> None:
         """Remove an input file that this process is done with, unless another one uses it."""
-        path = self._file(sha256)
+        path = self._below(self._file(sha256), make=False)
         with self.undisturbed(), self._known.relinked(path):  # a blob may be the same file
             if path.relative_to(self.root).as_posix() not in self.leases(own=False):
                 path.unlink(missing_ok=True)
@@ -145,7 +156,7 @@ class Store:
         With `seen`, only if it is still that file, which another process may have replaced.
         """
         with self.undisturbed(), contextlib.suppress(FileNotFoundError):
-            if seen is None or os.path.samestat(seen, path.stat()):
+            if seen is None or os.path.samestat(seen, path.lstat()):
                 path.unlink()
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
@@ -172,34 +183,63 @@ class Store:
         with files.plain_errors(self.root):
             if temporary.stat().st_dev != self.root.stat().st_dev:
                 with self.scratch() as folder:
-                    copy = Path(shutil.copyfile(temporary, folder / "copy"))
+                    near = Path(shutil.copyfile(temporary, folder / "copy"))
                     temporary.unlink()
-                    return self._add(copy, path, checked=False)
+                    return self._add(near, path, checked=False)
             made = temporary.stat()
             with files.locked(self._locks("entries"), shared=True):
                 self._lease(path)
-                files.move(temporary, path)
-            if checked:  # who may write to a shared cache may have replaced it by now
+                files.move(temporary, self._below(path))
+            if checked:
                 self._known.note(path, path.name, made)
         return path
 
     def _use(self, path: Path) -> Path | None:
-        if not self._present(path):
+        if not self._present(path) and not self._copied(path):
             return None
         with files.plain_errors(self.root), contextlib.suppress(FileNotFoundError):
-            seen = path.stat()
-            if stat.S_ISREG(seen.st_mode) and self._known.matches(path, path.name):
+            seen = path.lstat()
+            if self._is_right(path, seen):
                 if time.time() - seen.st_mtime > 60:
-                    with contextlib.suppress(PermissionError):  # another user's, linked or shared
-                        self._known.touch(path)
+                    self._known.touch(path)
                 return path
             self._remove_damaged(path, seen)
         return None
 
+    def _is_right(self, path: Path, seen: os.stat_result) -> bool:
+        """Whether the entry at `path` is a file with its hash, which only this user can change."""
+        if not stat.S_ISREG(seen.st_mode):
+            return False
+        if is_private(seen) or (self._modeless and seen.st_uid == os.geteuid()):
+            return self._known.matches(path, path.name)
+        with open(path, "rb", opener=regular) as file:
+            right = self._copy(file, path)
+        if right:
+            self._modeless = not is_private(path.lstat())
+        return right
+
+    def _copied(self, path: Path) -> bool:
+        """Whether another user's part of a shared cache has the entry `path`, which is copied."""
+        if self._shared is None:
+            return False
+        name = path.relative_to(self.root).as_posix()
+        return any(
+            self._copy(file, path) for file in sharing.of_others(self._shared, self.root, name)
+        )
+
+    def _copy(self, file: BinaryIO, path: Path) -> bool:
+        """Make `path` a copy of an open file if that has its hash."""
+        with self.scratch() as folder:
+            with (folder / "copy").open("xb") as target:
+                right = copy(file, target) == path.name
+            if right:
+                self._add(folder / "copy", path)
+        return right
+
     def _present(self, path: Path) -> bool:
         # The lease is written and the file looked for under one lock, which `prune` holds alone.
         with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
-            if not path.exists():
+            if not os.path.lexists(self._below(path, make=False)):
                 return False
             self._lease(path)
         return True
@@ -225,39 +265,18 @@ class Store:
     # -- facts
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """The data stored by `put_fact` under `kind` and `key`; None if absent or damaged."""
-        path = self._fact(kind, key)
-        try:
-            body = _checked(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        with contextlib.suppress(OSError):
-            if body is not None and time.time() - path.stat().st_mtime > 3600:
-                os.utime(path)
-        return body
+        """The data stored by `put_fact` under `kind` and `key`; None if absent or damaged.
+
+        Also None if another user stored it, who could have written anything.
+        """
+        return facts.read(facts.path(self.root, kind, key))
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
         """Store small derived data; the last writer wins."""
-        path = self._fact(kind, key)
+        path = facts.path(self.root, kind, key)
         with files.plain_errors(self.root):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=self._private())
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(sha256(data).encode() + b"\n" + data)
-            Path(name).replace(path)
-
-    def fact_is_damaged(self, path: Path) -> bool:
-        """Whether the fact kept at `path` fails its own checksum."""
-        with contextlib.suppress(FileNotFoundError):
-            return _checked(path.read_bytes()) is None
-        return False
-
-    def _fact(self, kind: str, key: str) -> Path:
-        if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", kind) is None:
-            message = f"not a kind of fact: {kind!r}"
-            raise ValueError(message)
-        name = sha256(key.encode())
-        return self.root / "facts" / kind / name[:2] / name
+            self._below(path)
+            facts.write(path, data, self._private())
 
     # -- temporary things and locks
 
@@ -280,7 +299,7 @@ class Store:
             descriptor = files.open_locked(path)
             if descriptor is None:
                 self._reporter.info(f"waiting for another imgbuild ({name})")
-                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                descriptor = regular_file(path, os.O_RDWR)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
             yield
@@ -294,11 +313,15 @@ class Store:
         Waits while another process downloads it. None once that one has added the file, or `stop`
         says so. `add_file` moves it away.
         """
-        path = self.root / "partial" / self._file(sha256).name
         with files.plain_errors(self.root):
+            path = self._below(self.root / "partial" / self._file(sha256).name)
             descriptor = files.open_locked(path)
             while descriptor is None and not stop():
                 time.sleep(0.1)
+                descriptor = files.open_locked(path)
+            if descriptor is not None and not is_private(os.fstat(descriptor)):
+                path.unlink()  # another user may have it open
+                os.close(descriptor)
                 descriptor = files.open_locked(path)
         if descriptor is None:
             yield None
@@ -312,7 +335,13 @@ class Store:
             os.close(descriptor)
 
     def _locks(self, name: str) -> Path:
-        return self.root / "locks" / name
+        return self._below(self.root / "locks" / name)
+
+    def _below(self, path: Path, *, make: bool = True) -> Path:
+        """`path`, an entry, whose folders are checked to be this user's; with `make` also made."""
+        with contextlib.suppress(FileNotFoundError):
+            make_private(self.root, *path.relative_to(self.root).parts[:-1], make=make)
+        return path
 
     def _mark(self, name: str, data: bytes) -> None:
         if not (self.root / name).exists():
@@ -324,8 +353,7 @@ class Store:
     def _private(self) -> Path:
         """The folder of this process under `scratch/`."""
         folder = self.root / "scratch" / self._alive()[0]
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return self._below(folder / "new").parent
 
     def _alive(self) -> tuple[str, int]:
         """This process's name, and the open file under `live/` that it keeps locked."""
@@ -335,11 +363,13 @@ class Store:
                 while descriptor is None:
                     # Who looks at the new file before it is locked takes it for a dead process's.
                     identity = secrets.token_hex(8)
-                    descriptor = files.open_locked(self.root / "live" / identity)
+                    descriptor = files.open_locked(self._below(self.root / "live" / identity))
                     if descriptor is None:
                         (self.root / "live" / identity).unlink(missing_ok=True)
                 self._live = (identity, descriptor)
-                weakref.finalize(self, _leave, self.root, identity, descriptor, os.getpid())
+                weakref.finalize(
+                    self, processes.leave, self.root, identity, descriptor, os.getpid()
+                )
                 self.sweep()
             return self._live
 
@@ -360,40 +390,8 @@ class Store:
     def leases(self, *, own: bool = True) -> set[str]:
         """The paths below the root that live processes use (this one only if `own`)."""
         names = set(self._leased) if own else set()
-        for path in (self.root / "live").glob("*"):
-            if self._live is None or path.name != self._live[0]:
-                with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
-                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                    try:
-                        if not files.try_lock(descriptor, shared=True):
-                            names.update(path.read_text(encoding="utf-8").splitlines())
-                    finally:
-                        os.close(descriptor)
-        return names
+        return names | processes.leases(self.root, None if self._live is None else self._live[0])
 
     def sweep(self) -> None:
-        """Remove leftovers of dead processes: their files under `live/` can be locked."""
-        for path in sorted((self.root / "live").glob("*")):
-            if self._live is not None and path.name == self._live[0]:
-                continue
-            with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
-                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    if files.try_lock(descriptor) and files.same_file(descriptor, path):
-                        files.remove_tree(self.root / "scratch" / path.name)
-                        path.unlink()
-                finally:
-                    os.close(descriptor)
-
-
-def _leave(root: Path, identity: str, descriptor: int, process: int) -> None:
-    if os.getpid() == process:  # a forked child must not remove its parent's
-        files.remove_tree(root / "scratch" / identity)
-        (root / "live" / identity).unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _checked(data: bytes) -> bytes | None:
-    """The body of a kept fact, behind the line with its checksum; None if they do not agree."""
-    checksum, body = data[:65], data[65:]
-    return body if checksum == sha256(body).encode() + b"\n" else None
+        """Remove leftovers of dead processes."""
+        processes.sweep(self.root, None if self._live is None else self._live[0])

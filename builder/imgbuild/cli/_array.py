@@ -106,7 +106,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
         *(sys.executable, "-m", "imgbuild", verb, f"--matrix={session.project.matrix}"),
         *handed,
     )
-    top = session.project.work / "build" / "slurm" / verb
+    top = session.project.below(f"build/slurm/{verb}")
     wished = requested(asked).options
     same = wished if verb == "smoke" else None
     earlier = array.known(top, verb, command, tasks, same) if asked.resume else []

@@ -123,7 +123,7 @@ def _built(session: Session, item: Selected, builder: Builder) -> Path:
 
     choice = _builders.choice(_builders.DockerfileBuild(builder=builder))
     if choice is None:
-        folder = session.project.work / "build" / builder / item.name
+        folder = session.project.below(f"build/{builder}/{item.name}")
         return targets.build_all(session, [item], folder)[0].output
     return dockerfile_builders.compared(session, item, choice)
 

@@ -39,12 +39,13 @@ def pull(
     from imgbuild.publish import pull as pulls
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse
+    from imgbuild.system.folder import require_below
 
     found = parse(reference, default_tag="latest")
     only = at_most_one(arch, "only one can be used at a time; leave --arch out for all")
     store = Store.open(reporter=console)
     client = Client(plain_http=plain_http or (), reporter=console)
-    place = output or Path(pulls.name(found))
+    place = output or require_below(Path(), Path(pulls.name(found)))
     files.require_writable([place], hint=files.OUTPUT_HINT)
     with console.step(f"pulling {found}"):
         made = pulls.pull(client, found, place, store, only)

@@ -17,5 +17,5 @@ def add_constraints(
     """Write `learned` to the file and return all entries. Safe for several processes at once."""
     with store.exclusive(f"constraints-{sha256(str(images).encode())}"):
         known = merge(read(images), learned)
-        codec.write_bytes(constraints_path(images), encode(known))
+        codec.write_bytes(constraints_path(images), encode(known), below=images.parent)
     return known

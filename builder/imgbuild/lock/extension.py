@@ -6,6 +6,7 @@ files.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import AddedFile, AddedInputs, Extends, Lock
 from imgbuild.lock.published import LOCK, VERSION_LABEL, Extended, PublishedTarget, extended_target
 from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution, Wheel
-from imgbuild.matrix.extension import Extension
+from imgbuild.matrix.extension import Extension, leads_out
 from imgbuild.matrix.extension import FileToAdd as AddedRow
 from imgbuild.matrix.model import Matrix, Target
+from imgbuild.system.boundary import regular
 from imgbuild.values import Arch, sha256
 
 BASE_DIGEST = "org.opencontainers.image.base.digest"
@@ -93,9 +95,17 @@ def _locked(matrix: Extended, file: AddedRow) -> AddedFile:
 
 
 def read_file(folder: Path, source: str) -> bytes:
-    """The bytes of a file of the user's repository; InputError if it does not exist."""
+    """The bytes of a file of the user's repository.
+
+    InputError if it does not exist or is outside of it, IntegrityError if it is no regular file.
+    """
+    path = Path(os.path.realpath(folder / source))
+    if leads_out(source) or not path.is_relative_to(os.path.realpath(folder)):
+        message = f"{folder / source} is outside the repository, and is to be added to an image"
+        raise InputError(message, hint=f"copy it into {folder}, and lock again")
     try:
-        return (folder / source).read_bytes()
+        with open(path, "rb", opener=regular) as file:
+            return file.read()
     except OSError as error:
         message = f"{folder / source}: {error.strerror}, and matrix.yaml adds it to an image"
         raise InputError(message, hint="add the file, or take it out of `files`") from error

@@ -20,6 +20,7 @@ from packaging.version import Version
 
 from imgbuild import codec
 from imgbuild.errors import InputError, Problem
+from imgbuild.system import boundary
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def read(images: Path) -> tuple[Constraint, ...]:
     """The entries of the folder `images`, none without a file; InputError with all problems."""
     path = constraints_path(images)
     try:
-        data = path.read_bytes()
+        data = boundary.content(path, codec.LIMIT)
     except FileNotFoundError:
         return ()
     except OSError as error:

@@ -162,6 +162,7 @@ def check_extensions(notes: Notes) -> None:
         notes.note(("published",), message, expected="at least one published target")
     for name, published in table(matrix.get("published")).items():
         _image(notes, ("published", name, "image"), table(published).get("image"))
+        _inside(notes, ("published", name, "lock"), table(published).get("lock"), "folder")
     for name, index in table(matrix.get("indexes")).items():
         if isinstance(index, dict) and not index.get("url"):
             message = "only the default index may have no url, and that one is not named here"
@@ -210,13 +211,17 @@ def _places(notes: Notes, path: Path, files: Mapping[str, Any], links: Mapping[s
         if place in links:
             message = "a link has the same path"
             notes.note((*path, "files", place), message, key=True, expected="one of the two")
-        source = table(file).get("from")
-        if isinstance(source, str) and leads_out(source):
-            message = "the file is outside the repository"
-            if source.startswith("/"):
-                message = "the path is absolute, so it may not exist on another machine"
-            expected = "a path below the folder of this file: copy the file there"
-            notes.note((*path, "files", place, "from"), message, value=source, expected=expected)
+        _inside(notes, (*path, "files", place, "from"), table(file).get("from"), "file")
+
+
+def _inside(notes: Notes, path: Path, source: Any, what: str) -> None:
+    """Note a path that leaves the matrix's folder."""
+    if isinstance(source, str) and leads_out(source):
+        message = f"the {what} is outside the repository"
+        if source.startswith("/"):
+            message = "the path is absolute, so it may not exist on another machine"
+        expected = f"a path below the folder of this file: copy the {what} there"
+        notes.note(path, message, value=source, expected=expected)
 
 
 def leads_out(source: str) -> bool:

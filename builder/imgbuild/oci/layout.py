@@ -11,8 +11,6 @@ import contextlib
 import fcntl
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -22,9 +20,11 @@ from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index, Manifest
-from imgbuild.oci.image import BLOBS, CHUNK, INDEX_FILE, Folder, manifests, platform_image
+from imgbuild.oci.image import BLOBS, INDEX_FILE, Folder, manifests, platform_image
 from imgbuild.system import files, known_hashes
 from imgbuild.system.boundary import regular
+from imgbuild.system.folder import OpenFolder, is_private
+from imgbuild.system.placing import place
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest, digest_of
 
@@ -34,6 +34,10 @@ MARKER_LIMIT = 4096  # bytes; a marker has about thirty
 REF_NAME = "org.opencontainers.image.ref.name"
 TEMPORARY = ".tmp-"
 REMEDY = "build it again"
+# Blobs, and temporary names of `_place_file` and `OpenFolder.write`.
+_REMOVABLE = re.compile(
+    rf"[0-9a-f]{{64}}|{re.escape(TEMPORARY)}[0-9a-f]{{32}}|\.[0-9a-f]{{64}}\..+\.tmp"
+)
 
 
 class _Marker(msgspec.Struct, frozen=True, rename="camel"):
@@ -143,14 +147,15 @@ def keep(
     reporter: Reporter = SILENT,
 ) -> None:
     """Write the layout `out` of the image `top`, like `write`, from its existing documents."""
-    with _exclusive(out, name), files.plain_errors(out, hint=files.OUTPUT_HINT):
-        for layer, path in layers:
-            _place_file(out, layer, path, reporter)
-        for data in texts:
-            _place_bytes(out, data)
+    with _exclusive(out, name) as folder, files.plain_errors(out, hint=files.OUTPUT_HINT):
+        with folder.folder(BLOBS) as blobs:
+            for layer, path in layers:
+                _place_file(out, blobs, layer, path, reporter)
+            for data in texts:
+                blobs.write(digest_of(data).removeprefix("sha256:"), data)
         annotations = {**(notes or {}), REF_NAME: name}
-        codec.write_bytes(out / INDEX_FILE, index_file(top, annotations))
-        _sweep(out)
+        folder.write(INDEX_FILE, index_file(top, annotations))
+        _sweep(folder, _named(out))
 
 
 def refuse_others(out: Path, name: str) -> None:
@@ -249,18 +254,24 @@ def check(out: Path, digest: Digest, reporter: Reporter = SILENT) -> bool:
 
 
 def intact(out: Path, layer: Descriptor) -> bool:
-    """Whether `out` has the blob of `layer` with its digest; see `system.known_hashes`."""
+    """Whether `out` has the blob of `layer` with its digest; see `system.known_hashes`.
+
+    Not if it is another user's, who could change it later.
+    """
     try:
-        place, known = blob(out, layer.digest), known_hashes.of_user()
-        right = known.matches(place, layer.digest.removeprefix("sha256:"))
+        with open(blob(out, layer.digest), "rb", opener=regular) as file:
+            status = os.fstat(file.fileno())
+            right = known_hashes.of_user().matches_file(file, layer.digest.removeprefix("sha256:"))
     except (OSError, ImgbuildError):
         return False
-    return right and has(out, layer.digest, layer.size)
+    return right and status.st_uid == os.geteuid() and status.st_size == layer.size
 
 
 @contextlib.contextmanager
-def _exclusive(out: Path, name: str) -> Iterator[None]:
+def _exclusive(out: Path, name: str) -> Iterator[OpenFolder]:
     """Lock `out` against other writers; the kernel releases the lock when this process ends.
+
+    No link below `out` is followed.
 
     If writing the image `name` fails, the image that was there before stays alone: without one,
     nothing stays, nor does a folder that was made here.
@@ -269,26 +280,31 @@ def _exclusive(out: Path, name: str) -> Iterator[None]:
     if existed and not (out / MARKER).exists() and any(out.iterdir()):
         message = f"{out} is not empty and not an OCI layout"
         raise InputError(message, hint="choose another folder with --output, or empty this one")
-    with contextlib.ExitStack() as held:
-        lock = _lock(out)
-        held.callback(os.close, lock)
+    with contextlib.ExitStack() as stack:
+        folder, lock = _lock(out)
+        stack.enter_context(folder)
+        stack.callback(os.close, lock)
+        folder.require_file(INDEX_FILE)
         refuse_others(out, name)
         try:
             if os.pread(lock, len(MARKER_TEXT) + 1, 0) != MARKER_TEXT:
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, MARKER_TEXT, 0)
-            yield
+            yield folder
         except BaseException:
-            _drop(out, existed=existed)
+            _drop(folder, existed=existed)
             raise
 
 
-def _lock(out: Path) -> int:
+def _lock(out: Path) -> tuple[OpenFolder, int]:
+    """The open folder `out`, made if it is missing, and its marker, which is locked."""
     while True:
         try:
-            (out / BLOBS).mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            lock = os.open(out / MARKER, flags, 0o666)
+            with contextlib.ExitStack() as stack:
+                folder = stack.enter_context(OpenFolder.open(out, make=True))
+                folder.folder(BLOBS, make=True).close()
+                lock = folder.file(MARKER, os.O_RDWR | os.O_CREAT)
+                stack.pop_all()
         except OSError as error:
             if error.errno in files.FULL:
                 raise files.described(error, out, hint=files.OUTPUT_HINT) from error
@@ -296,64 +312,63 @@ def _lock(out: Path) -> int:
             raise InputError(message, hint="choose another folder with --output") from error
         fcntl.flock(lock, fcntl.LOCK_EX)
         if files.same_file(lock, out / MARKER):
-            return lock
+            return folder, lock
+        folder.close()
         os.close(lock)  # the writer before failed, and removed it
 
 
-def _drop(out: Path, *, existed: bool) -> None:
-    """Remove what an interrupted write has left in `out`; errors here hide no other."""
+def _drop(folder: OpenFolder, *, existed: bool) -> None:
+    """Remove what an interrupted write has left in `folder`; errors here hide no other."""
     with contextlib.suppress(OSError, ImgbuildError):
-        if (out / INDEX_FILE).exists():
-            _sweep(out)
+        if folder.status(INDEX_FILE) is not None:
+            _sweep(folder, _named(folder.path))
             return
-        shutil.rmtree((out / BLOBS).parent)
-        (out / MARKER).unlink()
+        _sweep(folder, frozenset())
+        for name in (BLOBS, str(Path(BLOBS).parent)):
+            folder.remove_folder(name)
+        folder.remove(MARKER)
         if not existed:
-            out.rmdir()
+            folder.path.rmdir()
 
 
-def _place_bytes(out: Path, data: bytes) -> None:
-    codec.write_bytes(blob(out, digest_of(data)), data)
-
-
-def _place_file(out: Path, layer: Descriptor, source: Path, reporter: Reporter) -> None:
-    place = blob(out, layer.digest)
-    if has(out, layer.digest, layer.size) and place.samefile(source):
-        return
+def _place_file(
+    out: Path, blobs: OpenFolder, layer: Descriptor, source: Path, reporter: Reporter
+) -> None:
+    name = layer.digest.removeprefix("sha256:")
     size = source.stat().st_size
     if size != layer.size:
         message = f"{source} has {size} bytes (expected {layer.size}, from the manifest)"
         raise IntegrityError(message, hint="remove that file and build again")
-    temporary = place.with_name(f"{TEMPORARY}{secrets.token_hex(16)}")
-    try:
-        with known_hashes.of_user().relinked(source):
-            try:
-                temporary.hardlink_to(source)
-            except OSError as error:  # another file system, no support for links, or too many links
-                if intact(out, layer):
-                    return
-                reporter.detail(f"copying {source} to {place}: {error.strerror}")
-                with source.open("rb") as data, temporary.open("xb") as copy:
-                    shutil.copyfileobj(data, copy, CHUNK)
-                with contextlib.suppress(PermissionError):  # vfat has no modes
-                    temporary.chmod(0o444)  # as the cache's files are
-            temporary.replace(place)
-    finally:
-        temporary.unlink(missing_ok=True)
+    present = blobs.require_file(name)
+    origin = source.stat()
+    if present is not None and is_private(present):
+        if os.path.samestat(present, origin):
+            return
+        if present.st_dev != origin.st_dev and intact(out, layer):  # an earlier copy
+            return
+    place(blobs, name, source, name, reporter, prefix=TEMPORARY)
 
 
-def _sweep(out: Path) -> None:
-    """Remove unused blobs: those of an older image, and leftovers of a killed process."""
+def _named(out: Path) -> frozenset[Digest]:
+    """The blobs of the image in the layout `out`."""
     found = read(out)
     named = {found.digest}
     for stored in found.images.values():
         named |= {stored.manifest.digest, stored.config.digest}
         named |= {layer.digest for layer in stored.layers}
-    kept = {digest.removeprefix("sha256:") for digest in named}
-    for path in (out / BLOBS).iterdir():
-        if path.name not in kept:
-            with known_hashes.of_user().relinked(path):  # the cache has the same file
-                path.unlink()
+    return frozenset(named)
+
+
+def _sweep(folder: OpenFolder, used: frozenset[Digest]) -> None:
+    """Remove blobs that are not in `used`: an older image's, and leftovers of a killed process.
+
+    Other files, which imgbuild has not made, stay.
+    """
+    with folder.folder(BLOBS) as blobs:
+        for name in filter(_REMOVABLE.fullmatch, blobs.names()):
+            if f"sha256:{name}" not in used:
+                with known_hashes.of_user().relinked(blobs.path / name):  # the cache has it too
+                    blobs.remove(name)
 
 
 def has(out: Path, digest: Digest, size: int) -> bool:

@@ -73,11 +73,11 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
 
 def folder(project: Project, target: str, choice: BuilderChoice) -> Path:
     """The default place of the image of `target`."""
-    place = project.work / "build" / choice.name / target
+    place = project.below(f"build/{choice.name}/{target}")
     # Podman gives files their time as it writes them.
     if choice.dated or choice.name != "docker":
         return place
-    return project.work / "build" / "compare" / choice.name / target
+    return project.below(f"build/compare/{choice.name}/{target}")
 
 
 def build_all(

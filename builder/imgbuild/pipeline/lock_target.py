@@ -172,7 +172,7 @@ def _seal_layers(
         # Another process may lock another target at the same time.
         with inputs.store.exclusive(f"records-{sha256(str(project.images).encode())}"):
             known = records.merge(records.read_records(project.images), [known, found])
-            codec.write(records.records_path(project.images), known)
+            codec.write(records.records_path(project.images), known, below=project.root)
         inputs.file_tables(lock, batch)  # read while the files are here
         if drop:
             read_whole(batch, inputs)

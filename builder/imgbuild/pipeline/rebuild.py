@@ -26,6 +26,7 @@ from imgbuild.registry import artifacts as attach
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse
 from imgbuild.system.console import console
+from imgbuild.system.folder import require_below
 from imgbuild.values import Arch, Digest
 
 
@@ -78,7 +79,7 @@ def build(
         message = f"{origin.place} is not for {', '.join(absent)}, but {', '.join(origin.arches)}"
         raise NothingSelected(message, hint="leave --arch out, or name another image")
     chosen = tuple(arch for arch in origin.arches if not arches or arch in arches)
-    layout = Path.cwd() / "build" / name
+    layout = require_below(Path.cwd(), Path.cwd() / "build" / name)
     place = targets.placed(layout, name, output, several=False, form=form)
     folder = place if form == "oci" else layout
     inputs = _inputs(origin, options)

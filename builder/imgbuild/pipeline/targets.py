@@ -258,7 +258,7 @@ def build_all(
     """Build each target from its lock; LockStale if one is out of date."""
     refuse_one_file(selected, output, form)
     files.require_writable(
-        [session.project.work / "build"] if output is None else [output], hint=files.OUTPUT_HINT
+        [session.project.below("build")] if output is None else [output], hint=files.OUTPUT_HINT
     )
     inputs = session.inputs()
     made = []

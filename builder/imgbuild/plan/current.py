@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+
 from imgbuild import codec
 from imgbuild.errors import LockStale
 from imgbuild.lock import extension, requirements
@@ -12,19 +14,20 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.plan import seal as seals
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
+from imgbuild.system.folder import OpenFolder
 
 
 def write_locked(project: Project, lock: Lock, sealed: Seal) -> None:
     """Write lock and requirements and, last, `digests.json`: an interrupted run leaves it stale."""
-    folder = project.images / lock.target
-    codec.write(locks.lock_path(project.images, lock.target), lock)
-    for name, text in requirement_files(lock).items():
-        codec.write_bytes(folder / name, text.encode())
-    for old in set(folder.glob("requirements-*.txt")) - {
-        folder / name for name in requirement_files(lock)
-    }:
-        old.unlink()
-    codec.write(seals.seal_path(project.images, lock.target), sealed)
+    texts, root = requirement_files(lock), project.root
+    codec.write(locks.lock_path(project.images, lock.target), lock, below=root)
+    with OpenFolder.open(root) as top, top.folder(f"images/{lock.target}") as folder:
+        for name, text in texts.items():
+            folder.write(name, text.encode())
+        for old in fnmatch.filter(folder.names(), "requirements-*.txt"):
+            if old not in texts:
+                folder.remove(old)
+    codec.write(seals.seal_path(project.images, lock.target), sealed, below=root)
 
 
 def requirement_files(lock: Lock) -> dict[str, str]:
@@ -43,7 +46,7 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Sea
             reasons.append(f"{arch}: {entry}; {entry.other}: {has} is locked")
     for file, text in requirement_files(lock).items():
         path = project.images / name / file
-        if not path.exists() or path.read_bytes() != text.encode():
+        if not path.is_file() or path.read_bytes() != text.encode():
             reasons.append(f"{path} does not follow from the lock")
     if reasons:
         message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
-from imgbuild import codec
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan.plan import FilesRecipe, VenvRecipe, plan
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import dockerfile, templates, tree
+from imgbuild.system.folder import OpenFolder
 from imgbuild.values import Arch
 
 DOCKERFILE = "Dockerfile"
+PLACES = (tree.COMMON, *(f"{tree.COMMON}-{arch.oci}" for arch in Arch))  # of what it copies
+# A file in a command of `tree.File`: the folder beside the Dockerfile, and the path in it.
+_COPIED = re.compile(rf"/({tree.COMMON}(?:-\w+|-\"\$TARGETARCH\")?)('/[^'\n]*'|/[^\s'\"]+) ")
 
 
 def files(project: Project, matrix: Matrix, lock: Lock, sealed: Seal) -> dict[str, bytes]:
@@ -36,33 +40,54 @@ def copied(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str, byte
 
 
 def write(project: Project, target: str, due: dict[str, bytes]) -> bool:
-    """Make the rendered files of `target` those of `due`; whether anything changed."""
-    folder = project.images / target
+    """Make the rendered files of `target` those of `due`; whether anything changed.
+
+    Of other files only those are removed that the present Dockerfile names: imgbuild made them.
+    """
     changed = False
-    for name in sorted(_present(folder) - due.keys()):
-        (folder / name).unlink()
-        changed = True
-    for name, content in due.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        changed |= codec.write_bytes(folder / name, content)
+    with (
+        OpenFolder.open(project.root) as root,
+        root.folder(f"images/{target}", make=True) as folder,
+    ):
+        present = _present(folder)
+        former = _named(folder.read(DOCKERFILE)) if DOCKERFILE in present else set()
+        for name in sorted((present & former) - due.keys()):
+            changed |= folder.remove(name)
+        for name, content in due.items():
+            changed |= folder.write(name, content)
     return changed
 
 
 def stale(project: Project, target: str, due: dict[str, bytes]) -> list[str]:
     """Every file of `target` that does not match its lock."""
-    folder = project.images / target
-    present = _present(folder)
-    found = [
-        f"{folder / name} does not follow from the lock"
-        for name, content in due.items()
-        if name not in present or (folder / name).read_bytes() != content
-    ]
-    return found + [f"{folder / name} belongs to no step" for name in sorted(present - due.keys())]
+    with OpenFolder.open(project.images) as images, images.folder(target) as folder:
+        present = _present(folder)
+        found = [
+            f"{folder.path / name} does not follow from the lock"
+            for name, content in due.items()
+            if name not in present or folder.read(name) != content
+        ]
+    others = sorted(present - due.keys())
+    return found + [f"{folder.path / name} belongs to no step: remove it" for name in others]
 
 
-def _present(folder: Path) -> set[str]:
-    """The rendered files that are there, by their path below `folder`."""
-    every = [folder / DOCKERFILE]
-    for top in folder.glob(f"{tree.COMMON}*"):
-        every += top.rglob("*")
-    return {path.relative_to(folder).as_posix() for path in every if path.is_file()}
+def _present(folder: OpenFolder) -> set[str]:
+    """The files at the places of rendered ones, by their path below `folder`.
+
+    InputError if one of the places is a link, or has something else than files and folders.
+    """
+    present = {DOCKERFILE} if folder.require_file(DOCKERFILE) is not None else set()
+    for top in PLACES:
+        if folder.status(top) is not None:
+            with folder.folder(top) as below:
+                present |= {f"{top}/{name}" for name in below.tree()}
+    return present
+
+
+def _named(text: bytes) -> set[str]:
+    """The files beside the Dockerfile `text` that it copies, and the Dockerfile itself."""
+    named = {DOCKERFILE}
+    for top, quoted in _COPIED.findall(text.decode("utf-8", "replace")):
+        tops = PLACES[1:] if "TARGETARCH" in top else (top,)
+        named |= {f"{each}{path}" for each in tops for path in shlex.split(quoted)}
+    return named

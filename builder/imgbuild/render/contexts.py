@@ -10,8 +10,7 @@ import contextlib
 import hashlib
 import os
 import re
-import secrets
-import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -28,6 +27,8 @@ from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import bake
 from imgbuild.system import files
+from imgbuild.system.folder import OpenFolder
+from imgbuild.system.placing import place
 from imgbuild.system.reporter import Reporter
 from imgbuild.values import Arch, Sha256
 
@@ -48,12 +49,12 @@ class Wheels(msgspec.Struct, frozen=True, kw_only=True):
 
 def base_folder(project: Project, target: str) -> Path:
     """The default place of the base of `target`."""
-    return project.work / bake.BASES / target
+    return project.below(f"{bake.BASES}/{target}")
 
 
 def wheels_folder(project: Project, target: str) -> Path:
     """The default place of the wheels of `target`."""
-    return project.work / bake.WHEELS / target
+    return project.below(f"{bake.WHEELS}/{target}")
 
 
 def base(
@@ -147,7 +148,7 @@ def _refuse_others(folder: Path) -> None:
 def _is_wheel(path: Path) -> bool:
     """Whether `path` is a wheel by its name, or one that was not finished."""
     named = NAME.fullmatch(path.name) is not None or path.name.startswith(TEMPORARY)
-    return named and not path.is_dir()
+    return named and stat.S_ISREG(path.lstat().st_mode)
 
 
 def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
@@ -155,21 +156,8 @@ def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
     with contextlib.suppress(FileNotFoundError):
         if path.samefile(source) or _is_copy(path, source, key):
             return False
-    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
-    try:
-        try:
-            os.link(source, temporary)
-        except OSError as error:  # another file system, or one that has no links
-            reporter.detail(f"copying {source} to {path}: {error.strerror}")
-            with (
-                files.plain_errors(path, hint=files.OUTPUT_HINT),
-                source.open("rb") as data,
-                temporary.open("xb") as copy,
-            ):
-                shutil.copyfileobj(data, copy)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with files.plain_errors(path, hint=files.OUTPUT_HINT), OpenFolder.open(path.parent) as folder:
+        place(folder, path.name, source, key, reporter, prefix=TEMPORARY)
     return True
 
 

@@ -22,6 +22,7 @@ from imgbuild.project import Project
 from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates
 from imgbuild.render.addresses import Addresses, addresses
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.system.folder import OpenFolder
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
@@ -96,7 +97,7 @@ def check(
     for lock in chosen:
         reasons += committed.stale(project, lock.target, _kept(project, matrix, lock))
     path = project.root / bake.FILE
-    if (path.read_bytes() if path.exists() else None) != _bake(project, matrix, reporter):
+    if (path.read_bytes() if path.is_file() else None) != _bake(project, matrix, reporter):
         reasons.append(f"{path} does not follow from the locks")
     if reasons:
         message = "\n  ".join(("what was rendered is out of date:", *reasons))
@@ -214,7 +215,8 @@ def _keep_bake(project: Project, matrix: Matrix, reporter: Reporter) -> None:
     path = project.root / bake.FILE
     data = _bake(project, matrix, reporter)
     if data is None:
-        path.unlink(missing_ok=True)
+        with OpenFolder.open(project.root) as folder:
+            folder.remove(bake.FILE)
     else:
         codec.write_bytes(path, data)
 

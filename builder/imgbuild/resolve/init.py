@@ -144,8 +144,12 @@ def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
     return max(rank, key=lambda name: rank[name])
 
 
-def copied(place: str, target: str, folder: Path, http: Http) -> PublishedTarget:
+def copied(
+    place: str, target: str, folder: Path, http: Http, *, below: Path | None = None
+) -> PublishedTarget:
     """Lock and seal of `target`, which is published at `place`, copied into `folder`.
+
+    `folder` is in `below`, the user's repository, and links between the two are not followed.
 
     `place` is an address or a path: the folder with both files, one with a folder TARGET that has
     them, or a project; or INSTALLED. InputError if it has none, or another target's: then `folder`
@@ -163,7 +167,7 @@ def copied(place: str, target: str, folder: Path, http: Http) -> PublishedTarget
                 message, hint="name the folder of another target or release"
             ) from error
     for name, data in found.items():
-        codec.write_bytes(folder / name, data)
+        codec.write_bytes(folder / name, data, below=below)
     return published.read(folder, target)
 
 
@@ -261,7 +265,7 @@ def begin(
             message = f"{each} already exists"
             raise InputError(message, hint=hint)
     try:
-        below = copied(place, extends, folder, http)
+        below = copied(place, extends, folder, http, below=path.parent)
         write(path, text(wanted, below, place, image))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -317,7 +321,7 @@ def refresh(path: Path, http: Http) -> list[Renewed]:
         place = item.origin
         if place != INSTALLED and not REMOTE.match(place):
             place = str(path.parent / Path(place).expanduser())
-        after = copied(place, name, folder, http)
+        after = copied(place, name, folder, http, below=path.parent)
         found.append(Renewed(target=name, before=before, after=after.digest))
     return found
 

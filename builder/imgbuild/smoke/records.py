@@ -186,7 +186,8 @@ def add(
     """
     with store.exclusive(f"records-{sha256(str(records_path(images, target)).encode())}"):
         known = read_records(images, target)
-        return codec.write(records_path(images, target), merge(known, runs, contents))
+        merged = merge(known, runs, contents)
+        return codec.write(records_path(images, target), merged, below=images.parent)
 
 
 def counting(

@@ -9,8 +9,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
-from imgbuild.system.boundary import regular
+from imgbuild.system.folder import OpenFolder, regular_file
 
 NO_SPACE_HINT = (
     "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
@@ -147,18 +145,19 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 def same_file(descriptor: int, path: Path) -> bool:
     """Whether `path` is still the open file, and has not been removed or replaced."""
     try:
-        named = path.stat()
+        named = path.lstat()
     except FileNotFoundError:
         return False
     return os.path.samestat(os.fstat(descriptor), named)
 
 
 def open_locked(path: Path) -> int | None:
-    """Open or create `path` and lock it exclusively; None if another process holds the lock."""
+    """Open or create `path` and lock it exclusively; None if another process holds the lock.
+
+    InputError if it is a link, or not a regular file.
+    """
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o666)
+        descriptor = _lock_file(path)
         try:
             if not try_lock(descriptor):
                 os.close(descriptor)
@@ -171,14 +170,18 @@ def open_locked(path: Path) -> int | None:
         os.close(descriptor)  # removed between open and lock: try again
 
 
+def _lock_file(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return regular_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+
+
 @contextlib.contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
     """Hold the lock of the file at `path`, after waiting for it. The file is never removed.
 
     Each call opens its own descriptor: threads and forked processes must not share one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = _lock_file(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
@@ -210,49 +213,21 @@ def move(source: Path, destination: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file, to be written, that becomes `path` at the end; after an error it is removed.
+    """A new file, to be written, that becomes `path` at the end: see `OpenFolder.replacing`.
 
-    Its name, which it has as `name`, is random and its own: no file or link is followed, and of
-    several writers the last one wins. It is locked, so that the next writer of `path` can remove
-    what a killed one has left. The folder is made if it is missing.
+    The folder that has it, which may be reached through links, is made if it is missing.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_left(path)
-    while True:
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-        file = temporary.open("x+b")  # O_EXCL: neither a file nor a link is there
-        try:
-            mine = try_lock(file.fileno())
-        except OSError:  # a file system without locks: nobody else removes it either
-            break
-        if mine and same_file(file.fileno(), temporary):
-            break
-        file.close()  # taken for a left one before it was locked
-    try:
-        with file:
-            yield file
-            file.flush()
-            temporary.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def _remove_left(path: Path) -> None:
-    """Remove the temporary files for `path` of killed processes: they are not locked."""
-    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")
-    for left in path.parent.iterdir():
-        if name.fullmatch(left.name):
-            with (
-                contextlib.suppress(OSError, ImgbuildError),
-                open(left, "rb", opener=regular) as file,
-            ):
-                if try_lock(file.fileno()):
-                    left.unlink()
+    with OpenFolder.open(path.parent, make=True) as folder, folder.replacing(path.name) as file:
+        yield file
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with its content, also read-only folders; no error if it is missing."""
+    """Remove a folder with its content, also read-only folders; no error if it is missing.
+
+    A link is not followed, and stays.
+    """
+    if folder.is_symlink():
+        return
     for parent, folders, _ in os.walk(folder):
         for name in folders:
             path = Path(parent, name)

@@ -3,8 +3,9 @@
 A record holds device, inode, size, mtime and ctime of a file with its hash. A ctime cannot be set:
 every change of content, links or mode moves it. Records lie in a folder that only the user can
 enter, $XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild; without one, files are hashed each
-time. Files that others own or may write to are never recorded. Damage below the file system, such
-as a bit that flips on the disk, moves no ctime: `imgbuild cache verify` hashes everything.
+time. Files that others own or may write to are never recorded, nor remembered in the process: a
+write through a mapping may move no time. Damage below the file system, such as a bit that flips on
+the disk, moves no ctime either: `imgbuild cache verify` hashes everything.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
 
 from imgbuild.errors import ImgbuildError
 from imgbuild.system.boundary import regular
 from imgbuild.system.files import xdg_folder
+from imgbuild.system.folder import is_private
 from imgbuild.values import Sha256
 
 NAME = "known-hashes-1.sqlite"  # another format gets another number
@@ -53,12 +56,16 @@ class KnownHashes:
         OSError if it cannot be opened, IntegrityError if it is not a regular file.
         """
         with open(path, "rb", opener=regular) as file:
-            before = os.fstat(file.fileno())
-            if (known := self._look_up(before)) is not None:
-                return known == sha256
-            started = time.time_ns()
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-            after = os.fstat(file.fileno())
+            return self.matches_file(file, sha256)
+
+    def matches_file(self, file: BufferedReader, sha256: Sha256) -> bool:
+        """As `matches`, for an open file at its beginning."""
+        before = os.fstat(file.fileno())
+        if (known := self._look_up(before)) is not None:
+            return known == sha256
+        started = time.time_ns()
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        after = os.fstat(file.fileno())
         # A change within the step of the clock in which reading began would not show.
         if _state(before) == _state(after) and started - before.st_ctime_ns > TICK_NS:
             self._record(after, found)
@@ -81,19 +88,23 @@ class KnownHashes:
                 self._record(before, sha256)
 
     @contextlib.contextmanager
-    def relinked(self, path: Path) -> Iterator[None]:
-        """Keep the record of the file at `path` while its links are changed in the `with` block.
+    def relinked(self, file: Path | int) -> Iterator[None]:
+        """Keep the record of a file, or open file, while its links change in the `with` block.
 
         Not if others could change the file: they can set its mtime, and its ctime moves here.
         """
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = (
+                os.dup(file)
+                if isinstance(file, int)
+                else os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            )
         except OSError:
             yield
             return
         try:
             before = os.fstat(descriptor)
-            known = self._look_up(before) if _is_private(before) else None
+            known = self._look_up(before)
             yield
             after = os.fstat(descriptor)
             if known is not None and _content(before) == _content(after) and after.st_nlink:
@@ -104,7 +115,7 @@ class KnownHashes:
     def touch(self, path: Path) -> None:
         """Set the time of last use of the file at `path`, and keep its record."""
         before = path.stat()
-        known = self._look_up(before) if _is_private(before) else None
+        known = self._look_up(before)
         # Whole microseconds, which the kernel's clock hardly gives: a write in between shows.
         now = time.time_ns() // 1000 * 1000
         os.utime(path, ns=(now, now))
@@ -113,6 +124,8 @@ class KnownHashes:
             self._record(after, known)
 
     def _look_up(self, found: os.stat_result) -> Sha256 | None:
+        if not is_private(found):  # written through a mapping, it may keep its times
+            return None
         self._load()
         if (known := self._in_memory(found)) is None:
             # Another process may have recorded it since.
@@ -137,10 +150,9 @@ class KnownHashes:
             self._memory.update({file: (state, sha256) for file, state, sha256 in rows})
 
     def _record(self, found: os.stat_result, sha256: Sha256) -> None:
-        file, state = _file(found), _state(found)
-        self._remember([(file, state, sha256)])
-        if _is_private(found):
-            values = (file, state, sha256)
+        if is_private(found):
+            values = (_file(found), _state(found), sha256)
+            self._remember([values])
             self._ask([(_TABLE, ()), (_INSERT, values), (_DROP_OLDEST, (LIMIT,))], make=True)
 
     def _ask(
@@ -210,16 +222,8 @@ def _is_safe(folder: Path, *, make: bool) -> bool:
         found = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and _owned(found, others=0o077)
-
-
-def _is_private(found: os.stat_result) -> bool:
-    """Whether only this user could have changed the file."""
-    return stat.S_ISREG(found.st_mode) and _owned(found, others=0o022)
-
-
-def _owned(found: os.stat_result, *, others: int) -> bool:
-    return found.st_uid == os.geteuid() and not found.st_mode & others
+    own = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return own and stat.S_ISDIR(found.st_mode)
 
 
 def _file(found: os.stat_result) -> str:

@@ -252,10 +252,10 @@ def test_a_planted_link_in_place_of_the_marker_is_not_followed(tmp_path):
 
 
 def test_a_damaged_copy_on_another_file_system_is_replaced(tmp_path, monkeypatch):
-    def no_links(*_: object) -> None:
+    def no_links(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "other file system")
 
-    monkeypatch.setattr(Path, "hardlink_to", no_links)
+    monkeypatch.setattr(os, "link", no_links)
     out = make(tmp_path, "one")
     found = images.verified(out)
     path = found.blob(found.image(Arch.X86_64).layers[0].digest)
@@ -267,11 +267,11 @@ def test_a_damaged_copy_on_another_file_system_is_replaced(tmp_path, monkeypatch
 def test_a_file_system_without_links_and_modes_has_a_layout(tmp_path, monkeypatch):
     """As vfat and exFAT: both calls are refused with EPERM."""
 
-    def refused(*_: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
-    monkeypatch.setattr(Path, "hardlink_to", refused)
-    monkeypatch.setattr(Path, "chmod", refused)
+    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "fchmod", refused)
     images.verified(make(tmp_path, "one"))
 
 

@@ -82,10 +82,10 @@ def test_another_file_of_that_name_is_replaced(sample):
 
 
 def test_on_another_disk_wheels_are_copied_once(sample, monkeypatch):
-    def _refuse(*_: object) -> None:
+    def _refuse(*_: object, **__: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr("imgbuild.render.contexts.os.link", _refuse)
+    monkeypatch.setattr("imgbuild.system.folder.os.link", _refuse)
     assert sample.put().made == 3
     for wheel in sample.wheels:
         stored = sample.inputs.store.file(wheel.sha256)

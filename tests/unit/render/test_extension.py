@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from imgbuild.errors import InputError, IntegrityError
@@ -54,6 +55,23 @@ def test_the_base_is_the_one_with_added_system_packages(matrix: Extended) -> Non
     manifest = seals.documents(planned, known).manifest
     assert rendered(matrix, lock).base.digest == digest_of(manifest)
     assert len(planned.layers) == 2
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "link"])
+def test_a_lock_adds_no_file_from_outside_of_the_repository(
+    matrix: Extended, tmp_path: Path, name: str
+) -> None:
+    """Its hash may be known to who wrote the lock."""
+    outside = tmp_path.parent / "secret"
+    outside.write_bytes(extended.SCRIPT)
+    (matrix.folder / "link").symlink_to(outside)
+    lock = locked(matrix)
+    assert lock.extends is not None
+    files = {"/opt/x": next(iter(lock.extends.files.values()))}
+    files = {path: msgspec.structs.replace(file, file=name) for path, file in files.items()}
+    bad = msgspec.structs.replace(lock, extends=msgspec.structs.replace(lock.extends, files=files))
+    with pytest.raises(InputError, match="outside the repository"):
+        extension.contents(bad, matrix)
 
 
 def test_what_is_no_text_cannot_be_rendered(matrix: Extended) -> None:

@@ -343,3 +343,35 @@ def test_a_registry_is_not_asked_offline(tmp_path: Path) -> None:
     with pytest.raises(FetchFailed, match=r"layers of registry\.example\.org/small@sha256:"):
         published_layers.take(extended.OWN, planned.layers, known, inputs(matrix, tmp_path))
     published_layers.take(extended.OWN, (), known, inputs(matrix, tmp_path))
+
+
+# -- places outside of the repository
+
+
+@pytest.mark.parametrize("lock", ["../other", "/tmp/other", "published/../../other"])
+def test_a_copy_outside_of_the_repository_is_refused(tmp_path: Path, lock: str) -> None:
+    """`init --refresh` in a checkout would write there."""
+    extended.publish(tmp_path / "project/images/small", extended.published())
+    text = extended.MATRIX.replace("published/small", lock)
+    path = extended.repository(tmp_path / "ours", text)
+    with pytest.raises(InputError) as caught:
+        init.refresh(path, Http(offline=True))
+    (problem,) = caught.value.problems
+    assert problem.path == "published.small.lock"
+    assert lock in str(problem)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(InputError):
+        published.load(path)
+
+
+@pytest.mark.parametrize("part", ["published", "published/small", "published/small/lock.json"])
+def test_a_copy_is_not_written_through_a_link(tmp_path: Path, part: str) -> None:
+    other = extended.published(samples.wheel("new"))
+    extended.publish(tmp_path / "project/images/small", other)
+    path = extended.repository(tmp_path / "ours", extended.MATRIX)
+    (path.parent / part).rename(tmp_path / "moved")
+    (path.parent / part).symlink_to(tmp_path / "moved")
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*.json") if file.is_file()}
+    with pytest.raises(InputError, match="it is a symbolic link"):
+        init.refresh(path, Http(offline=True))
+    assert {file: file.read_bytes() for file in before} == before

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild import codec
-from imgbuild.errors import ImgbuildError
+from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.oci import archive, layout
 from imgbuild.system import files
 from imgbuild.values import Arch
@@ -64,13 +64,16 @@ def test_what_a_killed_writer_left_is_removed_but_not_what_is_being_written(tmp_
     assert all(path.read_bytes() == b"mine" for path in others)
 
 
-def test_a_link_in_place_of_the_file_is_replaced_not_followed(tmp_path):
+def test_a_link_in_place_of_the_file_is_refused(tmp_path):
     (tmp_path / "target").write_bytes(b"mine")
     (tmp_path / "out").symlink_to(tmp_path / "target")
-    with files.replacing(tmp_path / "out") as file:
-        file.write(b"new")
+    with (
+        pytest.raises(InputError, match="out: it is a symbolic link"),
+        files.replacing(tmp_path / "out"),
+    ):
+        pass
     assert (tmp_path / "target").read_bytes() == b"mine"
-    assert (tmp_path / "out").read_bytes() == b"new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "target"]
 
 
 def built(folder: Path) -> Path:

@@ -76,7 +76,7 @@ def packages_path(images: Path) -> Path:
 def read_packages(images: Path) -> SbomPackages:
     """The packages of the folder `images`; none if nothing was recorded yet."""
     path = packages_path(images)
-    return read(path.read_bytes(), str(path)) if path.exists() else SbomPackages()
+    return read(path.read_bytes(), str(path)) if path.is_file() else SbomPackages()
 
 
 def recorded(folders: Iterable[Path]) -> dict[Sha256, Package]:
@@ -146,7 +146,7 @@ def keep(images: Path, lock: Lock, store: Store) -> None:
             if key not in known.packages or not known.packages[key].is_current
         ]
         if found := look(due, store):
-            codec.write(packages_path(images), merge(known, found))
+            codec.write(packages_path(images), merge(known, found), below=images.parent)
 
 
 def look(files: Iterable[tuple[Sha256, Wheel | Deb]], store: Store) -> dict[Sha256, Package]:

@@ -1,0 +1,63 @@
+"""Facts: small data derived from inputs, each in a file with a checksum of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import time
+from pathlib import Path
+
+from imgbuild.errors import InputError
+from imgbuild.system.folder import regular_file
+from imgbuild.values import sha256
+
+SUM = 65  # bytes of the line with the checksum
+
+
+def path(root: Path, kind: str, key: str) -> Path:
+    """The file of a fact in the cache at `root`; ValueError for an invalid kind."""
+    if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", kind) is None:
+        message = f"not a kind of fact: {kind!r}"
+        raise ValueError(message)
+    name = sha256(key.encode())
+    return root / "facts" / kind / name[:2] / name
+
+
+def read(place: Path) -> bytes | None:
+    """The data of the fact at `place`; None if it is absent, damaged, or another user's.
+
+    Another user could have written anything, with the right checksum.
+    """
+    try:
+        body = _body(place)
+    except (FileNotFoundError, PermissionError, InputError):
+        return None
+    with contextlib.suppress(OSError):
+        if body is not None and time.time() - place.stat().st_mtime > 3600:
+            os.utime(place)
+    return body
+
+
+def write(place: Path, data: bytes, scratch: Path) -> None:
+    """Write a fact to `place` through a temporary file in `scratch`; the last writer wins."""
+    descriptor, name = tempfile.mkstemp(dir=scratch)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(sha256(data).encode() + b"\n" + data)
+    Path(name).replace(place)
+
+
+def is_damaged(place: Path) -> bool:
+    """Whether the fact at `place` fails its own checksum, or is another user's."""
+    with contextlib.suppress(FileNotFoundError):
+        return _body(place) is None
+    return False
+
+
+def _body(place: Path) -> bytes | None:
+    with os.fdopen(regular_file(place), "rb") as file:
+        own = os.fstat(file.fileno()).st_uid == os.geteuid()
+        data = file.read()
+    checksum, body = data[:SUM], data[SUM:]
+    return body if own and checksum == sha256(body).encode() + b"\n" else None

@@ -1,0 +1,70 @@
+"""The processes that use a cache: the names that they use, and what dead ones left.
+
+Each has a file under `live/`, which it keeps locked, and a folder of that name under `scratch/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from imgbuild.errors import InputError
+from imgbuild.system import files
+from imgbuild.system.folder import regular_file
+
+
+def leases(root: Path, current: str | None) -> set[str]:
+    """The paths below `root` that live processes use, but the one with the name `current`."""
+    names: set[str] = set()
+    for path in _live(root, current):
+        with _opened(path, os.O_RDONLY) as descriptor:
+            if descriptor is not None and not files.try_lock(descriptor, shared=True):
+                names.update(path.read_text(encoding="utf-8").splitlines())
+    return names
+
+
+def sweep(root: Path, current: str | None) -> None:
+    """Remove leftovers of dead processes: their files under `live/` can be locked."""
+    for path in _live(root, current):
+        with _opened(path, os.O_RDWR) as descriptor:
+            if descriptor is None or os.fstat(descriptor).st_uid != os.geteuid():
+                continue
+            if files.try_lock(descriptor) and files.same_file(descriptor, path):
+                _remove_scratch(root, path.name)
+                path.unlink()
+
+
+def leave(root: Path, name: str, descriptor: int, process: int) -> None:
+    """Remove what the process `name` with the id `process` has, if it is this one."""
+    if os.getpid() == process:  # a forked child must not remove its parent's
+        _remove_scratch(root, name)
+        (root / "live" / name).unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _live(root: Path, current: str | None) -> list[Path]:
+    folder = root / "live"
+    if folder.is_symlink():
+        return []
+    return [path for path in sorted(folder.glob("*")) if path.name != current]
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int | None]:
+    """A descriptor of `path`; None if it is gone, no file, or another user's."""
+    try:
+        descriptor = regular_file(path, flags)
+    except (FileNotFoundError, PermissionError, InputError):
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _remove_scratch(root: Path, name: str) -> None:
+    if not (root / "scratch").is_symlink():
+        files.remove_tree(root / "scratch" / name)

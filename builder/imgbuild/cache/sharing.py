@@ -1,0 +1,45 @@
+"""A cache folder that users share, and one that only this user may write to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from imgbuild.errors import InputError
+from imgbuild.system.folder import OpenFolder, is_shared, make_own, make_private
+from imgbuild.system.reporter import Reporter
+
+_PART = re.compile(r"user-[0-9]+")
+
+
+def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
+    """Make the cache at `root`: this user's folder, and the shared folder that has it, or None.
+
+    InputError if another user could change it.
+    """
+    if is_shared(root):
+        own = make_own(root, f"user-{os.geteuid()}")
+        make_private(own)
+        return own, root
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not make_private(root):
+        reporter.warn(
+            f"{root} could be changed by other users: now only by this one;"
+            f" to share it, as its owner: chmod 1777 {root}"
+        )
+    return root, None
+
+
+def of_others(shared: Path, own: Path, name: str) -> Iterator[BinaryIO]:
+    """The files `name` of other users' parts of `shared`, open; they may have any content."""
+    with OpenFolder.open(shared) as folder:
+        for part in folder.names():
+            if _PART.fullmatch(part) and part != own.name:
+                with contextlib.suppress(FileNotFoundError, PermissionError, InputError):
+                    descriptor = folder.file(f"{part}/{name}")
+                    with os.fdopen(descriptor, "rb") as file:
+                        yield file

@@ -1,0 +1,386 @@
+"""Folders by descriptor: what a project, a layout or the cache has is used without following links.
+
+A checkout or a shared folder may have a symbolic link, a pipe or a folder of another user wherever
+imgbuild writes. So a name is resolved part by part, relative to the descriptor of a folder that the
+user named (the project, `--output`, the cache), and a link is an error. Only that folder itself may
+be reached through links. What is replaced or removed is a regular file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.system.boundary import CHUNK
+from imgbuild.values import Sha256
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFREG: "a file",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_OTHERS = 0o022  # the modes with which other users may write
+REMEDY = "remove it, or move it elsewhere"
+LINK_REMEDY = "remove it: links are not followed there"
+
+
+class OpenFolder:
+    """An open folder. `path` is its name in messages.
+
+    The methods take names relative to it, of one or several parts. InputError if a part is a link
+    or something else than a folder, if the last one is not a regular file, or if a name is absolute
+    or has `..`.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.descriptor)
+
+    @classmethod
+    def open(cls, path: Path, *, make: bool = False) -> Self:
+        """The folder at `path`, which the user named: links on it are followed. OSError if absent.
+
+        With `make` it is made with its parents.
+        """
+        if make:
+            path.mkdir(parents=True, exist_ok=True)
+        return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def folder(self, name: str, *, make: bool = False, mode: int = 0o777) -> OpenFolder:
+        """The folder `name`; FileNotFoundError if it is missing and not to be made."""
+        place, descriptor = self.path, os.dup(self.descriptor)
+        try:
+            for part in self._parts(name):
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, mode, dir_fd=descriptor)
+                place, above = place / part, descriptor
+                try:
+                    descriptor = os.open(part, _FOLDER, dir_fd=above)
+                except OSError as error:
+                    if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                        raise _refusal(place, _status(part, above), "a folder") from error
+                    raise
+                os.close(above)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return OpenFolder(place, descriptor)
+
+    def status(self, name: str) -> os.stat_result | None:
+        """The state of `name`, of a link itself; None if it or a folder above it is missing."""
+        try:
+            with self._above(name) as (above, last):
+                return _status(last, above.descriptor)
+        except FileNotFoundError:
+            return None
+
+    def require_file(self, name: str) -> os.stat_result | None:
+        """As `status`; InputError if it is not a regular file."""
+        status = self.status(name)
+        if status is not None and not stat.S_ISREG(status.st_mode):
+            raise _refusal(self.path / name, status, "a file")
+        return status
+
+    def file(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+        """A descriptor of the regular file `name`; OSError if it cannot be opened."""
+        with self._above(name) as (above, last):
+            return regular_file(self.path / name, flags, mode, name=last, above=above.descriptor)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of the file `name`; OSError if it cannot be read."""
+        with os.fdopen(self.file(name), "rb") as file:
+            return file.read()
+
+    def write(self, name: str, data: bytes) -> bool:
+        """Make `data` the content of the file `name`; False if this user's file has it already.
+
+        Folders on its path are made. The content is flushed and renamed: it is whole or not there.
+        """
+        status = self.require_file(name)
+        if status is not None and status.st_uid == os.geteuid() and status.st_size == len(data):
+            with contextlib.suppress(OSError):
+                if self.read(name) == data:
+                    return False
+        with self.replacing(name) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return True
+
+    @contextlib.contextmanager
+    def replacing(self, name: str) -> Iterator[BinaryIO]:
+        """A new file, to be written, that becomes `name` at the end; it is removed after an error.
+
+        Its path, which it has as `name`, is random. It is locked, so that the next writer of `name`
+        can remove what a killed one has left; of several writers the last one wins.
+        """
+        with self._above(name, make=True) as (above, last):
+            above.require_file(last)
+            above.remove_left(last)
+            while True:
+                temporary = f".{last}.{secrets.token_hex(8)}.tmp"
+                file = above.new_file(temporary)
+                status = os.fstat(file.fileno())
+                if _try_lock(file.fileno()) is not False:
+                    present = _status(temporary, above.descriptor)
+                    if present is not None and os.path.samestat(status, present):
+                        break
+                file.close()  # taken for a left one before it was locked
+            try:
+                with file:
+                    yield file
+                    file.flush()
+                    above.rename(temporary, last)
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=above.descriptor)
+
+    def new_file(self, name: str) -> BinaryIO:
+        """The new file `name` of this folder; FileExistsError if anything has that name."""
+
+        def _opened(_: str, flags: int) -> int:
+            return os.open(name, flags | os.O_CLOEXEC, 0o666, dir_fd=self.descriptor)
+
+        return open(self.path / name, "x+b", opener=_opened)
+
+    def rename(self, name: str, other: str) -> None:
+        """Give the file `name` of this folder the name `other`, whose regular file it replaces."""
+        self.require_file(other)
+        os.replace(name, other, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+
+    def link(self, descriptor: int, name: str) -> None:
+        """Give the open file `descriptor` the new name `name` here; OSError if it cannot be linked.
+
+        It is the file that is open, whatever its old name leads to by now.
+        """
+        source = f"/proc/self/fd/{descriptor}"
+        os.link(source, name, dst_dir_fd=self.descriptor, follow_symlinks=True)
+
+    def remove(self, name: str) -> bool:
+        """Remove the regular file `name`; False if there is none."""
+        if self.require_file(name) is None:
+            return False
+        with self._above(name) as (above, last), contextlib.suppress(FileNotFoundError):
+            os.unlink(last, dir_fd=above.descriptor)
+            return True
+        return False
+
+    def remove_folder(self, name: str) -> None:
+        """Remove the empty folder `name`; OSError if it is not empty."""
+        with self._above(name) as (above, last):
+            os.rmdir(last, dir_fd=above.descriptor)
+
+    def names(self) -> list[str]:
+        """What is in this folder, sorted."""
+        return sorted(os.listdir(self.descriptor))  # noqa: PTH208 - no path
+
+    def tree(self) -> Iterator[str]:
+        """The names of all regular files below this folder; InputError for a link."""
+        for name in self.names():
+            status = _status(name, self.descriptor)
+            if status is None:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                with self.folder(name) as below:
+                    yield from (f"{name}/{each}" for each in below.tree())
+            elif stat.S_ISREG(status.st_mode):
+                yield name
+            else:
+                raise _refusal(self.path / name, status, "a file")
+
+    def remove_left(self, name: str) -> None:
+        """Remove the temporary files for `name` of killed processes: they are not locked."""
+        pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp")
+        for left in filter(pattern.fullmatch, self.names()):
+            with (
+                contextlib.suppress(OSError, ImgbuildError),
+                os.fdopen(self.file(left), "rb") as file,
+            ):
+                if _try_lock(file.fileno()):
+                    os.unlink(left, dir_fd=self.descriptor)
+
+    @contextlib.contextmanager
+    def _above(self, name: str, *, make: bool = False) -> Iterator[tuple[OpenFolder, str]]:
+        """The folder that has `name`, and the last part of `name`."""
+        *folders, last = self._parts(name)
+        if not folders:
+            yield self, last
+            return
+        with self.folder("/".join(folders), make=make) as above:
+            yield above, last
+
+    def _parts(self, name: str) -> list[str]:
+        parts = name.split("/")
+        if any(part in ("", ".", "..") or "\0" in part for part in parts):
+            message = f"{self.path}: {name!r} is not a path below it"
+            raise InputError(message, hint="name it by a relative path without `..`")
+        return parts
+
+
+def regular_file(
+    path: Path,
+    flags: int = os.O_RDONLY,
+    mode: int = 0o666,
+    *,
+    name: str | None = None,
+    above: int | None = None,
+) -> int:
+    """A descriptor of the regular file at `path`, or of `name` in the folder `above`.
+
+    InputError for a link, a pipe, a device or a folder, without waiting for a writer; OSError if it
+    cannot be opened.
+    """
+    name = os.fspath(path) if name is None else name
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(name, flags, mode, dir_fd=above)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
+            raise _refusal(path, _status(name, above), "a file") from error
+        raise
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise _refusal(path, status, "a file")
+
+
+def require_below(top: Path, path: Path) -> Path:
+    """`path`, a default place for output below `top`, whether it is there or not.
+
+    InputError if a link is on the way to it, or it is one.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError), OpenFolder.open(top) as folder:
+            status = folder.status(path.relative_to(top).as_posix())
+            if status is not None and stat.S_ISLNK(status.st_mode):
+                raise _refusal(path, status, "a folder")
+    except InputError as error:
+        hint = "remove it, or name another place with --output: only that may be a link"
+        raise InputError(error.message, hint=hint) from error
+    return path
+
+
+def make_private(top: Path, *names: str, make: bool = True) -> bool:
+    """Let only this user write to `top` and the folders `names` below it, each in the one before.
+
+    False if a mode had to be changed for that. Missing ones are made with `make`; without it, they
+    are a FileNotFoundError. InputError if one belongs to another user or, below `top`, is a link.
+    """
+    private = True
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(OpenFolder.open(top))
+        private &= _is_made_private(folder)
+        for name in names:
+            folder = stack.enter_context(folder.folder(name, make=make, mode=0o755))
+            private &= _is_made_private(folder)
+    return private
+
+
+def is_shared(path: Path) -> bool:
+    """Whether `path` is a folder in which each user has files of its own, as /tmp: mode 1777.
+
+    Its owner, who could rename all of them, is this user or root.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    sticky = bool(status.st_mode & stat.S_ISVTX and status.st_mode & _OTHERS)
+    return sticky and status.st_uid in (0, os.geteuid())
+
+
+def make_own(top: Path, name: str) -> Path:
+    """This user's folder `name` in the shared folder `top`, made if missing; errors as above."""
+    with OpenFolder.open(top) as shared, shared.folder(name, make=True, mode=0o755) as folder:
+        _is_made_private(folder)
+        return folder.path
+
+
+def _is_made_private(folder: OpenFolder) -> bool:
+    status = os.fstat(folder.descriptor)
+    if status.st_uid != os.geteuid():
+        message = (
+            f"{folder.path} belongs to user id {status.st_uid}, who could change what this user"
+            f" (user id {os.geteuid()}) builds from it"
+        )
+        hint = "set IMGBUILD_CACHE to a folder of this user, or to a shared one (mode 1777, root's)"
+        raise InputError(message, hint=hint)
+    if not status.st_mode & _OTHERS:
+        return True
+    with contextlib.suppress(PermissionError):
+        os.fchmod(folder.descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
+    # A file system without modes stays as it is.
+    return bool(os.fstat(folder.descriptor).st_mode & _OTHERS)
+
+
+def is_private(status: os.stat_result) -> bool:
+    """Whether `status` is of a regular file that only this user can have changed."""
+    own = status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
+    return own and stat.S_ISREG(status.st_mode)
+
+
+def copy(source: BinaryIO, target: BinaryIO) -> Sha256:
+    """Copy what is left of `source` to `target`: the hash of the bytes that were copied."""
+    copied = hashlib.sha256()
+    while piece := source.read(CHUNK):
+        copied.update(piece)
+        target.write(piece)
+    return copied.hexdigest()
+
+
+def _try_lock(descriptor: int) -> bool | None:
+    """Lock an open file: False if another process has it locked, None if there are no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _status(name: str, above: int | None) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=above, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _refusal(path: Path, status: os.stat_result | None, expected: str) -> InputError:
+    """The error for what is at `path` in place of what was `expected`."""
+    kind = 0 if status is None else stat.S_IFMT(status.st_mode)
+    message = f"cannot write {path}: it is {_KINDS.get(kind, 'something else')}, not {expected}"
+    return InputError(message, hint=LINK_REMEDY if kind == stat.S_IFLNK else REMEDY)

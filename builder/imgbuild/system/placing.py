@@ -1,0 +1,63 @@
+"""Puts a file of the cache into a folder: as a hard link, or as a copy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from imgbuild.errors import IntegrityError
+from imgbuild.system import known_hashes
+from imgbuild.system.boundary import regular
+from imgbuild.system.folder import OpenFolder, copy, is_private
+from imgbuild.system.reporter import Reporter
+from imgbuild.values import Sha256
+
+
+def place(
+    folder: OpenFolder, name: str, source: Path, sha256: Sha256, reporter: Reporter, *, prefix: str
+) -> None:
+    """Make `name` in `folder` the file at `source`; IntegrityError if its hash is not `sha256`.
+
+    What is hashed is what is linked or copied, since the file is opened once. A file that another
+    user owns or may write to is copied: a link would let that user change it later. So is one on
+    another file system. The temporary name begins with `prefix`.
+    """
+    temporary = f"{prefix}{secrets.token_hex(16)}"
+    known = known_hashes.of_user()
+    with open(source, "rb", opener=regular) as file:
+        private = is_private(os.fstat(file.fileno()))
+        if private and not known.matches_file(file, sha256):
+            raise _damaged(source)
+        try:
+            with known.relinked(file.fileno()):
+                refusal = "others may change it"
+                if private:
+                    refusal = _link(folder, file.fileno(), temporary)
+                if refusal:
+                    reporter.detail(f"copying {source} to {folder.path / name}: {refusal}")
+                    file.seek(0)
+                    with folder.new_file(temporary) as target:
+                        if copy(file, target) != sha256:
+                            raise _damaged(source)
+                        with contextlib.suppress(PermissionError):  # vfat has no modes
+                            os.fchmod(target.fileno(), 0o444)  # as the cache's files are
+                folder.rename(temporary, name)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder.descriptor)
+
+
+def _link(folder: OpenFolder, descriptor: int, name: str) -> str:
+    """Link the open file as `name`; the reason if that cannot be done."""
+    try:
+        folder.link(descriptor, name)
+    except OSError as error:  # another file system, no support for links, or too many links
+        return error.strerror or str(error)
+    return ""
+
+
+def _damaged(source: Path) -> IntegrityError:
+    message = f"{source} is damaged: it has another digest"
+    return IntegrityError(message, hint="remove that file and build again")

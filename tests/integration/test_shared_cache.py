@@ -1,0 +1,178 @@
+"""Another user who changes the cache, or the place that layers come from, during builds.
+
+The attacker is a real process with user id 65534. It swaps a file for one of the same size as
+fast as it can, or writes to a file that it owns. Each round of the builder must give the right
+image, or an error in words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.store import Store
+from imgbuild.errors import ImgbuildError
+from imgbuild.oci import layout
+from imgbuild.values import Arch, digest_of
+from tests.support import images
+
+OTHER = 65534
+ROUNDS = 150
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user"),
+]
+
+
+@contextlib.contextmanager
+def attacker(step: Callable[[], None]) -> Iterator[None]:
+    """A process of another user that repeats `step`; it has done so once when this begins.
+
+    An error of the operating system, such as a denied write, does not stop it.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.setgroups([])
+            os.setgid(OTHER)
+            os.setuid(OTHER)
+            step()
+            os.write(writer, b"x")
+            while True:
+                with contextlib.suppress(OSError):
+                    step()
+        os._exit(1)
+    os.close(writer)
+    try:
+        assert os.read(reader, 1) == b"x", "the attacker could not begin"
+        yield
+    finally:
+        os.close(reader)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def swapping(path: Path, size: int) -> Callable[[], None]:
+    """Put another file of `size` bytes in place of `path`, and the right one back."""
+
+    def step() -> None:
+        right, wrong = path.with_name("right"), path.with_name("wrong")
+        if not right.exists():
+            right.write_bytes(path.read_bytes())
+        wrong.write_bytes(b"E" * size)
+        wrong.replace(path)
+        again = path.with_name("again")
+        again.write_bytes(right.read_bytes())
+        again.replace(path)
+
+    return step
+
+
+@pytest.fixture(name="folder")
+def _folder() -> Iterator[Path]:
+    """A folder that every user can reach."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def image(folder: Path) -> tuple[layout.ImageFiles, str, int]:
+    """The documents of an image with one layer, whose digest and size are given too."""
+    record, path = images.layer(folder / "made", [images.text("word", os.urandom(300_000).hex())])
+    return images.summary([(record, path)]), record.digest, record.size
+
+
+def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> bool:
+    """Write the layout of the image, and say whether its layer is right; False for an error."""
+    one = layout.ImageFiles(config=files.config, manifest=files.manifest, layers={digest: source})
+    try:
+        layout.write(out, {Arch.X86_64: one}, "tiny")
+    except (ImgbuildError, OSError):
+        return False
+    blob = layout.blob(out, digest)
+    assert f"sha256:{hashlib.sha256(blob.read_bytes()).hexdigest()}" == digest, "a wrong layer"
+    assert blob.stat().st_uid == 0
+    return True
+
+
+def opened(root: Path) -> None:
+    """Let every user write to the cache, as with umask 000."""
+    for path in (root, *root.rglob("*")):
+        if path.is_dir():
+            path.chmod(0o777)
+
+
+def test_a_layer_of_the_cache_that_is_swapped_during_builds(folder):
+    files, digest, size = image(folder)
+    store = Store.open(folder / "cache")
+    path = store.add_blob(files.layers[digest], digest)
+    opened(store.root)
+    with attacker(swapping(path, size)):
+        for number in range(ROUNDS):
+            source = Store.open(store.root).blob(digest)
+            if source is not None:
+                build(files, digest, source, folder / f"out{number % 3}")
+    # It could not write any more once the cache had been opened.
+    source = Store.open(store.root).blob(digest)
+    if source is not None:
+        assert build(files, digest, source, folder / "last")
+        assert source.stat().st_uid == 0
+
+
+def test_a_layer_that_is_swapped_where_it_comes_from(folder):
+    """A folder outside of the cache that stays open to others, as an older layout may be."""
+    files, digest, size = image(folder)
+    (folder / "open").mkdir()
+    (folder / "open").chmod(0o777)
+    source = folder / "open/layer"
+    source.write_bytes(files.layers[digest].read_bytes())
+    source.chmod(0o444)
+    right = 0
+    with attacker(swapping(source, size)):
+        for number in range(ROUNDS):
+            right += build(files, digest, source, folder / f"out{number % 3}")
+    assert right, "no round was right"
+
+
+def test_a_layer_that_its_owner_writes_to_after_the_build(folder):
+    files, digest, size = image(folder)
+    store = Store.open(folder / "cache")
+    path = store.add_blob(files.layers[digest], digest)
+    data = path.read_bytes()
+    os.chown(path, OTHER, OTHER)
+    path.chmod(0o644)
+    source = Store.open(store.root).blob(digest)
+    assert source is not None
+    assert build(files, digest, source, folder / "out")
+    theirs = folder / "theirs"
+    theirs.write_bytes(data)
+    os.chown(theirs, OTHER, OTHER)
+    assert build(files, digest, theirs, folder / "out")
+
+    def step() -> None:
+        theirs.write_bytes(b"E" * size)
+
+    with attacker(step):
+        blob = layout.blob(folder / "out", digest)
+        assert digest_of(blob.read_bytes()) == digest
+    images.verified(folder / "out")
+
+
+def test_a_cache_of_another_user_is_refused_and_not_written_to(folder):
+    root = folder / "cache"
+    Store.open(root)
+    for path in (root, *root.rglob("*")):
+        os.chown(path, OTHER, OTHER)
+    before = sorted(root.rglob("*"))
+    with pytest.raises(ImgbuildError, match=f"belongs to user id {OTHER}"):
+        Store.open(root)
+    assert sorted(root.rglob("*")) == before

@@ -1,0 +1,36 @@
+"""What a checkout or a shared folder may have in place of a file or folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+
+def _device(path: Path) -> None:
+    """A device whose content has no end; as an ordinary user a pipe."""
+    os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+
+
+OBSTACLES: dict[str, Callable[[Path], object]] = {"pipe": os.mkfifo, "folder": Path.mkdir}
+if os.geteuid() == 0:
+    OBSTACLES["device"] = _device
+
+
+def outside(tmp_path: Path) -> Path:
+    """A folder with files that nobody may change."""
+    folder = tmp_path / "outside"
+    (folder / "deep").mkdir(parents=True, exist_ok=True)
+    (folder / "c.json").write_bytes(b"mine")
+    (folder / "deep/notes").write_bytes(b"mine")
+    return folder
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """The regular files below `folder` and their content."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+    }

@@ -1,0 +1,373 @@
+"""A cache that other users may write to, or could: what they own is copied, never linked or used.
+
+Only root can give files to another user. Races with a process of another user:
+tests/integration/test_shared_cache.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache import prune
+from imgbuild.cache.store import FORMAT, Store
+from imgbuild.errors import InputError
+from imgbuild.oci import layout
+from imgbuild.values import Arch, sha256
+from tests.support import images
+from tests.support.links import OBSTACLES, outside, state
+from tests.unit.cache.test_damage import DATA, DIGEST, Warnings, added, found, unpacked
+
+OTHER = 65534
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+
+
+@pytest.fixture(name="warnings")
+def _warnings() -> Warnings:
+    return Warnings()
+
+
+@pytest.fixture(name="store")
+def _store(tmp_path: Path, warnings: Warnings) -> Store:
+    return Store.open(tmp_path / "cache", warnings)
+
+
+def given(path: Path) -> Path:
+    """Give `path` to another user."""
+    os.chown(path, OTHER, OTHER)
+    return path
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["file", "blob"])
+@pytest.mark.parametrize("change", ["owner", "mode"])
+def test_an_entry_that_others_may_change_is_replaced_by_a_copy(store, warnings, kind, change):
+    path = added(store, kind)
+    if change == "owner":
+        given(path)
+    else:
+        path.chmod(0o666)
+    with path.open("r+b") as theirs:  # it stays open
+        assert found(store, kind) == path
+        theirs.write(b"E")
+    assert path.read_bytes() == DATA
+    assert (path.stat().st_uid, path.stat().st_mode & 0o777, path.stat().st_nlink) == (0, 0o444, 1)
+    assert warnings.found == []
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["file", "blob"])
+def test_a_damaged_entry_of_another_user_is_removed(store, warnings, kind):
+    path = added(store, kind)
+    path.chmod(0o644)
+    path.write_bytes(b"E" * len(DATA))
+    given(path)
+    assert found(store, kind) is None
+    assert not path.exists()
+    assert len(warnings.found) == 1
+
+
+@needs_root
+def test_a_layout_gets_no_link_to_a_file_of_another_user(store, tmp_path):
+    """Who owns it could write to the image after it was built and checked."""
+    made = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
+    (record, path) = made[0]
+    summary = images.summary([(record, store.add_blob(path, record.digest))])
+    given(path := store.blob(record.digest))
+    assert path is not None
+    for source in (store.blob(record.digest), given(path)):  # by the cache, and by the layout alone
+        assert source is not None
+        files = layout.ImageFiles(
+            config=summary.config, manifest=summary.manifest, layers={record.digest: source}
+        )
+        out = tmp_path / f"out-{source.stat().st_uid}"
+        layout.write(out, {Arch.X86_64: files}, "tiny")
+        (blob,) = [each.digest for each in layout.read(out).image(Arch.X86_64).layers]
+        assert layout.blob(out, blob).stat().st_uid == 0
+        images.verified(out)
+
+
+@needs_root
+def test_a_layer_of_another_user_in_a_layout_is_replaced(tmp_path):
+    made = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
+    files = {Arch.X86_64: images.summary(made)}
+    digest = layout.write(tmp_path / "out", files, "tiny")
+    blob = layout.blob(tmp_path / "out", made[0][0].digest)
+    blob.unlink()
+    blob.write_bytes(made[0][1].read_bytes())
+    given(blob)
+    assert not layout.check(tmp_path / "out", digest)
+    layout.write(tmp_path / "out", files, "tiny")
+    assert layout.check(tmp_path / "out", digest)
+    assert blob.stat().st_uid == 0
+
+
+@pytest.mark.parametrize("name", ["", "files", "blobs", "blobs/sha256", "locks", "partial"])
+def test_folders_that_others_may_write_to_are_made_private(store, tmp_path, warnings, name):
+    path = added(store, "blob")
+    with store.partial(sha256(b"x"), stop=lambda: False):
+        added(store, "file")
+    (store.root / name).chmod(0o777)
+    again = Store.open(store.root, warnings)
+    assert again.blob(DIGEST) == path
+    assert again.file(sha256(DATA)) is not None
+    with again.partial(sha256(b"x"), stop=lambda: False):
+        assert (store.root / name).stat().st_mode & 0o777 == 0o755
+    assert len(warnings.found) == (not name)
+    assert all("could be changed by other users" in each for each in warnings.found)
+
+
+def test_an_open_mask_makes_no_open_cache(tmp_path, warnings):
+    mask = os.umask(0)
+    try:
+        store = Store.open(tmp_path / "cache", warnings)
+        added(store, "blob")
+        added(store, "file")
+        unpacked(store)
+        store.put_fact("kind", "key", b"data")
+        with store.partial(sha256(b"x"), stop=lambda: False):
+            folders = [path for path in store.root.rglob("*") if path.is_dir()]
+            assert not [path for path in (store.root, *folders) if path.stat().st_mode & 0o022]
+    finally:
+        os.umask(mask)
+    assert warnings.found == []
+
+
+@needs_root
+@pytest.mark.parametrize("name", ["", "blobs", "blobs/sha256", "locks", "scratch", "live"])
+def test_a_folder_of_another_user_is_an_error(store, name):
+    added(store, "blob")
+    given(store.root / name)
+    with pytest.raises(InputError, match=f"belongs to user id {OTHER}") as caught:
+        added(Store.open(store.root), "blob")
+    assert "IMGBUILD_CACHE" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "name", ["files", "blobs", "blobs/sha256", "locks", "scratch", "live", "partial", "facts"]
+)
+def test_a_link_in_place_of_a_folder_is_an_error_and_removes_nothing(store, tmp_path, name):
+    added(store, "blob")
+    added(store, "file")
+    store.put_fact("kind", "key", b"data")
+    elsewhere = outside(tmp_path)
+    (elsewhere / "ab").mkdir()
+    (elsewhere / "ab" / ("0" * 64)).write_bytes(b"mine")
+    (elsewhere / ("0" * 64)).write_bytes(b"mine")
+    if (store.root / name).exists():
+        (store.root / name).rename(tmp_path / "moved")
+    (store.root / name).symlink_to(elsewhere)
+    before = state(elsewhere)
+
+    def use() -> None:
+        other = Store.open(store.root)
+        other.put_fact("kind", "key", b"data")
+        with other.partial(sha256(b"x"), stop=lambda: False):
+            added(other, "blob")
+        added(other, "file")
+
+    with pytest.raises(InputError, match=f"{name}: it is a symbolic link"):
+        use()
+    if name not in ("locks", "scratch", "live"):
+        prune.clear(Store.open(store.root))
+        prune.verify(Store.open(store.root), lambda _: None)
+    assert state(elsewhere) == before
+
+
+def test_a_sweep_removes_no_scratch_folder_through_a_link(store, tmp_path):
+    """A name under `live/` that no process has locked, and `scratch` that leads elsewhere."""
+    elsewhere = outside(tmp_path)
+    (store.root / "live").mkdir()
+    (store.root / "live/deep").touch()
+    (store.root / "scratch").symlink_to(elsewhere)
+    Store.open(store.root).sweep()
+    assert state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
+
+
+@pytest.mark.parametrize("kind", ["link", *OBSTACLES])
+def test_a_partial_download_is_a_file(store, tmp_path, kind):
+    """A link there once let a download replace the file that it leads to."""
+    elsewhere = outside(tmp_path)
+    (store.root / "partial").mkdir()
+    path = store.root / "partial" / sha256(DATA)
+    if kind == "link":
+        path.symlink_to(elsewhere / "c.json")
+    else:
+        OBSTACLES[kind](path)
+    with (
+        pytest.raises(InputError, match="partial/"),
+        store.partial(sha256(DATA), stop=lambda: False),
+    ):
+        pass
+    assert state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
+    assert prune.entries(store) == []
+
+
+@needs_root
+@pytest.mark.parametrize("change", ["owner", "mode"])
+def test_a_partial_download_that_others_may_change_is_begun_again(store, change):
+    (store.root / "partial").mkdir()
+    path = store.root / "partial" / sha256(DATA)
+    path.write_bytes(b"half")
+    if change == "owner":
+        given(path)
+    else:
+        path.chmod(0o666)
+    before = path.stat().st_ino
+    with path.open("rb"), store.partial(sha256(DATA), stop=lambda: False) as partial:
+        assert partial == path
+        assert path.stat().st_uid == 0
+        assert (path.read_bytes(), path.stat().st_ino == before) == (b"", False)
+
+
+@needs_root
+def test_a_fact_of_another_user_does_not_count(store):
+    store.put_fact("kind", "key", b"data")
+    (fact,) = store.root.glob("facts/kind/*/*")
+    given(fact)
+    assert store.fact("kind", "key") is None
+    store.put_fact("kind", "key", b"again")
+    assert store.fact("kind", "key") == b"again"
+
+
+@pytest.mark.parametrize("kind", ["link", *OBSTACLES])
+def test_something_else_in_place_of_an_entry_does_not_block(store, tmp_path, kind):
+    store.put_fact("kind", "key", b"data")
+    path = added(store, "blob")
+    (fact,) = store.root.glob("facts/kind/*/*")
+    for place in (path, fact):
+        place.unlink()
+        if kind == "link":
+            place.symlink_to("/dev/zero")
+        else:
+            OBSTACLES[kind](place)
+    assert store.fact("kind", "key") is None
+    if kind == "folder":
+        with pytest.raises(Exception, match="is damaged and cannot be removed"):
+            store.blob(DIGEST)
+    else:
+        assert store.blob(DIGEST) is None
+        assert not os.path.lexists(path)
+    assert prune.entries(store) == []
+
+
+@pytest.mark.parametrize("kind", ["link", *OBSTACLES])
+def test_the_format_is_a_file(store, kind):
+    (store.root / "FORMAT").unlink()
+    if kind == "link":
+        (store.root / "FORMAT").symlink_to("/dev/zero")
+    else:
+        OBSTACLES[kind](store.root / "FORMAT")
+    with pytest.raises(Exception, match=r"FORMAT|another version"):
+        Store.open(store.root)
+    assert FORMAT == b"1\n"
+
+
+def test_the_cache_itself_may_be_a_link(store, tmp_path):
+    (tmp_path / "link").symlink_to(store.root)
+    other = Store.open(tmp_path / "link")
+    added(other, "blob")
+    assert store.blob(DIGEST) is not None
+
+
+# -- a folder that users share, as /tmp
+
+
+@contextlib.contextmanager
+def as_other() -> Iterator[None]:
+    """Run as another user."""
+    os.seteuid(OTHER)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture(name="shared")
+def _shared() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        (Path(name) / "cache").mkdir()
+        (Path(name) / "cache").chmod(0o1777)
+        yield Path(name) / "cache"
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["file", "blob"])
+def test_users_share_a_folder_and_take_copies_from_each_other(shared, kind):
+    with as_other():
+        theirs = added(Store.open(shared), kind)
+        assert theirs.is_relative_to(shared / f"user-{OTHER}")
+        assert theirs.stat().st_uid == OTHER
+    store = Store.open(shared)
+    path = found(store, kind)
+    assert path is not None
+    assert path.is_relative_to(shared / "user-0")
+    assert (path.read_bytes(), path.stat().st_uid, path.stat().st_nlink) == (DATA, 0, 1)
+    assert found(store, kind) == path
+    assert len(prune.entries(store)) == 1
+    prune.clear(Store.open(shared))
+    assert theirs.read_bytes() == DATA
+    with as_other():
+        assert found(Store.open(shared), kind) == theirs
+
+
+@needs_root
+@pytest.mark.parametrize("change", ["damaged", "link", *OBSTACLES])
+def test_what_another_user_has_in_a_shared_folder_is_used_only_if_it_is_right(shared, change):
+    with as_other():
+        theirs = added(Store.open(shared), "blob")
+        if change == "damaged":
+            theirs.chmod(0o644)
+            theirs.write_bytes(b"E" * len(DATA))
+    if change != "damaged":
+        theirs.unlink()
+        if change == "link":
+            (shared.parent / "right").write_bytes(DATA)
+            theirs.symlink_to(shared.parent / "right")
+        else:
+            OBSTACLES[change](theirs)
+    store = Store.open(shared)
+    assert store.blob(DIGEST) is None
+    assert os.path.lexists(theirs)
+    path = added(store, "blob")
+    assert (store.blob(DIGEST), path.stat().st_uid) == (path, 0)
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["link", "folder", "file"])
+def test_a_part_of_a_shared_folder_that_another_user_made_is_an_error(shared, tmp_path, kind):
+    elsewhere = outside(tmp_path)
+    place = shared / "user-0"
+    if kind == "link":
+        place.symlink_to(elsewhere)
+    elif kind == "folder":
+        place.mkdir()
+        given(place)
+    else:
+        place.touch()
+        given(place)
+    with pytest.raises(InputError, match="user-0"):
+        Store.open(shared)
+    assert state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_a_shared_folder_belongs_to_root_or_to_this_user(shared, mode):
+    """Its owner could rename what is in it; without the sticky bit everybody could."""
+    shared.chmod(mode)
+    if mode == 0o1777:
+        given(shared)
+        with pytest.raises(InputError, match=f"belongs to user id {OTHER}"):
+            Store.open(shared)
+        return
+    with as_other(), pytest.raises(InputError, match="belongs to user id 0") as caught:
+        Store.open(shared)
+    assert "1777" in (caught.value.hint or "")

@@ -1,0 +1,274 @@
+"""Links, pipes and devices that come with a checkout: verbs change nothing outside of the project.
+
+Each stands in place of a folder or file that a verb writes, at every depth of its path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imgbuild import project as projects
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError
+from imgbuild.learn.constraints_file import add_constraints
+from imgbuild.oci import layout
+from imgbuild.plan import current
+from imgbuild.project import Project
+from imgbuild.render import committed, contexts, write
+from imgbuild.smoke import records
+from imgbuild.values import Arch
+from tests.support import inprocess_project, render_sample
+from tests.support.inprocess_project import TARGET, Command, Sample
+from tests.support.links import OBSTACLES, outside, state
+
+BUILD = ("build", "--offline", "--jobs", "1", TARGET)
+
+
+@pytest.fixture
+def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    return inprocess_project.make(tmp_path / "project")
+
+
+def linked(path: Path, target: Path) -> None:
+    """Put a link to `target` in place of `path`, which is moved away if it is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        path.rename(path.with_name("moved"))
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["build", f"build/{TARGET}", *(f"build/{TARGET}/{part}" for part in ("blobs", "blobs/sha256"))],
+)
+@pytest.mark.parametrize("built", [False, True])
+def test_a_build_does_not_follow_a_link_to_a_folder(
+    imgbuild: Command, sample: Sample, tmp_path: Path, name: str, built: bool
+) -> None:
+    elsewhere = outside(tmp_path)
+    (elsewhere / ("0" * 64)).write_bytes(b"mine")  # named as a blob
+    if built:
+        assert imgbuild(*BUILD).status == 0
+    linked(sample.folder / name, elsewhere)
+    if "blobs" in name and not built:
+        (sample.folder / "build" / TARGET / layout.MARKER).write_bytes(layout.MARKER_TEXT)
+    before = state(elsewhere)
+    done = imgbuild(*BUILD)
+    assert done.status == 2, done.stderr
+    assert f"{name}: it is a symbolic link" in done.stderr
+    assert "remove it" in done.stderr
+    assert state(elsewhere) == before
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+@pytest.mark.parametrize("name", ["index.json", "oci-layout", "layer", "config"])
+def test_a_build_replaces_only_files(
+    imgbuild: Command, sample: Sample, tmp_path: Path, name: str, kind: str
+) -> None:
+    assert imgbuild(*BUILD).status == 0
+    place, elsewhere = sample.folder / "build" / TARGET, outside(tmp_path)
+    manifest = sample.seal.arch[Arch.X86_64]
+    blobs = {"layer": manifest.layers[-1].digest, "config": manifest.manifest}
+    path = place / name
+    if name in blobs:
+        path = place / "blobs/sha256" / str(blobs[name]).removeprefix("sha256:")
+    path.unlink()
+    if kind == "link":
+        path.symlink_to(elsewhere / "c.json")
+    else:
+        OBSTACLES[kind](path)
+    before = state(elsewhere)
+    done = imgbuild(*BUILD)
+    assert done.status in (2, 9), done.stderr
+    assert str(path.relative_to(sample.folder)) in done.stderr
+    assert state(elsewhere) == before
+
+
+def test_a_place_that_the_user_names_may_be_reached_through_links(
+    imgbuild: Command, sample: Sample, tmp_path: Path
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (sample.folder / "big").symlink_to(tmp_path / "disk")
+    assert imgbuild(*BUILD, "--output", "big").status == 0
+    assert (tmp_path / "disk/index.json").is_file()
+    (tmp_path / "here").symlink_to(sample.folder)
+    assert imgbuild(*BUILD, "--matrix", str(tmp_path / "here/matrix.yaml")).status == 0
+
+
+@pytest.mark.parametrize("verb", ["push", "run"])
+def test_the_image_that_was_built_is_not_read_through_a_link(
+    imgbuild: Command, sample: Sample, tmp_path: Path, verb: str
+) -> None:
+    linked(sample.folder / "build", outside(tmp_path))
+    words = {"push": (TARGET, "127.0.0.1:1/x"), "run": (TARGET, "--", "true")}[verb]
+    done = imgbuild(verb, "--offline" if verb == "run" else "--yes", *words)
+    assert done.status != 0
+    assert state(tmp_path / "outside") == {"c.json": b"mine", "deep/notes": b"mine"}
+
+
+def test_files_that_imgbuild_did_not_make_stay_in_a_layout(
+    imgbuild: Command, sample: Sample
+) -> None:
+    assert imgbuild(*BUILD).status == 0
+    blobs = sample.folder / "build" / TARGET / "blobs/sha256"
+    (blobs / "notes.txt").write_text("mine")
+    (blobs / ("0" * 64)).write_text("an old blob")
+    next(path for path in blobs.iterdir() if len(path.name) == 64 and path.name > "0" * 64).unlink()
+    assert imgbuild(*BUILD).status == 0
+    assert (blobs / "notes.txt").read_text() == "mine"
+    assert not (blobs / ("0" * 64)).exists()
+
+
+# -- what is committed
+
+
+LOCK = render_sample.lock()
+
+
+def _rendered(project: Project) -> None:
+    committed.write(project, LOCK.target, {"Dockerfile": b"new", "files/etc/passwd": b"new"})
+
+
+def _locked(project: Project) -> None:
+    current.write_locked(project, LOCK, render_sample.seal(LOCK))
+
+
+def _recorded(project: Project) -> None:
+    records.add(project.images, LOCK.target, (), {}, Store.open())
+
+
+def _learned(project: Project) -> None:
+    add_constraints(project.images, (), Store.open())
+
+
+WRITERS: dict[str, tuple[Callable[[Project], None], str]] = {
+    "Dockerfile": (_rendered, f"images/{LOCK.target}/Dockerfile"),
+    "files": (_rendered, f"images/{LOCK.target}/files/etc/passwd"),
+    "lock": (_locked, f"images/{LOCK.target}/lock.json"),
+    "digests": (_locked, f"images/{LOCK.target}/digests.json"),
+    "requirements": (_locked, f"images/{LOCK.target}/requirements-x86_64.txt"),
+    "records": (_recorded, f"images/{LOCK.target}/smoke.json"),
+    "constraints": (_learned, "images/constraints.yaml"),
+}
+DEPTHS = [
+    (what, depth) for what, (_, path) in WRITERS.items() for depth in range(path.count("/") + 1)
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """An empty project, its cache, and the folders of all that is written."""
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    for _, path in WRITERS.values():
+        (tmp_path / "project" / path).parent.mkdir(parents=True, exist_ok=True)
+    return Project(matrix=tmp_path / "project/matrix.yaml")
+
+
+@pytest.mark.parametrize(("what", "depth"), DEPTHS)
+def test_what_is_committed_is_not_written_through_links(project, tmp_path, what, depth):
+    writer, path = WRITERS[what]
+    parts, elsewhere = path.split("/"), outside(tmp_path)
+    deep = elsewhere.joinpath(*parts[depth + 1 :])
+    deep.parent.mkdir(parents=True, exist_ok=True)
+    deep.with_name("notes").write_bytes(b"mine")
+    target = elsewhere if depth + 1 < len(parts) else elsewhere / "c.json"
+    linked(project.root.joinpath(*parts[: depth + 1]), target)
+    before = state(elsewhere)
+    with pytest.raises(InputError, match=r"symbolic link|not a regular|has 1 problem|valid"):
+        writer(project)
+    assert state(elsewhere) == before
+
+
+@pytest.mark.parametrize("kind", OBSTACLES)
+@pytest.mark.parametrize("what", ["Dockerfile", "files", "lock", "digests", "requirements"])
+def test_what_is_committed_replaces_only_files(project, what, kind):
+    writer, path = WRITERS[what]
+    OBSTACLES[kind](project.root / path)
+    with pytest.raises(InputError, match=f"it is a {kind}"):
+        writer(project)
+    assert not (project.root / path).is_file()
+
+
+@pytest.mark.parametrize("name", ["files", "files-amd64", "files-arm64"])
+def test_rendering_removes_nothing_through_a_link(project, tmp_path, name):
+    elsewhere = outside(tmp_path)
+    before = state(elsewhere)
+    linked(project.images / LOCK.target / name, elsewhere)
+    dockerfile = project.images / LOCK.target / "Dockerfile"
+    dockerfile.write_text(f"RUN install /run/context/{name}/c.json /c.json\n")
+    with pytest.raises(InputError, match="symbolic link"):
+        committed.write(project, LOCK.target, {})
+    assert state(elsewhere) == before
+
+
+def test_rendering_leaves_a_folder_of_another_name_alone(project, tmp_path):
+    linked(project.images / LOCK.target / "files-x86", outside(tmp_path))
+    committed.write(project, LOCK.target, {"Dockerfile": b"new"})
+    assert state(tmp_path / "outside") == {"c.json": b"mine", "deep/notes": b"mine"}
+
+
+def test_rendering_removes_only_what_it_made(project):
+    """The files that the present Dockerfile copies; of others the check of rendered files says."""
+    matrix = render_sample.matrix()
+    due = committed.files(project, matrix, LOCK, render_sample.seal(LOCK))
+    committed.write(project, LOCK.target, due)
+    folder = project.images / LOCK.target
+    (folder / "files/notes.txt").write_text("mine")
+    assert len(due) > 3
+    assert committed.stale(project, LOCK.target, due) == [
+        f"{folder / 'files/notes.txt'} belongs to no step: remove it"
+    ]
+    assert committed.write(project, LOCK.target, {})
+    left = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    assert left == ["files/notes.txt"]
+
+
+def test_a_lock_or_target_that_leads_out_is_an_error(project):
+    for name in ("../../outside", "/etc"):
+        with pytest.raises(InputError, match="is not a path below it"):
+            committed.write(project, name, {"Dockerfile": b"new"})
+        with pytest.raises(InputError, match="is not a path below it"):
+            committed.write(project, LOCK.target, {f"files/{name}": b"new"})
+
+
+@pytest.mark.parametrize("part", ["build", "build/wheels", f"build/wheels/{LOCK.target}"])
+def test_folders_of_wheels_are_not_reached_through_links(project, tmp_path, part):
+    linked(project.root / part, outside(tmp_path))
+    with pytest.raises(InputError, match="symbolic link"):
+        contexts.wheels_folder(project, LOCK.target)
+
+
+@pytest.mark.parametrize("name", ["requirements-x86_64.txt", "../../docker-bake.json"])
+def test_a_pipe_in_place_of_what_is_checked_does_not_block(project, name):
+    writer, _ = WRITERS["lock"]
+    writer(project)
+    path = project.images / LOCK.target / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    matrix = render_sample.matrix()
+    check: dict[str, Callable[[], object]] = {
+        "requirements-x86_64.txt": lambda: current.read_current(project, matrix, LOCK.target),
+        "../../docker-bake.json": lambda: write.check(project, matrix, [LOCK]),
+    }
+    with pytest.raises(Exception, match="does not follow from the lock"):
+        check[name]()
+
+
+def test_the_project_of_a_link_is_used(project, tmp_path):
+    (project.root / "matrix.yaml").write_text("")
+    (tmp_path / "link").symlink_to(project.root)
+    found = projects.find(tmp_path / "link")
+    _rendered(found)
+    assert (project.images / LOCK.target / "Dockerfile").read_bytes() == b"new"

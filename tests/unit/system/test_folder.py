@@ -1,0 +1,266 @@
+"""Names below an open folder: no link is followed, and only regular files are replaced."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from imgbuild import codec
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.system import files, known_hashes
+from imgbuild.system.folder import OpenFolder, make_private, regular_file, require_below
+from imgbuild.system.placing import place
+from imgbuild.system.reporter import SILENT
+from imgbuild.values import sha256
+from tests.support.links import OBSTACLES, outside, state
+
+NAME = "a/b/c.json"
+DATA = b"the bytes of a layer"
+
+
+def top(tmp_path: Path) -> Path:
+    """A folder with the file NAME."""
+    path = tmp_path / "top" / NAME
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"old")
+    return tmp_path / "top"
+
+
+def written(folder: OpenFolder) -> None:
+    folder.write(NAME, b"new")
+
+
+def replaced(folder: OpenFolder) -> None:
+    with folder.replacing(NAME) as file:
+        file.write(b"new")
+
+
+def removed(folder: OpenFolder) -> None:
+    folder.remove(NAME)
+
+
+def read(folder: OpenFolder) -> None:
+    folder.read(NAME)
+
+
+CHANGES = [written, replaced, removed, read]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("part", ["a", "a/b", NAME])
+def test_a_link_at_any_depth_is_an_error(tmp_path, part, change):
+    folder, elsewhere = top(tmp_path), outside(tmp_path)
+    (folder / part).rename(tmp_path / "moved")
+    target = elsewhere / "c.json" if part == NAME else elsewhere
+    (folder / part).symlink_to(target)
+    before = state(elsewhere)
+    with (
+        OpenFolder.open(folder) as opened,
+        pytest.raises(InputError, match="symbolic link") as caught,
+    ):
+        change(opened)
+    assert str(folder / part) in caught.value.message
+    assert "remove it" in (caught.value.hint or "")
+    assert state(elsewhere) == before
+    assert (folder / part).is_symlink()
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("kind", OBSTACLES)
+@pytest.mark.parametrize("part", ["a/b", NAME])
+def test_something_else_in_place_of_a_file_or_folder_is_an_error(tmp_path, part, kind, change):
+    folder = top(tmp_path)
+    (folder / part).rename(tmp_path / "moved")
+    if kind == "folder" and part != NAME:  # there it is right
+        kind = "file"
+        (folder / part).touch()
+    else:
+        OBSTACLES[kind](folder / part)
+    with OpenFolder.open(folder) as opened, pytest.raises(InputError, match=f"it is a {kind}"):
+        change(opened)
+    assert os.path.lexists(folder / part)
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../x", "a/../../x", "..", "", "a//b", "./a", "a\0"]
+)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda folder, name: folder.write(name, b""),
+        lambda folder, name: folder.remove(name),
+        lambda folder, name: folder.folder(name, make=True),
+    ],
+)
+def test_a_name_that_leads_out_is_an_error(tmp_path, name, use):
+    folder = top(tmp_path)
+    before = state(tmp_path)
+    with (
+        OpenFolder.open(folder) as opened,
+        pytest.raises(InputError, match="is not a path below it"),
+    ):
+        use(opened, name)
+    assert state(tmp_path) == before
+
+
+def test_the_folder_itself_may_be_reached_through_links(tmp_path):
+    folder = top(tmp_path)
+    (tmp_path / "link").symlink_to(folder)
+    with OpenFolder.open(tmp_path / "link") as opened:
+        assert opened.write("d/e", b"new")
+        assert not opened.write("d/e", b"new")
+    assert (folder / "d/e").read_bytes() == b"new"
+
+
+def test_another_name_of_a_file_keeps_its_content(tmp_path):
+    folder = top(tmp_path)
+    (tmp_path / "other").hardlink_to(folder / NAME)
+    codec.write_bytes(folder / NAME, b"new", below=folder)
+    assert (tmp_path / "other").read_bytes() == b"old"
+
+
+def test_a_folder_that_is_moved_away_meanwhile_is_still_the_one_that_is_written(tmp_path):
+    """What was opened is used: a link that takes its place afterwards has no effect."""
+    folder, elsewhere = top(tmp_path), outside(tmp_path)
+    before = state(elsewhere)
+    with OpenFolder.open(folder) as opened, opened.folder("a/b") as below:
+        (folder / "a").rename(folder / "moved")
+        (folder / "a").symlink_to(elsewhere)
+        below.write("c.json", b"new")
+        assert below.remove("c.json")
+    assert state(elsewhere) == before
+
+
+def test_a_link_in_a_tree_is_an_error(tmp_path):
+    folder = top(tmp_path)
+    with OpenFolder.open(folder) as opened:
+        assert list(opened.tree()) == [NAME]
+        (folder / "a/link").symlink_to(outside(tmp_path))
+        with pytest.raises(InputError, match="a/link: it is a symbolic link"):
+            list(opened.tree())
+
+
+def test_places_named_by_default_are_not_reached_through_links(tmp_path):
+    folder, elsewhere = top(tmp_path), outside(tmp_path)
+    assert require_below(folder, folder / "build/small") == folder / "build/small"
+    (folder / "build").symlink_to(elsewhere)
+    for name in ("build", "build/small"):
+        with pytest.raises(InputError, match="build: it is a symbolic link"):
+            require_below(folder, folder / name)
+
+
+@pytest.mark.parametrize("opener", [files.open_locked, lambda path: regular_file(path, os.O_RDWR)])
+@pytest.mark.parametrize("kind", ["link", *OBSTACLES])
+def test_a_lock_is_a_regular_file(tmp_path, opener, kind):
+    path, elsewhere = tmp_path / "lock", outside(tmp_path)
+    if kind == "link":
+        path.symlink_to(elsewhere / "c.json")
+    else:
+        OBSTACLES[kind](path)
+    with pytest.raises(InputError):
+        opener(path)
+    assert state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
+
+
+def test_a_socket_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("out")
+        with pytest.raises(InputError, match="it is a socket"):
+            codec.write_bytes(tmp_path / "out", b"new")
+
+
+def test_a_folder_of_this_user_is_made_private(tmp_path):
+    (tmp_path / "cache/files").mkdir(parents=True)
+    (tmp_path / "cache").chmod(0o755)
+    (tmp_path / "cache/files").chmod(0o777)
+    assert not make_private(tmp_path / "cache", "files")
+    assert make_private(tmp_path / "cache", "files", "ab")
+    assert [path.stat().st_mode & 0o777 for path in sorted((tmp_path / "cache").rglob("*"))] == [
+        0o755,
+        0o755,
+    ]
+
+
+# -- what is checked is what is linked or copied
+
+
+@pytest.fixture(name="source")
+def _source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(DATA)
+    path.chmod(0o444)
+    (tmp_path / "out").mkdir()
+    return path
+
+
+def placed(source: Path, name: str = "blob") -> Path:
+    """DATA in the folder `out`, from `source`."""
+    out = source.with_name("out")
+    with OpenFolder.open(out) as folder:
+        place(folder, name, source, sha256(DATA), SILENT, prefix=".tmp-")
+    assert not list(out.glob(".tmp-*"))
+    return out / name
+
+
+def test_a_file_of_this_user_is_linked(source):
+    assert placed(source).samefile(source)
+
+
+@pytest.mark.parametrize("change", ["owner", "mode"])
+def test_a_file_that_others_may_change_is_copied(source, change):
+    if os.geteuid():
+        pytest.skip("only root can give a file to another user")
+    if change == "owner":
+        os.chown(source, 65534, 65534)
+    else:
+        source.chmod(0o666)
+    path = placed(source)
+    assert not path.samefile(source)
+    assert (path.read_bytes(), path.stat().st_uid, path.stat().st_mode & 0o777) == (DATA, 0, 0o444)
+
+
+@pytest.mark.parametrize("owner", [0, 65534])
+def test_a_file_that_is_swapped_after_its_check_has_no_effect(source, monkeypatch, owner):
+    """Another file under the checked name, before the link or copy is made."""
+    if os.geteuid():
+        pytest.skip("only root can give a file to another user")
+    os.chown(source, owner, owner)
+
+    def swap() -> Path:
+        evil = source.with_name("evil")
+        evil.write_bytes(b"E" * len(DATA))
+        return Path(evil.replace(source))
+
+    for name in ("link", "new_file"):
+        real = getattr(OpenFolder, name)
+        monkeypatch.setattr(OpenFolder, name, lambda *words, real=real: (swap(), real(*words))[1])
+    assert placed(source).read_bytes() == DATA
+    assert source.read_bytes() != DATA
+
+
+def test_a_file_with_another_hash_is_not_placed(source):
+    for mode in (0o444, 0o666):  # linked, copied
+        source.chmod(0o644)
+        source.write_bytes(b"E" * len(DATA))
+        source.chmod(mode)
+        with pytest.raises(IntegrityError, match="another digest"):
+            placed(source)
+        assert not list(source.with_name("out").iterdir())
+
+
+def test_a_hash_of_a_file_that_others_may_change_is_not_remembered(source):
+    """Not in this process either: a write through a mapping may leave all times as they are."""
+    known = known_hashes.KnownHashes(None)
+    source.chmod(0o666)
+    while not known.matches(source, sha256(DATA)):
+        pass
+    status = source.stat()
+    with source.open("r+b") as file:
+        file.write(b"E")
+    os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not known._memory
+    assert not known.matches(source, sha256(DATA))
