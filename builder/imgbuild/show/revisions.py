@@ -12,10 +12,9 @@ from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
-from imgbuild.system import process
+from imgbuild.system import git
 from imgbuild.values import Digest
 
-REMEDY = "install git"
 LOCK, SEAL = "lock.json", "digests.json"
 LOCKS, SEALS = f"images/*/{LOCK}", f"images/*/{SEAL}"
 DIGEST = "sha256:[0-9a-f]{64}"
@@ -92,8 +91,8 @@ def past(project: Project, count: int, refs: Sequence[str]) -> RevisionRange:
 
 def named(project: Project, commits: Sequence[str]) -> set[Digest]:
     """Every digest in a seal of one of `commits`: of images, configurations and layers."""
-    words = ["grep", "-h", "-o", "-E", DIGEST, *commits, "--", SEALS]
-    return set(_git(project, *words, empty=1).split())
+    words = ["-h", "-o", "-E", DIGEST, *commits, "--", SEALS]
+    return set(_git(project, "grep", *words, empty=1).split())
 
 
 def locks_of(project: Project, commits: Sequence[str]) -> Iterator[LockText]:
@@ -119,8 +118,8 @@ def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]
 
 def image_history(project: Project, refs: Sequence[str]) -> ImageHistory:
     """What the seals of all the history of `refs` named at some time."""
-    words = ["log", "-m", "--first-parent", "--format=%ct", "--patch", "--unified=0"]
-    text = _git(project, *words, "--no-color", "--no-renames", *refs, "--", SEALS)
+    words = ["-m", "--first-parent", "--format=%ct", "--patch", "--unified=0"]
+    text = _git(project, "log", *words, "--no-color", "--no-renames", *refs, "--", SEALS)
     moment, images, targets = 0, dict[Digest, int](), set[str]()
     for line in text.splitlines():  # the newest revision first
         if line.isdigit():
@@ -132,10 +131,9 @@ def image_history(project: Project, refs: Sequence[str]) -> ImageHistory:
     return ImageHistory(images=images, targets=frozenset(targets))
 
 
-def _git(project: Project, *words: str, empty: int = 0) -> str:
+def _git(project: Project, command: git.Reading, *words: str, empty: int = 0) -> str:
     """What git prints, in the folder of the project; a status up to `empty` is not a failure."""
-    git = process.find("git", remedy=REMEDY)
-    done = process.run([git, *words], cwd=project.root, check=False)
+    done = git.run(project.root, command, *words)
     if done.status > empty:
         errors = done.stderr.strip().splitlines()
         message = ": ".join((f"git cannot read the history of {project.root}", *errors[:1]))
@@ -147,12 +145,10 @@ def _git(project: Project, *words: str, empty: int = 0) -> str:
 
 def _commit(project: Project, revision: str) -> str:
     """The commit that `revision` names; InputError if there is none, or no repository."""
-    git = process.find("git", remedy=REMEDY)
-    words = [git, "rev-parse", "--verify", "--quiet"]
-    known = process.run([*words, f"{revision}^{{commit}}"], cwd=project.root, check=False)
+    known = git.run(project.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if known.status == 0:
         return known.stdout.strip()
-    inside = process.run([git, "rev-parse", "--git-dir"], cwd=project.root, check=False)
+    inside = git.run(project.root, "rev-parse", "--git-dir")
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
         message = f"{project.root} is not in a git repository that can be read"
@@ -179,12 +175,11 @@ def digests_at(project: Project, revision: str) -> dict[str, Digest]:
 
 def sealed_at(project: Project, target: str, revision: str) -> tuple[Lock, Seal] | None:
     """Lock and seal of `target` at `revision`, None if it had none; InputError if it is unknown."""
-    git = process.find("git", remedy=REMEDY)
     commit = _commit(project, revision)
     files = []
     for name in (LOCK, SEAL):
         place = f"{commit}:./images/{target}/{name}"
-        shown = process.run([git, "show", place], cwd=project.root, check=False)
+        shown = git.run(project.root, "cat-file", "blob", place)
         if shown.status != 0:
             return None
         files.append(shown.stdout.encode())
