@@ -15,12 +15,12 @@ Reading = Literal["cat-file", "grep", "log", "ls-tree", "remote", "rev-list", "r
 # Options that keep a command from running programs that attributes and configuration name.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "grep": ("--no-textconv",),
-    "log": ("--no-ext-diff", "--no-textconv", "--no-show-signature"),
+    "log": ("--no-ext-diff", "--no-textconv"),
 }
 
 
 def run(folder: Path, command: Reading, *words: str) -> process.Result:
     """Run `git COMMAND WORDS` in `folder`; any status is returned. ToolMissing without git."""
     program = process.find("git", remedy="install git")
-    full = [program, "--no-pager", command, *OPTIONS.get(command, ()), *words]
+    full = [program, command, *OPTIONS.get(command, ()), *words]
     return process.run(full, cwd=folder, check=False)

@@ -20,31 +20,16 @@ SYSTEM_PATH = "/usr/sbin:/sbin:/usr/local/sbin"
 FOLDER_LISTS = {"PATH": ":", "PYTHONPATH": ":", "LD_LIBRARY_PATH": "[:;]"}
 # Programs that read the git repository of the folder in which they run. buildx starts git.
 REPOSITORY_PROGRAMS = ("git", "docker", "docker-buildx", "buildx")
-# Settings of a repository that name commands, and settings that make git use one that is not a
-# checkout. Sources: git-config(1), git(1), `Documentation/config` of git 2.39 to 2.51.
+# Settings that keep these programs from running what a repository's configuration names, and from
+# using a repository that is no checkout but lies among its files. No transport: a partial clone
+# would fetch what it lacks, by a command that it names. Source: git-config(1), git(1) of 2.39.
 GIT_SETTINGS = {
     "core.fsmonitor": "false",
     "core.hooksPath": os.devnull,
-    "core.pager": "cat",
-    "core.editor": "false",
-    "core.askPass": "",
-    "core.sshCommand": "false",
-    "core.gitProxy": "",
-    "core.alternateRefsCommand": "true",
-    "credential.helper": "",
     "log.showSignature": "false",
-    "gpg.program": "false",
-    "protocol.ext.allow": "never",
     "safe.bareRepository": "explicit",
 }
-GIT_VARIABLES = {
-    "GIT_ALLOW_PROTOCOL": "",  # no transport: a partial clone would fetch what it lacks
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_PAGER": "cat",
-    "BUILDX_GIT_INFO": "false",
-}
+GIT_VARIABLES = {"GIT_ALLOW_PROTOCOL": "", "GIT_OPTIONAL_LOCKS": "0", "BUILDX_GIT_INFO": "false"}
 
 
 def which(program: str, *, path: str | None = None) -> str | None:
