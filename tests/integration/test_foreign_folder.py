@@ -26,6 +26,7 @@ from tests.support.traps import Traps
 pytestmark = pytest.mark.timeout(300)
 IMAGE, MIRROR = "{registry}/me/image", "{registry}/me/mirror"
 IMGBUILD = Path(sys.executable).with_name("imgbuild")
+LOCKED = ("--lock={folder}/images/small", "--image=oci:{folder}/build/small")
 PLAIN = ("--plain-http", "{registry}")
 # What the verbs are called with, and their exit statuses: 6 where a program is missing. `NOWHERE`
 # replaces the engines and the cluster of this machine, so that these verbs fail everywhere.
@@ -36,9 +37,9 @@ CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
     ("build", (TARGET, "--format=sif", "--output={out}.sif"), (0, 6)),
     ("build", (TARGET, "--on=slurm", "--no-wait"), (1, 6)),
     ("run", (TARGET, "--through=root", "--", "/usr/bin/nothing"), (127,)),
-    ("init", ("new", "--lock={folder}/images/small", "--image=oci:{folder}/build/small"), (0,)),
+    ("init", ("new", "--extends=small", *LOCKED), (0,)),
     ("lock", (TARGET,), (0,)),
-    ("resolve", ("torch==2.6.0", "--cuda=12.4", "--solve"), (0,)),
+    ("resolve", ("torch==2.6.0", "--cuda=12.4", "--solve"), (8,)),
     ("audit", (TARGET,), (0,)),
     ("audit", ("--environment",), (2,)),
     ("doctor", (TARGET,), (0,)),
@@ -125,7 +126,9 @@ class Foreign:
             env["IMGBUILD_CACHE"] = str(place / "cache")
         done = subprocess.run(
             [IMGBUILD, *name.split(), *(word.format(**values) for word in words)],
-            cwd=self.project.folder, env=env, capture_output=True, text=True, check=False,
+            # The folder above has traps too, and no matrix yet.
+            cwd=self.project.folder.parent if name == "init" else self.project.folder,
+            env=env, capture_output=True, text=True, check=False,
         )  # fmt: skip
         return Outcome(done, self.traps.sprung(place / "flags"))
 
@@ -154,6 +157,7 @@ def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
         image = f"{there.host}/me/image"
         for words in (["lock"], ["build"], ["push", image, "--plain-http", there.host]):
             project.run(words[0], TARGET, *words[1:])
+        (project.folder / "build/small.sif").touch()  # for jobs of Slurm
         made.traps.plant(project.folder)
         made.traps.plant(above)
         files = [
@@ -221,8 +225,8 @@ def test_reading_a_repository_runs_nothing_of_it(checkout, words) -> None:
 @pytest.mark.parametrize("words", [["status"], ["log"], ["update-index", "--refresh"]])
 def test_any_git_that_is_started_runs_no_hook_and_no_monitor(checkout, words) -> None:
     folder, found = checkout
-    (folder / ".gitattributes").unlink()
-    (folder / ".git/info/attributes").unlink()
+    for name in (".gitattributes", ".git/info/attributes"):
+        (folder / name).write_text("")  # without filters: their names are any that one chooses
     process.run(["git", *words], cwd=folder, check=False)
     assert found.sprung() == {}
 
