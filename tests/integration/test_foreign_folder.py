@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -185,6 +186,19 @@ def test_a_verb_uses_nothing_of_the_folder(outcomes: list[Outcome], number: int)
     assert outcome.sprung == {}, outcome.done.stderr
     assert outcome.done.returncode in CASES[number][2], outcome.done.stdout + outcome.done.stderr
     assert "Traceback" not in outcome.done.stderr
+
+
+def test_a_task_of_an_array_uses_nothing_of_the_folder(
+    prepared: Foreign, outcomes: list[Outcome], tmp_path: Path
+) -> None:
+    assert outcomes
+    [script] = prepared.project.folder.glob("build/slurm/build/*/array.sh")
+    (tmp_path / "flags").mkdir()
+    env = {**prepared.environment(tmp_path), "PATH": os.environ["PATH"]}  # that of a node
+    env |= {"SLURM_ARRAY_TASK_ID": "0", "SLURM_CPUS_ON_NODE": "1", "SLURMD_NODENAME": "node"}
+    done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=False)
+    assert prepared.traps.sprung(tmp_path / "flags") == {}
+    assert done.returncode == 0, done.stderr
 
 
 def test_python_m_imports_nothing_else_from_the_folder(prepared: Foreign, tmp_path: Path) -> None:
