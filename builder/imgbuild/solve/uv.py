@@ -6,6 +6,7 @@ uv sees no files but the local index's (see `index.server`) and no configuration
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -72,7 +73,8 @@ def default_index() -> str:
 
 def _named_index(command: Sequence[str]) -> str:
     # Not in the current folder: uv would read uv.toml and pyproject.toml there and above.
-    found = DEFAULT_INDEX.search(process.run(command, stdin="", cwd=ROOT).stdout)
+    done = process.run(command, stdin="", cwd=ROOT, env=_named_files("UV_CONFIG_FILE"))
+    found = DEFAULT_INDEX.search(done.stdout)
     if found is None:
         message = "uv names no default index"
         raise InputError(
@@ -84,9 +86,16 @@ def _named_index(command: Sequence[str]) -> str:
 def pip_index() -> str | None:
     """The index that pip is set up for: PIP_INDEX_URL or pip.conf; None if there is none."""
     command = [*programs.python(), "-m", "pip", "config", "list"]
-    listed = process.run(command, check=False, cwd=ROOT).stdout
+    env = _named_files("PIP_CONFIG_FILE")
+    listed = process.run(command, check=False, cwd=ROOT, env=env).stdout
     found = dict(PIP_INDEX.findall(listed))
     return found.get(":env:") or found.get("install") or found.get("global")
+
+
+def _named_files(variable: str) -> dict[str, str]:
+    """The file that the user names in `variable`, for a command that runs in another folder."""
+    named = os.environ.get(variable)
+    return {variable: str(Path(named).absolute())} if named else {}
 
 
 def _clean() -> list[str]:
