@@ -75,8 +75,12 @@ CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
     ("help", ("build",), (0,)),
 )
 # They start a verb of imgbuild, or need an image that the sample has not; none is kept.
-GOING = {"ci run", "ci nightly", *(f"precompile {n}" for n in ("flashinfer", "triton", "bytecode"))}
-OWN_CACHE = ("build", "cache prune", "cache clear")  # so that layers are made, and none is removed
+NOT_RUN = {
+    "ci run",
+    "ci nightly",
+    *(f"precompile {n}" for n in ("flashinfer", "triton", "bytecode")),
+}
+NEW_CACHE = ("build", "cache prune", "cache clear")  # so that layers are made, and none is removed
 NOWHERE = {"DOCKER_HOST": "unix:///nowhere", "CONTAINER_HOST": "unix:///nowhere",
            "SLURM_CONF": "/nowhere"}  # fmt: skip
 
@@ -93,10 +97,10 @@ def verbs(command: Any = None, name: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a verb, and the traps that it sprang."""
+    """The end of a verb, and the traps that it triggered."""
 
     done: subprocess.CompletedProcess[str]
-    sprung: dict[str, str]
+    triggered: dict[str, str]
 
 
 @dataclass
@@ -123,7 +127,7 @@ class Foreign:
             "copy": str(place / "matrix.yaml"),
         }
         env = self.environment(place)
-        if name in OWN_CACHE:
+        if name in NEW_CACHE:
             env["IMGBUILD_CACHE"] = str(place / "cache")
         done = subprocess.run(
             [IMGBUILD, *name.split(), *(word.format(**values) for word in words)],
@@ -131,7 +135,7 @@ class Foreign:
             cwd=self.project.folder.parent if name == "init" else self.project.folder,
             env=env, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        return Outcome(done, self.traps.sprung(place / "flags"))
+        return Outcome(done, self.traps.triggered(place / "flags"))
 
     def environment(self, place: Path) -> dict[str, str]:
         """That of a user whose PATH begins with the current folder, without an active Python."""
@@ -154,19 +158,19 @@ def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
         project.write(
             sample_project.registry_base(sample_project.serve_image(site, folder / "base", "base"))
         )
-        made = Foreign(folder, project, there, Traps(folder / "flags"), site)
+        foreign = Foreign(folder, project, there, Traps(folder / "flags"), site)
         image = f"{there.host}/me/image"
         for words in (["lock"], ["build"], ["push", image, "--plain-http", there.host]):
             project.run(words[0], TARGET, *words[1:])
         (project.folder / "build/small.sif").touch()  # for jobs of Slurm
-        made.traps.plant(project.folder)
-        made.traps.plant(above)
+        foreign.traps.plant(project.folder)
+        foreign.traps.plant(above)
         files = [
             "matrix.yaml",
             *(f"images/{TARGET}/{each}" for each in ("lock.json", "digests.json")),
         ]
-        made.traps.repository(project.folder, files)
-        yield made
+        foreign.traps.repository(project.folder, files)
+        yield foreign
 
 
 @pytest.fixture(scope="module", name="outcomes")
@@ -177,13 +181,13 @@ def _outcomes(prepared: Foreign) -> list[Outcome]:
 
 
 def test_all_verbs_are_tried() -> None:
-    assert set(verbs()) - GOING == {name for name, _, _ in CASES}
+    assert set(verbs()) - NOT_RUN == {name for name, _, _ in CASES}
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[name for name, _, _ in CASES])
 def test_a_verb_uses_nothing_of_the_folder(outcomes: list[Outcome], number: int) -> None:
     outcome = outcomes[number]
-    assert outcome.sprung == {}, outcome.done.stderr
+    assert outcome.triggered == {}, outcome.done.stderr
     assert outcome.done.returncode in CASES[number][2], outcome.done.stdout + outcome.done.stderr
     assert "Traceback" not in outcome.done.stderr
 
@@ -197,32 +201,32 @@ def test_a_task_of_an_array_uses_nothing_of_the_folder(
     env = {**prepared.environment(tmp_path), "PATH": os.environ["PATH"]}  # that of a node
     env |= {"SLURM_ARRAY_TASK_ID": "0", "SLURM_CPUS_ON_NODE": "1", "SLURMD_NODENAME": "node"}
     done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=False)
-    assert prepared.traps.sprung(tmp_path / "flags") == {}
+    assert prepared.traps.triggered(tmp_path / "flags") == {}
     assert done.returncode == 0, done.stderr
 
 
 def test_python_m_imports_nothing_else_from_the_folder(prepared: Foreign, tmp_path: Path) -> None:
-    found, flags = Traps(tmp_path / "traps"), tmp_path / "flags"
+    planted, flags = Traps(tmp_path / "traps"), tmp_path / "flags"
     flags.mkdir()
     for name in ("pickle", "json", "msgspec", "yaml", "typer", "rich"):
-        found.module(tmp_path / f"{name}.py")
+        planted.module(tmp_path / f"{name}.py")
     env = {**prepared.environment(tmp_path), "IMGBUILD_CACHE": str(tmp_path / "cache")}
     words = ["build", TARGET, "--jobs=2", f"--matrix={prepared.project.folder}/matrix.yaml"]
     done = subprocess.run(
         [sys.executable, "-m", "imgbuild", *words, "--output=out"],
         cwd=tmp_path, env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert found.sprung(flags) == {}
+    assert planted.triggered(flags) == {}
     assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(name="checkout")
 def _checkout(tmp_path: Path) -> tuple[Path, Traps]:
-    folder, found = tmp_path / "checkout", Traps(tmp_path / "flags")
+    folder, planted = tmp_path / "checkout", Traps(tmp_path / "flags")
     folder.mkdir()
     (folder / "file").write_text("text\n")
-    found.repository(folder, ["file"])
-    return folder, found
+    planted.repository(folder, ["file"])
+    return folder, planted
 
 
 @pytest.mark.parametrize("words", [
@@ -231,35 +235,35 @@ def _checkout(tmp_path: Path) -> tuple[Path, Traps]:
     ["remote", "get-url", "origin"],
 ], ids=lambda words: words[0])  # fmt: skip
 def test_reading_a_repository_runs_nothing_of_it(checkout, words) -> None:
-    folder, found = checkout
+    folder, planted = checkout
     assert repositories.run(folder, *words).status == 0
-    assert found.sprung() == {}
+    assert planted.triggered() == {}
 
 
 @pytest.mark.parametrize("words", [["status"], ["log"], ["update-index", "--refresh"]])
 def test_any_git_that_is_started_runs_no_hook_and_no_monitor(checkout, words) -> None:
-    folder, found = checkout
+    folder, planted = checkout
     for name in (".gitattributes", ".git/info/attributes"):
         (folder / name).write_text("")  # without filters: their names are any that one chooses
     process.run(["git", *words], cwd=folder, check=False)
-    assert found.sprung() == {}
+    assert planted.triggered() == {}
 
 
 def test_a_missing_object_is_not_fetched(checkout) -> None:
-    folder, found = checkout
+    folder, planted = checkout
     blob = repositories.run(folder, "rev-parse", "HEAD:./file").stdout.strip()
     traps.git(folder, "config", "extensions.partialClone", "origin")
     (folder / ".git/objects" / blob[:2] / blob[2:]).unlink()
     assert repositories.run(folder, "cat-file", "blob", blob).status != 0
-    assert found.sprung() == {}
+    assert planted.triggered() == {}
 
 
 def test_a_repository_without_a_checkout_is_not_read(tmp_path: Path) -> None:
-    found, folder = Traps(tmp_path / "flags"), tmp_path / "folder"
+    planted, folder = Traps(tmp_path / "flags"), tmp_path / "folder"
     folder.mkdir()
     traps.git(tmp_path, "init", "--quiet", "--bare", "bare")
-    found.bare(folder)
+    planted.bare(folder)
     done = repositories.run(folder, "rev-parse", "--git-dir")
     assert done.status != 0
     assert "safe.bareRepository" in done.stderr
-    assert found.sprung() == {}
+    assert planted.triggered() == {}

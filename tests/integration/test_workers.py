@@ -23,16 +23,16 @@ def _amounts() -> list[int]:
 
 @pytest.fixture(name="pool")
 def _pool(amounts: list[int]) -> Iterator[Workers]:
-    made = Workers(2, amounts.append)
-    yield made
-    made.stop()
+    pool = Workers(2, amounts.append)
+    yield pool
+    pool.stop()
 
 
 def test_results_come_from_at_most_so_many_processes(pool: Workers) -> None:
     calls = [pool.submit(os.getpid) for _ in range(20)]
-    found = {call.result() for call in calls}
-    assert len(found) <= 2
-    assert os.getpid() not in found
+    processes = {call.result() for call in calls}
+    assert len(processes) <= 2
+    assert os.getpid() not in processes
 
 
 def test_progress_is_complete_when_a_call_ends(pool: Workers, amounts: list[int]) -> None:

@@ -39,7 +39,7 @@ class Traps:
         self.flags = flags
         flags.mkdir(parents=True)
 
-    def sprung(self, *folders: Path) -> dict[str, str]:
+    def triggered(self, *folders: Path) -> dict[str, str]:
         """The flags in `flags` and `folders`, by name, and what was called."""
         paths = [path for folder in (self.flags, *folders) for path in sorted(folder.iterdir())]
         return {path.name: path.read_text() for path in paths}
@@ -104,9 +104,9 @@ class Traps:
         """Replace the last commit by one that seems signed: `git log` may start gpg for it."""
         head, _, text = git(folder, "cat-file", "commit", "HEAD").partition("\n\n")
         mark = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----"
-        made = git(folder, "hash-object", "-t", "commit", "-w", "--stdin",
+        commit = git(folder, "hash-object", "-t", "commit", "-w", "--stdin",
                    stdin=f"{head}\n{mark}\n\n{text}")  # fmt: skip
-        git(folder, "update-ref", "HEAD", made.strip())
+        git(folder, "update-ref", "HEAD", commit.strip())
 
     def configure(self, config: Path) -> None:
         """Add settings to a configuration of git that name a trap for each kind of command."""

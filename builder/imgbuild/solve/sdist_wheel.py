@@ -21,7 +21,7 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 import msgspec
@@ -208,8 +208,8 @@ def _prepare(job: SdistJob) -> sandbox.Confined:
         (job.folder / part).mkdir()
     control = job.folder / "control"
     name = f"{job.package} {job.version}"
-    asked = system(job.sdist, f"{name}: its sdist")
-    task = {"backend": asked.backend, "backend_path": list(asked.backend_path)}
+    build = system(job.sdist, f"{name}: its sdist")
+    task = {"backend": build.backend, "backend_path": list(build.backend_path)}
     (control / "task.json").write_text(json.dumps(task), encoding="utf-8")
     (control / "hooks.py").write_text(HOOKS, encoding="utf-8")
     (control / "unpack.py").write_text(UNPACK, encoding="utf-8")
@@ -247,6 +247,10 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
                 chosen[path] = archive, member
             elif scheme in ("purelib", "platlib") and below:
                 chosen[below] = archive, member
+    for path, (archive, _) in chosen.items():
+        if any(str(folder) in chosen for folder in PurePosixPath(path).parents):
+            message = f"{archive.label}: {path!r} is in a folder whose name is that of a file"
+            raise IntegrityError(message, hint="pin another version of what the build requires")
     return [
         (f"site/{path}", sum(map(sink.write, archive.chunks(member))), False, None)
         for path, (archive, member) in sorted(chosen.items())

@@ -73,7 +73,7 @@ def default_index() -> str:
 
 def _named_index(command: Sequence[str]) -> str:
     # Not in the current folder: uv would read uv.toml and pyproject.toml there and above.
-    done = process.run(command, stdin="", cwd=ROOT, env=_named_files("UV_CONFIG_FILE"))
+    done = process.run(command, stdin="", cwd=ROOT, env=_settings_file("UV_CONFIG_FILE"))
     found = DEFAULT_INDEX.search(done.stdout)
     if found is None:
         message = "uv names no default index"
@@ -86,16 +86,16 @@ def _named_index(command: Sequence[str]) -> str:
 def pip_index() -> str | None:
     """The index that pip is set up for: PIP_INDEX_URL or pip.conf; None if there is none."""
     command = [*programs.python(), "-m", "pip", "config", "list"]
-    env = _named_files("PIP_CONFIG_FILE")
+    env = _settings_file("PIP_CONFIG_FILE")
     listed = process.run(command, check=False, cwd=ROOT, env=env).stdout
     found = dict(PIP_INDEX.findall(listed))
     return found.get(":env:") or found.get("install") or found.get("global")
 
 
-def _named_files(variable: str) -> dict[str, str]:
+def _settings_file(variable: str) -> dict[str, str]:
     """The file that the user names in `variable`, for a command that runs in another folder."""
-    named = os.environ.get(variable)
-    return {variable: str(Path(named).absolute())} if named else {}
+    path = os.environ.get(variable)
+    return {variable: str(Path(path).absolute())} if path else {}
 
 
 def _clean() -> list[str]:

@@ -54,7 +54,7 @@ def find(program: str, *, remedy: str) -> str:
     return path
 
 
-def _started(command: Sequence[str]) -> list[str]:
+def _resolved(command: Sequence[str]) -> list[str]:
     """`command` with the path of its program; ToolMissing if that is not installed."""
     return [find(command[0], remedy=f"install {command[0]}"), *command[1:]]
 
@@ -86,7 +86,7 @@ def run(
     console.detail(f"$ {pasted(command)}")
     started = time.monotonic()
     done = subprocess.run(
-        _started(command),
+        _resolved(command),
         env=programs.environment(command[0], env),
         cwd=cwd,
         input=stdin.encode() if stdin is not None else None,
@@ -131,7 +131,7 @@ def foreground(
             nowhere = subprocess.DEVNULL
             ending.append(
                 subprocess.Popen(
-                    _started(end),
+                    _resolved(end),
                     env=programs.environment(end[0]),
                     stdin=nowhere,
                     stdout=nowhere,
@@ -142,7 +142,7 @@ def foreground(
     with (
         _handled((signal.SIGINT, signal.SIGTERM), _pass_on),
         subprocess.Popen(
-            _started(command), env=programs.environment(command[0], env), pass_fds=descriptors
+            _resolved(command), env=programs.environment(command[0], env), pass_fds=descriptors
         ) as process,
     ):
         started.append(process)
@@ -163,7 +163,7 @@ def feed(
     console.detail(f"$ … | {pasted(command)}")
     output = [collections.deque[bytes](maxlen=TAIL) for _ in range(2)]
     with subprocess.Popen(
-        _started(command),
+        _resolved(command),
         env=programs.environment(command[0], env),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -225,7 +225,7 @@ def follow(
     with (
         _handled((signal.SIGTERM,), signal.default_int_handler),
         subprocess.Popen(
-            _started(command),
+            _resolved(command),
             env=programs.environment(command[0], env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
@@ -248,7 +248,7 @@ def piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start `command` with pipes as its stdin and stdout; the caller closes them and waits."""
     console.detail(f"$ {pasted(command)}")
     return subprocess.Popen(
-        _started(command),
+        _resolved(command),
         env=programs.environment(command[0]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -40,8 +40,8 @@ def which(program: str, *, path: str | None = None) -> str | None:
     """
     if os.sep in program:
         return shutil.which(program)
-    listed = os.environ.get("PATH", os.defpath) if path is None else path
-    return shutil.which(program, path=_absolute(listed, FOLDER_LISTS["PATH"]))
+    folders = os.environ.get("PATH", os.defpath) if path is None else path
+    return shutil.which(program, path=_absolute(folders, FOLDER_LISTS["PATH"]))
 
 
 def located(program: str) -> str | None:
@@ -79,8 +79,8 @@ def _absolute(folders: str, separator: str) -> str:
 
 def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
     """`GIT_SETTINGS` as variables, after those that `env` has: the last one counts."""
-    given = env.get("GIT_CONFIG_COUNT", "")
-    first = int(given) if given.isdecimal() else 0
+    count = env.get("GIT_CONFIG_COUNT", "")
+    first = int(count) if count.isdecimal() else 0
     settings = {"GIT_CONFIG_COUNT": str(first + len(GIT_SETTINGS))}
     for number, (key, value) in enumerate(GIT_SETTINGS.items(), start=first):
         settings |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}

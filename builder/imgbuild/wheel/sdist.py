@@ -90,24 +90,24 @@ def _inflated(sdist: Path, file: BinaryIO) -> contextlib.AbstractContextManager[
 
 def _zip_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
     with Files() as files:
-        for found in read_directory(sdist, label):
+        for record in read_directory(sdist, label):
             data = Slice(
                 path=sdist,
-                offset=found.offset,
-                length=found.compressed,
-                deflated=found.method == DEFLATED,
-                crc=found.crc,
+                offset=record.offset,
+                length=record.compressed,
+                deflated=record.method == DEFLATED,
+                crc=record.crc,
             )
             kinds: dict[int, Kind] = {0: "file", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
-            kind = kinds.get(stat.S_IFMT(found.mode), "unknown")
-            folder = found.name.endswith("/") and stat.S_IFMT(found.mode) in (0, stat.S_IFDIR)
+            kind = kinds.get(stat.S_IFMT(record.mode), "unknown")
+            folder = record.name.endswith("/") and stat.S_IFMT(record.mode) in (0, stat.S_IFDIR)
             member = SdistMember(
-                path=found.name, kind="folder" if folder else kind, size=found.size
+                path=record.name, kind="folder" if folder else kind, size=record.size
             )
-            where = f"{label}: {found.name!r}"
+            where = f"{label}: {record.name!r}"
             yield (
                 member,
-                lambda data=data, size=found.size, where=where: pieces(  # type: ignore[misc]
+                lambda data=data, size=record.size, where=where: pieces(  # type: ignore[misc]
                     data, size, where, files
                 ),
             )

@@ -173,6 +173,6 @@ def test_a_build_requirement_is_not_unpacked_to_a_path_that_is_too_long(tmp_path
     path = tmp_path / "demo-1.0.tar.gz"
     path.write_bytes(sdist_bytes("demo", "1.0", {"setup.py": b""}))
     (tmp_path / "job").mkdir()
-    wanted = msgspec.structs.replace(job(tmp_path / "job"), sdist=path, requires=(wheel,))
+    task = msgspec.structs.replace(job(tmp_path / "job"), sdist=path, requires=(wheel,))
     with pytest.raises(IntegrityError, match=r"helper-1\.0.*more than 3840 bytes"):
-        sdist_wheel.build(wanted)
+        sdist_wheel.build(task)

@@ -69,6 +69,6 @@ def test_settings_of_git_follow_those_of_the_user(monkeypatch: pytest.MonkeyPatc
     for program in ("git", "/usr/bin/git", "docker"):
         env = programs.environment(program)
         count = int(env["GIT_CONFIG_COUNT"])
-        found = {env[f"GIT_CONFIG_KEY_{n}"]: env[f"GIT_CONFIG_VALUE_{n}"] for n in range(count)}
-        assert found == {"safe.directory": "*", **programs.GIT_SETTINGS}
+        settings = {env[f"GIT_CONFIG_KEY_{n}"]: env[f"GIT_CONFIG_VALUE_{n}"] for n in range(count)}
+        assert settings == {"safe.directory": "*", **programs.GIT_SETTINGS}
     assert programs.environment("sbatch")["GIT_CONFIG_COUNT"] == "1"  # for the jobs of the user

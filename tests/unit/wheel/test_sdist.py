@@ -67,8 +67,8 @@ def test_files_and_folders_of_a_tar(tmp_path: Path, compress: Callable[[bytes], 
 
 
 def test_files_and_folders_of_a_zip(tmp_path: Path) -> None:
-    found = read(tmp_path, zipped(f"{TOP}/setup.py", f"{TOP}/demo/a.py"))
-    assert [(member.path, data) for member, data in found] == [
+    listed = read(tmp_path, zipped(f"{TOP}/setup.py", f"{TOP}/demo/a.py"))
+    assert [(member.path, data) for member, data in listed] == [
         ("setup.py", b"x = 1\n"),
         ("demo/a.py", b"x = 1\n"),
     ]
@@ -149,4 +149,4 @@ def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8") as tar:
         tar.addfile(member)
-    assert [found.path for found, _ in read(tmp_path, stream.getvalue())] == ["caf\udce9.txt"]
+    assert [listed.path for listed, _ in read(tmp_path, stream.getvalue())] == ["caf\udce9.txt"]
