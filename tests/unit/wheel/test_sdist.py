@@ -19,9 +19,11 @@ from imgbuild.wheel.sdist import SdistMember
 TOP = "demo-1.0"
 
 
-def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **pax: str) -> tarfile.TarInfo:
+def entry(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", pax: dict[str, str] | None = None
+) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
-    member.type, member.linkname, member.pax_headers = kind, link, pax
+    member.type, member.linkname, member.pax_headers = kind, link, pax or {}
     return member
 
 
@@ -86,7 +88,7 @@ BAD = {
     "unknown": (packed(entry(f"{TOP}/x", b"V")), "not a file or a folder"),
     "sparse": (packed(entry(f"{TOP}/x", tarfile.GNUTYPE_SPARSE)), f"'{TOP}/x' is sparse"),
     "sparse by header": (
-        packed(entry("GNUSparseFile.0/x", **{"GNU.sparse.major": "1", "GNU.sparse.name": "true"})),
+        packed(entry("GNUSparseFile.0/x", pax={"GNU.sparse.major": "1", "GNU.sparse.name": "true"})),
         "'true' is sparse",
     ),
     "absolute": (packed(entry("/etc/x")), "'/etc/x' is an absolute path"),
