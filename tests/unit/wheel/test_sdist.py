@@ -88,7 +88,7 @@ BAD = {
     "unknown": (packed(entry(f"{TOP}/x", b"V")), "not a file or a folder"),
     "sparse": (packed(entry(f"{TOP}/x", tarfile.GNUTYPE_SPARSE)), f"'{TOP}/x' is sparse"),
     "sparse by header": (
-        packed(entry("GNUSparseFile.0/x", pax={"GNU.sparse.major": "1", "GNU.sparse.name": "true"})),
+        packed(entry("GNUSparse.0/x", pax={"GNU.sparse.major": "1", "GNU.sparse.name": "true"})),
         "'true' is sparse",
     ),
     "absolute": (packed(entry("/etc/x")), "'/etc/x' is an absolute path"),
