@@ -29,6 +29,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
 # Which modules may import these; tests/test_repository.py and ruff (TID251) check it.
 IMPORTERS: dict[str, tuple[str, ...]] = {
     "subprocess": ("system.process",),
+    "multiprocessing": (),  # its processes import from the current folder: see system.workers
     "requests": ("http.*", "cache.download"),
     "urllib3": ("http.*", "cache.download"),
     "urllib.request": ("http.*", "cache.download"),
@@ -51,6 +52,8 @@ CALLERS: dict[str, tuple[str, ...]] = {
     "SystemExit": ("cli.*", "__main__"),
     "os.system": ("system.process",),
     "os.popen": ("system.process",),
+    # It also searches relative folders of PATH, such as the current one.
+    "shutil.which": ("system.programs", "container.buildkit"),
     "os.execv": ("system.process",),
     "os.execve": ("system.process", "container.enclosure"),
     "os.execvp": ("system.process",),

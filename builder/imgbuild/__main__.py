@@ -1,6 +1,10 @@
 """`python -m imgbuild` is `imgbuild`."""
 
-from imgbuild.cli import main
+import sys
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the current folder: nothing else is imported from there
+    from imgbuild.cli import main
+
     main()

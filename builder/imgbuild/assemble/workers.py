@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing.sharedctypes import Synchronized
+from collections.abc import Sequence
+from concurrent.futures import as_completed
 from pathlib import Path
 
 from imgbuild.assemble.layers import LayerJob, MadeLayer, input_size, make_layer
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.system import process
 from imgbuild.system.amounts import count
 from imgbuild.system.reporter import ProgressBar
-
-POLL_SECONDS = 0.1
+from imgbuild.system.workers import Workers, report
 
 
 def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[MadeLayer]:
@@ -33,61 +26,19 @@ def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) 
         return _in_processes(largest_first, context.store, processes, bar)
 
 
-_counter: Synchronized[int] | None = None
-
-
 def _in_processes(
     jobs: Sequence[LayerJob], store: Store, processes: int, bar: ProgressBar
 ) -> list[MadeLayer]:
-    # spawn, not fork: the progress bar's thread may hold a lock at the moment of a fork.
-    context = multiprocessing.get_context("spawn")
-    counter: Synchronized[int] = context.Value("q", 0)
-    workers = min(processes, len(jobs))
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(counter,))
-    with _polled(counter, bar):
-        try:
-            futures = [pool.submit(_work, job, store.root) for job in jobs]
-            made = [future.result() for future in as_completed(futures)]
-        except BaseException:
-            for worker in list(pool._processes.values()):  # noqa: SLF001 (no public way before 3.14)
-                worker.terminate()
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-    pool.shutdown()
+    workers = Workers(min(processes, len(jobs)), bar.advance)
+    try:
+        futures = [workers.submit(_work, job, store.root) for job in jobs]
+        made = [future.result() for future in as_completed(futures)]
+    except BaseException:
+        workers.stop()
+        raise
+    workers.close()
     return made
 
 
-def _start_worker(counter: Synchronized[int]) -> None:
-    global _counter  # noqa: PLW0603 (the only way to hand a shared value to pool workers)
-    _counter = counter
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process.end_with_parent()
-
-
 def _work(job: LayerJob, root: Path) -> MadeLayer:
-    return make_layer(job, Store.open(root), _advance)
-
-
-def _advance(amount: int) -> None:
-    if _counter is not None:
-        with _counter.get_lock():
-            _counter.value += amount
-
-
-@contextlib.contextmanager
-def _polled(counter: Synchronized[int], bar: ProgressBar) -> Iterator[None]:
-    stop = threading.Event()
-
-    def _poll() -> None:
-        seen = 0
-        while not stop.wait(POLL_SECONDS):
-            bar.advance(counter.value - seen)
-            seen = counter.value
-
-    thread = threading.Thread(target=_poll, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return make_layer(job, Store.open(root), report)

@@ -6,6 +6,7 @@ the builder. It has no time: the same lock, commit and run give the same bytes.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.plan import seal
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
-from imgbuild.system import process
+from imgbuild.system import git
 from imgbuild.values import Arch, Digest, Sha256, digest_of, sha256
 
 BUILD_TYPE = "https://imgbuild.dev/build/v1"  # docs/registry.md says what its parameters are
@@ -210,27 +211,28 @@ def _server(environ: Mapping[str, str]) -> str:
 
 
 def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str]) -> Commit | None:
-    """The commit that is checked out, if matrix, lock and seal are as it has them."""
+    """The commit that is checked out, if matrix, lock and seal are byte for byte as it has them."""
+    paths = (project.matrix, *files)
+    names = [f"HEAD:./{os.path.relpath(path, project.root)}" for path in paths]
     try:
-        git = process.find("git", remedy="install git")
+        ids = git.run(project.root, "rev-parse", "HEAD", *names)
     except ToolMissing:
         return None
-    asked = [str(path) for path in (project.matrix, *files)]
-    head = process.run([git, "rev-parse", "--verify", "HEAD"], cwd=project.root, check=False)
-    tracked = process.run(
-        [git, "ls-files", "--error-unmatch", "--", *asked], cwd=project.root, check=False
-    )
-    same = process.run(
-        [git, "diff", "--quiet", "HEAD", "--", *asked], cwd=project.root, check=False
-    )
-    if head.status or tracked.status or same.status:
+    head, *blobs = ids.stdout.split() or [""]
+    if ids.status or blobs != [_blob_id(path.read_bytes(), len(head)) for path in paths]:
         return None
     if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_REPOSITORY"):
         place = f"{_server(environ)}/{environ['GITHUB_REPOSITORY']}"
     else:
-        remote = process.run([git, "remote", "get-url", "origin"], cwd=project.root, check=False)
+        remote = git.run(project.root, "remote", "get-url", "origin")
         place = remote.stdout.strip() if remote.status == 0 else ""
-    return Commit(id=head.stdout.strip(), uri=public(place))
+    return Commit(id=head, uri=public(place))
+
+
+def _blob_id(content: bytes, digits: int) -> str:
+    """Git's id of a file, of SHA-1 (40 `digits`) or SHA-256: without filters, unlike `git diff`."""
+    algorithm = hashlib.sha256 if digits == 64 else hashlib.sha1
+    return algorithm(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def public(remote: str) -> str:

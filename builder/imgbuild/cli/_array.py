@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from imgbuild.errors import InputError
 from imgbuild.plan import current
 from imgbuild.report import Case, Report, passed
 from imgbuild.smoke.result import SmokeRun
+from imgbuild.system import programs
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
     selected = session.select(wanted, everything=given["everything"], arches=arches)
     tasks = _tasks(session, [item.name for item in selected], arches)
     command = (
-        *(sys.executable, "-m", "imgbuild", verb, f"--matrix={session.project.matrix}"),
+        *(*programs.python(), "-m", "imgbuild", verb, f"--matrix={session.project.matrix}"),
         *handed,
     )
     top = session.project.below(f"build/slurm/{verb}")

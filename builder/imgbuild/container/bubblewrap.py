@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 from pathlib import Path
 
 from imgbuild.container.enclosure_root import EnclosureJob
 from imgbuild.container.kernel_calls import PRIVILEGED
-from imgbuild.system import process
+from imgbuild.system import process, programs
 
 PROGRAM = "bwrap"
 NAMES = {
@@ -25,8 +24,8 @@ NAMES = {
 @functools.cache
 def usable() -> bool:
     """Whether this user, who is not root, can start programs with bubblewrap."""
-    program = shutil.which(PROGRAM)
-    if os.geteuid() == 0 or program is None or shutil.which("prlimit") is None:
+    program = programs.which(PROGRAM)
+    if os.geteuid() == 0 or program is None or programs.which("prlimit") is None:
         return False
     if Path(program).stat().st_uid != 0 or os.access(program, os.W_OK):
         return False  # a command could write to it, as process 1 of the namespaces

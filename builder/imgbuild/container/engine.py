@@ -7,7 +7,6 @@ engine on another machine (DOCKER_HOST, CONTAINER_HOST) works as well.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -15,6 +14,7 @@ import msgspec
 
 from imgbuild.errors import ToolMissing
 from imgbuild.system import process as processes
+from imgbuild.system import programs
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
@@ -86,7 +86,7 @@ def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | 
     else:
         order = ("docker", "podman")
     for kind in order:
-        program = shutil.which(kind)
+        program = programs.which(kind)
         if program is None:
             continue
         answer = processes.run([program, *PROBES[kind]], check=False)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from imgbuild.container.request import ContainerRequest
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.layout import Layout
-from imgbuild.system import process
+from imgbuild.system import process, programs
 from imgbuild.system.process import Result
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
@@ -175,7 +174,7 @@ def engine_command(
 def _has_init(kind: engine.Kind) -> bool:
     """Whether this machine has the program for --init; an engine elsewhere may have it too."""
     places = [f"{folder}{kind}" for folder in HELPERS]
-    return shutil.which(INITS[kind], path=os.pathsep.join([os.defpath, *places])) is not None
+    return programs.which(INITS[kind], path=os.pathsep.join([os.defpath, *places])) is not None
 
 
 def _run(

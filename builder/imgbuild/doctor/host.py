@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.container import engine
-from imgbuild.system import process
+from imgbuild.system import process, programs
 from imgbuild.values import Arch, Bytes
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -74,7 +74,7 @@ def read_host() -> Host:
         gpus=gpus,
         engines=tuple(_engines()),
         shared_memory=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.is_dir() else 0,
-        igzip=shutil.which("igzip") is not None,
+        igzip=programs.which("igzip") is not None,
     )
 
 
@@ -99,7 +99,7 @@ def parse_gpus(text: str) -> tuple[str, tuple[HostGpu, ...]]:
 
 
 def _gpus() -> tuple[str, tuple[HostGpu, ...]]:
-    program = shutil.which("nvidia-smi")
+    program = programs.which("nvidia-smi")
     if program is None:
         return "", ()
     for query in QUERIES:
@@ -124,7 +124,7 @@ def _engines() -> Iterable[Runs]:
             gpus = _has_runtime(found) if kind == "docker" else False
             yield Runs(name=kind, version=found.version, gpus=gpus or _has_cdi())
     for name in ("apptainer", "singularity"):
-        program = shutil.which(name)
+        program = programs.which(name)
         answer = process.run([program, "--version"], check=False) if program else None
         version = re.search(r"\d+(?:\.\d+)+\S*", answer.stdout) if answer else None
         if version is not None:

@@ -13,13 +13,12 @@ import json
 import netrc
 import os
 import re
-import shutil
 import threading
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from imgbuild.errors import InputError
-from imgbuild.system import process
+from imgbuild.system import process, programs
 from imgbuild.system.files import home
 from imgbuild.system.reporter import SILENT, Reporter
 
@@ -168,7 +167,7 @@ def _from_keyring(url: str, name: str | None, reporter: Reporter) -> Login | Non
 
 
 def _from_keyring_program(url: str, name: str | None) -> Login | None:
-    program = shutil.which("keyring")
+    program = programs.which("keyring")
     if program is None:
         return None
     for service in _services(url):

@@ -80,9 +80,10 @@ def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Par
 class Reader:
     """The members of one tar stream: ustar, GNU and PAX headers; sparse files are refused."""
 
-    def __init__(self, stream: BinaryIO, label: str) -> None:
+    def __init__(self, stream: BinaryIO, label: str, *, hint: str = REMEDY) -> None:
         self._stream = stream
         self._label = label
+        self._hint = hint
         self._left = 0  # bytes of the current member's content that nobody has read
         self._pad = 0
         self._headers = 0  # bytes of extended headers: of all members, or of the current one
@@ -90,7 +91,7 @@ class Reader:
         self._names = 0
 
     def __iter__(self) -> Iterator[Entry]:
-        with reading(self._label, hint=REMEDY):
+        with reading(self._label, hint=self._hint):
             yield from self._entries()
 
     def _entries(self) -> Iterator[Entry]:
@@ -139,7 +140,8 @@ class Reader:
 
     def _entry(self, info: tarfile.TarInfo, extended: dict[str, str]) -> Entry:
         if info.type == tarfile.GNUTYPE_SPARSE or any("GNU.sparse" in key for key in extended):
-            self._refuse(f"{info.name!r} is sparse")
+            name = extended.get("GNU.sparse.name", extended.get("path", info.name))
+            self._refuse(f"{name!r} is sparse")
         try:
             size = int(extended.get("size", info.size))
             entry = Entry(
@@ -219,7 +221,7 @@ class Reader:
 
     def _refuse(self, text: str) -> NoReturn:
         message = f"{self._label}: {text}"
-        raise IntegrityError(message, hint=REMEDY)
+        raise IntegrityError(message, hint=self._hint)
 
 
 @contextlib.contextmanager

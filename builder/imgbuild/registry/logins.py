@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ from imgbuild.errors import InputError
 from imgbuild.http.credentials import Login
 from imgbuild.registry.hosts import HUB_SERVER
 from imgbuild.registry.reference import HUB
-from imgbuild.system import process
+from imgbuild.system import process, programs
 from imgbuild.system.files import home
 from imgbuild.system.reporter import SILENT, Reporter
 
@@ -128,7 +127,7 @@ def _decoded(auth: _Auth, name: str, path: Path) -> RegistryLogin:
 
 def _ask(helper: str, name: str, path: Path, reporter: Reporter) -> RegistryLogin:
     """What the program of `helper` answers for `name`."""
-    program = shutil.which(f"docker-credential-{helper}")
+    program = programs.which(f"docker-credential-{helper}")
     if program is None:
         reporter.warn(f"{path} names docker-credential-{helper}, which is not installed")
         return RegistryLogin()

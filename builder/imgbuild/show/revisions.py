@@ -11,10 +11,9 @@ from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
-from imgbuild.system import process
+from imgbuild.system import git
 from imgbuild.values import Digest
 
-REMEDY = "install git"
 LOCK, SEAL = "lock.json", "digests.json"
 
 
@@ -33,10 +32,9 @@ def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]
             yield target, about.split()[2]
 
 
-def _git(project: Project, *words: str) -> str:
+def _git(project: Project, command: git.Reading, *words: str) -> str:
     """What git prints, in the folder of the project."""
-    git = process.find("git", remedy=REMEDY)
-    done = process.run([git, *words], cwd=project.root, check=False)
+    done = git.run(project.root, command, *words)
     if done.status != 0:
         errors = done.stderr.strip().splitlines()
         message = ": ".join((f"git cannot read the history of {project.root}", *errors[:1]))
@@ -48,12 +46,10 @@ def _git(project: Project, *words: str) -> str:
 
 def _commit(project: Project, revision: str) -> str:
     """The commit that `revision` names; InputError if there is none, or no repository."""
-    git = process.find("git", remedy=REMEDY)
-    words = [git, "rev-parse", "--verify", "--quiet"]
-    known = process.run([*words, f"{revision}^{{commit}}"], cwd=project.root, check=False)
+    known = git.run(project.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if known.status == 0:
         return known.stdout.strip()
-    inside = process.run([git, "rev-parse", "--git-dir"], cwd=project.root, check=False)
+    inside = git.run(project.root, "rev-parse", "--git-dir")
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
         message = f"{project.root} is not in a git repository that can be read"
@@ -80,12 +76,11 @@ def digests_at(project: Project, revision: str) -> dict[str, Digest]:
 
 def sealed_at(project: Project, target: str, revision: str) -> tuple[Lock, Seal] | None:
     """Lock and seal of `target` at `revision`, None if it had none; InputError if it is unknown."""
-    git = process.find("git", remedy=REMEDY)
     commit = _commit(project, revision)
     files = []
     for name in (LOCK, SEAL):
         place = f"{commit}:./images/{target}/{name}"
-        shown = process.run([git, "show", place], cwd=project.root, check=False)
+        shown = git.run(project.root, "cat-file", "blob", place)
         if shown.status != 0:
             return None
         files.append(shown.stdout.encode())

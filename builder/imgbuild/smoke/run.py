@@ -8,7 +8,6 @@ which needs no engine. In an image they run without network and not as root.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.report import Case, Report, Tier, counts, passed
 from imgbuild.smoke.result import RunSettings, SmokeRun, ran
-from imgbuild.system import files
+from imgbuild.system import files, programs
 from imgbuild.system import process as processes
 from imgbuild.system.process import Result
 from imgbuild.system.reporter import SILENT, Reporter
@@ -205,11 +204,11 @@ def smoke_here(
     The packages of the lock must be installed in it. ToolMissing if there is no Python.
     """
     active = os.environ.get("VIRTUAL_ENV")
-    python = f"{active}/bin/python" if active else shutil.which("python3")
+    python = f"{active}/bin/python" if active else programs.which("python3")
     if python is None or not Path(python).exists():
         message = f"{python or 'python3'} not found"
         raise ToolMissing(message, hint="activate the environment to test")
-    prefix = processes.run([python, "-c", "import sys; print(sys.prefix)"])
+    prefix = processes.run([python, "-I", "-c", "import sys; print(sys.prefix)"])
     for tier in tiers:
         with store.scratch() as scratch:
             expected = msgspec.structs.replace(

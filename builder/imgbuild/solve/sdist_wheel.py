@@ -4,26 +4,25 @@ The wheel is repacked: sorted, stored, one fixed time, a new RECORD. The build r
 without network, with a fixed hash seed, time zone, umask and clock for archives. An sdist that
 compiles is refused: a compiler's output does not follow from the lock alone.
 
-A build runs code of the sdist's author. It may write only to four folders of its own, and what it
-leaves there is read with `boundary.copy_regular` after all of its processes have ended.
+No path of an archive is opened on this machine: `_prepare` writes the checked contents one after
+another to a file, and `UNPACK` makes files of them in the sandbox. A build runs code of the sdist's
+author. It may write only to four folders of its own, and what it leaves there is read with
+`boundary.copy_regular` after all of its processes have ended.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 import json
 import os
 import re
-import shutil
-import tarfile
 import tempfile
 import tomllib
-import types
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 import msgspec
 from packaging.requirements import Requirement
@@ -31,14 +30,17 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imgbuild.container import sandbox
-from imgbuild.errors import IntegrityError, NoSolution
-from imgbuild.system.boundary import content, copy_regular, reading, reads
+from imgbuild.errors import IntegrityError, NoSolution, WorkFailed
+from imgbuild.system.boundary import copy_regular, reading, reads
+from imgbuild.system.process import Result
 from imgbuild.wheel import archive as wheel_archive
+from imgbuild.wheel.archive import WheelArchive
 from imgbuild.wheel.metadata import read_metadata
+from imgbuild.wheel.sdist import members
+from imgbuild.wheel.zipformat import ZipMember
 
 LARGEST = 256 << 20  # bytes of all files of a wheel that an sdist gave
-UNPACKED, MEMBERS = 2 << 30, 200_000  # bytes and entries of an sdist
-PYPROJECT_LIMIT = 1 << 20
+PYPROJECT, PYPROJECT_LIMIT = "pyproject.toml", 1 << 20
 ANSWER_LIMIT = 1 << 20
 MEMORY, PROCESSES = 8 << 30, 4096  # bytes and number that a build may use
 
@@ -51,10 +53,33 @@ DECEIT = "the build of this sdist misleads or is broken: use another version"
 PLACE = "/build"
 WRITABLE = ("source", "out", "home", "answer")  # for the build; it only reads the others
 READABLE = ("site", "control")
+UNPACKED = ("source", "site")  # what is written before the build starts
+SHOWN = 400  # characters of an error
 ANSWER = "result.json"
 WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]{0,230}\.whl")
 
-# Runs inside, under the image's Python: the PEP 517 hooks, their result as JSON in a file.
+# A path, its size (None: a folder), whether it is executable, and its time.
+UnpackedFile = tuple[str, int | None, bool, int | None]
+
+# Both run inside, under the image's Python. This one trusts the list, which is checked outside.
+UNPACK = """\
+import json, os
+os.umask(0o022)
+with open("/build/control/content", "rb") as content:
+    for path, size, executable, mtime in json.load(open("/build/control/files.json")):
+        place = os.path.join("/build", path)
+        os.makedirs(place if size is None else os.path.dirname(place), exist_ok=True)
+        if size is None:
+            continue
+        with open(place, "xb") as file:
+            while size:
+                size -= file.write(content.read(min(size, 1 << 20)))
+        os.chmod(place, 0o755 if executable else 0o644)
+        if mtime is not None:
+            os.utime(place, (mtime, mtime))
+"""
+
+# The PEP 517 hooks, their result as JSON in a file.
 HOOKS = """\
 import importlib, importlib.metadata, json, os, re, sys
 os.umask(0o022)
@@ -114,10 +139,14 @@ class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
 @reads("name")
 def system(sdist: Path, name: str) -> System:
     """`[build-system]` of the sdist at `sdist`, called `name`; the defaults where it has none."""
-    return _system(_read_pyproject(sdist, name) or "")
-
-
-def _system(pyproject: str) -> System:
+    pyproject = ""
+    for member, content in members(sdist, name):
+        if member.path == PYPROJECT and member.kind == "file":
+            if member.size > PYPROJECT_LIMIT:
+                message = f"{name}: {PYPROJECT} has {member.size} bytes (limit {PYPROJECT_LIMIT})"
+                raise IntegrityError(message, hint="use another version")
+            pyproject = b"".join(content()).decode()
+            break
     table = tomllib.loads(pyproject).get("build-system", {})
     return System(
         requires=checked(table.get("requires", DEFAULT_REQUIRES)),
@@ -138,41 +167,13 @@ def checked(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _read_pyproject(sdist: Path, name: str) -> str | None:
-    if name.endswith(".zip"):
-        with zipfile.ZipFile(sdist) as archive:
-            found = [one for one in archive.infolist() if _is_pyproject(one.filename)]
-            if not found:
-                return None
-            _check_size(found[0].file_size, name)
-            return archive.read(found[0]).decode()
-    with tarfile.open(sdist, encoding="utf-8") as tar:
-        for member in tar:
-            if _is_pyproject(member.name) and (file := tar.extractfile(member)) is not None:
-                _check_size(member.size, name)
-                return file.read().decode()
-    return None
-
-
-def _check_size(size: int, name: str) -> None:
-    if not 0 <= size <= PYPROJECT_LIMIT:
-        message = f"{name}: pyproject.toml has {size} bytes (limit {PYPROJECT_LIMIT})"
-        raise IntegrityError(message, hint="use another version")
-
-
-def _is_pyproject(path: str) -> bool:
-    parts = PurePosixPath(path).parts
-    return len(parts) == 2 and parts[1] == "pyproject.toml"
-
-
 def build(job: SdistJob) -> Path:
     """Build and repack; the wheel's path in `job.folder`.
 
     MissingRequirements if the build asks for what `job` lacks; NoSolution if it fails or no
     pure wheel comes out.
     """
-    _prepare(job)
-    result = _run_hooks(job)
+    result = _run_hooks(job, _prepare(job))
     if result.wheel is None:
         raise MissingRequirements(result.lacking)
     made = _fetched(job, result.wheel)
@@ -201,93 +202,81 @@ def _take(job: SdistJob, source: Path, target: Path, limit: int) -> None:
         raise IntegrityError(message, hint=DECEIT) from error
 
 
-def _tarfile() -> types.ModuleType:
-    """`tarfile` with the filters of PEP 706: Python has them since 3.11.4, Debian 12 has 3.11.2."""
-    if hasattr(tarfile, "data_filter"):
-        return tarfile
-    return importlib.import_module("backports.tarfile")
-
-
-def _prepare(job: SdistJob) -> None:
-    for part in (*WRITABLE, *READABLE, "unpacked"):
+def _prepare(job: SdistJob) -> sandbox.Confined:
+    """Unpack the sdist and its build requirements, in the sandbox, for the user who builds."""
+    for part in (*WRITABLE, *READABLE):
         (job.folder / part).mkdir()
-    unpacked = job.folder / "unpacked"
-    name = f"{job.package} {job.version}: its sdist"
-    with reading(name):
-        _unpack(job.sdist, unpacked, name)
-    tops = sorted(unpacked.iterdir())
-    if len(tops) != 1 or not tops[0].is_dir():
-        message = f"{name} has {len(tops)} entries at its top, expected one folder"
-        raise IntegrityError(message)
-    (job.folder / "source").rmdir()
-    tops[0].rename(job.folder / "source")
-    for wheel in job.requires:
-        unpack_wheel(wheel, job.folder / "site")
-
-
-def _check_total(name: str, count: int, total: int) -> None:
-    if count > MEMBERS or total > UNPACKED:
-        message = f"{name} holds {count} entries of {total} bytes (limits {MEMBERS}, {UNPACKED})"
-        raise IntegrityError(message, hint="use another version, or pin one that has a wheel")
-
-
-def _unpack(sdist: Path, folder: Path, name: str) -> None:
-    """Unpack the archive `sdist`, called `name`; IntegrityError if it holds too much."""
-    if zipfile.is_zipfile(sdist):
-        with zipfile.ZipFile(sdist) as archive:
-            sizes = [member.file_size for member in archive.infolist()]
-            _check_total(name, len(sizes), sum(sizes))
-            archive.extractall(folder)  # noqa: S202  # it drops ".."
-        return
-    tarfiles = _tarfile()
-    count = total = 0
-
-    def _inside(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
-        nonlocal count, total
-        count, total = count + 1, total + max(member.size, 0)
-        _check_total(name, count, total)
-        return tarfiles.data_filter(member, path)  # type: ignore[no-any-return]  # PEP 706
-
-    with tarfiles.open(sdist, encoding="utf-8") as tar:
-        tar.extractall(folder, filter=_inside)  # noqa: S202  # as above
-
-
-@reads("wheel")
-def unpack_wheel(wheel: Path, site: Path) -> None:
-    """Make the modules of `wheel` importable from the folder `site`."""
-    wheel_archive.read(wheel)  # which refuses unsafe paths and what unpacks to too much
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)  # noqa: S202  # as above
-    for data in sorted(site.glob("*.data")):
-        for scheme in ("purelib", "platlib"):
-            if (data / scheme).is_dir():
-                shutil.copytree(data / scheme, site, dirs_exist_ok=True)
-        shutil.rmtree(data)
-
-
-def _run_hooks(job: SdistJob) -> SdistResult:
-    name = f"{job.package} {job.version}"
-    pyproject = job.folder / "source" / "pyproject.toml"
-    with reading(f"{name}: pyproject.toml"):
-        there = pyproject.exists()
-        asked = _system(content(pyproject, PYPROJECT_LIMIT).decode() if there else "")
-    task = {"backend": asked.backend, "backend_path": list(asked.backend_path)}
     control = job.folder / "control"
+    name = f"{job.package} {job.version}"
+    build = system(job.sdist, f"{name}: its sdist")
+    task = {"backend": build.backend, "backend_path": list(build.backend_path)}
     (control / "task.json").write_text(json.dumps(task), encoding="utf-8")
     (control / "hooks.py").write_text(HOOKS, encoding="utf-8")
-    done = sandbox.run(
+    (control / "unpack.py").write_text(UNPACK, encoding="utf-8")
+    with (control / "content").open("wb") as content:
+        listed = [*_sdist_files(job, content), *_wheel_files(job, content)]
+    (control / "files.json").write_text(json.dumps(listed), encoding="utf-8")
+    user = _builder(job.folder)
+    done = _run(job, "unpack.py", user, writable=UNPACKED)
+    (control / "content").unlink()
+    if done.status != 0:
+        message = f"{name} cannot be unpacked: {(done.stderr or done.stdout).strip()[-SHOWN:]}"
+        raise WorkFailed(message, hint=f"check the free space of {job.folder.parent}")
+    return user
+
+
+def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
+    """The files and folders of the sdist; their contents are written to `sink`, in their order."""
+    listed: list[UnpackedFile] = []
+    for member, content in members(job.sdist, f"{job.package} {job.version}: its sdist"):
+        path, folder = f"source/{member.path}", member.kind == "folder"
+        size = None if folder else sum(sink.write(piece) for piece in content())
+        listed.append((path, size, member.executable, member.mtime))
+    return listed
+
+
+def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
+    """The same of the wheels that the build requires: what Python imports, the last of a name."""
+    chosen: dict[str, tuple[WheelArchive, ZipMember]] = {}
+    for wheel in job.requires:
+        archive = wheel_archive.read(wheel)
+        for path, member in archive.members.items():
+            folder, _, rest = path.partition("/")
+            scheme, _, below = rest.partition("/")
+            if not folder.endswith(".data"):
+                chosen[path] = archive, member
+            elif scheme in ("purelib", "platlib") and below:
+                chosen[below] = archive, member
+    for path, (archive, _) in chosen.items():
+        if any(str(folder) in chosen for folder in PurePosixPath(path).parents):
+            message = f"{archive.label}: {path!r} is in a folder whose name is that of a file"
+            raise IntegrityError(message, hint="pin another version of what the build requires")
+    return [
+        (f"site/{path}", sum(map(sink.write, archive.chunks(member))), False, None)
+        for path, (archive, member) in sorted(chosen.items())
+    ]
+
+
+def _run(job: SdistJob, script: str, user: sandbox.Confined, *, writable: Sequence[str]) -> Result:
+    """Run `script` in the sandbox, which writes only to the parts `writable` of the folder."""
+    return sandbox.run(
         sandbox.Root(path=job.root),
-        [job.interpreter, f"{PLACE}/control/hooks.py"],
+        [job.interpreter, f"{PLACE}/control/{script}"],
         env={**environment(), **job.env},
         binds=[
             sandbox.Bind(
-                source=job.folder / part, target=f"{PLACE}/{part}", writable=part in WRITABLE
+                source=job.folder / part, target=f"{PLACE}/{part}", writable=part in writable
             )
             for part in (*WRITABLE, *READABLE)
         ],
-        user=_builder(job.folder),
+        user=user,
         readonly=True,
     )
+
+
+def _run_hooks(job: SdistJob, user: sandbox.Confined) -> SdistResult:
+    name = f"{job.package} {job.version}"
+    done = _run(job, "hooks.py", user, writable=WRITABLE)
     if done.status != 0 or not os.path.lexists(job.folder / "answer" / ANSWER):
         tail = tuple((done.stderr or done.stdout).strip().splitlines()[-12:])
         message = f"{name} cannot be built from its sdist"

@@ -19,10 +19,11 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import ImgbuildError, InputError, ToolMissing
 from imgbuild.index import server
 from imgbuild.index.server import Amend, Catalogue
-from imgbuild.system import process
+from imgbuild.system import process, programs
 from imgbuild.values import normalize
 
 DEFAULT_INDEX = re.compile(r"^--(?:default-)?index(?:-url)? (\S+)$", re.MULTILINE)
+ROOT = Path("/")
 PIP_INDEX = re.compile(r"^([a-z:]+)\.index-url='(.*)'$", re.MULTILINE)
 
 
@@ -55,10 +56,14 @@ def binary() -> str:
 def default_index() -> str:
     """The index that uv is set up for on this machine: UV_DEFAULT_INDEX, uv.toml, or its own.
 
+    uv.toml is that of the user or of the machine, not one of the current folder or above it.
     Where uv is set up for none, pip's counts: uv does not read pip's configuration, and a
     machine's mirror is often named only there. The address may hold a password: never print it.
     """
-    query = [binary(), "pip", "compile", "--offline", "--no-header", "--emit-index-url"]
+    query = [
+        *(binary(), "pip", "compile", "--offline", "--no-header", "--emit-index-url"),
+        *("--python", sys.executable, "--no-python-downloads"),
+    ]
     own = _named_index([*query, "-"])
     built_in = _named_index([*_clean(), *query, "--no-config", "-"])
     if own == built_in:
@@ -67,7 +72,9 @@ def default_index() -> str:
 
 
 def _named_index(command: Sequence[str]) -> str:
-    found = DEFAULT_INDEX.search(process.run(command, stdin="").stdout)
+    # Not in the current folder: uv would read uv.toml and pyproject.toml there and above.
+    done = process.run(command, stdin="", cwd=ROOT, env=_settings_file("UV_CONFIG_FILE"))
+    found = DEFAULT_INDEX.search(done.stdout)
     if found is None:
         message = "uv names no default index"
         raise InputError(
@@ -78,16 +85,23 @@ def _named_index(command: Sequence[str]) -> str:
 
 def pip_index() -> str | None:
     """The index that pip is set up for: PIP_INDEX_URL or pip.conf; None if there is none."""
-    listed = process.run([sys.executable, "-m", "pip", "config", "list"], check=False).stdout
+    command = [*programs.python(), "-m", "pip", "config", "list"]
+    env = _settings_file("PIP_CONFIG_FILE")
+    listed = process.run(command, check=False, cwd=ROOT, env=env).stdout
     found = dict(PIP_INDEX.findall(listed))
     return found.get(":env:") or found.get("install") or found.get("global")
 
 
+def _settings_file(variable: str) -> dict[str, str]:
+    """The file that the user names in `variable`, for a command that runs in another folder."""
+    path = os.environ.get(variable)
+    return {variable: str(Path(path).absolute())} if path else {}
+
+
 def _clean() -> list[str]:
     # Uv's many variables would add indexes, files or strategies: it gets none of them.
-    kept = [
-        f"{name}={os.environ[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in os.environ
-    ]
+    env = programs.environment("uv")
+    kept = [f"{name}={env[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in env]
     # A page may wait for a build from an sdist; what fails at the local index fails again.
     timeouts = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
     return [process.find("env", remedy="install coreutils"), "-i", *kept, *timeouts]

@@ -1,13 +1,14 @@
-"""Runs commands. With `-v` each is printed so that it can be pasted into a shell."""
+"""Runs commands. With `-v` each is printed so that it can be pasted into a shell.
+
+`system.programs` says which file a command runs, and with which environment.
+"""
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import multiprocessing
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +22,10 @@ from typing import IO
 import msgspec
 
 from imgbuild.errors import ToolMissing, WorkFailed
+from imgbuild.system import programs
 from imgbuild.system.console import console
 
 CLEAN_UP = 20  # seconds that an interrupted command has to clean up
-WATCHER = "parent"  # the name of the thread of `end_with_parent`
 SIGNALLED = 128  # plus the number of the signal that ended a command: its status in a shell
 TAIL = 20  # lines of a failed command's output that its error repeats
 
@@ -46,27 +47,16 @@ def find(program: str, *, remedy: str) -> str:
 
     ToolMissing, with `remedy` as its hint, if there is none.
     """
-    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin")
+    path = programs.located(program)
     if path is None:
         message = f"{program} is not installed"
         raise ToolMissing(message, hint=remedy)
     return path
 
 
-def end_with_parent() -> None:
-    """End this worker of `multiprocessing` when its parent has ended, even if that was killed.
-
-    Else it would wait for work forever. A thread waits: PR_SET_PDEATHSIG would be about the
-    parent's thread, not about the parent.
-    """
-    parent = multiprocessing.parent_process()
-
-    def _wait() -> None:
-        if parent is not None:
-            parent.join()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=_wait, name=WATCHER, daemon=True).start()
+def _resolved(command: Sequence[str]) -> list[str]:
+    """`command` with the path of its program; ToolMissing if that is not installed."""
+    return [find(command[0], remedy=f"install {command[0]}"), *command[1:]]
 
 
 def warn(text: str) -> None:
@@ -96,8 +86,8 @@ def run(
     console.detail(f"$ {pasted(command)}")
     started = time.monotonic()
     done = subprocess.run(
-        command,
-        env={**os.environ, **env} if env else None,
+        _resolved(command),
+        env=programs.environment(command[0], env),
         cwd=cwd,
         input=stdin.encode() if stdin is not None else None,
         stdin=None if stdin is not None else subprocess.DEVNULL,
@@ -139,12 +129,20 @@ def foreground(
                 process.send_signal(signal.SIGKILL if kill else number)
         if len(signals) == 2 and end is not None:
             nowhere = subprocess.DEVNULL
-            ending.append(subprocess.Popen(end, stdin=nowhere, stdout=nowhere, stderr=nowhere))
+            ending.append(
+                subprocess.Popen(
+                    _resolved(end),
+                    env=programs.environment(end[0]),
+                    stdin=nowhere,
+                    stdout=nowhere,
+                    stderr=nowhere,
+                )
+            )
 
     with (
         _handled((signal.SIGINT, signal.SIGTERM), _pass_on),
         subprocess.Popen(
-            command, env={**os.environ, **env} if env else None, pass_fds=descriptors
+            _resolved(command), env=programs.environment(command[0], env), pass_fds=descriptors
         ) as process,
     ):
         started.append(process)
@@ -165,8 +163,8 @@ def feed(
     console.detail(f"$ … | {pasted(command)}")
     output = [collections.deque[bytes](maxlen=TAIL) for _ in range(2)]
     with subprocess.Popen(
-        command,
-        env={**os.environ, **env} if env else None,
+        _resolved(command),
+        env=programs.environment(command[0], env),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -227,8 +225,8 @@ def follow(
     with (
         _handled((signal.SIGTERM,), signal.default_int_handler),
         subprocess.Popen(
-            command,
-            env={**os.environ, **env} if env else None,
+            _resolved(command),
+            env=programs.environment(command[0], env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=answer or (sys.stderr if line is None else subprocess.PIPE),
@@ -244,6 +242,17 @@ def follow(
         except BaseException:
             _stop(process)
             raise
+
+
+def piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start `command` with pipes as its stdin and stdout; the caller closes them and waits."""
+    console.detail(f"$ {pasted(command)}")
+    return subprocess.Popen(
+        _resolved(command),
+        env=programs.environment(command[0]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
 
 
 @contextlib.contextmanager

@@ -1,1 +1,1 @@
-"""A wheel as a value: its files, its metadata, how it installs."""
+"""A wheel as a value: its files, its metadata, how it installs; the members of an sdist."""

@@ -32,6 +32,7 @@ MAX_TOTAL_RATIO = 100  # the highest ratio of the 157 wheels of cu124 is 7 (fast
 TOTAL_LEEWAY = 16 << 20
 TEXT_LIMIT = 64 << 20  # METADATA, RECORD and similar files are read as a whole
 NAME_LIMIT = 255  # bytes of one path component, on every file system that images are unpacked to
+PATH_LIMIT = 3840  # bytes of a path: Linux takes 4,095, with the folder into which it is unpacked
 
 
 class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +174,8 @@ def _checked_path(name: str, label: str) -> str:
         refuse(label, name, "is an empty path")
     if any(len(part.encode()) > NAME_LIMIT for part in parts):
         refuse(label, name, f"has a path component of more than {NAME_LIMIT} bytes")
+    if len(name.encode()) > PATH_LIMIT:
+        refuse(label, f"{name[:NAME_LIMIT]}…", f"is a path of more than {PATH_LIMIT} bytes")
     return "/".join(parts)
 
 

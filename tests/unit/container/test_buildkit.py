@@ -143,8 +143,8 @@ class Shell:
     def __init__(self, patch: pytest.MonkeyPatch, said: str, engine: str | None) -> None:
         self.said, self.engine = said, engine
         self.asked: list[list[str]] = []
-        for module in ("buildkit", "engine"):
-            patch.setattr(f"imgbuild.container.{module}.shutil.which", self._which)
+        for module in ("buildkit.shutil", "engine.programs"):
+            patch.setattr(f"imgbuild.container.{module}.which", self._which)
         patch.setattr(processes, "run", self._run)
 
     def _which(self, name: str) -> str | None:

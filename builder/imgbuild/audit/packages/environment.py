@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,10 +18,11 @@ from imgbuild.audit.packages.installed import FOLDERS, InstalledContent, pointed
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.lock.resolution import Wheel
 from imgbuild.report import Unread
-from imgbuild.system import process
+from imgbuild.system import process, programs
 from imgbuild.values import normalize
 
 CONFIG = "pyvenv.cfg"
+FOLDER = ".venv"  # of the current folder, where no environment is active
 # Files at the top of site-packages that belong to no package and change none.
 IGNORED = frozenset(("__pycache__", "_virtualenv.py", "sitecustomize.py", "usercustomize.py"))
 _VERSION = re.compile(r"(\d+\.\d+)")
@@ -70,7 +70,7 @@ def open_environment(where: str | None, *, python: str | None = None) -> Install
     environment or no package in it.
     """
     path = Path(where).expanduser() if where is not None else active()
-    place = _place(path, python)
+    place = _place(path, python, named=where is not None)
     packages, unread = _packages(place.folders)
     if not packages:
         folders = ", ".join(map(str, place.folders)) or str(path)
@@ -87,24 +87,24 @@ def active() -> Path:
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if os.environ.get(name):
             return Path(os.environ[name])
-    if Path(".venv", CONFIG).is_file():
-        return Path(".venv")
-    found = shutil.which("python3") or shutil.which("python")
+    if Path(FOLDER, CONFIG).is_file():
+        return Path(FOLDER)
+    found = programs.which("python3") or programs.which("python")
     if found is None:
         message = "no environment is active, and there is neither .venv nor a python3 on PATH"
         raise InputError(message, hint="name one: --environment .venv")
     return Path(found)
 
 
-def _place(path: Path, python: str | None) -> _Place:
+def _place(path: Path, python: str | None, *, named: bool) -> _Place:
     if not path.exists() and os.sep not in str(path):
-        path = Path(shutil.which(str(path)) or path)  # a program, such as python3.12
+        path = Path(programs.which(str(path)) or path)  # a program, such as python3.12
     if not path.exists():
         message = f"--environment {path}: no such file or folder"
         raise InputError(message, hint="name an environment, its Python or its site-packages")
     root = path if path.is_dir() else path.parent.parent  # not resolved: a link to its base
     if (root / CONFIG).is_file():
-        return _virtual(root, python)
+        return _virtual(root, python, named=named)
     if path.is_dir() and _is_site(path):
         return _Place(python or _named(path), (path,))
     program = path if path.is_file() else path / "bin" / "python3"
@@ -114,8 +114,11 @@ def _place(path: Path, python: str | None) -> _Place:
     return _asked(program)
 
 
-def _virtual(root: Path, python: str | None) -> _Place:
-    """A virtual environment, by its pyvenv.cfg."""
+def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
+    """A virtual environment, by its pyvenv.cfg.
+
+    That may name another Python, which then has to run: not for a `.venv` that nobody `named`.
+    """
     text = (root / CONFIG).read_text(encoding="utf-8", errors="replace")
     pairs = (line.partition("=") for line in text.splitlines())
     config = {name.strip().lower(): value.strip() for name, _, value in pairs}
@@ -127,7 +130,13 @@ def _virtual(root: Path, python: str | None) -> _Place:
     version = config.get("version_info") or config.get("version") or python
     version = ".".join((version or _named(*folders)).split(".")[:3])
     if config.get("include-system-site-packages", "").lower() == "true":
-        beside = _asked(Path(config.get("home", "/usr/bin"), "python3"))
+        program = Path(config.get("home", "/usr/bin"), "python3")
+        if not named and root == Path(FOLDER):
+            message = (
+                f"{root / CONFIG} includes the packages of {program}, which is not run unasked"
+            )
+            raise InputError(message, hint=f"if you trust it: --environment {FOLDER}")
+        beside = _asked(program)
         folders += beside.folders
     return _Place(version, folders)
 

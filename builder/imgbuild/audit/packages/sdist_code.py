@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from imgbuild.audit.packages.reading import ASIDE
 from imgbuild.errors import IntegrityError
-from imgbuild.system.boundary import reads
+from imgbuild.wheel.sdist import entries
 
 MEMBERS = 100_000
 LARGEST = 16 << 20  # bytes of a file
@@ -36,29 +35,20 @@ def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> No
         archive.writestr(zipfile.ZipInfo(f"{info}/METADATA"), _metadata(files, sdist.name))
 
 
-@reads("sdist")
 def _read(sdist: Path) -> dict[str, bytes]:
     """The Python files and metadata, by their paths below the archive's folder."""
     found: dict[str, bytes] = {}
     total = 0
-    try:
-        with tarfile.open(sdist, encoding="utf-8") as archive:
-            for number, member in enumerate(archive, start=1):
-                name = member.name.partition("/")[2]
-                if number > MEMBERS or not 0 <= member.size <= LARGEST or total > TOTAL:
-                    message = f"{sdist.name} is too large to be read"
-                    raise IntegrityError(message)
-                wanted = name.endswith(".py") or posixpath.basename(name) in (
-                    "PKG-INFO",
-                    "requires.txt",
-                )
-                content = archive.extractfile(member) if wanted and member.isfile() else None
-                if content is not None and _NAME.fullmatch(name) and ".." not in name.split("/"):
-                    found[name] = content.read()
-                    total += member.size
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        message = f"{sdist.name} is not a readable archive: {error}"
-        raise IntegrityError(message) from error
+    for number, (member, content) in enumerate(entries(sdist, sdist.name), start=1):
+        name = member.path.partition("/")[2]
+        if number > MEMBERS or member.size > LARGEST or total > TOTAL:
+            message = f"{sdist.name} is too large to be read"
+            raise IntegrityError(message)
+        wanted = name.endswith(".py") or posixpath.basename(name) in ("PKG-INFO", "requires.txt")
+        safe = _NAME.fullmatch(name) and ".." not in name.split("/")
+        if wanted and safe and member.kind == "file":
+            found[name] = b"".join(content())
+            total += member.size
     return found
 
 

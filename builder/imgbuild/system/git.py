@@ -1,0 +1,26 @@
+"""Reads git repositories, which may belong to somebody else, without running what they configure.
+
+Only commands that read objects: those that read files of the checkout, such as `git diff` and
+`git status`, would run the filters that its configuration names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from imgbuild.system import process
+
+Reading = Literal["cat-file", "grep", "log", "ls-tree", "remote", "rev-list", "rev-parse"]
+# Options that keep a command from running programs that attributes and configuration name.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "grep": ("--no-textconv",),
+    "log": ("--no-ext-diff", "--no-textconv"),
+}
+
+
+def run(folder: Path, command: Reading, *words: str) -> process.Result:
+    """Run `git COMMAND WORDS` in `folder`; any status is returned. ToolMissing without git."""
+    program = process.find("git", remedy="install git")
+    full = [program, command, *OPTIONS.get(command, ()), *words]
+    return process.run(full, cwd=folder, check=False)

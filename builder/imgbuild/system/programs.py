@@ -1,0 +1,87 @@
+"""Which file a command runs and what its environment is: nothing of the current folder decides it.
+
+The current folder is often a checkout of somebody else. A program there, a module that Python
+would import from there, and the configuration of a git repository must not run by themselves.
+`system.process` applies this to every process that it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+SYSTEM_PATH = "/usr/sbin:/sbin:/usr/local/sbin"
+# Lists of folders in the environment in which an empty entry is the current folder, and what
+# separates their entries: the dynamic linker also splits at semicolons.
+FOLDER_LISTS = {"PATH": ":", "PYTHONPATH": ":", "LD_LIBRARY_PATH": "[:;]"}
+# Programs that read the git repository of the folder in which they run. buildx starts git.
+REPOSITORY_PROGRAMS = ("git", "docker", "docker-buildx", "buildx")
+# Settings that keep these programs from running what a repository's configuration names, and from
+# using a repository that is no checkout but lies among its files. No transport: a partial clone
+# would fetch what it lacks, by a command that it names. Source: git-config(1), git(1) of 2.39.
+GIT_SETTINGS = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "log.showSignature": "false",
+    "safe.bareRepository": "explicit",
+}
+GIT_VARIABLES = {"GIT_ALLOW_PROTOCOL": "", "GIT_OPTIONAL_LOCKS": "0", "BUILDX_GIT_INFO": "false"}
+
+
+def which(program: str, *, path: str | None = None) -> str | None:
+    """The file that `program` runs, None if there is none.
+
+    As shutil.which, but only absolute folders of PATH, or of `path`, count. A `program` with a
+    slash is a path.
+    """
+    if os.sep in program:
+        return shutil.which(program)
+    folders = os.environ.get("PATH", os.defpath) if path is None else path
+    return shutil.which(program, path=_absolute(folders, FOLDER_LISTS["PATH"]))
+
+
+def located(program: str) -> str | None:
+    """As `which`, and also from the folders for system programs."""
+    return which(program) or which(program, path=SYSTEM_PATH)
+
+
+def python() -> list[str]:
+    """The start of a command line for this Python that imports nothing from its current folder."""
+    return [sys.executable, "-P"]
+
+
+def environment(program: str, added: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment in which `program` starts: this process's, with `added`.
+
+    Relative and empty entries of lists of folders are left out. Programs that read git
+    repositories run no command that a repository's configuration names.
+    """
+    env = {**os.environ, **(added or {})}
+    for name, separator in FOLDER_LISTS.items():
+        if name in env:
+            env[name] = _absolute(env[name], separator)
+    if "PATH" in env and not env["PATH"]:
+        env["PATH"] = os.defpath
+    if Path(program).name in REPOSITORY_PROGRAMS:
+        env |= GIT_VARIABLES | _git_settings(env)
+    return env
+
+
+def _absolute(folders: str, separator: str) -> str:
+    return os.pathsep.join(
+        folder for folder in re.split(separator, folders) if Path(folder).is_absolute()
+    )
+
+
+def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
+    """`GIT_SETTINGS` as variables, after those that `env` has: the last one counts."""
+    count = env.get("GIT_CONFIG_COUNT", "")
+    first = int(count) if count.isdecimal() else 0
+    settings = {"GIT_CONFIG_COUNT": str(first + len(GIT_SETTINGS))}
+    for number, (key, value) in enumerate(GIT_SETTINGS.items(), start=first):
+        settings |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return settings

@@ -1,0 +1,188 @@
+"""Calls functions of imgbuild in several new Python processes.
+
+Not the processes of `multiprocessing`: these would import from the current folder, before any of
+imgbuild's code runs. A call is a pickle on the worker's stdin, its replies are pickles on stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import imgbuild
+from imgbuild.errors import WorkFailed
+from imgbuild.system import process, programs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+REPORT_SECONDS = 0.1  # between two reports of a worker's progress
+START = "import sys; sys.path.append({!r}); from imgbuild.system.workers import serve; serve()"
+DIED = "use fewer processes with --jobs if memory was short; dmesg may name the cause"
+
+
+class Workers:
+    """`count` processes, each started by the first call for which no other is idle.
+
+    `advance` is called with the amounts that functions pass to `report`, by one thread at a time.
+    """
+
+    def __init__(self, count: int, advance: Callable[[int], None] = lambda _: None) -> None:
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="worker")
+        self._advance = advance
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._idle: list[_Worker] = []
+        self._all: list[_Worker] = []
+
+    def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call a module's `function` in a process; a WorkFailed is raised if that ends early."""
+        return self._threads.submit(self._call, function, args, kwargs)
+
+    def close(self) -> None:
+        """Wait for the calls that have begun, drop the others, and end the processes."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._end()
+
+    def stop(self) -> None:
+        """End the processes at once."""
+        with self._lock:
+            self._stopped = True
+        self._end()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _end(self) -> None:
+        with self._lock:
+            ending, self._all, self._idle = self._all, [], []
+        for worker in ending:
+            worker.end()
+
+    def _call(self, function: Callable[..., R], args: Any, kwargs: Any) -> R:
+        with self._lock:
+            if self._stopped:
+                message = "the work was stopped"
+                raise WorkFailed(message, hint="run the same command again")
+            if self._idle:
+                worker = self._idle.pop()
+            else:
+                worker = _Worker()
+                self._all.append(worker)
+        succeeded, value = worker.call((function, args, kwargs), self._report)
+        with self._lock:
+            self._idle.append(worker)
+        if not succeeded:
+            raise value
+        result: R = value
+        return result
+
+    def _report(self, amount: int) -> None:
+        with self._lock:
+            self._advance(amount)
+
+
+class _Worker:
+    """One process. It ends when its stdin is closed, also by the end of this process."""
+
+    def __init__(self) -> None:
+        folder = str(Path(imgbuild.__file__).parent.parent)
+        self._process = process.piped([*programs.python(), "-c", START.format(folder)])
+
+    def call(self, task: object, report: Callable[[int], None]) -> tuple[bool, Any]:
+        """Whether the call `task` succeeded, and its result or its error."""
+        requests, replies = self._process.stdin, self._process.stdout
+        assert requests is not None and replies is not None  # noqa: PT018, S101
+        try:
+            pickle.dump(pickle.dumps(task), requests)
+            requests.flush()
+            while True:
+                kind, value = pickle.load(replies)  # noqa: S301 (our own process wrote it)
+                if kind == "progress":
+                    report(value)
+                else:
+                    return kind == "result", value
+        except (EOFError, OSError, pickle.UnpicklingError, ValueError) as error:
+            self._process.kill()
+            status = self._process.wait()
+            message = f"a worker process ended with status {status}"
+            raise WorkFailed(message, hint=DIED) from error
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    stream.close()
+
+
+class _Progress:
+    """Amounts that are due to the parent, written in intervals: a reply costs more than a sum."""
+
+    def __init__(self, write: Callable[[str, object], None]) -> None:
+        self._write = write
+        self._amount = 0
+        self._next = 0.0
+
+    def add(self, amount: int) -> None:
+        self._amount += amount
+        if time.monotonic() >= self._next:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._amount:
+            self._write("progress", self._amount)
+        self._amount = 0
+        self._next = time.monotonic() + REPORT_SECONDS
+
+
+_progress: _Progress | None = None
+
+
+def report(amount: int) -> None:
+    """Report progress from a function that a worker runs."""
+    if _progress is not None:
+        _progress.add(amount)
+
+
+def serve() -> None:
+    """Answer the calls on stdin until it is closed; then this process is killed at once."""
+    global _progress  # noqa: PLW0603 (`report` is called by functions that know no worker)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def _read() -> None:
+        # A thread, so that the end of the parent is seen during a call, too.
+        try:
+            while True:
+                tasks.put(pickle.load(sys.stdin.buffer))  # noqa: S301 (the parent wrote it)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _write(kind: str, value: object) -> None:
+        replies.write(pickle.dumps((kind, value)))
+        replies.flush()
+
+    _progress = _Progress(_write)
+    threading.Thread(target=_read, name="parent", daemon=True).start()
+    while True:
+        try:
+            function, args, kwargs = pickle.loads(tasks.get())  # noqa: S301 (as above)
+            reply = ("result", function(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 (raised again in the parent)
+            error.add_note(traceback.format_exc())
+            reply = ("error", error)
+        _progress.flush()
+        _write(*reply)

@@ -1,0 +1,177 @@
+"""The members of an sdist, read without unpacking it.
+
+`entries` gives all that the archive has; `members` only files and folders with safe paths, and
+refuses any other archive by the name of its first bad member. Links are refused, too: what one
+leads to depends on all members before it, and sdists of pure Python can do without.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import stat
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Literal, NoReturn, cast
+
+import msgspec
+
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.content import Files, pieces
+from imgbuild.oci.reader import DEVICES, FILES, GZIP, Reader, inflated
+from imgbuild.oci.tar import Slice
+from imgbuild.system.boundary import reading, regular
+from imgbuild.wheel.archive import NAME_LIMIT, PATH_LIMIT
+from imgbuild.wheel.directory import read_directory
+from imgbuild.wheel.zipformat import DEFLATED
+
+ZIPS = (b"PK\3\4", b"PK\5\6")
+BZIP2 = b"BZh"
+DEPTH_LIMIT = 100  # folders of a path
+LARGEST, MEMBERS = 2 << 30, 200_000  # bytes and entries of an sdist
+REMEDY = "use another version, or pin one that has a wheel"
+Kind = Literal["file", "folder", "link", "device", "pipe", "unknown"]
+KINDS = {"device": "a device", "pipe": "a pipe", "unknown": "of an unknown type"}
+Content = Callable[[], Iterator[bytes]]
+
+
+class SdistMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A member: `size` in bytes, `mtime` in seconds (None in a zip), `target` of a link."""
+
+    path: str
+    kind: Kind
+    size: int = 0
+    executable: bool = False
+    mtime: int | None = None
+    target: str = ""
+
+
+def entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
+    """Each member and what reads its content, which is valid until the next member.
+
+    `sdist` is a tar, plain or compressed with gzip or bzip2, or a zip. IntegrityError, with
+    `label` in it, if it is damaged or has sparse members.
+    """
+    with reading(label, hint=REMEDY), open(sdist, "rb", opener=regular) as file:
+        if file.peek(len(BZIP2)).startswith(ZIPS):
+            yield from _zip_entries(sdist, label)
+            return
+        with _inflated(sdist, cast("BinaryIO", file)) as stream:
+            reader = Reader(stream, label, hint=REMEDY)
+            for entry in reader:
+                kinds: dict[bytes, Kind] = {
+                    **dict.fromkeys(FILES, "file"),
+                    **dict.fromkeys(DEVICES, "device"),
+                    **dict.fromkeys((tarfile.SYMTYPE, tarfile.LNKTYPE), "link"),
+                    tarfile.DIRTYPE: "folder",
+                    tarfile.FIFOTYPE: "pipe",
+                }
+                member = SdistMember(
+                    path=entry.path,
+                    kind=kinds.get(entry.type, "unknown"),
+                    size=entry.size,
+                    executable=bool(entry.mode & 0o100),
+                    mtime=entry.mtime,
+                    target=entry.target,
+                )
+                yield member, reader.content
+
+
+def _inflated(sdist: Path, file: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
+    magic = file.read(len(BZIP2))
+    file.seek(0)
+    if magic.startswith(GZIP):
+        return inflated(sdist)
+    if magic == BZIP2:
+        return cast("contextlib.AbstractContextManager[BinaryIO]", bz2.BZ2File(file))
+    return contextlib.nullcontext(file)
+
+
+def _zip_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
+    with Files() as files:
+        for record in read_directory(sdist, label):
+            data = Slice(
+                path=sdist,
+                offset=record.offset,
+                length=record.compressed,
+                deflated=record.method == DEFLATED,
+                crc=record.crc,
+            )
+            kinds: dict[int, Kind] = {0: "file", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+            kind = kinds.get(stat.S_IFMT(record.mode), "unknown")
+            folder = record.name.endswith("/") and stat.S_IFMT(record.mode) in (0, stat.S_IFDIR)
+            member = SdistMember(
+                path=record.name, kind="folder" if folder else kind, size=record.size
+            )
+            where = f"{label}: {record.name!r}"
+            yield (
+                member,
+                lambda data=data, size=record.size, where=where: pieces(  # type: ignore[misc]
+                    data, size, where, files
+                ),
+            )
+
+
+def members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
+    """The files and folders of `sdist`, their paths below its one folder at the top.
+
+    IntegrityError for the first member of another kind, with a path that leaves its folder, is too
+    long or was there before, and if there are too many.
+    """
+    top = ""
+    files: set[str] = set()
+    folders: set[str] = set()
+    count = total = 0
+    for member, content in entries(sdist, label):
+        count, total = count + 1, total + member.size
+        if count > MEMBERS or total > LARGEST:
+            message = f"{label} has {count} entries of {total} bytes (limits {MEMBERS}, {LARGEST})"
+            raise IntegrityError(message, hint=REMEDY)
+        parts = _checked_parts(member, label)
+        if not parts:  # the folder `.`
+            continue
+        top = top or parts[0]
+        if parts[0] != top or (len(parts) == 1 and member.kind != "folder"):
+            _refuse(label, member, f"is not in {top!r}: an sdist has one folder at its top")
+        path = "/".join(parts[1:])
+        above = {"/".join(parts[1:end]) for end in range(2, len(parts))}
+        if member.kind == "folder":
+            above.add(path)
+        elif path in files or path in folders:
+            _refuse(label, member, "is in the archive twice")
+        else:
+            files.add(path)
+        folders |= above
+        if above & files:
+            _refuse(label, member, "is in a folder whose name is that of a file")
+        if path:
+            yield msgspec.structs.replace(member, path=path), content
+
+
+def _checked_parts(member: SdistMember, label: str) -> list[str]:
+    if member.kind == "link":
+        _refuse(label, member, f"is a link to {member.target!r}" if member.target else "is a link")
+    if member.kind not in ("file", "folder"):
+        _refuse(label, member, f"is not a file or a folder, but {KINDS[member.kind]}")
+    if member.path.startswith("/"):
+        _refuse(label, member, "is an absolute path")
+    parts = [part for part in member.path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        _refuse(label, member, "contains `..`")
+    if "\0" in member.path or "\\" in member.path:
+        _refuse(label, member, "has a backslash or a zero byte in its path")
+    if not parts and member.kind == "file":
+        _refuse(label, member, "is an empty path")
+    sizes = [len(part.encode(errors="surrogateescape")) for part in parts]
+    if max(sizes, default=0) > NAME_LIMIT or sum(sizes) + len(sizes) > PATH_LIMIT:
+        _refuse(label, member, f"has over {NAME_LIMIT} bytes in a name, or {PATH_LIMIT} in all")
+    if len(parts) > DEPTH_LIMIT:
+        _refuse(label, member, f"is in more than {DEPTH_LIMIT} folders")
+    return parts
+
+
+def _refuse(label: str, member: SdistMember, what: str) -> NoReturn:
+    path = member.path if len(member.path) <= NAME_LIMIT else f"{member.path[:NAME_LIMIT]}…"
+    message = f"{label}: {path!r} {what}"
+    raise IntegrityError(message, hint=REMEDY)

@@ -1,0 +1,269 @@
+"""Every verb in a folder of somebody else: nothing that lies there is run or configures a tool."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from imgbuild.cli._app import app
+from imgbuild.system import git as repositories
+from imgbuild.system import process
+from tests.support import images, memory_registry, sample_project, traps
+from tests.support.memory_registry import Registry
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
+from tests.support.traps import Traps
+
+pytestmark = pytest.mark.timeout(300)
+IMAGE, MIRROR = "{registry}/me/image", "{registry}/me/mirror"
+IMGBUILD = Path(sys.executable).with_name("imgbuild")
+LOCKED = ("--lock={folder}/images/small", "--image=oci:{folder}/build/small")
+PLAIN = ("--plain-http", "{registry}")
+# What the verbs are called with, and their exit statuses: 6 where a program is missing. `NOWHERE`
+# replaces the engines and the cluster of this machine, so that these verbs fail everywhere.
+CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
+    ("list", (), (0,)),
+    ("show", (TARGET,), (0,)),
+    ("build", (TARGET, "--jobs=2", "--output={out}"), (0,)),
+    ("build", (TARGET, "--format=sif", "--output={out}.sif"), (0, 6)),
+    ("build", (TARGET, "--on=slurm", "--no-wait"), (1, 6)),
+    ("run", (TARGET, "--through=root", "--", "/usr/bin/nothing"), (127,)),
+    ("init", ("new", "--extends=small", *LOCKED), (0,)),
+    ("lock", (TARGET,), (0,)),
+    ("resolve", ("torch==2.6.0", "--cuda=12.4", "--solve"), (8,)),
+    ("audit", (TARGET,), (0,)),
+    ("audit", ("--environment",), (2,)),
+    ("doctor", (TARGET,), (0,)),
+    ("cves", (TARGET, "--osv={site}"), (7,)),
+    ("why", ("helper", TARGET), (0,)),
+    ("tree", (TARGET,), (0,)),
+    ("load", (TARGET,), (6,)),
+    ("render", (TARGET, "--format=pylock"), (0,)),
+    ("smoke", (TARGET, "--through=here", "--tier=static"), (1,)),
+    ("diff", (f"{TARGET}@HEAD~1", TARGET), (0,)),
+    ("digest", (TARGET,), (0,)),
+    ("push", (TARGET, IMAGE, *PLAIN), (0,)),
+    ("pull", (f"{IMAGE}:{TARGET}", "--output={out}", *PLAIN), (0,)),
+    ("sign", (f"{IMAGE}:{TARGET}", "--keyless", "--target", TARGET, *PLAIN), (1, 6)),
+    ("verify", (f"{IMAGE}:{TARGET}", "--rebuild", *PLAIN), (0,)),
+    ("registry ls", (IMAGE, *PLAIN), (0,)),
+    ("registry tag", (f"{IMAGE}:{TARGET}", "another", *PLAIN), (0,)),
+    ("registry gc", (IMAGE, *PLAIN), (0,)),
+    ("registry mirror push", (TARGET, MIRROR, *PLAIN), (0,)),
+    ("registry mirror use", (MIRROR, "--matrix={copy}"), (0,)),
+    ("registry mirror status", (TARGET, MIRROR, *PLAIN), (0,)),
+    ("slurm", (TARGET, "--submit", "--", "true"), (1, 6)),
+    ("ci jobs", ("--all", "--changed-since=HEAD~1"), (0, 3)),
+    ("ci report", (), (1,)),
+    ("cache info", (), (0,)),
+    ("cache path", (), (0,)),
+    ("cache list", (), (0,)),
+    ("cache prune", ("--max-size=1G",), (0,)),
+    ("cache clear", (), (0,)),
+    ("cache verify", (), (0,)),
+    ("schema", (), (0,)),
+    ("help", ("build",), (0,)),
+)
+# They start a verb of imgbuild, or need an image that the sample has not; none is kept.
+NOT_RUN = {
+    "ci run",
+    "ci nightly",
+    *(f"precompile {n}" for n in ("flashinfer", "triton", "bytecode")),
+}
+NEW_CACHE = ("build", "cache prune", "cache clear")  # so that layers are made, and none is removed
+NOWHERE = {"DOCKER_HOST": "unix:///nowhere", "CONTAINER_HOST": "unix:///nowhere",
+           "SLURM_CONF": "/nowhere"}  # fmt: skip
+
+
+def verbs(command: Any = None, name: str = "") -> Iterator[str]:
+    """The names of all verbs."""
+    command = command or typer.main.get_command(app)
+    if not hasattr(command, "commands"):
+        yield name
+        return
+    for word, inner in command.commands.items():
+        yield from verbs(inner, f"{name} {word}".strip())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a verb, and the traps that it triggered."""
+
+    done: subprocess.CompletedProcess[str]
+    triggered: dict[str, str]
+
+
+@dataclass
+class Foreign:
+    """A locked, built and pushed project among traps: in its folder and in the one above."""
+
+    folder: Path
+    project: Project
+    registry: Registry
+    traps: Traps
+    site: Site
+
+    def run(self, number: int) -> Outcome:
+        """Run a case in the project's folder."""
+        name, words, _ = CASES[number]
+        place = self.folder / f"case-{number}"
+        (place / "flags").mkdir(parents=True)
+        shutil.copy(self.project.folder / "matrix.yaml", place)
+        values = {
+            "registry": self.registry.host,
+            "folder": str(self.project.folder),
+            "site": self.site.url("none"),
+            "out": str(place / "out"),
+            "copy": str(place / "matrix.yaml"),
+        }
+        env = self.environment(place)
+        if name in NEW_CACHE:
+            env["IMGBUILD_CACHE"] = str(place / "cache")
+        done = subprocess.run(
+            [IMGBUILD, *name.split(), *(word.format(**values) for word in words)],
+            # The folder above has traps too, and no matrix yet.
+            cwd=self.project.folder.parent if name == "init" else self.project.folder,
+            env=env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return Outcome(done, self.traps.triggered(place / "flags"))
+
+    def environment(self, place: Path) -> dict[str, str]:
+        """That of a user whose PATH begins with the current folder, without an active Python."""
+        env = {**self.project.environment(), **NOWHERE, "TRAP_FLAGS": str(place / "flags")}
+        env |= {"PATH": f":.:{env['PATH']}", "HOME": str(place), "XDG_CONFIG_HOME": str(place)}
+        env["PIP_INDEX_URL"] = self.project.index_url
+        for word in ("UV_DEFAULT_INDEX", "VIRTUAL_ENV", "CONDA_PREFIX", "XDG_STATE_HOME"):
+            env.pop(word, None)
+        return env
+
+
+@pytest.fixture(scope="module", name="prepared")
+def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
+    folder = tmp_path_factory.mktemp("foreign")
+    images.python_base(folder)
+    index = sample_project.index()
+    above = folder / "above"
+    with serve(Site(files=index.site_files())) as site, memory_registry.serve(Registry()) as there:
+        project = Project(above / "project", site.url("simple"), cache=folder / "cache")
+        project.write(
+            sample_project.registry_base(sample_project.serve_image(site, folder / "base", "base"))
+        )
+        foreign = Foreign(folder, project, there, Traps(folder / "flags"), site)
+        image = f"{there.host}/me/image"
+        for words in (["lock"], ["build"], ["push", image, "--plain-http", there.host]):
+            project.run(words[0], TARGET, *words[1:])
+        (project.folder / "build/small.sif").touch()  # for jobs of Slurm
+        foreign.traps.plant(project.folder)
+        foreign.traps.plant(above)
+        files = [
+            "matrix.yaml",
+            *(f"images/{TARGET}/{each}" for each in ("lock.json", "digests.json")),
+        ]
+        foreign.traps.repository(project.folder, files)
+        yield foreign
+
+
+@pytest.fixture(scope="module", name="outcomes")
+def _outcomes(prepared: Foreign) -> list[Outcome]:
+    # Two at once, since each waits for its interpreter to start.
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(prepared.run, range(len(CASES))))
+
+
+def test_all_verbs_are_tried() -> None:
+    assert set(verbs()) - NOT_RUN == {name for name, _, _ in CASES}
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[name for name, _, _ in CASES])
+def test_a_verb_uses_nothing_of_the_folder(outcomes: list[Outcome], number: int) -> None:
+    outcome = outcomes[number]
+    assert outcome.triggered == {}, outcome.done.stderr
+    assert outcome.done.returncode in CASES[number][2], outcome.done.stdout + outcome.done.stderr
+    assert "Traceback" not in outcome.done.stderr
+
+
+def test_a_task_of_an_array_uses_nothing_of_the_folder(
+    prepared: Foreign, outcomes: list[Outcome], tmp_path: Path
+) -> None:
+    assert outcomes
+    [script] = prepared.project.folder.glob("build/slurm/build/*/array.sh")
+    (tmp_path / "flags").mkdir()
+    env = {**prepared.environment(tmp_path), "PATH": os.environ["PATH"]}  # that of a node
+    env |= {"SLURM_ARRAY_TASK_ID": "0", "SLURM_CPUS_ON_NODE": "1", "SLURMD_NODENAME": "node"}
+    done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, check=False)
+    assert prepared.traps.triggered(tmp_path / "flags") == {}
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_m_imports_nothing_else_from_the_folder(prepared: Foreign, tmp_path: Path) -> None:
+    planted, flags = Traps(tmp_path / "traps"), tmp_path / "flags"
+    flags.mkdir()
+    for name in ("pickle", "json", "msgspec", "yaml", "typer", "rich"):
+        planted.module(tmp_path / f"{name}.py")
+    env = {**prepared.environment(tmp_path), "IMGBUILD_CACHE": str(tmp_path / "cache")}
+    words = ["build", TARGET, "--jobs=2", f"--matrix={prepared.project.folder}/matrix.yaml"]
+    done = subprocess.run(
+        [sys.executable, "-m", "imgbuild", *words, "--output=out"],
+        cwd=tmp_path, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert planted.triggered(flags) == {}
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(name="checkout")
+def _checkout(tmp_path: Path) -> tuple[Path, Traps]:
+    folder, planted = tmp_path / "checkout", Traps(tmp_path / "flags")
+    folder.mkdir()
+    (folder / "file").write_text("text\n")
+    planted.repository(folder, ["file"])
+    return folder, planted
+
+
+@pytest.mark.parametrize("words", [
+    ["log", "--patch"], ["cat-file", "blob", "HEAD:./file"], ["rev-parse", "HEAD:./file"],
+    ["grep", "text", "HEAD"], ["ls-tree", "HEAD"], ["rev-list", "HEAD"],
+    ["remote", "get-url", "origin"],
+], ids=lambda words: words[0])  # fmt: skip
+def test_reading_a_repository_runs_nothing_of_it(checkout, words) -> None:
+    folder, planted = checkout
+    assert repositories.run(folder, *words).status == 0
+    assert planted.triggered() == {}
+
+
+@pytest.mark.parametrize("words", [["status"], ["log"], ["update-index", "--refresh"]])
+def test_any_git_that_is_started_runs_no_hook_and_no_monitor(checkout, words) -> None:
+    folder, planted = checkout
+    for name in (".gitattributes", ".git/info/attributes"):
+        (folder / name).write_text("")  # without filters: their names are any that one chooses
+    process.run(["git", *words], cwd=folder, check=False)
+    assert planted.triggered() == {}
+
+
+def test_a_missing_object_is_not_fetched(checkout) -> None:
+    folder, planted = checkout
+    blob = repositories.run(folder, "rev-parse", "HEAD:./file").stdout.strip()
+    traps.git(folder, "config", "extensions.partialClone", "origin")
+    (folder / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    assert repositories.run(folder, "cat-file", "blob", blob).status != 0
+    assert planted.triggered() == {}
+
+
+def test_a_repository_without_a_checkout_is_not_read(tmp_path: Path) -> None:
+    planted, folder = Traps(tmp_path / "flags"), tmp_path / "folder"
+    folder.mkdir()
+    traps.git(tmp_path, "init", "--quiet", "--bare", "bare")
+    planted.bare(folder)
+    done = repositories.run(folder, "rev-parse", "--git-dir")
+    assert done.status != 0
+    assert "safe.bareRepository" in done.stderr
+    assert planted.triggered() == {}
