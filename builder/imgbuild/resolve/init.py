@@ -25,9 +25,9 @@ from imgbuild.errors import FetchFailed, InputError, NothingSelected
 from imgbuild.lock import lock as locks
 from imgbuild.lock import published
 from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
-from imgbuild.matrix.extension import leads_out
+from imgbuild.matrix.notes import nearest
 from imgbuild.matrix.schema import published_extension
-from imgbuild.matrix.validate import nearest
+from imgbuild.matrix.settings import leads_out
 from imgbuild.project import CATALOGUE, Project
 from imgbuild.resolve.request import RequestedPackage
 from imgbuild.smoke import recording
