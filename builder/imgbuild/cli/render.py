@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from imgbuild.cli._options import CHECK, FORMAT, OUTPUT_PATH, REGISTRY_PLACE
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
@@ -89,8 +89,10 @@ def render(
         made = write.render(found, read, [(item.lock, item.arches) for item in chosen], options)
     if output is not None:
         made = write.leave(made, output)
-    lines = [str(one.place) if one.place else one.text for one in made]
-    answer(made, lines)
+    if all(one.place for one in made):
+        answer(made, [str(one.place) for one in made])
+    else:
+        answer_file(made, [one.text for one in made])
 
 
 def _require_places(
