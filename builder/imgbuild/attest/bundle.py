@@ -28,6 +28,7 @@ from imgbuild.lock import extension, published
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix import load as matrices
+from imgbuild.matrix.fields import Line, Name
 from imgbuild.matrix.model import (
     DebianBase,
     Flashinfer,
@@ -57,9 +58,9 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     `indexes` are those that the lock names, as the matrix has them; a folder of wheels is relative.
     """
 
-    default_index: str
-    indexes: dict[str, PackageIndex] = {}
-    mirrors: tuple[str, ...] = ()
+    default_index: Name
+    indexes: dict[Name, PackageIndex] = {}
+    mirrors: tuple[Line, ...] = ()
 
 
 class LockBundle(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 RenderFormat = Literal["dockerfile", "bake", "apptainer", "requirements", "pylock", "script"]
+WITH_TEMPLATE = ("dockerfile", "apptainer", "script")  # the formats that templates write
 
 
 @verb
@@ -69,11 +70,14 @@ def render(
         imgbuild render cu124-vllm --format script > cu124-vllm.sh
     """
     from imgbuild.lock.published import load
+    from imgbuild.pipeline.opened import report_templates
     from imgbuild.render import write
 
     options = write.RenderOptions(form=form, online=online, registry=registry)
     _refuse(options, output, check=check, arches=selection.arches)
     found = selection.project()
+    if form in WITH_TEMPLATE:
+        report_templates(found)
     chosen = selection.locked(found)
     read = load(found.matrix)
     if not check:

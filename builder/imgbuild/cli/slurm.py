@@ -145,6 +145,7 @@ def slurm(
         imgbuild slurm cu130-vllm --job verl --nodes 2 --gpus 8 -- python -m verl.trainer.main_ppo
     """
     from imgbuild.codec import write_bytes
+    from imgbuild.pipeline.opened import report_templates
 
     name, words = one.split(command)
     if shared and job is not ScriptKind.CHECK:
@@ -157,6 +158,7 @@ def slurm(
         message = "--gpus all: Slurm needs a number"
         raise InputError(message, hint="for example: --gpus 8")
     found = one.project()
+    report_templates(found)
     asked = allocation(
         request, nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory
     )

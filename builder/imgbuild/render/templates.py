@@ -12,11 +12,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import jinja2
 import msgspec
 
 from imgbuild.errors import InputError
-from imgbuild.render.sandbox import Sandbox
 from imgbuild.system import files, quoting
 from imgbuild.system.quoting import Quoted
 
@@ -38,6 +36,10 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
     A file of that name in `images`/templates is read instead of imgbuild's own; InputError if it
     cannot be, or does what templates may not.
     """
+    import jinja2  # slow to load
+
+    from imgbuild.render.sandbox import Sandbox
+
     environment = Sandbox(lambda file: _source(images, file), filters(name))
     fields = {field: getattr(value, field) for field in value.__struct_fields__}
     try:
@@ -160,8 +162,8 @@ def _read(path: Path) -> str:
 
 def _place(error: BaseException, name: str) -> str:
     """File and line of the template where `error` arose."""
-    if isinstance(error, jinja2.TemplateSyntaxError):
-        return f"{error.filename or error.name or name}:{error.lineno}"
+    if isinstance(line := getattr(error, "lineno", None), int):  # a syntax error of Jinja
+        return f"{getattr(error, 'filename', None) or name}:{line}"
     frames = [
         f"{frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
