@@ -149,9 +149,8 @@ def markdown(found: Overview) -> str:
         job, step = quoting.code_span(one.job), quoting.markdown(one.step)
         where = f"{job} {step}".rstrip() if one.job else ""
         error = quoting.markdown(" ".join(one.error.split())[:200])
-        lines.append(
-            f"| {quoting.markdown(one.target)} | {mark} {one.outcome} | {where} | {error} |"
-        )
+        target = quoting.markdown(one.target)
+        lines.append(f"| {target} | {mark} {one.outcome} | {where} | {error} |")
     return "\n".join((*lines, ""))
 
 
@@ -166,12 +165,8 @@ def issue(one: TargetOutcome) -> str:
     lines += [f"    {visible(line)}" for line in one.error.splitlines()] + [""]
     lines += [f"Remedy: {quoting.markdown(one.hint)}", ""] if one.hint else []
     if one.repeat:
-        lines += [
-            "To repeat it on a machine of the same kind:",
-            "",
-            f"    {quoting.line(one.repeat)}",
-            "",
-        ]
+        repeat = quoting.line(one.repeat)
+        lines += ["To repeat it on a machine of the same kind:", "", f"    {repeat}", ""]
     if one.repeat and "--no-push" not in one.repeat:
         lines += ["It needs the results of earlier jobs (artifacts of the run) in `build/ci`.", ""]
     return "\n".join(lines)

@@ -14,9 +14,10 @@ from typing import Any
 import jinja2
 import msgspec
 from jinja2 import nodes
-from jinja2.defaults import DEFAULT_FILTERS
+from jinja2.exceptions import SecurityError
+from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
@@ -63,8 +64,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             optimized=False,  # or constants would be computed before anything is counted
         )
         self.globals = {}
-        self.filters = {name: DEFAULT_FILTERS[name] for name in FILTERS}
-        self.filters |= {**filters, "list": self._listed, "join": self._joined}
+        self.filters = {name: JINJA_FILTERS[name] for name in FILTERS}
+        self.filters |= {name: _of_texts(function) for name, function in filters.items()}
+        self.filters |= {"list": self._listed, "join": self._joined}
         self.filters |= {"_each": self._each, "_concat": self._concat}
         self._read = read
         self._spent = 0
@@ -114,10 +116,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
             message = f"it repeats too much, or writes more than {LIMIT >> 20} MB"
             raise jinja2.TemplateRuntimeError(message)
 
-    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
-        rewritten = _Counted().visit(source)
+    def _generate(
+        self,
+        source: nodes.Template,
+        name: str | None,
+        filename: str | None,
+        *more: Any,
+        **named: Any,
+    ) -> str:
+        rewritten = _Counted(name, filename).visit(source)
         rewritten.set_environment(self)
-        return super()._generate(rewritten, *args, **kwargs)
+        return super()._generate(rewritten, name, filename, *more, **named)
 
     def _load(self, name: str) -> tuple[str, str, Callable[[], bool]] | None:
         found = self._read(name)
@@ -177,8 +186,26 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return Markup(text)  # noqa: S704  # it was quoted, or is a plain word
 
 
+def _of_texts(function: Callable[..., object]) -> Callable[..., object]:
+    """`function` for plain strings: markupsafe's, which macros return, escape what is added."""
+
+    def _called(*args: Any, **kwargs: Any) -> object:
+        return function(*map(_plain, args), **{name: _plain(arg) for name, arg in kwargs.items()})
+
+    return _called
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return str(value)
+    return [*map(_plain, value)] if isinstance(value, list | tuple) else value
+
+
 class _Counted(NodeTransformer):
     """Rewrites a template: constants are marked as quoted, loops and `~` are counted."""
+
+    def __init__(self, name: str | None, filename: str | None) -> None:
+        self._file = (name, filename)
 
     def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802
         if isinstance(node.value, str):
@@ -193,7 +220,7 @@ class _Counted(NodeTransformer):
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         if node.recursive:
             message = "recursive loops are not available"
-            raise jinja2.TemplateSyntaxError(message, node.lineno)
+            raise jinja2.TemplateSyntaxError(message, node.lineno, *self._file)
         size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
         self.generic_visit(node)
         line = {"lineno": node.lineno}
