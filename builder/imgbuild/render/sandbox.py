@@ -39,6 +39,9 @@ MAPPING_METHODS = frozenset(("get", "items", "keys", "values"))
 STRUCT_METHODS = frozenset(("steps",))  # of render.tree.Tree and render.dockerfile.Omission
 
 
+_COMPILED: dict[tuple[Any, ...], Any] = {}
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
     """An environment for one rendering. `filters` are in addition to FILTERS.
 
@@ -107,6 +110,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
             message = f"{operator} is only available for small numbers"
             raise SecurityError(message)
         return super().call_binop(context, operator, left, right)
+
+    def compile(self, source: Any, name: Any = None, filename: Any = None, *more: Any) -> Any:
+        """The code of a template, which is the same for all renderings with these filters."""
+        key = (source, name, filename, *more, *sorted(self.filters))
+        if key not in _COMPILED:
+            _COMPILED[key] = super().compile(source, name, filename, *more)
+        return _COMPILED[key]
 
     # -- what is counted
 

@@ -90,7 +90,8 @@ def test_no_text_of_a_lock_has_control_characters(path: tuple[str | int, ...]) -
 MAPPINGS = (
     ("requirements",), ("indexes",), ("settings", "env"), ("settings", "labels"),
     ("settings", "links"), ("extends", "files"), ("extends", "links"),
-    ("arch", "x86_64", "base_files"), ("extends", "arch", "x86_64", "folders"), ("arch", "x86_64", "built", 0, "env"),
+    ("arch", "x86_64", "base_files"), ("extends", "arch", "x86_64", "folders"),
+    ("arch", "x86_64", "built", 0, "env"),
 )  # fmt: skip
 
 
