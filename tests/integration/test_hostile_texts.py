@@ -205,6 +205,11 @@ def commands(lines: list[str]) -> str:
     return text.replace("/usr/bin/python", "python").replace(". /opt/imgbuild/environment.sh", ":")
 
 
+def variables(text: str) -> str:
+    """The file of variables that a script writes, and that a user sources."""
+    return text.split("<<'END'\ncache=")[1].partition("\nEND\n")[0]
+
+
 def check_definition(text: str, shell: Callable[[str], Any], lock: Lock) -> None:
     found = sections(text)
     assert list(found) == ["", "%files", "%post", "%environment", "%labels", "%runscript"]
@@ -253,7 +258,11 @@ def check(name: str, text: str, shell: Callable[[str], Any], lock: Lock) -> None
             check_definition(text, shell, lock)
         case "steps" | "online_steps":
             check_dockerfile(text, shell, lock)
-        case "shell_script" | "slurm":
+        case "shell_script":
+            shell(text)
+            (call,) = shell(variables(text).replace("unset", 'install "$HOSTILE" #'))
+            assert call == ["install", lock.settings.env["HOSTILE"]]
+        case "slurm":
             shell(text)
         case "requirement_lines":
             check_requirements(text, lock)
@@ -344,7 +353,12 @@ PATHS = [
 def test_texts_that_the_types_refuse_are_quoted_or_refused_again(path, shell) -> None:
     """A renderer may fail on a lock that no reader accepts, but writes nothing that would run."""
     number, matrix = PATHS.index(path), render_sample.matrix()
-    for text in (BREAKS[number % len(BREAKS)], PAYLOADS[number % 10], f"x\n{RUN}\n%setup\n{RUN}\n"):
+    for text in (
+        BREAKS[number % len(BREAKS)],
+        PAYLOADS[number % 10],
+        "%setup",
+        f"x\n{RUN}\n%setup\n{RUN}\n",
+    ):
         lock = with_text(render_sample.lock(), path, text)
         for name, render in RENDERERS.items():
             try:
@@ -374,6 +388,7 @@ def check_bypassed(name: str, text: str, shell: Callable[[str], Any]) -> None:
             assert not {word for word, _ in instructions(text)} & {"touch", "%setup", "END"}
         case "shell_script" | "slurm":
             shell(text)
+            shell(variables(text) if name == "shell_script" else "")
         case "requirement_lines":
             for line in text.split("\n"):
                 assert line.startswith("#") or not line or Requirement(line.partition(" ")[0]).name
