@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from imgbuild.errors import InputError
-from imgbuild.render import templates
-from imgbuild.render.dockerfile import dockerfile
+from imgbuild.render import sandbox, templates
+from imgbuild.render.apptainer import ApptainerDefinition
+from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.render.script import Script
 from imgbuild.slurm.array import JobArray, Task
+from imgbuild.slurm.jobs import JobScript
 from tests.support import render_sample
 
 
@@ -191,3 +194,28 @@ def test_templates_of_a_project_are_those_that_differ(tmp_path: Path) -> None:
     (folder.parent / "mine.j2").write_text("# mine\n")
     assert templates.own(tmp_path) == ("mine.j2", "slurm/ray.j2")
     assert templates.own(tmp_path / "none") == ()
+
+
+def test_the_documented_values_are_those_of_the_templates() -> None:
+    page = (Path(__file__).parents[3] / "docs/dockerfiles.md").read_text(encoding="utf-8")
+    rows = page.partition("<!-- values: ")[2].partition("\n\n`it`")[0].split("\n")
+    cells = [row.split("|")[2] for row in rows if row.startswith("| `")]
+    documented = [re.findall(r"`(\w+)`", cell) for cell in cells]
+    steps, definition, script, job, order = documented
+    assert steps == list(Dockerfile.__struct_fields__)
+    assert definition == ["stage", "all", *ApptainerDefinition.__struct_fields__]
+    assert script == [*Script.__struct_fields__, "stem"]
+    assert job == list(JobScript.__struct_fields__)
+    assert order == list(JobArray.__struct_fields__)
+
+
+def test_the_documented_filters_are_those_of_the_sandbox() -> None:
+    page = (Path(__file__).parents[3] / "docs/dockerfiles.md").read_text(encoding="utf-8")
+    table = page.partition("| filter | for |")[2].partition("\n\n")[0]
+    rows = [row for row in table.split("\n") if row.startswith("| `")]
+    own = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert own == templates.filters("apptainer.j2").keys()
+    others = re.findall(
+        r"`(\w+)`", page.partition("Of Jinja's own there are")[2].partition("\n\n")[0]
+    )
+    assert {*re.findall(r"`(\w+)`", others), "d", "count"} == {*sandbox.FILTERS, "list", "join"}
