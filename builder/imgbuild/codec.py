@@ -85,7 +85,7 @@ def decode(
     except msgspec.DecodeError as error:  # ValidationError is one of these
         fault, cause = str(error), error
         if isinstance(error, msgspec.ValidationError) and len(data) <= SEARCHED:
-            problem = _misfit(msgspec.json.decode(data), inspect.type_info(kind), (), file)
+            problem = _first_misfit(data, kind, file)
     except UnicodeDecodeError as error:
         fault, cause = f"a string in it is not UTF-8: {error.reason}", error
     except RecursionError as error:
@@ -97,10 +97,20 @@ def decode(
     raise InputError(message, problems=(problem,), hint=hint) from cause
 
 
+def _first_misfit(data: bytes, kind: type[T], file: str) -> Problem | None:
+    """The first text in `data` that does not have the pattern of its type; None if none is found.
+
+    msgspec itself names neither the value nor the keys of mappings.
+    """
+    try:
+        return _misfit(msgspec.json.decode(data), inspect.type_info(kind), (), file)
+    except (ValueError, OverflowError, MemoryError, RecursionError):  # msgspec's are ValueErrors
+        return None  # of what follows the invalid text; the error of the typed decoder stands
+
+
 def _misfit(
     value: object, kind: inspect.Type, path: tuple[str | int, ...], file: str
 ) -> Problem | None:
-    """The first text in `value` without the pattern of its type; msgspec names no key or value."""
     expected = None
     while isinstance(kind, inspect.Metadata):
         expected = (kind.extra_json_schema or {}).get("description", expected)

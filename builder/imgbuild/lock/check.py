@@ -60,14 +60,8 @@ def _settings(notes: Notes, lock: Lock) -> None:
     here: Path = ("settings",)
     settings.folder(notes, (*here, "user", "home"), found.user.home)
     settings.environment(notes, (*here, "env"), found.env)
-    _equal(notes, (*here, "env"), found.env, {
-        flashinfer.VARIABLE: lock.flashinfer, "VIRTUAL_ENV": found.prefix,
-    })  # fmt: skip
-    search = found.env.get("PATH")
-    if search is not None and search.split(":")[0] != f"{found.prefix}/bin":
-        message = "the environment's commands do not come first"
-        expected = f"{found.prefix}/bin:…"
-        notes.note((*here, "env", "PATH"), message, value=search, expected=expected)
+    settings.environment_first(notes, (*here, "env"), found.prefix, found.env)
+    _equal(notes, (*here, "env"), found.env, {flashinfer.VARIABLE: lock.flashinfer})
     _equal(notes, (*here, "labels"), found.labels, {
         "org.opencontainers.image.title": lock.target,
         "dev.imgbuild.target": lock.target,

@@ -39,6 +39,7 @@ from imgbuild.matrix.model import (
 )
 from imgbuild.matrix.notes import Notes
 from imgbuild.matrix.select import Selected
+from imgbuild.matrix.settings import environment_first
 from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import YamlDocument, parse
 from imgbuild.values import Arch, Digest, Sha256, sha256
@@ -247,11 +248,8 @@ def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: Publi
         message = f"the base of {found.name} is an image of a registry, not Debian packages"
         notes.note((*path, "packages"), message, expected="no system packages")
     _check_places(notes, path, row, found)
-    own = f"{lock.settings.prefix}/bin"
-    path_ = row.env.get("PATH")
-    if path_ is not None and path_.value.split(":")[0] != own:
-        message = "the environment's commands do not come first"
-        notes.note((*path, "env", "PATH"), message, expected=f"{own}:…")
+    values = {name: variable.value for name, variable in row.env.items()}
+    environment_first(notes, (*path, "env"), lock.settings.prefix, values)
 
 
 def _check_places(

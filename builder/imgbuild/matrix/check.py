@@ -150,17 +150,13 @@ def _image(notes: Notes, image: Mapping[str, Any]) -> None:
     labels(notes, ("image", "labels"), image.get("labels"))
     for number, word in enumerate(texts(image.get("entrypoint"))[:1]):
         folder(notes, ("image", "entrypoint", number), word)
-    prefix, env = image.get("prefix"), table(image.get("env"))
-    path = table(env.get("PATH")).get("value")
-    if isinstance(prefix, str) and isinstance(path, str) and path.split(":")[0] != f"{prefix}/bin":
-        message = "the environment's commands do not come first"
-        expected = f"{prefix}/bin:…, as image.prefix says"
-        notes.note(("image", "env", "PATH", "value"), message, value=path, expected=expected)
-    venv = table(env.get("VIRTUAL_ENV")).get("value")
-    if isinstance(prefix, str) and isinstance(venv, str) and venv != prefix:
-        message = "not the environment of the image"
-        expected = f"{prefix}, as image.prefix says"
-        notes.note(("image", "env", "VIRTUAL_ENV", "value"), message, value=venv, expected=expected)
+    own_values(notes, ("image", "env"), image.get("prefix"), image.get("env"))
+
+
+def own_values(notes: Notes, path: Path, prefix: Any, variables: Any) -> None:
+    """Check that the values of variables agree with the environment's folder `prefix`."""
+    values = {name: table(variable).get("value") for name, variable in table(variables).items()}
+    settings.environment_first(notes, path, prefix, values, "value")
 
 
 def _layers(notes: Notes, layers: Mapping[str, Any], known: list[str]) -> None:

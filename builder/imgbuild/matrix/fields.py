@@ -27,7 +27,7 @@ WHEEL = (
     r"\.whl"
 )
 SDIST = r"[A-Za-z0-9][A-Za-z0-9._!+-]*\.(tar\.(gz|bz2|xz)|tgz|zip)"
-_PART = r"[A-Za-z0-9_+~%:!=@-][A-Za-z0-9._+~%:!=@-]*"
+_PART = r"(?!\.{1,2}(/|\Z))[A-Za-z0-9._+~%:!=@-]+"
 
 Line = Annotated[
     str, msgspec.Meta(pattern=LINE, description="text on one line, without control characters")

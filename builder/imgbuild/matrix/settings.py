@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Mapping
 from typing import Any
 
 from imgbuild.matrix.fields import FOLDER, LABEL, VARIABLE
@@ -24,6 +25,24 @@ def environment(notes: Notes, path: Path, variables: Any) -> None:
         if name == "LD_LIBRARY_PATH":
             message = "LD_LIBRARY_PATH would hide the driver's libraries that the runtime provides"
             notes.note(here, message, key=True, expected="links, or no variable")
+
+
+def environment_first(
+    notes: Notes, path: Path, prefix: Any, variables: Mapping[str, Any], *more: str
+) -> None:
+    """Check the variables that have to agree with the environment's folder `prefix`.
+
+    `variables` are texts by name; `more` ends the path of a text in the file.
+    """
+    search, venv = variables.get("PATH"), variables.get("VIRTUAL_ENV")
+    if not isinstance(prefix, str):
+        return
+    if isinstance(search, str) and search.split(":")[0] != f"{prefix}/bin":
+        message, expected = "the environment's commands do not come first", f"{prefix}/bin:…"
+        notes.note((*path, "PATH", *more), message, value=search, expected=expected)
+    if isinstance(venv, str) and venv != prefix:
+        message = "not the environment of the image"
+        notes.note((*path, "VIRTUAL_ENV", *more), message, value=venv, expected=prefix)
 
 
 def labels(notes: Notes, path: Path, given: Any) -> None:

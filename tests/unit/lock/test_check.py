@@ -124,7 +124,7 @@ def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str
         (("settings", "env", "LD_LIBRARY_PATH"), "/x", "would hide the driver"),
         (("settings", "env", "IMGBUILD_FLASHINFER"), "prebuilt", "the lock has another value"),
         (("settings", "env", "PATH"), "/tmp:/usr/bin", "commands do not come first"),
-        (("settings", "env", "VIRTUAL_ENV"), "/tmp", "the lock has another value"),
+        (("settings", "env", "VIRTUAL_ENV"), "/tmp", "not the environment of the image"),
         (("settings", "labels", "dev.imgbuild.target"), "other", "the lock has another value"),
         (("settings", "labels", "dev.imgbuild.gpu"), "9.0; x", "another form"),
         (("settings", "links", "/opt/venv/x"), "a/../../b", "not normal"),
@@ -150,6 +150,14 @@ def test_what_a_matrix_cannot_say_a_lock_cannot_either(
     assert message in problem.message
     assert problem.path == ".".join(map(str, path)) or "[" in (problem.path or "")
     assert problem.value == text or str(path[-1]) in str(problem.path)
+
+
+@pytest.mark.parametrize("end", ["1e999", "1" * 5000, '"\\ud800"', "[" * 5000, "{", '"\xff"'])
+def test_what_follows_an_invalid_text_is_an_error_too(end: str) -> None:
+    """The text is searched for in the whole document, of which the decoder has read a part."""
+    data = f'{{"format": 1, "target": "A", "more": {end}}}'.encode("latin-1")
+    with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
+        locks.decode_lock(data, "there/lock.json", hint="no", remedy="no")
 
 
 def test_existing_locks_are_read_and_stay_as_they_are() -> None:
