@@ -8,10 +8,12 @@ lock shows one line for each changed item. The last byte is a newline.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from imgbuild.errors import InputError, Problem
 from imgbuild.system import boundary
@@ -19,6 +21,8 @@ from imgbuild.system.folder import OpenFolder
 
 T = TypeVar("T")
 LIMIT = 256 << 20  # bytes of a document
+SEARCHED = 16 << 20  # bytes of an invalid document in which the invalid text is searched for
+SHOWN = 200  # characters of an invalid text in a message
 
 
 def to_builtins(value: Any) -> Any:
@@ -70,15 +74,18 @@ def _scalar(value: Any) -> str:
 def decode(
     data: bytes, kind: type[T], *, file: str, what: str = "document", hint: str | None = None
 ) -> T:
-    """Decode `data` as a `kind`; InputError, with `hint`, names `file` and the invalid key.
+    """Decode `data` as a `kind`; InputError, with `hint`, names `file`, the key and its value.
 
     `what` is what the message calls the file: "lock", "test record".
     """
     cause: Exception
+    problem: Problem | None = None
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:  # ValidationError is one of these
         fault, cause = str(error), error
+        if isinstance(error, msgspec.ValidationError) and len(data) <= SEARCHED:
+            problem = _first_misfit(data, kind, file)
     except UnicodeDecodeError as error:
         fault, cause = f"a string in it is not UTF-8: {error.reason}", error
     except RecursionError as error:
@@ -86,7 +93,50 @@ def decode(
     except (ValueError, OverflowError, MemoryError) as error:  # numbers that Python cannot hold
         fault, cause = str(error) or type(error).__name__, error
     message = f"{file} is not a valid {what}"
-    raise InputError(message, problems=(Problem(file=file, message=fault),), hint=hint) from cause
+    problem = problem or Problem(file=file, message=fault)
+    raise InputError(message, problems=(problem,), hint=hint) from cause
+
+
+def _first_misfit(data: bytes, kind: type[T], file: str) -> Problem | None:
+    """The first text in `data` that does not have the pattern of its type; None if none is found.
+
+    msgspec itself names neither the value nor the keys of mappings.
+    """
+    try:
+        return _misfit(msgspec.json.decode(data), inspect.type_info(kind), (), file)
+    except (ValueError, OverflowError, MemoryError, RecursionError):  # msgspec's are ValueErrors
+        return None  # of what follows the invalid text; the error of the typed decoder stands
+
+
+def _misfit(
+    value: object, kind: inspect.Type, path: tuple[str | int, ...], file: str
+) -> Problem | None:
+    expected = None
+    while isinstance(kind, inspect.Metadata):
+        expected = (kind.extra_json_schema or {}).get("description", expected)
+        kind = kind.type
+    parts: list[tuple[object, inspect.Type, tuple[str | int, ...]]] = []
+    match kind, value:
+        case inspect.StrType(pattern=str(pattern)), str() if not re.search(pattern, value):
+            return Problem(
+                file=file, path=_dotted(path), message="the text has another form",
+                value=value if len(value) <= SHOWN else f"{value[:SHOWN]}…", expected=expected,
+            )  # fmt: skip
+        case inspect.StructType(), dict():
+            parts += [(value[field.encode_name], field.type, (*path, field.encode_name))
+                      for field in kind.fields if field.encode_name in value]  # fmt: skip
+        case inspect.DictType(), dict():
+            parts += [(key, kind.key_type, (*path, key)) for key in value]
+            parts += [(item, kind.value_type, (*path, key)) for key, item in value.items()]
+        case inspect.VarTupleType(), list():
+            parts += [(item, kind.item_type, (*path, at)) for at, item in enumerate(value)]
+        case inspect.UnionType(), str() | dict() | list():
+            parts += [(value, each, path) for each in kind.types]
+    return next(filter(None, (_misfit(*part, file) for part in parts)), None)
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    return ".".join(str(part) for part in path)
 
 
 def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None = None) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -107,6 +107,12 @@ def counts(cases: Sequence[Case]) -> str:
     return ", ".join(f"{count(cases, outcome)} {outcome}" for outcome in OUTCOMES)
 
 
+Release = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[0-9A-Za-z.]*\Z", description='numbers of a release: "550.54.14"'),
+]
+
+
 class Floors(msgspec.Struct, frozen=True, kw_only=True):
     """The minimum that an image requires of its host.
 
@@ -118,12 +124,12 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True):
     same lock uses the host's.
     """
 
-    cuda: str
-    driver: str = ""
-    driver_full: str = ""
-    gpu: tuple[str, ...] = ()
-    gpu_ptx: tuple[str, ...] = ()
-    glibc: str = ""
+    cuda: Release
+    driver: Release = ""
+    driver_full: Release = ""
+    gpu: tuple[Release, ...] = ()
+    gpu_ptx: tuple[Release, ...] = ()
+    glibc: Release = ""
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,9 @@ import msgspec
 
 SHA256_PATTERN = r"^[0-9a-f]{64}\Z"  # `$` would accept a newline at the end
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}\Z"
+# A set of characters for a regular expression: those that control a terminal, end a line, or change
+# the direction of text (Unicode's bidirectional formatting characters).
+CONTROLS = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 
 Sha256 = Annotated[
     str, msgspec.Meta(pattern=SHA256_PATTERN, description="SHA-256 in lower-case hex")

@@ -10,6 +10,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from imgbuild.cache.store import Store
 from imgbuild.lock.lock import Lock, make_lock
 from imgbuild.lock.resolution import Deb, Resolution, Wheel
@@ -83,6 +85,20 @@ def wheel(package: str, version: str = "1.0", size: int = 100) -> Wheel:
         version=version,
         index="pypi",
     )
+
+
+def relabelled(lock: Lock) -> Lock:
+    """`lock` with the labels that imgbuild sets from the lock's other fields, after a change."""
+    labels = {
+        **lock.settings.labels,
+        "org.opencontainers.image.title": lock.target,
+        "dev.imgbuild.target": lock.target,
+        "dev.imgbuild.base": lock.base.name,
+        "dev.imgbuild.python": lock.base.python,
+        "dev.imgbuild.as-of": lock.as_of,
+    }
+    settings = msgspec.structs.replace(lock.settings, labels=labels)
+    return msgspec.structs.replace(lock, settings=settings)
 
 
 def deb(package: str, version: str = "1.0-1", arch: str = "amd64") -> Deb:

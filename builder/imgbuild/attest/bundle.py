@@ -28,7 +28,7 @@ from imgbuild.lock import extension, published
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix import load as matrices
-from imgbuild.matrix.fields import Name
+from imgbuild.matrix.fields import Line, Name
 from imgbuild.matrix.model import (
     DebianBase,
     Flashinfer,
@@ -48,6 +48,7 @@ ARTIFACT_TYPE = "application/vnd.imgbuild.lock.v1+json"
 LOCK, SEAL = published.LOCK, published.SEAL
 PACKAGES, SOURCES, FILES = "packages.json", "sources.json", "files/"
 JSON, OCTETS = "application/json", "application/octet-stream"
+NEWER = "use the version of imgbuild that made it"
 OTHER = "it was made by another imgbuild, or changed on the way"
 
 
@@ -57,9 +58,9 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     `indexes` are those that the lock names, as the matrix has them; a folder of wheels is relative.
     """
 
-    default_index: str
-    indexes: dict[str, PackageIndex] = {}
-    mirrors: tuple[str, ...] = ()
+    default_index: Name
+    indexes: dict[Name, PackageIndex] = {}
+    mirrors: tuple[Line, ...] = ()
 
 
 class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +89,10 @@ def of(lock: Lock, sealed: Seal, project: Project) -> LockBundle:
         LOCK: locks.lock_path(project.images, lock.target).read_bytes(),
         SEAL: seal.seal_path(project.images, lock.target).read_bytes(),
     }
-    there = (codec.decode(data[LOCK], Lock, file=LOCK), codec.decode(data[SEAL], Seal, file=SEAL))
+    there = (
+        locks.decode_lock(data[LOCK], LOCK, hint=OTHER, remedy=NEWER),
+        codec.decode(data[SEAL], Seal, file=SEAL),
+    )
     if there != (lock, sealed):
         message = f"{project.images / lock.target}: lock or seal changed while they were read"
         raise LockStale(message, hint="run the same command again")
@@ -118,11 +122,7 @@ def read(data: Mapping[str, bytes], place: str) -> LockBundle:
             message = f"{place} has no {name}"
             raise InputError(message, hint="name an image that imgbuild pushed, or a folder of it")
     file = f"{place}/{LOCK}"
-    lock = codec.decode(data[LOCK], Lock, file=file, what="lock", hint=OTHER)
-    if lock.format != locks.LOCK_FORMAT:
-        message = f"{file}: lock format {lock.format}; this imgbuild reads {locks.LOCK_FORMAT}"
-        raise LockStale(message, hint="use the version of imgbuild that made it")
-    _refuse_name(lock, file)
+    lock = locks.decode_lock(data[LOCK], file, hint=OTHER, remedy=NEWER)
     sealed = seal.decode_seal(data[SEAL], lock, file=f"{place}/{SEAL}", hint=OTHER)
     files = _added(lock, data, place)
     known = (
@@ -208,17 +208,6 @@ def _portable(index: PackageIndex, root: Path) -> PackageIndex:
         return msgspec.structs.replace(index, url=credentials.bare(index.url))
     path = os.path.relpath(unquote(urlsplit(index.url).path), root)
     return msgspec.structs.replace(index, url=f"file:{path}")
-
-
-def _refuse_name(lock: Lock, file: str) -> None:
-    """Refuse an invalid target name: it becomes a folder's name, and comes from the registry."""
-    try:
-        msgspec.convert(lock.target, Name)
-    except msgspec.ValidationError as error:
-        message = f"{file}: {lock.target!r} is not a valid name of a target"
-        raise InputError(
-            message, hint="do not trust it: imgbuild never locks such a name"
-        ) from error
 
 
 def _refuse_unplaced(lock: Lock, sources: Sources, place: str) -> None:

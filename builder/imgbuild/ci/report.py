@@ -11,6 +11,8 @@ from imgbuild.ci import results
 from imgbuild.ci.choosing import JobPlan
 from imgbuild.ci.jobs import CiJob, TargetJobs
 from imgbuild.ci.results import JobResult, StartedJob, StepResult
+from imgbuild.system import quoting
+from imgbuild.system.console import visible
 
 Word = Literal["published", "tested", "failed", "unfinished", "unchanged", "impossible"]
 HEAD = ("target", "outcome", "job", "step", "minutes", "first error")
@@ -144,22 +146,27 @@ def markdown(found: Overview) -> str:
     lines = ["| target | outcome | where | first error |", "| --- | --- | --- | --- |"]
     for one in found.targets:
         mark = MARKS.get(one.outcome, "✅")
-        where = f"`{one.job}` {one.step}".rstrip() if one.job else ""
-        error = " ".join(one.error.split())[:200].replace("|", "\\|")
-        lines.append(f"| {one.target} | {mark} {one.outcome} | {where} | {error} |")
+        job, step = quoting.code_span(one.job), quoting.markdown(one.step)
+        where = f"{job} {step}".rstrip() if one.job else ""
+        error = quoting.markdown(" ".join(one.error.split())[:200])
+        target = quoting.markdown(one.target)
+        lines.append(f"| {target} | {mark} {one.outcome} | {where} | {error} |")
     return "\n".join((*lines, ""))
 
 
 def issue(one: TargetOutcome) -> str:
     """The text of the issue about a target that is not published."""
     digest = one.digest or "none: there are no digests"
-    lines = [f"`{one.target}` is {one.outcome}; its digest is `{digest}`.", ""]
+    span = quoting.code_span
+    lines = [f"{span(one.target)} is {one.outcome}; its digest is {span(digest)}.", ""]
     if one.step:
-        lines += [f"Job `{one.job}`, step `{one.step}`, exit status {one.exit_code}:", ""]
-    lines += [f"    {line}" for line in one.error.splitlines()] + [""]
-    lines += [f"Remedy: {one.hint}", ""] if one.hint else []
+        place = f"Job {span(one.job)}, step {span(one.step)}"
+        lines += [f"{place}, exit status {one.exit_code}:", ""]
+    lines += [f"    {visible(line)}" for line in one.error.splitlines()] + [""]
+    lines += [f"Remedy: {quoting.markdown(one.hint)}", ""] if one.hint else []
     if one.repeat:
-        lines += ["To repeat it on a machine of the same kind:", "", f"    {one.repeat}", ""]
+        repeat = quoting.line(one.repeat)
+        lines += ["To repeat it on a machine of the same kind:", "", f"    {repeat}", ""]
     if one.repeat and "--no-push" not in one.repeat:
         lines += ["It needs the results of earlier jobs (artifacts of the run) in `build/ci`.", ""]
     return "\n".join(lines)

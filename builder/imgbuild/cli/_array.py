@@ -93,11 +93,13 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
     """Submit the tasks, follow them, and print the results as the verb itself does."""
     from imgbuild.oci import layout
     from imgbuild.pipeline import targets
+    from imgbuild.pipeline.opened import report_templates
     from imgbuild.slurm import array
 
     output = Output(json=given["json"], quiet=given["quiet"], verbose=given["verbose"])
     configure(output)
     session = targets.open_session(given["matrix"], targets.Options())
+    report_templates(session.project)
     wanted = [*(given["names"] or []), *(given["target"] or [])]
     arches = given["arch"] or []
     selected = session.select(wanted, everything=given["everything"], arches=arches)

@@ -88,7 +88,7 @@ class Filters(Group, frozen=True, kw_only=True):
 
     def nothing(self, matrix: Matrix, arches: Sequence[Arch]) -> NothingSelected:
         """The error for no row: the filters, and the target that meets most of them."""
-        from imgbuild.matrix import near, validate
+        from imgbuild.matrix import near, notes
 
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
@@ -107,7 +107,7 @@ class Filters(Group, frozen=True, kw_only=True):
         nearest = f"nearest: {near.words(matrix, names[0], arch)}; " if names else ""
         pinned = {package for target in matrix.targets.values() for package in target.pins}
         for package in requests.keys() - pinned:
-            similar = validate.nearest(package, pinned)
+            similar = notes.nearest(package, pinned)
             nearest = f"did you mean --with {similar}? {nearest}" if similar else nearest
         message = f"no target matches {' '.join(given) or 'the selection'}"
         return NothingSelected(message, hint=f"{nearest}leave out a filter")

@@ -15,7 +15,7 @@ from typing import Any
 from imgbuild import codec
 from imgbuild.system.amounts import count as count  # noqa: PLC0414 - verbs import it from here
 from imgbuild.system.amounts import size_text as size_text  # noqa: PLC0414
-from imgbuild.system.console import console, visible
+from imgbuild.system.console import ascii_controls, console, visible
 
 GAP = "  "  # between the columns of a table, and before what is below them
 WORD = re.compile(r"\S+")
@@ -24,11 +24,22 @@ BELOW = "    "  # before what continues a line
 
 
 def answer(value: Any, lines: Sequence[str]) -> None:
-    """Write the result of a verb: with `--json` canonical JSON of `value`, else `lines`."""
+    """Write the result of a verb: with `--json` canonical JSON of `value`, else `lines`.
+
+    Control characters are escapes in both: texts come from locks, servers and file names.
+    """
     if console.json:
-        put(codec.encode(value).decode())
+        put(ascii_controls(codec.encode(value).decode()))
     elif lines:
-        put("\n".join(lines))
+        put(visible("\n".join(lines)))
+
+
+def answer_file(value: Any, texts: Sequence[str]) -> None:
+    """As `answer`, for texts that are files: they are written as they are."""
+    if console.json or not texts:
+        answer(value, [])
+    else:
+        put("\n".join(texts))
 
 
 def put(text: str) -> None:

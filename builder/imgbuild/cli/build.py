@@ -104,7 +104,7 @@ def build(
 
         imgbuild build --from registry.example/rl:cu124-vllm
     """
-    from imgbuild.pipeline import targets
+    from imgbuild.pipeline import opened, targets
 
     how = targets.Options(
         jobs=processes(jobs),
@@ -139,6 +139,7 @@ def build(
         answer(folders, lines)
         return
     if choice is not None:
+        opened.report_templates(session.project)
         made = _builders.build(
             session, selected, output, choice, form, named=bool(selection.arches)
         )

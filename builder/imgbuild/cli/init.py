@@ -112,11 +112,11 @@ def init(
         message = f"--lock {lock} needs --extends"
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     from imgbuild.cache.download import Http
-    from imgbuild.resolve import init, request
+    from imgbuild.resolve import first_matrix, init, request
 
     path = Path.cwd() / MATRIX
     init.require_name(name)
-    wanted = init.WantedExtension(
+    wanted = first_matrix.WantedExtension(
         name=name,
         packages=request.read(add, [], {})[0] if add else (),
         system=tuple(system or ()),

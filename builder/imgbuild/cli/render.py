@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from imgbuild.cli._options import CHECK, FORMAT, OUTPUT_PATH, REGISTRY_PLACE
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 RenderFormat = Literal["dockerfile", "bake", "apptainer", "requirements", "pylock", "script"]
+WITH_TEMPLATE = ("dockerfile", "apptainer", "script")  # the formats that templates write
 
 
 @verb
@@ -69,11 +70,14 @@ def render(
         imgbuild render cu124-vllm --format script > cu124-vllm.sh
     """
     from imgbuild.lock.published import load
+    from imgbuild.pipeline.opened import report_templates
     from imgbuild.render import write
 
     options = write.RenderOptions(form=form, online=online, registry=registry)
     _refuse(options, output, check=check, arches=selection.arches)
     found = selection.project()
+    if form in WITH_TEMPLATE:
+        report_templates(found)
     chosen = selection.locked(found)
     read = load(found.matrix)
     if not check:
@@ -89,8 +93,10 @@ def render(
         made = write.render(found, read, [(item.lock, item.arches) for item in chosen], options)
     if output is not None:
         made = write.leave(made, output)
-    lines = [str(one.place) if one.place else one.text for one in made]
-    answer(made, lines)
+    if all(one.place for one in made):
+        answer(made, [str(one.place) for one in made])
+    else:
+        answer_file(made, [one.text for one in made])
 
 
 def _require_places(

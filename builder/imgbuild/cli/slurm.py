@@ -12,7 +12,7 @@ import typer
 from imgbuild.cli import _slurm_runtime
 from imgbuild.cli._allocation import AllocationOptions, Nodes, allocation
 from imgbuild.cli._options import ENV, GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._selection import choose
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import option, verb
@@ -145,6 +145,7 @@ def slurm(
         imgbuild slurm cu130-vllm --job verl --nodes 2 --gpus 8 -- python -m verl.trainer.main_ppo
     """
     from imgbuild.codec import write_bytes
+    from imgbuild.pipeline.opened import report_templates
 
     name, words = one.split(command)
     if shared and job is not ScriptKind.CHECK:
@@ -157,6 +158,7 @@ def slurm(
         message = "--gpus all: Slurm needs a number"
         raise InputError(message, hint="for example: --gpus 8")
     found = one.project()
+    report_templates(found)
     asked = allocation(
         request, nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory
     )
@@ -213,7 +215,10 @@ def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) ->
 
     result = WrittenScript(target=made.target, name=made.name, script=text, place=output)
     if not submit:
-        answer(result, [str(output) if output else text])
+        if output is not None:
+            answer(result, [str(output)])
+        else:
+            answer_file(result, [text])
         return
     here = Path.cwd()
     number = commands.submit(text, here)

@@ -8,8 +8,8 @@ image advises: data loaders and NCCL need more shared memory than the 64 MB of a
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from imgbuild.container.engine import Kind, gpu_options
 from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.errors import InputError
+from imgbuild.system import quoting
 
 PREFIX = "APPTAINERENV_"  # Apptainer takes variables of the container from those with this prefix
 
@@ -33,9 +34,10 @@ class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
 
     def text(self) -> str:
         """The command to paste into a shell."""
-        given = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
-        given += [f'{name}="${source}"' for name, source in self.env_from.items()]
-        return " ".join([*given, shlex.join(self.command)])
+        plain, word = quoting.plain, partial(quoting.word, lines=True)
+        given = [f"{plain(name)}={word(value)}" for name, value in self.env.items()]
+        given += [f'{plain(name)}="${plain(source)}"' for name, source in self.env_from.items()]
+        return " ".join([*given, *map(word, self.command)])
 
 
 def from_process(env_from: Mapping[str, str]) -> dict[str, str]:

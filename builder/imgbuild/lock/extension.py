@@ -17,9 +17,10 @@ from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import AddedFile, AddedInputs, Extends, Lock
 from imgbuild.lock.published import LOCK, VERSION_LABEL, Extended, PublishedTarget, extended_target
 from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution, Wheel
-from imgbuild.matrix.extension import Extension, leads_out
+from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.extension import FileToAdd as AddedRow
 from imgbuild.matrix.model import Matrix, Target
+from imgbuild.matrix.settings import leads_out
 from imgbuild.system.boundary import regular
 from imgbuild.values import Arch, sha256
 

@@ -5,125 +5,43 @@ from __future__ import annotations
 from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
 
 import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import InputError, LockStale, Problem
-from imgbuild.lock import drift
-from imgbuild.lock.resolution import LockedFile, Resolution
+from imgbuild.lock import check, drift
+from imgbuild.lock.model import (
+    AddedFile,
+    AddedFolder,
+    AddedInputs,
+    Extends,
+    ImageSettings,
+    LayerRules,
+    Lock,
+    LockedBase,
+)
+from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import extras, flashinfer
-from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
+from imgbuild.matrix.model import DebianBase, Matrix, Target
 from imgbuild.project import CATALOGUE
 from imgbuild.system import boundary
-from imgbuild.values import Arch, Digest, Sha256
+from imgbuild.values import Arch
 
 FILE = "lock.json"
-Mode = Annotated[str, msgspec.Meta(pattern=r"^[0-7]{3,4}\Z", description="as chmod reads it")]
-Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31, description="of a user or group")]
 LOCK_FORMAT = 1
 
-
-class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a target's image, with defaults and overrides applied."""
-
-    prefix: str
-    user: User
-    workdir: str
-    cache: str
-    env: dict[str, str]
-    labels: dict[str, str]
-    entrypoint: tuple[str, ...]
-    cmd: tuple[str, ...]
-    links: dict[str, str] = {}
-
-
-class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How the wheels are cut into layers (`layers:` of the matrix)."""
-
-    own_from: Annotated[int, msgspec.Meta(ge=0)]
-    named: tuple[str, ...]
-    groups: Annotated[int, msgspec.Meta(ge=1)]
-    order: tuple[str, ...]
-    limit: Annotated[int, msgspec.Meta(ge=1)]
-
-
-class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the target. `hardened` is unset where the base is not."""
-
-    name: str
-    kind: Literal["debian", "registry"]
-    suite: str
-    python: str
-    glibc: str
-    interpreter: str
-    packages: tuple[str, ...] = ()
-    image: str = ""
-    hardened: bool | msgspec.UnsetType = msgspec.UNSET
-
-
-class AddedFile(LockedFile, frozen=True, kw_only=True):
-    """A file of the user's repository; `file` is its path there, `mode` as chmod reads it."""
-
-    mode: Mode
-
-
-class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Mode and owner of a folder, `mode` as chmod reads it."""
-
-    mode: Mode
-    uid: Id = 0
-    gid: Id = 0
-
-
-class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The inputs that are added to the published image `manifest`: names of packages.
-
-    `folders` are the folders of the base that contain added files, without those that have the
-    default owner and mode.
-    """
-
-    manifest: Digest
-    wheels: tuple[str, ...]
-    debs: tuple[str, ...]
-    folders: dict[str, AddedFolder] = {}
-
-
-class Extends(msgspec.Struct, frozen=True, kw_only=True):
-    """The published target that a target extends, and what is added.
-
-    `lock` is the sha256 of its lock.json, `digest` its image; `packages` are Debian's.
-    """
-
-    target: str
-    lock: Sha256
-    digest: Digest
-    packages: tuple[str, ...]
-    files: dict[str, AddedFile]
-    links: dict[str, str]
-    arch: dict[Arch, AddedInputs]
-
-
-class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All inputs of one target. The plan follows from it alone, the digests with `layers.json`.
-
-    With `extends`, all of it is the sum: the published target's inputs and what is added.
-    """
-
-    format: int
-    target: str
-    cuda: str
-    as_of: str
-    flashinfer: str
-    requirements: dict[str, str]
-    indexes: dict[str, str]
-    base: LockedBase
-    settings: ImageSettings
-    layers: LayerRules
-    drop: tuple[Drop, ...]
-    arch: dict[Arch, Resolution]
-    extends: Extends | None = None
+# The types of a lock belong to this module as well.
+__all__ = (
+    "AddedFile",
+    "AddedFolder",
+    "AddedInputs",
+    "Extends",
+    "ImageSettings",
+    "LayerRules",
+    "Lock",
+    "LockedBase",
+)
 
 
 def published_part(lock: Lock, arch: Arch) -> Lock:
@@ -241,7 +159,9 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
     if found != LOCK_FORMAT:
         message = f"{file}: lock format {found}; this imgbuild reads {LOCK_FORMAT}"
         raise LockStale(message, hint=remedy)
-    return codec.decode(data, Lock, file=file, what="lock", hint=hint)
+    lock = codec.decode(data, Lock, file=file, what="lock", hint=hint)
+    check.refuse(lock, file, hint=hint)
+    return lock
 
 
 def damaged(target: str) -> str:

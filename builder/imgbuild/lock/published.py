@@ -23,7 +23,7 @@ from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import load as matrices
-from imgbuild.matrix.check import Notes, check_shared
+from imgbuild.matrix.check import check_shared
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource, check_extensions
 from imgbuild.matrix.model import (
     Base,
@@ -37,7 +37,9 @@ from imgbuild.matrix.model import (
     Sdist,
     Target,
 )
+from imgbuild.matrix.notes import Notes
 from imgbuild.matrix.select import Selected
+from imgbuild.matrix.settings import environment_first
 from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import YamlDocument, parse
 from imgbuild.values import Arch, Digest, Sha256, sha256
@@ -146,10 +148,10 @@ def _has(root: yaml.Node, key: str) -> bool:
 def _read(document: YamlDocument, file: str) -> tuple[Extensions, Notes]:
     """The file alone, without the published locks; InputError with all problems."""
     walked = walk(document.root or yaml.MappingNode("", []), inspect.type_info(Extensions), file)
-    notes = Notes(walked, file)
+    notes = Notes(file, walked.keys, walked.places)
     if not walked.uncertain:
-        check_shared(notes)
-        check_extensions(notes)
+        check_shared(notes, walked.value)
+        check_extensions(notes, walked.value)
     if problems := (*document.problems, *walked.problems, *notes.problems):
         raise matrices.refusal(file, problems, document.text)
     return msgspec.convert(walked.value, Extensions), notes
@@ -179,12 +181,12 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
             message = f"{folder / file}: no such file, but matrix.yaml extends {name}"
             raise InputError(message, hint=hint)
     data = (folder / LOCK).read_bytes()
-    lock = codec.decode(data, Lock, file=str(folder / LOCK), what="lock", hint=hint)
+    lock = locks.decode_lock(data, str(folder / LOCK), hint=hint, remedy=hint)
     sealed = codec.read(folder / SEAL, _Sealed, what="seal", hint=hint)
-    if lock.format != locks.LOCK_FORMAT or lock.target != name or lock.extends is not None:
-        what = f"the lock of {lock.target} in format {lock.format}"
+    if lock.target != name or lock.extends is not None:
+        what = f"the lock of {lock.target}"
         what = f"{what}, itself an extension" if lock.extends is not None else what
-        message = f"{folder / LOCK} is {what}, not of {name} in format {locks.LOCK_FORMAT}"
+        message = f"{folder / LOCK} is {what}, not of {name}"
         raise InputError(message, hint=hint)
     return PublishedTarget(
         name=name,
@@ -246,11 +248,8 @@ def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: Publi
         message = f"the base of {found.name} is an image of a registry, not Debian packages"
         notes.note((*path, "packages"), message, expected="no system packages")
     _check_places(notes, path, row, found)
-    own = f"{lock.settings.prefix}/bin"
-    path_ = row.env.get("PATH")
-    if path_ is not None and path_.value.split(":")[0] != own:
-        message = "the environment's commands do not come first"
-        notes.note((*path, "env", "PATH"), message, expected=f"{own}:…")
+    values = {name: variable.value for name, variable in row.env.items()}
+    environment_first(notes, (*path, "env"), lock.settings.prefix, values)
 
 
 def _check_places(

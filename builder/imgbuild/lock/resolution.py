@@ -7,13 +7,27 @@ from __future__ import annotations
 
 import msgspec
 
+from imgbuild.matrix.fields import (
+    Day,
+    DebianArch,
+    DebianPackage,
+    DebianVersion,
+    FilePath,
+    Line,
+    LockedVersion,
+    MediaType,
+    Name,
+    Package,
+    VariableName,
+    WheelFile,
+)
 from imgbuild.values import Digest, FileSize, Sha256
 
 
 class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file as a lock names it. No address: that is looked up when it is fetched."""
 
-    file: str
+    file: FilePath
     size: FileSize
     sha256: Sha256
 
@@ -21,19 +35,20 @@ class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
 class Wheel(LockedFile, frozen=True, kw_only=True):
     """A wheel and the name of its index, which is "built" for one made from an sdist."""
 
-    package: str
-    version: str
-    index: str
+    file: WheelFile
+    package: Package
+    version: LockedVersion
+    index: Name
 
 
 class BuiltWheel(msgspec.Struct, frozen=True, kw_only=True):
     """A wheel made from an sdist: what it is made from, and what must come out."""
 
-    package: str
-    version: str
-    index: str
+    package: Package
+    version: LockedVersion
+    index: Name
     sdist: LockedFile
-    env: dict[str, str]
+    env: dict[VariableName, Line]
     requires: tuple[Wheel, ...]
     wheel: LockedFile
 
@@ -41,9 +56,9 @@ class BuiltWheel(msgspec.Struct, frozen=True, kw_only=True):
 class Deb(LockedFile, frozen=True, kw_only=True):
     """A Debian package. `file` is its path in the archive, `pool/main/…`."""
 
-    package: str
-    version: str
-    arch: str
+    package: DebianPackage
+    version: DebianVersion
+    arch: DebianArch
 
 
 class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +67,7 @@ class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
     digest: Digest
     size: FileSize
     diff_id: Digest
-    media_type: str = "application/vnd.oci.image.layer.v1.tar+gzip"
+    media_type: MediaType = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +83,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     debs: tuple[Deb, ...] = ()
     base_layers: tuple[RegistryLayer, ...] = ()
     base_manifest: Digest | None = None
-    base_files: dict[str, str] = {}
-    security: str | msgspec.UnsetType = msgspec.UNSET
+    base_files: dict[FilePath, str] = {}
+    security: Day | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def versions(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from imgbuild.matrix.fields import Check, Package, Reason
+from imgbuild.matrix.fields import Check, Line, Package, Reason
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,7 +20,7 @@ class Waiver(_Strict, frozen=True):
     check: Annotated[Check, msgspec.Meta(description="the check that finds it")]
     package: Annotated[Package, msgspec.Meta(description="the package of the file")]
     subject: Annotated[
-        str,
+        Line,
         msgspec.Meta(
             min_length=1,
             description="shell pattern of what is missing or refused, as the finding names it",
@@ -35,7 +35,7 @@ class AcceptedCve(_Strict, frozen=True):
     id: Annotated[
         str,
         msgspec.Meta(
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]+$",
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]+\Z",
             description="its CVE, or the id of an advisory: CVE-2025-32434, GHSA-…, PYSEC-…",
         ),
     ]

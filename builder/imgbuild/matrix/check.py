@@ -7,19 +7,15 @@ skip them. Targets are checked in `check_targets`.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from imgbuild.errors import Problem
-from imgbuild.matrix import flashinfer
-from imgbuild.matrix.validate import Path, PlainDocument, dotted, nearest
+from imgbuild.matrix import flashinfer, settings
+from imgbuild.matrix.fields import DEBIAN_PACKAGE
+from imgbuild.matrix.notes import Notes, Path, nearest, table, texts
+from imgbuild.matrix.settings import folder
 
-VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-LABEL = r"[a-z0-9]+([.-][a-z0-9]+)*"
-DEBIAN_PACKAGE = r"[a-z0-9][a-z0-9+.-]+"
-FOLDER = r"(/[A-Za-z0-9._+-]+)+"
 PLACEHOLDERS = ("cuda_tag", "torch")
 OWN_LABELS = (
     "org.opencontainers.image.title",
@@ -28,76 +24,6 @@ OWN_LABELS = (
         for name in ("target", "base", "cuda", "python", "flashinfer", "as-of", "gpu")
     ),
 )
-
-
-class Notes:
-    """Collects problems; finds their line and column from the path."""
-
-    def __init__(self, walked: PlainDocument, file: str) -> None:
-        self.walked = walked
-        self.file = file
-        self.problems: list[Problem] = []
-
-    def note(
-        self,
-        path: Path,
-        message: str,
-        *,
-        key: bool = False,
-        value: object = None,
-        expected: str | None = None,
-        near: str | None = None,
-    ) -> None:
-        """Note a problem with the value at `path`, or with its key."""
-        places = self.walked.keys if key else self.walked.places
-        line, column = places.get(path) or self.walked.keys.get(path) or (None, None)
-        self.problems.append(
-            Problem(
-                file=self.file,
-                message=message,
-                line=line,
-                column=column,
-                path=dotted(path) or None,
-                value=None if value is None else str(value),
-                expected=expected,
-                nearest=near,
-            )
-        )
-
-    def known(self, path: Path, name: Any, names: Iterable[str], what: str) -> None:
-        """Note it if `name` is none of `names`, of which there are `what`."""
-        choices = list(names)
-        if isinstance(name, str) and name not in choices:
-            expected = (
-                f"one of {', '.join(choices)}" if choices else f"{what}, of which there are none"
-            )
-            near = nearest(name, choices)
-            self.note(path, f"unknown {what}", value=name, expected=expected, near=near)
-
-    def form(
-        self, path: Path, text: Any, pattern: str, expected: str, *, key: bool = False
-    ) -> None:
-        """Note it if `text` has another form than `pattern`."""
-        if isinstance(text, str) and not re.fullmatch(pattern, text):
-            message = "the name has another form" if key else "the text has another form"
-            self.note(path, message, key=key, value=text, expected=expected)
-
-    def once(self, path: Path, items: Any) -> None:
-        """Note each item that is in a list more than once."""
-        twice = [item for item, count in Counter(texts(items)).items() if count > 1]
-        for item in twice:
-            places = [number for number, other in enumerate(items) if other == item]
-            self.note((*path, places[-1]), f"{item} is listed twice", expected="each item once")
-
-
-def table(value: Any) -> Mapping[str, Any]:
-    """A mapping, or an empty one in place of a gap."""
-    return value if isinstance(value, dict) else {}
-
-
-def texts(value: Any) -> list[str]:
-    """The texts of a list, without its gaps."""
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def plain(patterns: Any) -> list[str]:
@@ -116,9 +42,9 @@ def packages(matrix: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def check_shared(notes: Notes) -> None:
+def check_shared(notes: Notes, value: Any) -> None:
     """Check everything except the targets."""
-    matrix = table(notes.walked.value)
+    matrix = table(value)
     indexes = table(matrix.get("indexes"))
     if "indexes" in matrix:
         notes.known(("default_index",), matrix.get("default_index"), indexes, "index")
@@ -143,38 +69,21 @@ def check_shared(notes: Notes) -> None:
 
 
 def environment(notes: Notes, path: Path, variables: Any) -> None:
-    """Check the names and values of environment variables."""
-    for name, variable in table(variables).items():
-        here = (*path, name)
-        notes.form(here, name, VARIABLE, "letters, digits and _, as a shell takes them", key=True)
-        value = variable if isinstance(variable, str) else table(variable).get("value")
-        if isinstance(value, str) and "\n" in value:
-            notes.note(here, "the value has several lines", value=repr(value), expected="one line")
-        if name == flashinfer.VARIABLE:
-            message = "imgbuild sets this variable itself, from the target's mode"
-            notes.note(here, message, key=True, expected="flashinfer: {mode: …}")
-        if name == "LD_LIBRARY_PATH":
-            message = "LD_LIBRARY_PATH would hide the driver's libraries that the runtime provides"
-            notes.note(here, message, key=True, expected="links, or no variable")
+    """Check the names of environment variables; one that imgbuild sets itself is refused."""
+    settings.environment(notes, path, variables)
+    if flashinfer.VARIABLE in table(variables):
+        message = "imgbuild sets this variable itself, from the target's mode"
+        here = (*path, flashinfer.VARIABLE)
+        notes.note(here, message, key=True, expected="flashinfer: {mode: …}")
 
 
 def labels(notes: Notes, path: Path, given: Any) -> None:
     """Check the names of labels; those that imgbuild sets itself are refused."""
+    settings.labels(notes, path, given)
     for name in table(given):
-        here = (*path, name)
-        notes.form(here, name, LABEL, "a reversed domain name, such as org.example.team", key=True)
         if name in OWN_LABELS or name.startswith("dev.imgbuild.version."):
             message = "imgbuild sets this label itself, from the target"
-            notes.note(here, message, key=True, expected="another name")
-
-
-def folder(notes: Notes, path: Path, text: Any) -> None:
-    """Check that `text` is an absolute path of plain names."""
-    expected = "an absolute path without . or .., such as /opt/venv"
-    if isinstance(text, str) and {".", ".."} & set(text.split("/")):
-        notes.note(path, "the path is not normal", value=text, expected=expected)
-    else:
-        notes.form(path, text, FOLDER, expected)
+            notes.note((*path, name), message, key=True, expected="another name")
 
 
 def _index(notes: Notes, path: Path, index: Mapping[str, Any], *, alone: bool) -> None:
@@ -241,17 +150,13 @@ def _image(notes: Notes, image: Mapping[str, Any]) -> None:
     labels(notes, ("image", "labels"), image.get("labels"))
     for number, word in enumerate(texts(image.get("entrypoint"))[:1]):
         folder(notes, ("image", "entrypoint", number), word)
-    prefix, env = image.get("prefix"), table(image.get("env"))
-    path = table(env.get("PATH")).get("value")
-    if isinstance(prefix, str) and isinstance(path, str) and path.split(":")[0] != f"{prefix}/bin":
-        message = "the environment's commands do not come first"
-        expected = f"{prefix}/bin:…, as image.prefix says"
-        notes.note(("image", "env", "PATH", "value"), message, value=path, expected=expected)
-    venv = table(env.get("VIRTUAL_ENV")).get("value")
-    if isinstance(prefix, str) and isinstance(venv, str) and venv != prefix:
-        message = "not the environment of the image"
-        expected = f"{prefix}, as image.prefix says"
-        notes.note(("image", "env", "VIRTUAL_ENV", "value"), message, value=venv, expected=expected)
+    own_values(notes, ("image", "env"), image.get("prefix"), image.get("env"))
+
+
+def own_values(notes: Notes, path: Path, prefix: Any, variables: Any) -> None:
+    """Check that the values of variables agree with the environment's folder `prefix`."""
+    values = {name: table(variable).get("value") for name, variable in table(variables).items()}
+    settings.environment_first(notes, path, prefix, values, "value")
 
 
 def _layers(notes: Notes, layers: Mapping[str, Any], known: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.matrix.check import Notes, environment, folder, labels, table, texts
+from imgbuild.matrix.check import environment, labels, own_values
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC, SAMPLER
-from imgbuild.matrix.validate import Path, nearest
+from imgbuild.matrix.notes import Notes, Path, table, texts
+from imgbuild.matrix.settings import folder, link_text, relative
 
 # Packages whose version is that of the CUDA release they belong to (from CUDA 13 on their names
 # carry no suffix any more).
@@ -31,9 +31,9 @@ FLASHINFER = (*COMPILED, "flashinfer-cubin")
 DECIDED = (("off", SAMPLER, "0"),)
 
 
-def check_targets(notes: Notes) -> None:
+def check_targets(notes: Notes, value: Any) -> None:
     """Check every target against itself and against the rest of the matrix."""
-    matrix = table(notes.walked.value)
+    matrix = table(value)
     for name, target in table(matrix.get("targets")).items():
         path: Path = ("targets", name)
         if len(name) > 128:
@@ -47,6 +47,8 @@ def check_targets(notes: Notes) -> None:
             _cuda(notes, path, target, matrix)
             _flashinfer(notes, path, target)
             configuration(notes, path, target)
+            prefix = table(matrix.get("image")).get("prefix")
+            own_values(notes, (*path, "env"), prefix, target.get("env"))
     _drops(notes, (), matrix.get("drop"))
     for package, wanted in table(matrix.get("requires")).items():
         specifier(notes, ("requires", package, "spec"), table(wanted).get("spec"))
@@ -107,7 +109,7 @@ def versions(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
     for package, wanted in table(target.get("requires")).items():
         here = (*path, "requires", package)
         if package in pins:
-            line = notes.walked.keys.get((*path, "pins", package), ("?",))[0]
+            line = notes.keys.get((*path, "pins", package), ("?",))[0]
             message = f"{package} is pinned in line {line} and required here"
             notes.note(here, message, key=True, expected="one of the two")
         specifier(notes, (*here, "spec"), table(wanted).get("spec"))
@@ -228,7 +230,7 @@ def configuration(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
     for link, held in table(target.get("links")).items():
         here = (*path, "links", link)
         folder(notes, here, link)
-        _held(notes, (*here, "to"), link, table(held).get("to"))
+        link_text(notes, (*here, "to"), link, table(held).get("to"))
 
 
 def _drops(notes: Notes, path: Path, drops: Any) -> None:
@@ -242,23 +244,4 @@ def _drops(notes: Notes, path: Path, drops: Any) -> None:
         if table(drop).get("paths") == []:
             notes.note((*here, "paths"), "no path is dropped", expected="at least one path")
         for place, item in enumerate(texts(table(drop).get("paths"))):
-            _relative(notes, (*here, "paths", place), item)
-
-
-def _relative(notes: Notes, path: Path, text: str) -> None:
-    if text.startswith(("/", "..")) or text != posixpath.normpath(text):
-        expected = "a path below the prefix, without a leading /, . or .."
-        normal = posixpath.normpath(text).lstrip("/")
-        near = None if normal.startswith("..") else nearest(text, [normal])
-        notes.note(path, "not a path in the package", value=text, expected=expected, near=near)
-
-
-def _held(notes: Notes, path: Path, link: str, to: Any) -> None:
-    if (
-        isinstance(to, str)
-        and posixpath.normpath(posixpath.join(posixpath.dirname(link), to)) == link
-    ):
-        notes.note(path, "the link holds itself", value=to, expected="another path")
-    elif isinstance(to, str) and (to != posixpath.normpath(to) or any(ord(c) < 33 for c in to)):
-        expected = posixpath.normpath(to)
-        notes.note(path, "the path is not normal", value=to, expected=expected)
+            relative(notes, (*here, "paths", place), item)

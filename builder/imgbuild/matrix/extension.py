@@ -7,7 +7,6 @@ A row has only what it adds; everything else is the published target's, from its
 from __future__ import annotations
 
 import datetime
-import posixpath
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -15,9 +14,9 @@ from typing import Annotated, Any
 import msgspec
 
 from imgbuild.matrix.accepted import AcceptedCves, Waivers
-from imgbuild.matrix.check import DEBIAN_PACKAGE, Notes, folder, mirrors, table, texts
+from imgbuild.matrix.check import mirrors
 from imgbuild.matrix.check_targets import configuration, versions
-from imgbuild.matrix.fields import Form, Name, Package, Version
+from imgbuild.matrix.fields import DEBIAN_PACKAGE, Form, Line, Name, Package, Prose, Version
 from imgbuild.matrix.model import (
     Drops,
     Labels,
@@ -29,15 +28,9 @@ from imgbuild.matrix.model import (
     Variable,
     Wanted,
 )
-from imgbuild.matrix.validate import Path
+from imgbuild.matrix.notes import Notes, Path, table, texts
+from imgbuild.matrix.settings import folder, leads_out, place
 from imgbuild.values import Arch
-
-# Folders that are links in a Debian root, that have a mode of their own, or that a runtime covers.
-TAKEN = (
-    *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/var/run", "/var/lock"),
-    *("/tmp", "/var/tmp", "/run", "/dev", "/proc", "/sys"),  # noqa: S108  (nothing is written there)
-    *("/root", "/var/mail", "/var/spool"),
-)
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,21 +41,21 @@ class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
     """A target that others published: what it is, and where its layers are."""
 
     lock: Annotated[
-        str,
+        Line,
         msgspec.Meta(
             min_length=1,
             description="folder with its lock.json and digests.json, relative to this file",
         ),
     ]
     origin: Annotated[
-        str,
+        Line,
         msgspec.Meta(
             description="where that folder was copied from: an address, a path, or `catalogue`"
             " (comes with imgbuild); `imgbuild init --refresh` copies it again"
         ),
     ] = ""
     image: Annotated[
-        str,
+        Line,
         msgspec.Meta(
             description="where its layers are: HOST/REPOSITORY, or oci:FOLDER; without it they are"
             " made again from the lock, byte for byte"
@@ -74,10 +67,10 @@ class FileToAdd(_Strict, frozen=True, rename={"source": "from"}):
     """A file of the user's repository that is put into the image; it belongs to root."""
 
     source: Annotated[
-        str, msgspec.Meta(min_length=1, description="path of the file, relative to this file")
+        Line, msgspec.Meta(min_length=1, description="path of the file, relative to this file")
     ]
     mode: Annotated[
-        str, msgspec.Meta(pattern="^0[0-7]{3}$", description='permissions, in quotes: "0755"')
+        str, msgspec.Meta(pattern=r"^0[0-7]{3}\Z", description='permissions, in quotes: "0755"')
     ] = "0644"
 
 
@@ -85,7 +78,7 @@ class Extension(_Strict, frozen=True):
     """One row: a published target and what is added on top of it."""
 
     extends: Annotated[Name, msgspec.Meta(description="a target of `published`")]
-    summary: Annotated[str, msgspec.Meta(description="one line for tables")]
+    summary: Annotated[Prose, msgspec.Meta(description="one line for tables")]
     arch: Annotated[
         tuple[Arch, ...], msgspec.Meta(description="empty: all that the published target has")
     ] = ()
@@ -122,10 +115,10 @@ class Extension(_Strict, frozen=True):
     ] = {}
     labels: Labels = {}
     entrypoint: Annotated[
-        tuple[str, ...] | None, msgspec.Meta(description="instead of the published target's")
+        tuple[Line, ...] | None, msgspec.Meta(description="instead of the published target's")
     ] = None
     cmd: Annotated[
-        tuple[str, ...] | None, msgspec.Meta(description="instead of the published target's")
+        tuple[Line, ...] | None, msgspec.Meta(description="instead of the published target's")
     ] = None
     waive: Waivers = ()
     accept_cves: AcceptedCves = ()
@@ -147,16 +140,16 @@ class Extensions(_Strict, frozen=True):
         msgspec.Meta(description="indexes beside the default one, which is this machine's"),
     ] = {}
     mirrors: Annotated[
-        tuple[str, ...],
+        tuple[Line, ...],
         msgspec.Meta(description="Debian archives tried after the machine's own apt mirror"),
     ] = ()
     sdists: Sdists = {}
     registry: Registry = None
 
 
-def check_extensions(notes: Notes) -> None:
+def check_extensions(notes: Notes, value: Any) -> None:
     """Check what needs no lock of a published target."""
-    matrix = table(notes.walked.value)
+    matrix = table(value)
     if "published" in matrix and matrix["published"] == {}:
         message = "no published target is named"
         notes.note(("published",), message, expected="at least one published target")
@@ -199,46 +192,31 @@ def _row(notes: Notes, path: Path, row: Mapping[str, Any], matrix: Mapping[str, 
 
 def _places(notes: Notes, path: Path, files: Mapping[str, Any], links: Mapping[str, Any]) -> None:
     """Note invalid and conflicting paths of the image, and invalid sources of files."""
-    for place in (*files, *links):
-        here = (*path, "links" if place in links else "files", place)
-        _place(notes, here, place)
+    for added in (*files, *links):
+        here = (*path, "links" if added in links else "files", added)
+        if added not in links:
+            folder(notes, here, added)
+        place(notes, here, added)
         for other in (*files, *links):
-            if place.startswith(f"{other}/"):
+            if added.startswith(f"{other}/"):
                 what = "link" if other in links else "file"
                 message = f"{other} is an added {what}, which cannot have files below it"
-                notes.note(here, message, key=True, value=place, expected="another path")
-    for place, file in files.items():
-        if place in links:
+                notes.note(here, message, key=True, value=added, expected="another path")
+    for added, file in files.items():
+        if added in links:
             message = "a link has the same path"
-            notes.note((*path, "files", place), message, key=True, expected="one of the two")
-        _inside(notes, (*path, "files", place, "from"), table(file).get("from"), "file")
+            notes.note((*path, "files", added), message, key=True, expected="one of the two")
+        _inside(notes, (*path, "files", added, "from"), table(file).get("from"), "file")
 
 
 def _inside(notes: Notes, path: Path, source: Any, what: str) -> None:
-    """Note a path that leaves the matrix's folder."""
+    """Note a path that leaves the folder of the matrix."""
     if isinstance(source, str) and leads_out(source):
         message = f"the {what} is outside the repository"
         if source.startswith("/"):
             message = "the path is absolute, so it may not exist on another machine"
         expected = f"a path below the folder of this file: copy the {what} there"
         notes.note(path, message, value=source, expected=expected)
-
-
-def leads_out(source: str) -> bool:
-    """Whether a path relative to a matrix's folder leaves that folder."""
-    return source.startswith("/") or posixpath.normpath(source).split("/")[0] == ".."
-
-
-def _place(notes: Notes, path: Path, place: str) -> None:
-    """Note a path of the image where an added layer would damage what is there."""
-    if path[-2] == "files":
-        folder(notes, path, place)
-    for taken in TAKEN:
-        if place == taken or place.startswith(f"{taken}/"):
-            near = f"/usr{place}" if taken.startswith(("/bin", "/sbin", "/lib")) else None
-            message = f"{taken} is not a plain folder of the image"
-            expected = "a path such as /opt/team/train.sh"
-            notes.note(path, message, key=True, value=place, expected=expected, near=near)
 
 
 def _image(notes: Notes, path: Path, image: Any) -> None:

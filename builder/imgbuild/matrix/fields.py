@@ -1,4 +1,9 @@
-"""Types of values in several parts of `matrix.yaml`: names, versions, reasons."""
+"""Types of texts in `matrix.yaml` and in locks: names, versions, paths, reasons.
+
+Whoever reads one checks these patterns. What a type cannot check is in `matrix.settings`. A text
+that fits its type can still have quotes, `$` or spaces: only `render` knows the language for which
+it is quoted.
+"""
 
 from __future__ import annotations
 
@@ -6,52 +11,149 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from imgbuild.values import CONTROLS
+
+# A text without control characters, on one line or on several.
+LINE = rf"^[^{CONTROLS}]*\Z"
+PROSE = LINE.replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f")
+NAME = r"[a-z0-9]+([._-][a-z0-9]+)*"
+REGISTRY_IMAGE = r"[A-Za-z0-9\[][A-Za-z0-9._:/\[\]-]*@sha256:[0-9a-f]{64}"
+VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+LABEL = r"[a-z0-9]+([.-][a-z0-9]+)*"
+DEBIAN_PACKAGE = r"[a-z0-9][a-z0-9+.-]+"
+FOLDER = r"(/[A-Za-z0-9._+-]+)+"
+WHEEL = (
+    r"[A-Za-z0-9][A-Za-z0-9_.]*-[0-9][A-Za-z0-9_.!+]*(-[0-9][A-Za-z0-9_.]*)?(-[A-Za-z0-9_.]+){3}"
+    r"\.whl"
+)
+SDIST = r"[A-Za-z0-9][A-Za-z0-9._!+-]*\.(tar\.(gz|bz2|xz)|tgz|zip)"
+_PART = r"(?!\.{1,2}(/|\Z))[A-Za-z0-9._+~%:!=@-]+"
+
+Line = Annotated[
+    str, msgspec.Meta(pattern=LINE, description="text on one line, without control characters")
+]
+Prose = Annotated[str, msgspec.Meta(pattern=PROSE, description="text without control characters")]
 Name = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$",
+        pattern=rf"^{NAME}\Z",
         description="lower-case name, valid as an image tag",
     ),
 ]
 Package = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", description="package name as PEP 503 normalizes it"
+        pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z", description="package name as PEP 503 normalizes it"
     ),
 ]
 Version = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[0-9][0-9A-Za-z.!+]*$",
+        pattern=r"^[0-9][0-9A-Za-z.!+]*\Z",
         description="one exact version, in quotes if YAML would read a number",
     ),
 ]
 CudaVersion = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[0-9]+\.[0-9]+$", description='CUDA release, major.minor, in quotes: "12.4"'
+        pattern=r"^[0-9]+\.[0-9]+\Z", description='CUDA release, major.minor, in quotes: "12.4"'
     ),
+]
+PythonVersion = Annotated[
+    str, msgspec.Meta(pattern=r"^3\.[0-9]+\Z", description='version of Python: "3.11"')
+]
+GlibcVersion = Annotated[
+    str, msgspec.Meta(pattern=r"^2\.[0-9]+\Z", description='version of glibc: "2.36"')
 ]
 Repository = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*(/[a-z0-9]+([._-]+[a-z0-9]+)*)+\Z",
         description="a repository of a registry: host/owner/name",
     ),
 ]
 Reason = Annotated[
     str,
-    msgspec.Meta(min_length=8, description="why, for the person who reads the refusal or the diff"),
+    msgspec.Meta(
+        min_length=8,
+        pattern=PROSE,
+        description="why, for the person who reads the refusal or the diff",
+    ),
 ]
 Source = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^(https://[^ ]+"
         r"|[a-z0-9-]+==[0-9][0-9A-Za-z.!+]* [\w.-]+(/[\w.-]+)*:[0-9]+"
-        r"|[\w.-]+(/[\w.-]+)*)$",
+        r"|[\w.-]+(/[\w.-]+)*)\Z",
         description="https://… of documentation, PACKAGE==VERSION PATH:LINE of a wheel, or the path"
         " of a file in a repository",
     ),
+]
+# Of locks, where the versions are in their normal form (PEP 440).
+LockedVersion = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?"
+        r"(\+[a-z0-9]+(\.[a-z0-9]+)*)?\Z",
+        description="one exact version in its normal form",
+    ),
+]
+Specifier = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[0-9A-Za-z.!+*<>=~, _-]*\Z",
+        description='version specifier, such as ">=78,<79"; empty for any',
+    ),
+]
+Day = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])\Z",
+        description="a date, year-month-day",
+    ),
+]
+DebianPackage = Annotated[
+    str, msgspec.Meta(pattern=rf"^{DEBIAN_PACKAGE}\Z", description="name of a Debian package")
+]
+DebianVersion = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[0-9][A-Za-z0-9.+:~-]*\Z", description="version of a Debian package"),
+]
+DebianArch = Annotated[
+    str, msgspec.Meta(pattern=r"^[a-z0-9-]+\Z", description="Debian's name of an architecture")
+]
+VariableName = Annotated[
+    str, msgspec.Meta(pattern=rf"^{VARIABLE}\Z", description="name of an environment variable")
+]
+LabelName = Annotated[
+    str, msgspec.Meta(pattern=rf"^{LABEL}\Z", description="a reversed domain name")
+]
+ImagePath = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(/(?!\.{1,2}(/|\Z))[A-Za-z0-9._+-]+)+\Z",
+        description="an absolute path without . or .., such as /opt/venv",
+    ),
+]
+FilePath = Annotated[
+    str,
+    msgspec.Meta(pattern=rf"^{_PART}(/{_PART})*\Z", description="a relative path of plain names"),
+]
+WheelFile = Annotated[str, msgspec.Meta(pattern=rf"^{WHEEL}\Z", description="file name of a wheel")]
+MediaType = Annotated[
+    str, msgspec.Meta(pattern=r"^[a-z0-9.+_-]+/[a-z0-9.+_-]+\Z", description="a media type")
+]
+RegistryImage = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=rf"^{REGISTRY_IMAGE}\Z",
+        description="reference with a digest: host/name:tag@sha256:…",
+    ),
+]
+FlashinferMode = Annotated[
+    Literal["prebuilt", "jit", "off"],
+    msgspec.Meta(description="kernels from a wheel, compiled at first use, or not used at all"),
 ]
 
 Form = Annotated[Literal[1], msgspec.Meta(description="the form of this file")]

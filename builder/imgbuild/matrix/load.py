@@ -15,9 +15,10 @@ import msgspec
 from msgspec import inspect
 
 from imgbuild.errors import InputError, Problem
-from imgbuild.matrix.check import Notes, check_shared
+from imgbuild.matrix.check import check_shared
 from imgbuild.matrix.check_targets import check_targets
 from imgbuild.matrix.model import Matrix, PackageIndex
+from imgbuild.matrix.notes import Notes
 from imgbuild.matrix.validate import UNKNOWN, walk
 from imgbuild.matrix.yaml_nodes import parse
 
@@ -55,10 +56,10 @@ def loads(data: bytes, file: str) -> Matrix:
     if document.root is None:
         raise refusal(file, document.problems, document.text)
     walked = walk(document.root, inspect.type_info(Matrix), file)
-    notes = Notes(walked, file)
+    notes = Notes(file, walked.keys, walked.places)
     if not walked.uncertain:
-        check_shared(notes)
-        check_targets(notes)
+        check_shared(notes, walked.value)
+        check_targets(notes, walked.value)
     problems = (*document.problems, *walked.problems, *notes.problems)
     if problems:
         raise refusal(file, problems, document.text)

@@ -10,15 +10,22 @@ import msgspec
 from imgbuild.matrix.accepted import AcceptedCves, Waivers
 from imgbuild.matrix.fields import (
     CudaVersion,
+    FlashinferMode,
     Form,
+    GlibcVersion,
+    Line,
     Name,
     Package,
+    Prose,
+    PythonVersion,
     Reason,
+    RegistryImage,
     Repository,
     Source,
+    Specifier,
     Version,
 )
-from imgbuild.values import Arch, Bytes
+from imgbuild.values import CONTROLS, Arch, Bytes
 
 
 class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,7 +36,7 @@ class PackageIndex(Strict, frozen=True):
     """Where wheels come from. No `url`: the index that uv is set up for on this machine."""
 
     url: Annotated[
-        str | None,
+        Line | None,
         msgspec.Meta(
             description="simple index; {cuda_tag} (cu124) and {torch} (2.6) are filled in; "
             "file:FOLDER is a folder of wheels, relative to the matrix"
@@ -54,9 +61,7 @@ class Wanted(Strict, frozen=True):
     """A requirement beside the pins."""
 
     reason: Reason
-    spec: Annotated[
-        str, msgspec.Meta(description='version specifier, such as ">=78,<79"; empty for any')
-    ] = ""
+    spec: Specifier = ""
 
 
 class Extra(Wanted, frozen=True, kw_only=True):
@@ -68,26 +73,22 @@ class Extra(Wanted, frozen=True, kw_only=True):
 class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
     """A base made of locked Debian packages."""
 
-    suite: Annotated[str, msgspec.Meta(description="code name: bookworm")]
-    python: Annotated[
-        str, msgspec.Meta(pattern=r"^3\.[0-9]+$", description='Python of the suite: "3.11"')
-    ]
-    glibc: Annotated[
-        str, msgspec.Meta(pattern=r"^2\.[0-9]+$", description='glibc of the suite: "2.36"')
-    ]
+    suite: Annotated[Line, msgspec.Meta(description="code name: bookworm")]
+    python: Annotated[PythonVersion, msgspec.Meta(description='Python of the suite: "3.11"')]
+    glibc: Annotated[GlibcVersion, msgspec.Meta(description='glibc of the suite: "2.36"')]
     packages: Annotated[
         tuple[str, ...],
         msgspec.Meta(description="Debian packages wanted; their dependencies follow"),
     ]
-    components: Annotated[tuple[str, ...], msgspec.Meta(description="parts of the archive")] = (
+    components: Annotated[tuple[Line, ...], msgspec.Meta(description="parts of the archive")] = (
         "main",
     )
     mirrors: Annotated[
-        tuple[str, ...],
+        tuple[Line, ...],
         msgspec.Meta(description="archives tried after the machine's own apt mirror"),
     ] = ()
     security: Annotated[
-        tuple[str, ...] | None,
+        tuple[Line, ...] | None,
         msgspec.Meta(
             description="security archives tried after the machine's own, for updates of the suite;"
             " without this key no updates are taken"
@@ -105,15 +106,9 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
 class RegistryBase(Strict, frozen=True, tag_field="kind", tag="registry"):
     """A base taken, layer by layer, from a registry image."""
 
-    image: Annotated[
-        str,
-        msgspec.Meta(
-            pattern=r".+@sha256:[0-9a-f]{64}$",
-            description="reference with a digest: host/name:tag@sha256:…",
-        ),
-    ]
-    python: Annotated[str, msgspec.Meta(pattern=r"^3\.[0-9]+$", description='Python in it: "3.11"')]
-    glibc: Annotated[str, msgspec.Meta(pattern=r"^2\.[0-9]+$", description='glibc in it: "2.36"')]
+    image: RegistryImage
+    python: Annotated[PythonVersion, msgspec.Meta(description='Python in it: "3.11"')]
+    glibc: Annotated[GlibcVersion, msgspec.Meta(description='glibc in it: "2.36"')]
     interpreter: Annotated[str, msgspec.Meta(description="path of the Python in it")] = (
         "/usr/bin/python3"
     )
@@ -126,17 +121,17 @@ class User(Strict, frozen=True):
     """Who the image runs as."""
 
     name: Annotated[
-        str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,30}$", description="of user and group")
+        str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,30}\Z", description="of user and group")
     ]
     uid: Annotated[int, msgspec.Meta(ge=1, le=65533, description="number of the user")]
     gid: Annotated[int, msgspec.Meta(ge=1, le=65533, description="number of the group")]
-    home: Annotated[str, msgspec.Meta(pattern=r"^/[^ ]+$", description="home folder")]
+    home: Annotated[str, msgspec.Meta(pattern=r"^/[^ ]+\Z", description="home folder")]
 
 
 class Variable(Strict, frozen=True):
     """An environment variable of the image and why it is there."""
 
-    value: Annotated[str, msgspec.Meta(description="taken as it is; nothing is filled in")]
+    value: Annotated[Line, msgspec.Meta(description="taken as it is; nothing is filled in")]
     reason: Reason
     source: Annotated[
         tuple[Source, ...],
@@ -147,7 +142,7 @@ class Variable(Strict, frozen=True):
 Variables = Annotated[
     dict[str, Variable], msgspec.Meta(description="environment variables by name")
 ]
-Labels = Annotated[dict[str, str], msgspec.Meta(description="labels of the image by name")]
+Labels = Annotated[dict[str, Line], msgspec.Meta(description="labels of the image by name")]
 
 
 class Image(Strict, frozen=True):
@@ -165,9 +160,9 @@ class Image(Strict, frozen=True):
     env: Variables
     labels: Labels
     entrypoint: Annotated[
-        tuple[str, ...], msgspec.Meta(description="what starts every command of a container")
+        tuple[Line, ...], msgspec.Meta(description="what starts every command of a container")
     ]
-    cmd: Annotated[tuple[str, ...], msgspec.Meta(description="the command if none is given")]
+    cmd: Annotated[tuple[Line, ...], msgspec.Meta(description="the command if none is given")]
 
 
 class Layers(Strict, frozen=True):
@@ -190,7 +185,7 @@ class Layers(Strict, frozen=True):
         ),
     ]
     order: Annotated[
-        tuple[str, ...],
+        tuple[Line, ...],
         msgspec.Meta(description="shell patterns of packages, most shared and most stable first"),
     ]
     limit: Annotated[
@@ -202,7 +197,7 @@ class Sdist(Strict, frozen=True):
     """A package that may be built from its sdist into a pure wheel."""
 
     reason: Reason
-    env: Annotated[dict[str, str], msgspec.Meta(description="variables that its build gets")] = {}
+    env: Annotated[dict[str, Line], msgspec.Meta(description="variables that its build gets")] = {}
     requires: Annotated[
         tuple[Package, ...],
         msgspec.Meta(description="packages of the same lock that its build needs"),
@@ -218,10 +213,7 @@ Sdists = Annotated[
 class Flashinfer(Strict, frozen=True):
     """How a target has FlashInfer's kernels."""
 
-    mode: Annotated[
-        Literal["prebuilt", "jit", "off"],
-        msgspec.Meta(description="kernels from a wheel, compiled at first use, or not used at all"),
-    ]
+    mode: FlashinferMode
     reason: Reason
 
 
@@ -230,7 +222,7 @@ class Drop(Strict, frozen=True):
 
     package: Package
     paths: Annotated[
-        tuple[str, ...], msgspec.Meta(description="shell patterns of paths below the prefix")
+        tuple[Line, ...], msgspec.Meta(description="shell patterns of paths below the prefix")
     ]
     reason: Reason
     beside: Annotated[
@@ -238,7 +230,7 @@ class Drop(Strict, frozen=True):
         msgspec.Meta(description="only where this package is installed too: the one that is kept"),
     ] = None
     versions: Annotated[
-        str,
+        Specifier,
         msgspec.Meta(description='only these versions of the package: "<4.6"; empty for any'),
     ] = ""
 
@@ -250,7 +242,7 @@ class Link(Strict, frozen=True):
     """A symbolic link that the image has beside the files of its packages."""
 
     to: Annotated[
-        str,
+        Line,
         msgspec.Meta(
             min_length=1,
             description="what the link holds: a path, relative to its folder or absolute",
@@ -260,7 +252,7 @@ class Link(Strict, frozen=True):
 
 
 # Fields that rows of both kinds of matrix have.
-Tested = Annotated[str, msgspec.Meta(description="what is known to have run, in words")]
+Tested = Annotated[Prose, msgspec.Meta(description="what is known to have run, in words")]
 Registry = Annotated[
     Repository | None, msgspec.Meta(description="where the images and their bases are published")
 ]
@@ -269,7 +261,7 @@ Registry = Annotated[
 class Target(Strict, frozen=True):
     """One row of the matrix: one image, on one or more architectures."""
 
-    summary: Annotated[str, msgspec.Meta(description="one line for tables")]
+    summary: Annotated[Prose, msgspec.Meta(description="one line for tables")]
     base: Annotated[Name, msgspec.Meta(description="one of `bases`")]
     cuda: CudaVersion
     arch: Annotated[
@@ -316,14 +308,14 @@ class Target(Strict, frozen=True):
     recommended: Annotated[
         str,
         msgspec.Meta(
-            pattern=r"^([a-z0-9]+([._-][a-z0-9]+)*)?$",
+            pattern=r"^([a-z0-9]+([._-][a-z0-9]+)*)?\Z",
             description="the stack for which this target is listed first, in a word: vllm",
         ),
     ] = ""
     retired: Annotated[
         str,
         msgspec.Meta(
-            pattern=r"^(.{8,})?$",
+            pattern=rf"^([^{CONTROLS}]{{8,}})?\Z",
             description="why another target takes its place; lists and CI leave it out",
         ),
     ] = ""

@@ -63,6 +63,8 @@ def _tidy(node: Any) -> Any:
         return node
     # `discriminator` is OpenAPI's word, not JSON Schema's; the constant in each choice says it all.
     tidy = {key: _tidy(value) for key, value in node.items() if key != "discriminator"}
+    if isinstance(tidy.get("pattern"), str):
+        tidy["pattern"] = tidy["pattern"].replace(r"\Z", "$")  # the same in ECMA-262
     choices = tidy.get("enum")
     if isinstance(choices, list) and len(choices) == 1:
         return {"const": choices[0], **{key: tidy[key] for key in tidy if key != "enum"}}

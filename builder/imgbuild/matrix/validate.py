@@ -11,10 +11,8 @@ not. Whole numbers are decimal digits only, booleans true or false only.
 from __future__ import annotations
 
 import datetime
-import difflib
 import enum
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -22,10 +20,11 @@ import yaml
 from msgspec import inspect
 
 from imgbuild.errors import Problem
+from imgbuild.matrix.fields import LINE, PROSE
+from imgbuild.matrix.notes import Path, dotted, nearest
 from imgbuild.matrix.yaml_nodes import kind, place, shown
 from imgbuild.values import Arch
 
-Path = tuple[str | int, ...]
 UNKNOWN = "unknown key"
 
 
@@ -51,20 +50,6 @@ def walk(root: yaml.Node, kind_of_root: inspect.Type, file: str) -> PlainDocumen
     return PlainDocument(
         value, walker.keys, walker.places, tuple(walker.problems), walker.uncertain
     )
-
-
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that looks most like `word`, if any does."""
-    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
-    return found[0] if found else None
-
-
-def dotted(path: Path) -> str:
-    """A path as text: targets.cu124-vllm.arch[0]."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
 
 
 class _Walker:
@@ -321,7 +306,11 @@ def _date(text: str) -> tuple[datetime.date | None, str]:
 
 def _text_fault(text: str, due: inspect.StrType) -> str:
     if due.pattern is not None and not re.search(due.pattern.removesuffix("$") + r"\Z", text):
-        return "the text has another form"
+        if due.pattern not in (LINE, PROSE):
+            return "the text has another form"
+        if due.pattern == LINE and re.search(PROSE, text):
+            return "the value has several lines"
+        return "the text has control characters"
     if due.min_length is not None and len(text) < due.min_length:
         return f"the text is shorter than {due.min_length} characters"
     return "text cannot contain NUL" if "\0" in text else ""
@@ -341,7 +330,8 @@ def _shape(due: inspect.Type) -> str:
         due = due.type
     match due:
         case inspect.StrType():
-            return f"text like {due.pattern}" if due.pattern else "text"
+            shape = (due.pattern or "").replace(r"\Z", "$")
+            return "text" if due.pattern in (None, LINE, PROSE) else f"text like {shape}"
         case inspect.LiteralType():
             return (
                 "one of " + ", ".join(map(str, due.values))

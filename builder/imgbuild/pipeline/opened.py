@@ -7,6 +7,7 @@ from pathlib import Path
 
 from imgbuild import __version__, project
 from imgbuild.project import Project
+from imgbuild.render import templates
 from imgbuild.system.console import console
 
 
@@ -16,6 +17,14 @@ def open_project(matrix: Path | None) -> Project:
     if not found.writable:
         _report(found.root)
     return found
+
+
+def report_templates(project: Project) -> None:
+    """Name the templates of the project that replace imgbuild's, for verbs that render them."""
+    names = templates.own(project.images)
+    if names:
+        folder = project.images / templates.FOLDER
+        console.info(f"templates of this project are used: {', '.join(names)} in {folder}")
 
 
 @functools.cache

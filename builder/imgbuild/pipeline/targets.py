@@ -33,7 +33,7 @@ from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline import lock_target, security_updates
 from imgbuild.pipeline.downloads import downloads
-from imgbuild.pipeline.opened import open_project
+from imgbuild.pipeline.opened import open_project, report_templates
 from imgbuild.plan import current
 from imgbuild.plan.seal import Seal
 from imgbuild.project import CATALOGUE, MATRIX, Project
@@ -144,6 +144,7 @@ def lock_all(
     `again=False` skips locks that are current: an interrupted run continues where it stopped. A
     single target's error is raised as it is. InputError if the project is read-only.
     """
+    report_templates(session.project)
     session.project.require_writable("imgbuild lock")
     images = session.project.images
     places = [images, *(images / item.name for item in selected), session.project.root / bake.FILE]

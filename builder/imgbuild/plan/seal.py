@@ -14,6 +14,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import LockStale
 from imgbuild.lock.lock import Lock, damaged
+from imgbuild.matrix.fields import Name
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import documents as image
@@ -27,7 +28,7 @@ SEAL_FORMAT = 1
 class SealedLayer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer: its name, the id of its recipe, digests and sizes in bytes."""
 
-    name: str
+    name: Name
     id: Digest
     digest: Digest
     size: Bytes
@@ -53,7 +54,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     """All digests of a target. `digest` is that of the index, or of the only manifest."""
 
     format: int
-    target: str
+    target: Name
     digest: Digest
     arch: dict[Arch, SealedImage]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import posixpath
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -35,6 +34,8 @@ from imgbuild.plan.plan import (
 )
 from imgbuild.plan.seal import Seal
 from imgbuild.render.tree import Tree, tree
+from imgbuild.system import quoting
+from imgbuild.system.quoting import Quoted
 from imgbuild.values import Arch, Digest, Sha256, sha256
 
 INSTALLER = "uv"
@@ -53,18 +54,18 @@ class Omission(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[str, ...]
     reasons: tuple[str, ...]
 
-    def steps(self, folder: str) -> tuple[str, ...]:
+    def steps(self, folder: str) -> tuple[Quoted, ...]:
         """The commands that remove them from `folder`, which contains only that package.
 
         A package is installed aside for this: in one folder with others it would replace a file
         that another one is to keep, and lose it with its own.
         """
-        paths = " -o ".join(f"-path {shlex.quote(f'{folder}/{path}')}" for path in self.paths)
-        rows = " ".join(f"-e {shlex.quote(f'/{row}/d')}" for row in self.rows)
+        paths = " -o ".join(f"-path {quoting.word(f'{folder}/{path}')}" for path in self.paths)
+        rows = " ".join(f"-e {quoting.word(f'/{row}/d')}" for row in self.rows)
         return (
-            f"find {shlex.quote(folder)} \\( {paths} \\) ! -type d -delete",
-            f"find {shlex.quote(folder)} -type d -empty -delete",
-            f"sed -i {rows} {shlex.quote(f'{folder}/{self.record}')}",
+            Quoted(f"find {quoting.word(folder)} \\( {paths} \\) ! -type d -delete"),
+            Quoted(f"find {quoting.word(folder)} -type d -empty -delete"),
+            Quoted(f"sed -i {rows} {quoting.word(f'{folder}/{self.record}')}"),
         )
 
 
@@ -219,7 +220,9 @@ def dockerfile(
         workdir=config.workdir,
         entrypoint=config.entrypoint,
         cmd=config.cmd,
-        narrowed="".join(f" --arch {arch}" for arch in plans if plans.keys() != lock.arch.keys()),
+        narrowed=Quoted(
+            "".join(f" --arch {arch}" for arch in plans if plans.keys() != lock.arch.keys())
+        ),
     )
 
 

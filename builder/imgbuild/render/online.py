@@ -15,6 +15,7 @@ from imgbuild.lock.resolution import Resolution
 from imgbuild.render import builds
 from imgbuild.render.addresses import Addresses
 from imgbuild.render.dockerfile import Build, Dockerfile, Install, Stage
+from imgbuild.system import quoting
 from imgbuild.values import Arch
 
 
@@ -29,7 +30,7 @@ def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
     """File name → requirements, with hashes, of the builds of packages that have no wheel."""
     return {
         builds.file_name(built.package, arch): "".join(
-            f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha256}\n"
+            f"{quoting.requirement(wheel.package, wheel.version, (wheel.sha256,))}\n"
             for wheel in builds.requires(lock, arch, built)
         ).encode()
         for arch in arches

@@ -7,13 +7,13 @@ its wheels; one that differs has one for each architecture, behind a marker.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterable, Sequence
 
 import imgbuild
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel
 from imgbuild.render.addresses import Addresses
+from imgbuild.system import quoting
 from imgbuild.values import Arch
 
 Entries = dict[tuple[str, str], dict[Arch, Wheel | BuiltWheel]]
@@ -28,8 +28,9 @@ def text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
         for item in items:
             entries.setdefault((item.package, item.version), {})[arch] = item
     python = lock.base.python
+    target = quoting.line(lock.target)
     lines = [
-        f"# The packages of {lock.target}: `imgbuild render {lock.target} --format pylock`.",
+        f"# The packages of {target}: `imgbuild render {target} --format pylock`.",
         'lock-version = "1.0"',
         f"created-by = {_string(f'imgbuild {imgbuild.__version__}')}",
         f"requires-python = {_string(f'=={python}.*')}",
@@ -49,7 +50,9 @@ def _package(
     package, version = key
     built = [item for item in items.values() if isinstance(item, BuiltWheel)]
     words = " ".join(
-        f"{key}={shlex.quote(text)}" for one in built[:1] for key, text in one.env.items()
+        f"{quoting.line(key)}={quoting.word(text)}"
+        for one in built[:1]
+        for key, text in one.env.items()
     )
     lines = ["", "[[packages]]", f"name = {_string(package)}", f"version = {_string(version)}"]
     if built:

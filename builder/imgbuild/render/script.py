@@ -18,6 +18,8 @@ from imgbuild.plan.seal import Seal
 from imgbuild.render import builds, templates
 from imgbuild.render.addresses import Addresses
 from imgbuild.render.dockerfile import Omission, omission
+from imgbuild.system import quoting
+from imgbuild.system.quoting import Quoted
 from imgbuild.values import Arch
 
 HOST = ("NVIDIA_", "PATH", "VIRTUAL_ENV")  # variables that only a container or `activate` sets
@@ -115,11 +117,12 @@ def _line(
     lock: Lock, package: str, version: str, files: Sequence[LockedFile], addresses: Addresses
 ) -> Line:
     """A package with the hashes of `files`, of which an index has the first."""
-    hashes = " ".join(f"--hash=sha256:{file.sha256}" for file in files)
+    hashes = [file.sha256 for file in files]
     there = ""
     if package in lock.indexes:
-        there = f"{package} @ {addresses(package, files[0])} {hashes}"
-    return Line(plain=f"{package}=={version} {hashes}", there=there)
+        url = addresses(package, files[0])
+        there = quoting.requirement(package, version, hashes, url=url)
+    return Line(plain=quoting.requirement(package, version, hashes), there=there)
 
 
 def _built(
@@ -167,10 +170,8 @@ def _links(lock: Lock) -> dict[str, str]:
 
 def _moved(lock: Lock, value: str) -> str:
     """A value in double quotes, in which the image's folders are the script's."""
-    quoted = value
-    for mark in ("\\", '"', "$", "`"):
-        quoted = quoted.replace(mark, "\\" + mark)
+    quoted = quoting.double(value)
     for folder, name in ((lock.settings.prefix, "$venv"), (lock.settings.cache, "$cache")):
         if quoted == folder or quoted.startswith(folder + "/"):
             quoted = name + quoted.removeprefix(folder)
-    return f'"{quoted}"'
+    return Quoted(f'"{quoted}"')

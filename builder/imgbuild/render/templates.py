@@ -1,85 +1,172 @@
 """Loads and renders the templates of `images/templates/`; a project's own take precedence.
 
-A name that a template does not know is an error, not an empty word.
+A project may be a stranger's, so its templates run in `sandbox`. A name that a template does not
+know is an error, not an empty word.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import shlex
-import textwrap
+import os
+import stat
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from imgbuild.errors import InputError
-from imgbuild.system import files
+from imgbuild.system import files, quoting
+from imgbuild.system.quoting import Quoted
 
 DATA = files.data("templates")
-WIDTH = 100
+FOLDER = "templates"  # below `images`
+APPTAINER = "apptainer.j2"
+# The files whose language can hold no line breaks in a word; all others are shell scripts.
+ONE_LINE = ("dockerfile.j2", APPTAINER)
+SIZE = 256 << 10  # bytes of a template
+HINT = "correct the template, or remove it to use imgbuild's own"
+# What a template can raise, other than Jinja's errors: wrong types, keys, numbers, recursion.
+FAULTS = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError,
+          ValueError)  # fmt: skip
 
 
 def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: object) -> str:
     """The text of template `name`, in which `value`'s fields are names.
 
     A file of that name in `images`/templates is read instead of imgbuild's own; InputError if it
-    cannot be.
+    cannot be, or does what templates may not.
     """
-    import jinja2
+    import jinja2  # slow to load
 
-    folders = [DATA] if images is None else [images / "templates", DATA]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701  # no markup: what a shell or a parser reads is quoted below
-    )
-    environment.filters.update(
-        word=shlex.quote,
-        words=shlex.join,
-        value=value_text,
-        quoted=json.dumps,
-        comment=comment,
-    )
+    from imgbuild.render.sandbox import Sandbox
+
+    environment = Sandbox(lambda file: _source(images, file), filters(name))
     fields = {field: getattr(value, field) for field in value.__struct_fields__}
     try:
         return environment.get_template(name).render(it=value, **fields, **more)
-    except jinja2.TemplateError as error:
-        place = f"{getattr(error, 'filename', None) or name}:{getattr(error, 'lineno', 0)}"
-        message = f"{place}: {error}"
-        raise InputError(
-            message, hint="correct the template, or remove it to use imgbuild's own"
-        ) from error
+    except InputError as error:
+        message = f"{_place(error, name)}: {error.message}"
+        raise InputError(message, hint=error.hint) from error
+    except (jinja2.TemplateError, *FAULTS) as error:
+        message = f"{_place(error, name)}: {str(error) or type(error).__name__}"
+        raise InputError(message, hint=HINT) from error
 
 
-def value_text(text: str) -> str:
-    """A value of ENV or LABEL, quoted where the parser of Dockerfiles would read into it.
+def filters(name: str) -> dict[str, Callable[..., object]]:
+    """The filters that quote, for the language of the template `name`."""
+    lines = name not in ONE_LINE
+    found: dict[str, Callable[..., object]] = {
+        "word": lambda text: quoting.word(text, lines=lines),
+        "words": lambda texts: quoting.words(texts, lines=lines),
+        "value": quoting.dockerfile_value,
+        "quoted": quoting.string,
+        "comment": quoting.comment,
+        "line": quoting.line,
+        "sbatch": quoting.sbatch,
+    }
+    if name != APPTAINER:
+        return found
+    return {
+        **found,
+        "word": lambda text: _braces(quoting.word(text), "{''{"),
+        "words": lambda texts: _braces(quoting.words(texts), "{''{"),
+        "comment": lambda text, indent="": quoting.comment(text.replace("{{", "{ {"), indent),
+        "line": lambda text: _braces(quoting.line(text), "{ {"),
+        "label": _label,
+    }
 
-    InputError for a value that no line of a Dockerfile can hold.
-    """
-    if any(char in text for char in "\n\r\0"):
-        message = f"{text!r} has several lines, but a Dockerfile allows only one"
-        raise InputError(message, hint="change it in matrix.yaml")
-    if re.fullmatch(r"[\w@%+=:,./-]+", text, flags=re.ASCII):
-        return text
-    return '"' + re.sub(r'["\\$]', r"\\\g<0>", text) + '"'
 
-
-def comment(text: str, indent: str = "") -> str:
-    """`text` as lines of a comment."""
-    return textwrap.fill(
-        " ".join(text.split()),
-        width=WIDTH,
-        initial_indent=f"{indent}# ",
-        subsequent_indent=f"{indent}# ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def own(images: Path) -> tuple[str, ...]:
+    """The templates in `images` that imgbuild does not have, or not with that content."""
+    folder = images / FOLDER
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.j2"))
+    return tuple(name for name in names if not _same(folder / name, DATA / name))
 
 
 def slug(name: str) -> str:
     """A target's name where dots may not be."""
     return name.replace(".", "_")
+
+
+def _same(path: Path, other: Path) -> bool:
+    try:
+        return path.read_bytes() == other.read_bytes()
+    except OSError:
+        return False
+
+
+def _braces(text: str, instead: str) -> Quoted:
+    """`text` without the `{{` in which Apptainer looks for an argument of the build."""
+    while "{{" in text:
+        text = text.replace("{{", instead)
+    return Quoted(text)
+
+
+def _label(text: str) -> Quoted:
+    """A value of %labels: the rest of a line, in which nothing can be quoted."""
+    quoting.word(text)  # InputError for control characters
+    if "{{" in text:
+        message = f"{text!r} has {{{{, which a label of Apptainer cannot have"
+        raise InputError(message, hint=quoting.HINT)
+    return Quoted(text)
+
+
+def _source(images: Path | None, name: str) -> tuple[str, str] | None:
+    """The text of a template and its path; None if there is none."""
+    parts = name.split("/")
+    if not name or "\\" in name or any(part in ("", ".", "..") for part in parts):
+        message = f"{name!r} is not the name of a template"
+        raise InputError(message, hint="templates are files below images/templates")
+    own_folder = [images / FOLDER] if images is not None else []
+    for folder in (*own_folder, DATA):
+        path = folder / name
+        if not os.path.lexists(path):
+            continue
+        if folder is not DATA:
+            _refuse_links(folder, parts)
+        return _read(path), str(path)
+    return None
+
+
+def _refuse_links(folder: Path, parts: list[str]) -> None:
+    """InputError if the folder of templates, or a part of a template's path below it, is a link."""
+    path = folder
+    for part in ("", *parts):
+        path = path / part
+        if path.is_symlink():
+            message = f"{path} is a link, and templates are files of the project"
+            raise InputError(message, hint="copy the file there")
+
+
+def _read(path: Path) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                message = f"{path} is not a file"
+                raise InputError(message, hint=HINT)
+            data = file.read(SIZE + 1)
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise InputError(message, hint=HINT) from error
+    if len(data) > SIZE:
+        message = f"{path} has more than {SIZE >> 10} KiB"
+        raise InputError(message, hint=HINT)
+    try:
+        # As Jinja reads files: one kind of line break.
+        return data.decode().replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        message = f"{path} is not UTF-8: {error.reason}"
+        raise InputError(message, hint=HINT) from error
+
+
+def _place(error: BaseException, name: str) -> str:
+    """File and line of the template where `error` arose."""
+    if isinstance(line := getattr(error, "lineno", None), int):  # a syntax error of Jinja
+        return f"{getattr(error, 'filename', None) or name}:{line}"
+    frames = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename.endswith(".j2")
+    ]
+    return frames[-1] if frames else name

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-import shlex
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.system import quoting
+from imgbuild.system.quoting import Quoted
 from imgbuild.values import Arch
 
 COMMON = "files"  # the folder beside a Dockerfile that holds the files of all architectures
@@ -22,11 +23,11 @@ class TreeFolder(msgspec.Struct, frozen=True, kw_only=True):
     uid: int = 0
     gid: int = 0
 
-    def command(self, *, owners: bool) -> str:
+    def command(self, *, owners: bool) -> Quoted:
         """The command that makes them."""
         other = owners and (self.uid or self.gid)
         owner = ("-o", str(self.uid), "-g", str(self.gid)) if other else ()
-        return shlex.join(("install", "-d", "-m", self.mode, *owner, *self.paths))
+        return quoting.words(("install", "-d", "-m", self.mode, *owner, *self.paths))
 
 
 class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,12 +45,13 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     by_arch: bool = False
 
-    def command(self, context: str, arch: str | None) -> str:
+    def command(self, context: str, arch: str | None) -> Quoted:
         """The command that copies it; $TARGETARCH is what BuildKit says of the architecture."""
         own = f"-{arch}" if arch else '-"$TARGETARCH"'
         folder = f"{context}/{COMMON}{own if self.by_arch else ''}"
-        source = shlex.quote("/" + self.source.partition("/")[2])
-        return f"install -D -T -m {self.mode} {folder}{source} {shlex.quote(self.path)}"
+        source = quoting.word("/" + self.source.partition("/")[2])
+        mode, path = quoting.word(self.mode), quoting.word(self.path)
+        return Quoted(f"install -D -T -m {mode} {folder}{source} {path}")
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +64,7 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
 
     def steps(
         self, context: str, *, owners: bool = True, arch: str | None = None
-    ) -> tuple[str, ...]:
+    ) -> tuple[Quoted, ...]:
         """The commands that make it, from a folder `context` with the files.
 
         Without `owners` all files belong to the user who runs them. `arch` is the engines' name of
@@ -72,8 +74,8 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
         return (
             *(folder.command(owners=owners) for folder in self.folders),
             *(file.command(context, arch) for file in self.files),
-            *((shlex.join(("mkdir", "-p", *self.parents)),) if self.parents else ()),
-            *(shlex.join(("ln", "-sfT", link.target, link.path)) for link in self.links),
+            *((quoting.words(("mkdir", "-p", *self.parents)),) if self.parents else ()),
+            *(quoting.words(("ln", "-sfT", link.target, link.path)) for link in self.links),
         )
 
 

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from imgbuild import codec
 from imgbuild.cache.download import Http
@@ -25,11 +24,12 @@ from imgbuild.errors import FetchFailed, InputError, NothingSelected
 from imgbuild.lock import lock as locks
 from imgbuild.lock import published
 from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
-from imgbuild.matrix.extension import leads_out
+from imgbuild.matrix.notes import nearest
 from imgbuild.matrix.schema import published_extension
-from imgbuild.matrix.validate import nearest
+from imgbuild.matrix.settings import leads_out
 from imgbuild.project import CATALOGUE, Project
-from imgbuild.resolve.request import RequestedPackage
+from imgbuild.resolve import first_matrix
+from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import TIERS
 from imgbuild.values import Arch
@@ -37,7 +37,6 @@ from imgbuild.values import Arch
 TARGET_NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # as matrix.model.Name
 FOLDER = "published"  # of the copies, beside the matrix
 REMOTE = re.compile(r"https?://")
-BARE = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./+@:-]| (?![ #]))*(?<![: ])")
 
 INSTALLED = "catalogue"  # the `from` of targets that come from the catalogue of this imgbuild
 SCHEMA = "matrix.schema.json"
@@ -56,53 +55,6 @@ is added; images/{name}/lock.json has every file by its sha256. Commit all files
     imgbuild run {name} -- python -c 'import torch; print(torch.__version__)'
     imgbuild push {name} registry.example.org/team
 """
-
-HEAD = """\
-# yaml-language-server: $schema=./matrix.schema.json
-#
-# An image of our own that extends a published one. `imgbuild lock` resolves the additions and locks
-# the whole image, `imgbuild build` makes the added layers. All other layers stay as published.
-version: 1
-
-published:
-  {extends}:
-    # Its lock.json and digests.json, copied; renew them with: imgbuild init --refresh
-    lock: {folder}
-    from: {origin}
-{image}
-targets:
-  {name}:
-    extends: {extends}
-    summary: {summary}
-"""
-IMAGE = "    image: {image}   # its layers are taken from here by digest\n"
-NO_IMAGE = """\
-    # Where its layers are: HOST/REPOSITORY, or oci:FOLDER. Without it they are made again from the
-    # lock, byte for byte.
-    # image: registry.example.org/imgbuild/{extends}
-"""
-AS_OF = """\
-    # What is added was uploaded before this day; by default {as_of}, as for {extends} itself: what
-    # existed together works together.
-    # as_of: {as_of}
-"""
-EXAMPLES = {
-    "requires": "    # requires:\n    #   wandb: {reason: experiment tracking}\n",
-    "pins": "",
-    "packages": "    # packages: [rsync]   # Debian packages; their dependencies follow\n",
-    "files": '    # files:\n    #   /opt/team/train.sh: {from: train.sh, mode: "0755"}\n',
-}
-ENV = "    # env:\n    #   WANDB_MODE: {value: offline, reason: nodes have no network}\n"
-
-
-class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user adds; `files` are pairs of a path here and one in the image."""
-
-    name: str
-    summary: str = "our image"
-    packages: tuple[RequestedPackage, ...] = ()
-    system: tuple[str, ...] = ()
-    files: tuple[tuple[Path, str], ...] = ()
 
 
 def require_name(name: str) -> None:
@@ -197,58 +149,6 @@ def _read(place: str, http: Http) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def text(wanted: WantedExtension, below: PublishedTarget, origin: str, image: str) -> str:
-    """The text of a matrix for `wanted`, with examples of what else can be added."""
-    extends = below.name
-    head = HEAD.format(
-        extends=extends,
-        folder=f"{FOLDER}/{extends}",
-        origin=_scalar(origin),
-        image=(IMAGE if image else NO_IMAGE).format(image=_scalar(image), extends=extends),
-        name=wanted.name,
-        summary=_scalar(wanted.summary),
-    )
-    reason = "asked for with imgbuild init"
-    rows = {
-        "requires": [
-            f"{one.package}: {{{f'spec: {_scalar(one.spec)}, ' if one.spec else ''}"
-            f"reason: {reason}}}"
-            for one in wanted.packages
-            if one.pin is None
-        ],
-        "pins": [
-            f"{requested.package}: {_scalar(requested.pin)}"
-            for requested in wanted.packages
-            if requested.pin
-        ],
-        "files": [
-            f"{_scalar(there)}: {{from: {_scalar(here.as_posix())}, mode: {_scalar(_mode(here))}}}"
-            for here, there in wanted.files
-        ],
-    }
-    parts = [head, AS_OF.format(as_of=below.lock.as_of, extends=extends)]
-    for field, example in EXAMPLES.items():
-        if field == "packages" and wanted.system:
-            parts.append(f"    packages: [{', '.join(map(_scalar, wanted.system))}]\n")
-        elif rows.get(field):
-            parts += [f"    {field}:\n", *(f"      {row}\n" for row in rows[field])]
-        else:
-            parts.append(example)
-    return "".join([*parts, ENV])
-
-
-def _mode(path: Path) -> str:
-    """The permissions of a file that is added: executable if the file is."""
-    return "0755" if path.stat().st_mode & 0o100 else "0644"
-
-
-def _scalar(value: str | None) -> str:
-    value = value or ""
-    # `null` is a word, and no text; `a: b` is a mapping.
-    bare = BARE.fullmatch(value) and ": " not in value and yaml.safe_load(value) == value
-    return value if bare else json.dumps(value, ensure_ascii=False)
-
-
 def begin(
     path: Path, wanted: WantedExtension, *, extends: str, place: str, image: str, http: Http
 ) -> PublishedTarget:
@@ -266,7 +166,7 @@ def begin(
             raise InputError(message, hint=hint)
     try:
         below = copied(place, extends, folder, http, below=path.parent)
-        write(path, text(wanted, below, place, image))
+        write(path, first_matrix.text(wanted, below, f"{FOLDER}/{extends}", place, image))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):

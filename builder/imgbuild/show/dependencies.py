@@ -17,7 +17,7 @@ from imgbuild.attest.sbom import needs
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.validate import nearest
+from imgbuild.matrix.notes import nearest
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 

@@ -8,6 +8,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import InputError
+from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
@@ -87,6 +88,6 @@ def sealed_at(project: Project, target: str, revision: str) -> tuple[Lock, Seal]
     lock, seal = files
     place, hint = f"{revision}:images/{target}", "name another revision"
     return (
-        codec.decode(lock, Lock, file=f"{place}/{LOCK}", what="lock", hint=hint),
+        locks.decode_lock(lock, f"{place}/{LOCK}", hint=hint, remedy=hint),
         codec.decode(seal, Seal, file=f"{place}/{SEAL}", what="seal", hint=hint),
     )

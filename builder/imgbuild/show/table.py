@@ -17,6 +17,8 @@ from imgbuild.plan import seal as seals
 from imgbuild.project import Project
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import NO_RECORD, TIERS, RecordedRun, words
+from imgbuild.system import quoting
+from imgbuild.system.quoting import Quoted
 from imgbuild.values import Arch, Bytes, Digest
 
 # The packages that have a column of their own, where any shown target pins them; the rest of the
@@ -155,7 +157,12 @@ def markdown(table: Sequence[TableRow]) -> list[str]:
 def _markdown(lines: Sequence[Sequence[str]]) -> list[str]:
     head, *body = lines
     lines = [head, ["---"] * len(head), *body]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    return [
+        "| " + " | ".join(
+            cell if isinstance(cell, Quoted) else quoting.markdown(cell) for cell in line
+        ) + " |"
+        for line in lines
+    ]  # fmt: skip
 
 
 def cells(table: Sequence[TableRow]) -> list[list[str]]:
@@ -193,12 +200,12 @@ def images(table: Sequence[TableRow]) -> list[str]:
     head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "tested"]
     body = [
         [
-            f"`{row.target}`" + _mark(row),
+            Quoted(f"{quoting.code_span(row.target)}{_mark(row)}"),
             row.cuda,
             *(row.pins.get(name, NONE) for name in SHORT),
             _also(row) or NONE,
-            "<br>".join(f"{one.arch} {one.size / 1e9:.1f} GB" for one in row.images),
-            "<br>".join(_records(row)),
+            Quoted("<br>".join(f"{one.arch} {one.size / 1e9:.1f} GB" for one in row.images)),
+            Quoted("<br>".join(map(quoting.markdown, _records(row)))),
         ]
         for row in table
         if row.images
@@ -209,7 +216,7 @@ def images(table: Sequence[TableRow]) -> list[str]:
 def _mark(row: TableRow) -> str:
     """What stands below the name of a target in a Markdown table."""
     if row.recommended:
-        return f"<br>**{row.recommended}**"
+        return f"<br>**{quoting.markdown(row.recommended)}**"
     return "<br>retired" if row.retired else ""
 
 

@@ -1,1 +1,1 @@
-"""The terminal, processes, the file system and threads."""
+"""The terminal, processes, the file system, threads, and texts in the syntax of other languages."""

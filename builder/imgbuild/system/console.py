@@ -14,15 +14,14 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from imgbuild.values import CONTROLS
+
 if TYPE_CHECKING:
     from rich.console import Console as Rich
     from rich.progress import Progress, TaskID
 
 
-# Control characters, which move the cursor or change colour or direction of text → escape sequence.
-_CONTROLS = {
-    number: f"\\x{number:02x}" for number in (*range(32), *range(127, 160)) if number not in (9, 10)
-} | {number: f"\\u{number:04x}" for number in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+_CONTROL = re.compile(rf"(?![\t\n])[{CONTROLS}]")
 
 # What a line is not broken within: a word, a span in backquotes, a command of imgbuild, which ends
 # with its line or with a word that ends in punctuation.
@@ -36,7 +35,17 @@ def visible(text: str) -> str:
 
     Text from servers and files could otherwise control the terminal.
     """
-    return text.translate(_CONTROLS)
+    return _CONTROL.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+def ascii_controls(document: str) -> str:
+    """JSON with all control characters in its strings as JSON's own escapes."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
 def wrapped(text: str, width: int, *, taken: int = 0) -> str:
@@ -103,7 +112,7 @@ class Console:
     def _terminal(self) -> Rich:
         from rich.console import Console as Rich
 
-        return Rich(stderr=True, highlight=False, soft_wrap=True)
+        return Rich(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
     def configure(self, *, verbosity: int, json: bool) -> None:
         """Set the verbosity, and whether results are printed as JSON."""
@@ -111,7 +120,13 @@ class Console:
         self.json = json
 
     def data(self, text: str) -> None:
-        """Write `text` to stdout, unchanged, with a newline at its end."""
+        """Write `text` to stdout with a newline at its end.
+
+        It is a file for other programs, so it is unchanged, except on a terminal: there control
+        characters are visible escapes.
+        """
+        if sys.stdout.isatty():
+            text = visible(text)
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
 

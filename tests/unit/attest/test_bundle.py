@@ -25,7 +25,7 @@ from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import AddedFilesRecipe, plan
 from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch, sha256
-from tests.support import extended, inprocess_project
+from tests.support import extended, inprocess_project, samples
 from tests.support.inprocess_project import TARGET, Sample
 
 
@@ -96,8 +96,10 @@ def test_a_target_whose_name_leads_elsewhere_is_refused(sample: Sample, name: st
     lock = msgspec.structs.replace(sample.lock, target=name)
     sealed = seals.seal(lock, seals.sealed_records(sample.seal))
     data = of(sample).data | {"lock.json": codec.encode(lock), "digests.json": codec.encode(sealed)}
-    with pytest.raises(InputError, match="is not a valid name of a target"):
+    with pytest.raises(InputError, match="is not a valid lock") as caught:
         bundle.read(data, "there")
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.path, problem.value) == ("there/lock.json", "target", name)
 
 
 def test_matrix_of_it_finds_the_same_addresses(sample: Sample, tmp_path: Path):
@@ -152,7 +154,8 @@ def test_missing_file_is_refused(sample: Sample, name: str):
 
 def test_seal_of_another_lock_is_refused(sample: Sample):
     own = of(sample)
-    changed = codec.encode(msgspec.structs.replace(sample.lock, as_of="2025-06-21"))
+    other = samples.relabelled(msgspec.structs.replace(sample.lock, as_of="2025-06-21"))
+    changed = codec.encode(other)
     with pytest.raises(LockStale, match=f"there/digests.json does not match the lock of {TARGET}"):
         bundle.read({**own.data, "lock.json": changed}, "there")
 

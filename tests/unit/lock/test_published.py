@@ -286,7 +286,7 @@ def test_two_published_targets_keep_their_own_bases(tmp_path: Path) -> None:
         indexes={"torch": "mirror"},
         arch={Arch.X86_64: msgspec.structs.replace(lock.arch[Arch.X86_64], wheels=wheels)},
     )
-    extended.publish(tmp_path / "published/other", other)
+    extended.publish(tmp_path / "published/other", samples.relabelled(other))
     text = extended.MATRIX.replace("targets:\n", "  other: {lock: published/other}\ntargets:\n")
     text += "  theirs: {extends: other, summary: on the other one}\n"
     matrix = extended.read(extended.repository(tmp_path, text))
@@ -304,7 +304,7 @@ def test_system_packages_come_from_the_mirrors_of_the_targets_own_base(
     image = f"quay.example/base:1@sha256:{'c' * 64}"
     base = msgspec.structs.replace(lock.base, kind="registry", image=image, packages=())
     other = msgspec.structs.replace(lock, target="another", base=base)
-    extended.publish(tmp_path / "published/another", other)
+    extended.publish(tmp_path / "published/another", samples.relabelled(other))
     text = extended.MATRIX.replace(
         "published:\n", "mirrors: ['https://mirror.example/debian']\npublished:\n"
         "  another: {lock: published/another}\n",
@@ -360,7 +360,7 @@ def test_a_published_target_that_is_another_one(tmp_path: Path) -> None:
     text = extended.MATRIX.replace("  small:\n", "  tiny:\n").replace(
         "extends: small", "extends: tiny"
     )
-    with pytest.raises(InputError, match="is the lock of small in format 1, not of tiny") as caught:
+    with pytest.raises(InputError, match="is the lock of small, not of tiny") as caught:
         published.load(extended.repository(tmp_path, text))
     assert "imgbuild init --refresh" in str(caught.value.hint)
 

@@ -342,7 +342,7 @@ def test_a_secret_is_not_repeated() -> None:
 
 
 def test_an_environment_value_is_one_line() -> None:
-    text, line, column = broken('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: §{value: "1\\n2"')
+    text, line, column = broken('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: §"1\\n2"')
     found = only(text)
     assert (found.line, found.column) == (line, column)
     assert "several lines" in found.message

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from packaging.pylock import Pylock
 
 from imgbuild import project as projects
@@ -273,28 +271,6 @@ def test_packages_of_other_indexes_are_in_a_script_by_address():
     (line,) = [line for line in made.requirements if line.there]
     assert line.there == where
     assert line.plain == f"trl==0.18.2 --hash=sha256:{trl.sha256}"  # as a folder of wheels has it
-
-
-@given(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=30))
-def test_values_are_read_back_as_they_were(text):
-    written = templates.value_text(text)
-    if written.startswith('"'):
-        assert re.fullmatch(r'"(?:[^"\\$]|\\["\\$])*"', written)
-        assert re.sub(r"\\(.)", r"\1", written[1:-1]) == text
-    else:
-        assert written == text
-        assert re.fullmatch(r"[!-~]+", text)
-
-
-def test_a_value_of_two_lines_is_refused():
-    with pytest.raises(InputError, match="has several lines"):
-        templates.value_text("one\ntwo")
-
-
-def test_comments_never_end_early():
-    made = templates.comment("a line\nRUN evil   " + "word " * 60, "    ")
-    assert all(re.match(r" {4}# \S", line) for line in made.splitlines())
-    assert max(map(len, made.splitlines())) <= 100
 
 
 def test_a_projects_own_template_is_read_first(tmp_path):

@@ -26,8 +26,8 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
-from imgbuild.resolve import init
-from imgbuild.resolve.init import WantedExtension
+from imgbuild.resolve import first_matrix, init
+from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.resolve.request import RequestedPackage
 from imgbuild.smoke import recording, reports
 from imgbuild.values import Arch
@@ -86,7 +86,7 @@ def test_the_matrix_that_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     below = published.read(tmp_path / "published/small", "small")
     origin = "https://example.org/images/small"
-    text = init.text(wanted, below, origin, "registry.example.org/small")
+    text = first_matrix.text(wanted, below, "published/small", origin, "registry.example.org/small")
     assert text == GOLDEN
     init.write(tmp_path / "matrix.yaml", text)
     assert extended.read(tmp_path / "matrix.yaml").targets["ours"].pins["einx"] == "0.3.0"
@@ -104,7 +104,9 @@ def test_names_that_yaml_reads_otherwise_are_quoted(
     (tmp_path / name).write_bytes(extended.SCRIPT)
     files = init.files_of([f"{name}:/opt/x"])
     below = published.read(tmp_path / "published/small", "small")
-    text = init.text(WantedExtension(name="ours", summary=name, files=files), below, name, "")
+    text = first_matrix.text(
+        WantedExtension(name="ours", summary=name, files=files), below, "published/small", name, ""
+    )
     read = yaml.safe_load(text)
     assert read["published"]["small"]["from"] == name
     assert read["targets"]["ours"]["summary"] == name
@@ -116,7 +118,9 @@ def test_names_that_yaml_reads_otherwise_are_quoted(
 def test_examples_stand_where_nothing_is_wanted(tmp_path: Path) -> None:
     extended.publish(tmp_path / "published/small", extended.published())
     below = published.read(tmp_path / "published/small", "small")
-    text = init.text(WantedExtension(name="ours"), below, "../project", "")
+    text = first_matrix.text(
+        WantedExtension(name="ours"), below, "published/small", "../project", ""
+    )
     init.write(tmp_path / "matrix.yaml", text)
     # Each example is one that can be taken as it is.
     taken = [line.replace("    # ", "    ", 1) for line in text.splitlines(keepends=True)]
@@ -133,8 +137,9 @@ def test_a_matrix_that_cannot_be_read_is_not_left_behind(tmp_path: Path) -> None
     wanted = WantedExtension(
         name="ours", packages=(RequestedPackage(package="torch", spec="==2.7.0"),)
     )
+    text = first_matrix.text(wanted, below, "published/small", "../project", "")
     with pytest.raises(InputError) as caught:
-        init.write(tmp_path / "matrix.yaml", init.text(wanted, below, "../project", ""))
+        init.write(tmp_path / "matrix.yaml", text)
     assert "small has torch 2.6.0" in caught.value.problems[0].message
     assert caught.value.problems[0].file == "matrix.yaml (not written)"
     assert caught.value.message == "these options do not give a valid matrix"

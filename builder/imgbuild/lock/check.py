@@ -1,0 +1,105 @@
+"""Checks of a lock beyond its types: what the matrix's checks refuse, a lock cannot bring either.
+
+A lock may come from elsewhere, and its texts reach scripts, mounts and the user's own matrix.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from imgbuild.errors import InputError
+from imgbuild.lock.model import Extends, Lock
+from imgbuild.matrix import flashinfer, settings
+from imgbuild.matrix.fields import SDIST, WHEEL
+from imgbuild.matrix.notes import Notes, Path
+
+TAG = 128  # characters of a tag, which a target's name is
+
+
+def refuse(lock: Lock, file: str, *, hint: str) -> None:
+    """InputError, with `hint` and all problems, if the lock in `file` is not one of imgbuild's."""
+    notes = Notes(file)
+    if len(lock.target) > TAG:
+        expected = f"at most {TAG} letters"
+        notes.note(("target",), "the name is too long for a tag", expected=expected)
+    for path, day in (
+        (("as_of",), lock.as_of),
+        *((("arch", arch, "security"), found.security) for arch, found in lock.arch.items()),
+    ):
+        _day(notes, path, day)
+    _settings(notes, lock)
+    for number, drop in enumerate(lock.drop):
+        for place, pattern in enumerate(drop.paths):
+            settings.relative(notes, ("drop", number, "paths", place), pattern)
+    for arch, found in lock.arch.items():
+        for number, built in enumerate(found.built):
+            here = ("arch", arch, "built", number)
+            notes.form((*here, "sdist", "file"), built.sdist.file, SDIST, "file name of an sdist")
+            notes.form((*here, "wheel", "file"), built.wheel.file, WHEEL, "file name of a wheel")
+    if lock.extends is not None:
+        _extends(notes, lock.extends)
+    if notes.problems:
+        message = f"{file} is not a valid lock"
+        raise InputError(message, problems=tuple(notes.problems), hint=hint)
+
+
+def _day(notes: Notes, path: Path, day: str | msgspec.UnsetType) -> None:
+    if isinstance(day, str):
+        try:
+            datetime.date.fromisoformat(day)
+        except ValueError:
+            notes.note(path, "no such day", value=day, expected="a date, year-month-day")
+
+
+def _settings(notes: Notes, lock: Lock) -> None:
+    found = lock.settings
+    here: Path = ("settings",)
+    settings.folder(notes, (*here, "user", "home"), found.user.home)
+    settings.environment(notes, (*here, "env"), found.env)
+    settings.environment_first(notes, (*here, "env"), found.prefix, found.env)
+    _equal(notes, (*here, "env"), found.env, {flashinfer.VARIABLE: lock.flashinfer})
+    _equal(notes, (*here, "labels"), found.labels, {
+        "org.opencontainers.image.title": lock.target,
+        "dev.imgbuild.target": lock.target,
+        "dev.imgbuild.base": lock.base.name,
+        "dev.imgbuild.cuda": lock.cuda,
+        "dev.imgbuild.python": lock.base.python,
+        "dev.imgbuild.flashinfer": lock.flashinfer,
+        "dev.imgbuild.as-of": lock.as_of,
+    })  # fmt: skip
+    gpu = found.labels.get("dev.imgbuild.gpu", "")
+    if not re.fullmatch(r"([0-9]+\.[0-9]( [0-9]+\.[0-9])*)?", gpu):
+        expected = 'compute capabilities, such as "9.0"'
+        path = (*here, "labels", "dev.imgbuild.gpu")
+        notes.note(path, "the text has another form", value=gpu, expected=expected)
+    for number, word in enumerate(found.entrypoint[:1]):
+        settings.folder(notes, (*here, "entrypoint", number), word)
+    for link, to in found.links.items():
+        settings.link_text(notes, (*here, "links", link), link, to)
+
+
+def _equal(
+    notes: Notes, path: Path, values: Mapping[str, str], expected: Mapping[str, str]
+) -> None:
+    """Note values, by name, that are set and differ from what the rest of the lock implies."""
+    for name, text in expected.items():
+        if values.get(name, text) != text:
+            message = "the rest of the lock has another value"
+            notes.note((*path, name), message, value=values[name], expected=text)
+
+
+def _extends(notes: Notes, extends: Extends) -> None:
+    for path, file in extends.files.items():
+        here: Path = ("extends", "files", path)
+        settings.place(notes, here, path)
+        if settings.leads_out(file.file):
+            message = "the file is outside the repository"
+            expected = "a path below the folder of matrix.yaml"
+            notes.note((*here, "file"), message, value=file.file, expected=expected)
+    for path, to in extends.links.items():
+        settings.place(notes, ("extends", "links", path), path)
+        settings.link_text(notes, ("extends", "links", path), path, to)

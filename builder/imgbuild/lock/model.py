@@ -1,0 +1,144 @@
+"""The values of a lock. Their types hold for every reader; `check` has what types cannot say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from imgbuild.lock.resolution import LockedFile, Resolution
+from imgbuild.matrix.fields import (
+    NAME,
+    REGISTRY_IMAGE,
+    CudaVersion,
+    Day,
+    DebianPackage,
+    FilePath,
+    FlashinferMode,
+    GlibcVersion,
+    ImagePath,
+    LabelName,
+    Line,
+    Name,
+    Package,
+    PythonVersion,
+    Specifier,
+    VariableName,
+)
+from imgbuild.matrix.model import Drop, User
+from imgbuild.values import Arch, Digest, Sha256
+
+Mode = Annotated[str, msgspec.Meta(pattern=r"^[0-7]{3,4}\Z", description="as chmod reads it")]
+Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31, description="of a user or group")]
+Suite = Annotated[
+    str, msgspec.Meta(pattern=rf"^({NAME})?\Z", description="code name; empty for a registry base")
+]
+BaseImage = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=rf"^({REGISTRY_IMAGE})?\Z",
+        description="reference with a digest; empty for a Debian base",
+    ),
+]
+
+
+class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a target's image, with defaults and overrides applied."""
+
+    prefix: ImagePath
+    user: User
+    workdir: ImagePath
+    cache: ImagePath
+    env: dict[VariableName, Line]
+    labels: dict[LabelName, Line]
+    entrypoint: tuple[Line, ...]
+    cmd: tuple[Line, ...]
+    links: dict[ImagePath, Line] = {}
+
+
+class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How the wheels are cut into layers (`layers:` of the matrix)."""
+
+    own_from: Annotated[int, msgspec.Meta(ge=0)]
+    named: tuple[Package, ...]
+    groups: Annotated[int, msgspec.Meta(ge=1)]
+    order: tuple[Line, ...]
+    limit: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
+    """The base of the target. `hardened` is unset where the base is not."""
+
+    name: Name
+    kind: Literal["debian", "registry"]
+    suite: Suite
+    python: PythonVersion
+    glibc: GlibcVersion
+    interpreter: ImagePath
+    packages: tuple[DebianPackage, ...] = ()
+    image: BaseImage = ""
+    hardened: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class AddedFile(LockedFile, frozen=True, kw_only=True):
+    """A file of the user's repository; `file` is its path there, `mode` as chmod reads it."""
+
+    file: Line
+    mode: Mode
+
+
+class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Mode and owner of a folder, `mode` as chmod reads it."""
+
+    mode: Mode
+    uid: Id = 0
+    gid: Id = 0
+
+
+class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The inputs that are added to the published image `manifest`: names of packages.
+
+    `folders` are the folders of the base that contain added files, without those that have the
+    default owner and mode.
+    """
+
+    manifest: Digest
+    wheels: tuple[Package, ...]
+    debs: tuple[DebianPackage, ...]
+    folders: dict[FilePath, AddedFolder] = {}
+
+
+class Extends(msgspec.Struct, frozen=True, kw_only=True):
+    """The published target that a target extends, and what is added.
+
+    `lock` is the sha256 of its lock.json, `digest` its image; `packages` are Debian's.
+    """
+
+    target: Name
+    lock: Sha256
+    digest: Digest
+    packages: tuple[DebianPackage, ...]
+    files: dict[ImagePath, AddedFile]
+    links: dict[ImagePath, Line]
+    arch: dict[Arch, AddedInputs]
+
+
+class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All inputs of one target. The plan follows from it alone, the digests with `layers.json`.
+
+    With `extends`, all of it is the sum: the published target's inputs and what is added.
+    """
+
+    format: int
+    target: Name
+    cuda: CudaVersion
+    as_of: Day
+    flashinfer: FlashinferMode
+    requirements: dict[Package, Specifier]
+    indexes: dict[Package, Name]
+    base: LockedBase
+    settings: ImageSettings
+    layers: LayerRules
+    drop: tuple[Drop, ...]
+    arch: dict[Arch, Resolution]
+    extends: Extends | None = None

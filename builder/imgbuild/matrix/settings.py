@@ -1,0 +1,97 @@
+"""Checks of an image's settings beyond their types, for matrices and for locks."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from imgbuild.matrix.fields import FOLDER, LABEL, VARIABLE
+from imgbuild.matrix.notes import Notes, Path, nearest, table
+
+# Folders that are links in a Debian root, that have a mode of their own, or that a runtime covers.
+TAKEN = (
+    *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/var/run", "/var/lock"),
+    *("/tmp", "/var/tmp", "/run", "/dev", "/proc", "/sys"),  # noqa: S108  (nothing is written there)
+    *("/root", "/var/mail", "/var/spool"),
+)
+
+
+def environment(notes: Notes, path: Path, variables: Any) -> None:
+    """Check the names of environment variables."""
+    for name in table(variables):
+        here = (*path, name)
+        notes.form(here, name, VARIABLE, "letters, digits and _, as a shell takes them", key=True)
+        if name == "LD_LIBRARY_PATH":
+            message = "LD_LIBRARY_PATH would hide the driver's libraries that the runtime provides"
+            notes.note(here, message, key=True, expected="links, or no variable")
+
+
+def environment_first(
+    notes: Notes, path: Path, prefix: Any, variables: Mapping[str, Any], *more: str
+) -> None:
+    """Check the variables that have to agree with the environment's folder `prefix`.
+
+    `variables` are texts by name; `more` ends the path of a text in the file.
+    """
+    search, venv = variables.get("PATH"), variables.get("VIRTUAL_ENV")
+    if not isinstance(prefix, str):
+        return
+    if isinstance(search, str) and search.split(":")[0] != f"{prefix}/bin":
+        message, expected = "the environment's commands do not come first", f"{prefix}/bin:…"
+        notes.note((*path, "PATH", *more), message, value=search, expected=expected)
+    if isinstance(venv, str) and venv != prefix:
+        message = "not the environment of the image"
+        notes.note((*path, "VIRTUAL_ENV", *more), message, value=venv, expected=prefix)
+
+
+def labels(notes: Notes, path: Path, given: Any) -> None:
+    """Check the names of labels."""
+    for name in table(given):
+        here = (*path, name)
+        notes.form(here, name, LABEL, "a reversed domain name, such as org.example.team", key=True)
+
+
+def folder(notes: Notes, path: Path, text: Any) -> None:
+    """Check that `text` is an absolute path of plain names."""
+    expected = "an absolute path without . or .., such as /opt/venv"
+    if isinstance(text, str) and {".", ".."} & set(text.split("/")):
+        notes.note(path, "the path is not normal", value=text, expected=expected)
+    else:
+        notes.form(path, text, FOLDER, expected)
+
+
+def leads_out(source: str) -> bool:
+    """Whether a path relative to a matrix's folder leaves that folder."""
+    return source.startswith("/") or posixpath.normpath(source).split("/")[0] == ".."
+
+
+def place(notes: Notes, path: Path, text: str) -> None:
+    """Note a path of the image where an added layer would damage what is there."""
+    for taken in TAKEN:
+        if text == taken or text.startswith(f"{taken}/"):
+            near = f"/usr{text}" if taken.startswith(("/bin", "/sbin", "/lib")) else None
+            message = f"{taken} is not a plain folder of the image"
+            expected = "a path such as /opt/team/train.sh"
+            notes.note(path, message, key=True, value=text, expected=expected, near=near)
+
+
+def relative(notes: Notes, path: Path, text: str) -> None:
+    """Check a pattern of paths in a package."""
+    if text.startswith(("/", "..")) or text != posixpath.normpath(text):
+        expected = "a path below the prefix, without a leading /, . or .."
+        normal = posixpath.normpath(text).lstrip("/")
+        near = None if normal.startswith("..") else nearest(text, [normal])
+        notes.note(path, "not a path in the package", value=text, expected=expected, near=near)
+
+
+def link_text(notes: Notes, path: Path, link: str, to: Any) -> None:
+    """Check what the symbolic link at `link` contains."""
+    if (
+        isinstance(to, str)
+        and posixpath.normpath(posixpath.join(posixpath.dirname(link), to)) == link
+    ):
+        notes.note(path, "the link holds itself", value=to, expected="another path")
+    elif isinstance(to, str) and (to != posixpath.normpath(to) or any(ord(c) < 33 for c in to)):
+        expected = posixpath.normpath(to)
+        notes.note(path, "the path is not normal", value=to, expected=expected)

@@ -1,0 +1,246 @@
+"""Jinja for templates that may come from a stranger's checkout.
+
+Templates get values of imgbuild and can only write texts: no attribute of Python beyond the
+values, no method that changes or reads anything else, no file but templates. What they write is
+bounded, and so is how often they repeat something. An output without a filter must be a plain word.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jinja2
+import msgspec
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.filters import FILTERS as JINJA_FILTERS
+from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+from markupsafe import Markup
+
+from imgbuild.system import quoting
+
+LIMIT = 8 << 20  # characters of all texts of one rendering, in between results too
+REPETITION = 64  # characters that one repetition of a loop, or one call, counts as
+FILTERS = (
+    *("default", "d", "dictsort", "first", "int", "items", "last", "length", "count", "lower"),
+    *("map", "max", "min", "reject", "rejectattr", "select", "selectattr", "sort", "string"),
+    *("trim", "unique", "upper"),
+)
+PLAIN = (str, int, float, bool, tuple, list, dict, msgspec.Struct, enum.Enum, Undefined, Macro)
+TEXT_METHODS = frozenset(
+    ("endswith", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "rpartition",
+     "rstrip", "split", "startswith", "strip", "upper")
+)  # fmt: skip
+MAPPING_METHODS = frozenset(("get", "items", "keys", "values"))
+STRUCT_METHODS = frozenset(("steps",))  # of render.tree.Tree and render.dockerfile.Omission
+
+
+_COMPILED: dict[tuple[Any, ...], Any] = {}
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """An environment for one rendering. `filters` are in addition to FILTERS.
+
+    `read` gives the text and the path of a template by its name; None if there is none.
+    """
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+    def __init__(
+        self,
+        read: Callable[[str], tuple[str, str] | None],
+        filters: Mapping[str, Callable[..., object]],
+    ) -> None:
+        super().__init__(
+            loader=jinja2.FunctionLoader(self._load),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            # What `finalize` returns is marked as escaped, for no language is HTML.
+            autoescape=True,
+            finalize=self._written,
+            optimized=False,  # or constants would be computed before anything is counted
+        )
+        self.globals = {}
+        self.filters = {name: JINJA_FILTERS[name] for name in FILTERS}
+        self.filters |= {name: _of_texts(function) for name, function in filters.items()}
+        self.filters |= {"list": self._listed, "join": self._joined}
+        self.filters |= {"_each": self._each, "_concat": self._concat}
+        self._read = read
+        self._spent = 0
+        self._longest = 0  # characters of the longest template
+
+    # -- what templates can reach
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Whether a template may read `attr`: a plain value, or a method that may be called."""
+        if attr.startswith("_"):
+            return False
+        return value is None or isinstance(value, PLAIN) or self.is_safe_callable(value)
+
+    def is_safe_callable(self, obj: Any) -> bool:
+        """Whether a template may call `obj`: a macro, a block, or a method of a plain value."""
+        if isinstance(obj, Macro | BlockReference):
+            return True
+        owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+        return (
+            (isinstance(owner, str) and name in TEXT_METHODS)
+            or (isinstance(owner, dict) and name in MAPPING_METHODS)
+            or (isinstance(owner, msgspec.Struct) and name in STRUCT_METHODS)
+            or (isinstance(owner, LoopContext) and name in ("cycle", "changed"))
+        )
+
+    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call `obj` for a template, which counts as writing a whole template."""
+        self._spend(REPETITION + self._longest)
+        return super().call(context, obj, *args, **kwargs)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """The value of an operation: sums of numbers and of texts, products of numbers."""
+        numbers = isinstance(left, int) and isinstance(right, int)
+        if operator == "+" and isinstance(left, str) and isinstance(right, str):
+            self._spend(len(left) + len(right))
+            return str(left) + str(right)
+        if not numbers or operator == "**" or max(abs(left), abs(right)) > LIMIT:
+            message = f"{operator} is only available for small numbers"
+            raise SecurityError(message)
+        return super().call_binop(context, operator, left, right)
+
+    def compile(self, source: Any, name: Any = None, filename: Any = None, *more: Any) -> Any:
+        """The code of a template, which is the same for all renderings with these filters."""
+        key = (source, name, filename, *more, *sorted(self.filters))
+        if key not in _COMPILED:
+            _COMPILED[key] = super().compile(source, name, filename, *more)
+        return _COMPILED[key]
+
+    # -- what is counted
+
+    def _spend(self, amount: int) -> None:
+        self._spent += amount
+        if self._spent > LIMIT:
+            message = f"it repeats too much, or writes more than {LIMIT >> 20} MB"
+            raise jinja2.TemplateRuntimeError(message)
+
+    def _generate(
+        self,
+        source: nodes.Template,
+        name: str | None,
+        filename: str | None,
+        *more: Any,
+        **named: Any,
+    ) -> str:
+        rewritten = _Counted(name, filename).visit(source)
+        rewritten.set_environment(self)
+        return super()._generate(rewritten, name, filename, *more, **named)
+
+    def _load(self, name: str) -> tuple[str, str, Callable[[], bool]] | None:
+        found = self._read(name)
+        if found is None:
+            return None
+        self._longest = max(self._longest, len(found[0]))
+        return (*found, lambda: True)
+
+    def get_template(self, name: Any, *args: Any, **kwargs: Any) -> jinja2.Template:
+        """The template `name`; that it is included counts as writing it."""
+        template = super().get_template(name, *args, **kwargs)
+        self._spend(REPETITION + self._longest)
+        return template
+
+    def _each(self, items: Iterable[Any], size: int) -> list[Any]:
+        """`items` for a loop whose body has `size` characters of its own."""
+        found = []
+        for item in items:
+            self._spend(REPETITION + size)
+            found.append(item)
+        return found
+
+    def _listed(self, items: Iterable[Any]) -> list[Any]:
+        return self._each(items, 0)
+
+    def _joined(self, items: Iterable[Any], between: str = "") -> str:
+        return str(self._concat(between, *self._listed(items), joined=True))
+
+    def _concat(self, first: Any, *rest: Any, joined: bool = False) -> str:
+        """The texts as one; it is quoted if each is quoted or a plain word."""
+        texts = rest if joined else (first, *rest)
+        self._spend(sum(len(str(text)) + len(str(first)) * joined for text in texts))
+        whole = (str(first) if joined else "").join(map(str, texts))
+        if all(isinstance(text, int) or hasattr(text, "__html__") or quoting.is_plain(str(text))
+               for text in texts):  # fmt: skip
+            return quoting.Quoted(whole)
+        return whole
+
+    def _written(self, value: Any) -> Markup:
+        """What a template writes for `{{ value }}`."""
+        if isinstance(value, Undefined):
+            value = str(value)  # empty if a condition has no else; an unknown name is an error
+        if hasattr(value, "__html__"):
+            text = str(value.__html__())
+        elif isinstance(value, str | int):
+            text = str(value)
+            if not quoting.is_plain(text):
+                message = (
+                    f"{text!r} is not a plain word: write it with the filter of its place, such"
+                    " as word, words, value, quoted, line or comment"
+                )
+                raise jinja2.TemplateRuntimeError(message)
+        else:
+            message = f"a {type(value).__name__} cannot be written"
+            raise jinja2.TemplateRuntimeError(message)
+        self._spend(len(text))
+        return Markup(text)  # noqa: S704  # it was quoted, or is a plain word
+
+
+def _of_texts(function: Callable[..., object]) -> Callable[..., object]:
+    """`function` for plain strings: markupsafe's, which macros return, escape what is added."""
+
+    def _called(*args: Any, **kwargs: Any) -> object:
+        return function(*map(_plain, args), **{name: _plain(arg) for name, arg in kwargs.items()})
+
+    return _called
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return str(value)
+    return [*map(_plain, value)] if isinstance(value, list | tuple) else value
+
+
+class _Counted(NodeTransformer):
+    """Rewrites a template: constants are marked as quoted, loops and `~` are counted."""
+
+    def __init__(self, name: str | None, filename: str | None) -> None:
+        self._file = (name, filename)
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802
+        if isinstance(node.value, str):
+            return nodes.MarkSafe(node, lineno=node.lineno)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        first, *rest = node.nodes
+        return nodes.Filter(first, "_concat", rest, [], None, None, lineno=node.lineno)
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        if node.recursive:
+            message = "recursive loops are not available"
+            raise jinja2.TemplateSyntaxError(message, node.lineno, *self._file)
+        size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+        self.generic_visit(node)
+        line = {"lineno": node.lineno}
+        node.iter = nodes.Filter(
+            node.iter, "_each", [nodes.Const(size, **line)], [], None, None, **line
+        )
+        return node
+
+    def _named(self, node: nodes.Node) -> nodes.Node:
+        """A statement with the name of a template, which stays a constant."""
+        return node
+
+    visit_Include = visit_Import = visit_FromImport = visit_Extends = _named  # noqa: N815

@@ -1,0 +1,150 @@
+"""The text of a first `matrix.yaml`: a YAML document of data, with constant comments.
+
+Names, versions and addresses come from a lock, which may be a stranger's, and from the command
+line. YAML's own writer quotes them; the text is read again and compared.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from imgbuild.errors import InputError
+from imgbuild.lock.published import PublishedTarget
+from imgbuild.resolve.request import RequestedPackage
+from imgbuild.system import quoting
+
+BARE = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./+@:-]| (?![ #]))*(?<![: ])")
+HEAD = """\
+# yaml-language-server: $schema=./matrix.schema.json
+#
+# An image of our own that extends a published one. `imgbuild lock` resolves the additions and locks
+# the whole image, `imgbuild build` makes the added layers. All other layers stay as published.
+"""
+COPIED = "    # Its lock.json and digests.json, copied; renew them with: imgbuild init --refresh\n"
+FROM_THERE = "   # its layers are taken from here by digest\n"
+NO_IMAGE = """\
+    # Where its layers are: HOST/REPOSITORY, or oci:FOLDER. Without it they are made again from the
+    # lock, byte for byte.
+    # image: registry.example.org/imgbuild/{extends}
+"""
+AS_OF = """\
+    # What is added was uploaded before this day; by default {as_of}, as for {extends} itself: what
+    # existed together works together.
+    # as_of: {as_of}
+"""
+EXAMPLES = {
+    "requires": "    # requires:\n    #   wandb: {reason: experiment tracking}\n",
+    "pins": "",
+    "packages": "    # packages: [rsync]   # Debian packages; their dependencies follow\n",
+    "files": '    # files:\n    #   /opt/team/train.sh: {from: train.sh, mode: "0755"}\n',
+}
+ENV = "    # env:\n    #   WANDB_MODE: {value: offline, reason: nodes have no network}\n"
+REASON = "asked for with imgbuild init"
+
+
+class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user adds; `files` are pairs of a path here and one in the image."""
+
+    name: str
+    summary: str = "our image"
+    packages: tuple[RequestedPackage, ...] = ()
+    system: tuple[str, ...] = ()
+    files: tuple[tuple[Path, str], ...] = ()
+
+
+class _Block(dict[str, Any]):
+    """A mapping with a line for each key."""
+
+
+class _Writer(yaml.SafeDumper):
+    """Writes texts that YAML could read otherwise in double quotes."""
+
+
+def _text(writer: yaml.SafeDumper, text: str) -> yaml.Node:
+    # `null` is a word, and no text; `a: b` is a mapping.
+    bare = BARE.fullmatch(text) and ": " not in text and yaml.safe_load(text) == text
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=None if bare else '"')
+
+
+def _mapping(writer: yaml.SafeDumper, mapping: dict[str, Any]) -> yaml.Node:
+    flow = not isinstance(mapping, _Block)
+    return writer.represent_mapping("tag:yaml.org,2002:map", mapping.items(), flow_style=flow)
+
+
+_Writer.add_representer(str, _text)
+for kind in (dict, _Block):
+    _Writer.add_representer(kind, _mapping)
+
+
+def text(
+    wanted: WantedExtension, below: PublishedTarget, folder: str, origin: str, image: str
+) -> str:
+    """A matrix for `wanted`, with examples of what else can be added.
+
+    `folder` has the copy of the published target `below`, `origin` is where it was copied from,
+    `image` where its layers are, or "".
+    """
+    published = {"lock": folder, "from": origin} | ({"image": image} if image else {})
+    row = {"extends": below.name, "summary": wanted.summary, **_added(wanted)}
+    whole = {"version": 1, "published": {below.name: published}, "targets": {wanted.name: row}}
+    words = {
+        "extends": quoting.line(below.name),
+        "as_of": quoting.line(below.lock.as_of),
+    }
+    parts = [HEAD, _entry(0, "version", 1), "\n"]
+    parts += [_head(0, "published"), _head(1, below.name), COPIED]
+    parts += [_entry(2, "lock", folder), _entry(2, "from", origin)]
+    parts += [_entry(2, "image", image)[:-1], FROM_THERE] if image else [NO_IMAGE.format(**words)]
+    parts += ["\n", _head(0, "targets"), _head(1, wanted.name)]
+    parts += [_entry(2, key, row[key]) for key in ("extends", "summary")]
+    parts.append(AS_OF.format(**words))
+    parts += [_entry(2, key, row[key]) if key in row else other for key, other in EXAMPLES.items()]
+    made = "".join([*parts, ENV])
+    if yaml.safe_load(made) != whole:
+        message = f"{wanted.name} on {below.name} cannot be written as YAML: {made!r}"
+        raise InputError(message, hint="use plain names and paths")
+    return made
+
+
+def _added(wanted: WantedExtension) -> dict[str, Any]:
+    """What is added, by key of a row; keys without a value are left out."""
+    requires = {
+        one.package: {**({"spec": one.spec} if one.spec else {}), "reason": REASON}
+        for one in wanted.packages
+        if one.pin is None
+    }
+    pins = {one.package: one.pin for one in wanted.packages if one.pin}
+    files = {there: {"from": here.as_posix(), "mode": _mode(here)} for here, there in wanted.files}
+    rows: Mapping[str, Any] = {
+        "requires": _Block(requires),
+        "pins": _Block(pins),
+        "packages": list(wanted.system),
+        "files": _Block(files),
+    }
+    return {key: value for key, value in rows.items() if value}
+
+
+def _mode(path: Path) -> str:
+    """The permissions of a file that is added: executable if the file is."""
+    return "0755" if path.stat().st_mode & 0o100 else "0644"
+
+
+def _entry(depth: int, key: str, value: object) -> str:
+    """The lines of one key of a mapping, `depth` mappings deep."""
+    written = yaml.dump(
+        _Block({key: value}), Dumper=_Writer, sort_keys=False, allow_unicode=True,
+        default_flow_style=None, width=1 << 20,
+    )  # fmt: skip
+    return textwrap.indent(written, "  " * depth)
+
+
+def _head(depth: int, key: str) -> str:
+    """The line of a key whose value follows."""
+    return _entry(depth, key, None).removesuffix(" null\n") + "\n"

@@ -1,0 +1,422 @@
+"""Every renderer quotes: texts that a lock may have, and texts that its types would refuse.
+
+Rendered scripts run with programs that record their arguments, and nothing that a text says may
+run. Other formats are read by a parser of their language.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+
+from imgbuild import codec
+from imgbuild.errors import ImgbuildError
+from imgbuild.lock import lock as locks
+from imgbuild.lock import requirements
+from imgbuild.lock.lock import Lock
+from imgbuild.matrix.model import Matrix, Variable
+from imgbuild.render import apptainer, bake, online, pylock, script, templates
+from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.slurm import jobs
+from imgbuild.slurm.jobs import Allocation, Container, EnvVariable, ScriptKind
+from imgbuild.system import quoting
+from imgbuild.values import CONTROLS, Arch
+from tests.support import render_sample
+
+NONE = Path("/nonexistent")
+RUN = "touch $CANARY"
+# What ends a word, a line, a here-document, a comment, a section or an expression.
+PAYLOADS = (
+    f"$({RUN})", f"`{RUN}`", f'"; {RUN}; "', f"'; {RUN}; '", f"; {RUN} #", f"& {RUN} &",
+    f"| {RUN}", f"\\'; {RUN}; \\'", f"'\\''$({RUN})", f"%setup {RUN}", "%setup", "{{ x }}", "{{{{",
+    f"x {RUN}", "<<EOF", "\\", "x\\", "'", '"', "$HOME ${HOME}", "# syntax=evil/x", "~", "*", "-x",
+    "--index-url https://evil.example", "a#b", "é 🙂", "a: b", "]]>", "-->", "</script>", "|", "{%",
+)  # fmt: skip
+BREAKS = tuple(
+    before + RUN + after
+    for before in ("\n", "\nEND\n", "x\n%setup\n", "\\\n", "\r\n", "\nRUN ", "\n[[x]]\n", "\n    ")
+    for after in ("", "\n")
+)
+CONTROL = re.compile(rf"(?![\n\t])[{CONTROLS}]")
+PROGRAMS = ("uv", "install", "mkdir", "ln", "find", "sed", "rm", "cp", "sha256sum", "python3.11",
+            "bash", "getconf", "umask")  # fmt: skip
+
+
+# The programs as functions that record their words: nothing of them runs.
+PRELUDE = "".join(
+    f'{name}() {{ printf "%s\\0" {name} "$@" >> "$RECORD"; printf "\\n\\0" >> "$RECORD"; }}\n'
+    for name in PROGRAMS
+)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[[str], list[list[str]]]:
+    """Runs a script with recording programs; the words of each call. It fails if a text ran."""
+    programs, record, canary = tmp_path / "bin", tmp_path / "record", tmp_path / "canary"
+    programs.mkdir()
+    (programs / "touch").symlink_to("/usr/bin/touch")
+    env = {"PATH": str(programs), "CANARY": str(canary), "RECORD": str(record)}
+
+    def _run(text: str) -> list[list[str]]:
+        record.write_bytes(b"")
+        command = ["/bin/bash", "-n"]
+        checked = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
+        assert checked.returncode == 0, f"{checked.stderr}\n{text}"
+        subprocess.run(
+            ["/bin/bash", "-s", "--", "folder"], input=PRELUDE + text, text=True, cwd=tmp_path,
+            env={**env, "HOME": str(tmp_path)}, capture_output=True, timeout=20, check=False,
+        )  # fmt: skip
+        assert not canary.exists(), text
+        calls = record.read_text().split("\n\0")[:-1]
+        return [call.split("\0")[:-1] for call in calls]
+
+    return _run
+
+
+def typed(text: str) -> tuple[Lock, Matrix]:
+    """The sample with `text` wherever the types allow it."""
+    matrix = render_sample.matrix()
+    lock = render_sample.lock(matrix)
+    settings_ = msgspec.structs.replace(
+        lock.settings,
+        env={**lock.settings.env, "HOSTILE": text},
+        labels={**lock.settings.labels, "org.example.hostile": text},
+        cmd=("bash", text),
+        entrypoint=(*lock.settings.entrypoint, text),
+    )
+    drop = msgspec.structs.replace(lock.drop[0], reason=f"a reason: {text}")
+    arches = {
+        arch: msgspec.structs.replace(
+            found, built=tuple(msgspec.structs.replace(one, env={"X": text}) for one in found.built)
+        )
+        for arch, found in lock.arch.items()
+    }
+    lock = msgspec.structs.replace(
+        lock, settings=settings_, drop=(drop, *lock.drop[1:]), arch=arches
+    )
+    target = msgspec.structs.replace(
+        matrix.targets["small"], summary=text,
+        env={"HOSTILE": Variable(value=text, reason=f"a reason: {text}")},
+    )  # fmt: skip
+    return lock, msgspec.structs.replace(matrix, targets={"small": target})
+
+
+def value(lock: Lock, matrix: Matrix) -> Dockerfile:
+    return dockerfile(lock, render_sample.seal(lock), matrix)
+
+
+def shell_script(lock: Lock, matrix: Matrix) -> str:
+    made = script.script(lock, render_sample.seal(lock), Arch.X86_64, render_sample.address)
+    return script.text(made, "small", NONE)
+
+
+def definition(lock: Lock, matrix: Matrix) -> str:
+    return apptainer.text(value(lock, matrix), Arch.X86_64, "small", NONE)
+
+
+def steps(lock: Lock, matrix: Matrix) -> str:
+    return templates.render("dockerfile.j2", value(lock, matrix), images=NONE)
+
+
+def online_steps(lock: Lock, matrix: Matrix) -> str:
+    made = online.online(value(lock, matrix), lock, "registry.example/x@sha256:0",
+                         render_sample.address)  # fmt: skip
+    return templates.render("dockerfile.j2", made, images=NONE)
+
+
+def slurm(lock: Lock, matrix: Matrix) -> str:
+    made = jobs.script(lock, f"sha256:{'0' * 64}", ScriptKind.SINGLE, Allocation(),
+                       Container(image="/x.sif"), command=("true",))  # fmt: skip
+    return jobs.text(made, None)
+
+
+def requirement_lines(lock: Lock, matrix: Matrix) -> str:
+    return requirements.text(lock, Arch.X86_64)
+
+
+def lock_file(lock: Lock, matrix: Matrix) -> str:
+    return pylock.text(lock, (Arch.X86_64,), render_sample.address)
+
+
+def bake_file(lock: Lock, matrix: Matrix) -> str:
+    return codec.encode(bake.bake([value(lock, matrix)])).decode()
+
+
+# -- parsers
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """The instructions of a Dockerfile, as its parser reads lines: comments, continuations."""
+    found, line = [], ""
+    for raw in text.split("\n"):
+        if raw.lstrip().startswith("#") or (line and not raw.strip()):
+            continue
+        line += raw
+        if re.search(r"\\[ \t]*$", line):
+            line = re.sub(r"\\[ \t]*$", "", line)
+            continue
+        if line.strip():
+            name, _, rest = line.strip().partition(" ")
+            found.append((name, rest))
+        line = ""
+    assert not line
+    return found
+
+
+def pairs(rest: str) -> dict[str, str]:
+    """The values of ENV or LABEL: words with double quotes, and a backslash before some signs."""
+    found = {}
+    for name, quoted, bare in re.findall(r'(\S+?)=(?:"((?:[^"\\]|\\.)*)"|(\S*))(?:\s+|$)', rest):
+        found[name] = bare or re.sub(r"\\(.)", r"\1", quoted)
+    return found
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """The sections of a definition file: a line that begins with % after spaces begins one."""
+    found: dict[str, list[str]] = {"": []}
+    name = ""
+    for line in text.split("\n"):
+        if line.strip().startswith("%"):
+            name = line.strip()
+            assert name not in found
+            found[name] = []
+        else:
+            found[name].append(line)
+    return found
+
+
+def commands(lines: list[str]) -> str:
+    """Shell lines of a section or an instruction, in which all programs are on PATH."""
+    text = "\n".join(lines).replace("/run/installer/uv", "uv").replace("/imgbuild/uv ", "uv ")
+    text = re.sub(r"--mount=\S+ ", "", text)
+    return text.replace("/usr/bin/python", "python").replace(". /opt/imgbuild/environment.sh", ":")
+
+
+def variables(text: str) -> str:
+    """The file of variables that a script writes, and that a user sources."""
+    return text.split("<<'END'\ncache=")[1].partition("\nEND\n")[0]
+
+
+def check_definition(text: str, shell: Callable[[str], Any], lock: Lock) -> None:
+    found = sections(text)
+    assert list(found) == ["", "%files", "%post", "%environment", "%labels", "%runscript"]
+    head = [line for line in found[""] if line and not line.startswith("#")]
+    assert head == ["Bootstrap: oci", "From: build/base/small"]
+    assert "{{" not in text
+    read = dict(line.strip().partition(" ")[::2] for line in found["%labels"] if line.strip())
+    assert {name: text.strip() for name, text in read.items()} == {
+        name: text.strip() for name, text in lock.settings.labels.items()
+    }
+    for name in ("%post", "%environment", "%runscript"):
+        shell(commands(found[name]))
+    run = commands(found["%runscript"]).replace("exec ", "install ")
+    (call,) = shell(run.replace('"$@"', "").replace('[ "$#" -gt 0 ] ||', "true &&"))
+    assert call[1:] == list(lock.settings.entrypoint)
+
+
+def check_dockerfile(text: str, shell: Callable[[str], Any], lock: Lock) -> None:
+    found = instructions(text)
+    env = next(rest for name, rest in found if name == "ENV")
+    assert pairs(env).get("HOSTILE") == lock.settings.env.get("HOSTILE")
+    assert pairs(next(rest for name, rest in found if name == "LABEL")) == lock.settings.labels
+    for word, due in (("CMD", lock.settings.cmd), ("ENTRYPOINT", lock.settings.entrypoint)):
+        assert json.loads(next(rest for name, rest in found if name == word)) == list(due)
+    shell(commands([rest for name, rest in found if name == "RUN"]))
+    assert {name for name, _ in found} <= {
+        "ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "LABEL", "USER", "ENTRYPOINT", "CMD", "ADD",
+    }  # fmt: skip
+    assert not text.startswith("# syntax")
+
+
+def check_requirements(text: str, lock: Lock) -> None:
+    lines = [line for line in text.split("\n") if line and not line.startswith("#")]
+    for line in lines:
+        words = line.split(" ")
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) for word in words[1:])
+        assert Requirement(words[0]).name
+    assert len(lines) == len(lock.arch[Arch.X86_64].versions)
+
+
+def check(name: str, text: str, shell: Callable[[str], Any], lock: Lock) -> None:
+    """Read `text` with a parser of its language."""
+    assert not CONTROL.search(text)
+    match name:
+        case "definition":
+            check_definition(text, shell, lock)
+        case "steps" | "online_steps":
+            check_dockerfile(text, shell, lock)
+        case "shell_script":
+            shell(text)
+            (call,) = shell(variables(text).replace("unset", 'install "$HOSTILE" #'))
+            assert call == ["install", lock.settings.env["HOSTILE"]]
+        case "slurm":
+            shell(text)
+        case "requirement_lines":
+            check_requirements(text, lock)
+        case "lock_file":
+            found = tomllib.loads(text)
+            names = lock.arch[Arch.X86_64].versions.keys()
+            assert {one["name"] for one in found["packages"]} == names
+            assert found.keys() == {"lock-version", "created-by", "requires-python",
+                                    "environments", "packages"}  # fmt: skip
+        case "bake_file":
+            assert len(json.loads(text)["target"]) == 1
+
+
+RENDERERS: dict[str, Callable[[Lock, Matrix], str]] = {
+    each.__name__: each
+    for each in (shell_script, definition, steps, online_steps, slurm, requirement_lines,
+                 lock_file, bake_file)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", PAYLOADS)
+def test_texts_that_a_lock_may_have_are_quoted(text: str, shell) -> None:
+    lock, matrix = typed(text)
+    decoded = locks.decode_lock(codec.encode(lock), "lock.json", hint="", remedy="")
+    assert decoded == lock
+    for name, render in RENDERERS.items():
+        try:
+            made = render(lock, matrix)
+        except ImgbuildError:
+            if name == "definition" and "{{" in text:  # a label cannot hold it
+                continue
+            raise
+        check(name, made, shell, lock)
+
+
+@settings(max_examples=10, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+@given(text=st.text(st.characters(codec="utf-8"), max_size=20)
+       .filter(lambda text: not re.search(f"[{CONTROLS}]", text) and "{{" not in text))  # fmt: skip
+def test_any_text_that_a_lock_may_have_is_quoted(text: str, shell) -> None:
+    lock, matrix = typed(text)
+    for name, render in RENDERERS.items():
+        check(name, render(lock, matrix), shell, lock)
+
+
+def fields(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all texts below a struct, with the keys of mappings."""
+    if isinstance(value, str):
+        yield path
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from fields(getattr(value, name), (*path, name))
+    elif isinstance(value, dict):
+        for number, (key, item) in enumerate(list(value.items())[:2]):
+            yield (*path, (number, "key"))
+            yield from fields(item, (*path, key))
+    elif isinstance(value, tuple):
+        for number, item in enumerate(value[:1]):
+            yield from fields(item, (*path, number))
+
+
+def with_text(value: Any, path: tuple[Any, ...], text: str) -> Any:
+    """`value` with `text` at `path`; nothing checks its type."""
+    if not path:
+        return text
+    first, *rest = path
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.replace(
+            value, **{first: with_text(getattr(value, first), tuple(rest), text)}
+        )
+    if isinstance(value, dict):
+        if isinstance(first, tuple):
+            return {text if number == first[0] else key: item
+                    for number, (key, item) in enumerate(value.items())}  # fmt: skip
+        return {**value, first: with_text(value[first], tuple(rest), text)}
+    return tuple(with_text(item, tuple(rest), text) if number == first else item
+                 for number, item in enumerate(value))  # fmt: skip
+
+
+PATHS = [
+    path
+    for path in fields(render_sample.lock())
+    if Arch.ARM64 not in path and path not in {("arch", (0, "key")), ("arch", (1, "key"))}
+]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: ".".join(map(str, path)))
+def test_texts_that_the_types_refuse_are_quoted_or_refused_again(path, shell) -> None:
+    """A renderer may fail on a lock that no reader accepts, but writes nothing that would run."""
+    number, matrix = PATHS.index(path), render_sample.matrix()
+    for text in (
+        BREAKS[number % len(BREAKS)],
+        PAYLOADS[number % 10],
+        "%setup",
+        f"x\n{RUN}\n%setup\n{RUN}\n",
+    ):
+        lock = with_text(render_sample.lock(), path, text)
+        for name, render in RENDERERS.items():
+            try:
+                made = render(lock, matrix)
+            except (ImgbuildError, ValueError, LookupError):
+                continue
+            if made != usual(name):
+                check_bypassed(name, made, shell)
+
+
+@functools.cache
+def usual(name: str) -> str:
+    """The text of the sample itself."""
+    return RENDERERS[name](render_sample.lock(), render_sample.matrix())
+
+
+def check_bypassed(name: str, text: str, shell: Callable[[str], Any]) -> None:
+    assert not CONTROL.search(text)
+    match name:
+        case "definition":
+            found = sections(text)
+            assert list(found) == ["", "%files", "%post", "%environment", "%labels", "%runscript"]
+            shell(commands(found["%post"]))
+            shell(commands(found["%environment"]))
+        case "steps" | "online_steps":
+            shell(commands([rest for word, rest in instructions(text) if word == "RUN"]))
+            assert not {word for word, _ in instructions(text)} & {"touch", "%setup", "END"}
+        case "shell_script" | "slurm":
+            shell(text)
+            shell(variables(text) if name == "shell_script" else "")
+        case "requirement_lines":
+            for line in text.split("\n"):
+                assert line.startswith("#") or not line or Requirement(line.partition(" ")[0]).name
+        case "lock_file":
+            assert "x" not in tomllib.loads(text)
+        case "bake_file":
+            json.loads(text)
+
+
+@pytest.mark.parametrize("text", [*PAYLOADS, *BREAKS])
+def test_words_of_a_user_stay_words_in_a_job(text: str, shell) -> None:
+    lock = render_sample.lock()
+    allocation = Allocation(more=("--comment=x",))
+    container = Container(image=f"/images/{text.strip()}", words=(text,))
+    try:
+        made = jobs.script(
+            lock, f"sha256:{'0' * 64}", ScriptKind.SINGLE, allocation, container,
+            command=("train", text), environment=(EnvVariable("WORD", text),),
+        )  # fmt: skip
+        written = jobs.text(made, None)
+    except ImgbuildError:
+        assert "\r" in text
+        return
+    shell(written)
+    _, call = written.split("\nstep -- ")
+    assert shlex.split(call.rpartition(" &\nwait")[0]) == ["train", text]
+
+
+def test_a_line_of_sbatch_is_read_as_one_word() -> None:
+    for text in ("--comment=a b", "--comment=a#b", "--constraint='x|y'", 'a"b', "a\\b", "--x=é"):
+        assert shlex.split(quoting.sbatch(text), comments=True) == [text]

@@ -1,0 +1,96 @@
+"""A stranger's checkout: its templates are limited and named, its texts cannot move a cursor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, Command, Sample
+
+EVIL = "{{ cycler.__init__.__globals__.os.system('touch evil') }}\n"
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return inprocess_project.make(folder)
+
+
+@pytest.fixture
+def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def own_template(name: str, text: str) -> None:
+    path = Path("images/templates", name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+VERBS = (
+    ("apptainer.j2", ("render", TARGET, "--format", "apptainer", "--arch", "x86_64")),
+    ("dockerfile.j2", ("render", TARGET, "--output", "there")),
+    ("base.j2", ("render", TARGET, "--check")),
+    ("slurm/single.j2", ("slurm", TARGET, "--", "true")),
+    ("slurm/place.j2", ("slurm", TARGET, "--", "true")),
+)
+
+
+@pytest.mark.parametrize(("name", "words"), VERBS)
+def test_templates_of_a_checkout_run_nothing_and_are_named_first(
+    name: str, words: tuple[str, ...], imgbuild: Command, sample: Sample
+) -> None:
+    own_template(name, EVIL)
+    done = imgbuild(*words)
+    assert done.status != 0
+    assert not Path("evil").exists()
+    first, *_ = done.stderr.splitlines()
+    assert first.startswith(f"templates of this project are used: {name} in ")
+    assert f"{name}:1: " in done.stderr or "uv" in done.stderr  # the sample has no uv
+
+
+def test_a_checkout_with_the_templates_of_imgbuild_is_not_named(
+    imgbuild: Command, sample: Sample
+) -> None:
+    from imgbuild.render import templates
+
+    own_template("slurm/single.j2", (templates.DATA / "slurm/single.j2").read_text("utf-8"))
+    done = imgbuild("slurm", TARGET, "--", "true")
+    assert "templates of this project" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [("show", TARGET), ("list",), ("list", "--format", "markdown")])
+def test_a_text_with_control_characters_is_no_matrix(
+    words: tuple[str, ...], imgbuild: Command, sample: Sample
+) -> None:
+    text = sample.matrix.read_text("utf-8")
+    old = next(line for line in text.splitlines() if "summary:" in line)
+    new = old.partition("summary:")[0] + r'summary: "\e]0;title\a\e[2J\u202eevil\x9b2J"'
+    sample.matrix.write_text(text.replace(old, new, 1), encoding="utf-8")
+    done = imgbuild(*words)
+    assert done.status == 2
+    assert "the text has control characters" in done.stderr
+    for sign in ("\x1b", "\x07", "\u202e", "\x9b"):
+        assert sign not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_lock_with_control_characters_is_named_without_them(
+    words: tuple[str, ...], imgbuild: Command, sample: Sample
+) -> None:
+    path = Path("images", TARGET, "lock.json")
+    document = json.loads(path.read_text("utf-8"))
+    document["settings"]["cache"] = "/c\x1b[2J\x9b\u202e"
+    path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+    done = imgbuild("show", TARGET, "--layers", *words)
+    assert done.status == 2
+    assert "lock.json: settings.cache: the text has another form" in done.stderr
+    assert r"/c\x1b[2J\x9b\u202e" in done.stderr
+    for sign in ("\x1b", "\u202e", "\x9b"):
+        assert sign not in done.stderr + done.stdout

@@ -1,0 +1,208 @@
+"""A lock from elsewhere: its texts pass the checks of a matrix, whichever way it is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from imgbuild import codec
+from imgbuild.cache.download import Http
+from imgbuild.errors import InputError
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.resolve import first_matrix, init
+from tests.support import extended, render_sample
+
+ROOT = Path(__file__).parents[3]
+HOSTILE = "x\ntargets:\n  evil: '\"$(id)`id`\x1b]0;\x07\u202e%setup {{ x }}"
+
+
+def texts(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The paths of all texts in a document of JSON, keys of mappings included (as "KEY?")."""
+    match value:
+        case str():
+            yield path
+        case dict():
+            for key, item in value.items():
+                yield from texts(item, (*path, key))
+        case list():
+            for number, item in enumerate(value[:1]):
+                yield from texts(item, (*path, number))
+
+
+def replaced(document: Any, path: tuple[str | int, ...], text: str) -> Any:
+    """A copy of the document with another text."""
+    copy = json.loads(json.dumps(document))
+    place = copy
+    for part in path[:-1]:
+        place = place[part]
+    place[path[-1]] = text
+    return copy
+
+
+def decoded(document: Any) -> Lock:
+    data = json.dumps(document).encode()
+    return locks.decode_lock(data, "there/lock.json", hint="no", remedy="no")
+
+
+def sample() -> Any:
+    """A document with each part that a lock can have."""
+    lock = render_sample.lock()
+    document = json.loads(codec.encode(lock))
+    document["arch"]["x86_64"]["security"] = "2025-06-20"
+    document["arch"]["x86_64"]["base_layers"] = [
+        {"digest": f"sha256:{'1' * 64}", "size": 1, "diff_id": f"sha256:{'2' * 64}",
+         "media_type": "application/vnd.oci.image.layer.v1.tar+gzip"}
+    ]  # fmt: skip
+    document["extends"] = {
+        "target": "small", "lock": "0" * 64, "digest": f"sha256:{'0' * 64}", "packages": ["rsync"],
+        "files": {"/opt/team/a": {"file": "a.sh", "size": 1, "sha256": "0" * 64, "mode": "0755"}},
+        "links": {"/opt/team/b": "a"},
+        "arch": {"x86_64": {"manifest": f"sha256:{'0' * 64}", "wheels": ["trl"], "debs": ["rsync"],
+                            "folders": {"var/local": {"mode": "0755"}}}},
+    }  # fmt: skip
+    return document
+
+
+DOCUMENT = sample()
+# What is text of the base image's own accounts, and may have lines.
+LINES = ("base_files",)
+
+
+@pytest.mark.parametrize("path", [p for p in texts(DOCUMENT) if not set(LINES) & set(p)], ids=str)
+def test_no_text_of_a_lock_has_control_characters(path: tuple[str | int, ...]) -> None:
+    decoded(DOCUMENT)
+    with pytest.raises(InputError) as caught:
+        decoded(replaced(DOCUMENT, path, HOSTILE))
+    (problem, *_) = caught.value.problems
+    assert problem.file == "there/lock.json"
+    named = f"{problem.path} {problem.message}"
+    assert str(path[0]) in named
+    assert str(path[-1]) in named or isinstance(path[-1], int)
+
+
+MAPPINGS = (
+    ("requirements",), ("indexes",), ("settings", "env"), ("settings", "labels"),
+    ("settings", "links"), ("extends", "files"), ("extends", "links"),
+    ("arch", "x86_64", "base_files"), ("extends", "arch", "x86_64", "folders"),
+    ("arch", "x86_64", "built", 0, "env"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", MAPPINGS, ids=str)
+@pytest.mark.parametrize("key", ["a\nb", "$(id)", "a b", "../x", 'a"', "\x1b", ""])
+def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str) -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    place = document
+    for part in path:
+        place = place[part]
+    values = list(place.values()) or ["pypi"]
+    place[key] = values[0]
+    with pytest.raises(InputError) as caught:
+        decoded(document)
+    assert caught.value.problems[0].value == key
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "message"),
+    [
+        (("as_of",), "2025-02-30", "no such day"),
+        (("as_of",), "2025-06-20\n", "another form"),
+        (("settings", "cache"), "/", "another form"),
+        (("settings", "cache"), "cache", "another form"),
+        (("settings", "cache"), "/a/../b", "another form"),
+        (("settings", "cache"), "/c:/usr,/x", "another form"),
+        (("settings", "workdir"), "/work dir", "another form"),
+        (("settings", "user", "home"), "/home/../etc", "not normal"),
+        (("settings", "user", "name"), "root\n", "another form"),
+        (("settings", "env", "LD_LIBRARY_PATH"), "/x", "would hide the driver"),
+        (("settings", "env", "IMGBUILD_FLASHINFER"), "prebuilt", "the lock has another value"),
+        (("settings", "env", "PATH"), "/tmp:/usr/bin", "commands do not come first"),
+        (("settings", "env", "VIRTUAL_ENV"), "/tmp", "not the environment of the image"),
+        (("settings", "labels", "dev.imgbuild.target"), "other", "the lock has another value"),
+        (("settings", "labels", "dev.imgbuild.gpu"), "9.0; x", "another form"),
+        (("settings", "links", "/opt/venv/x"), "a/../../b", "not normal"),
+        (("settings", "entrypoint", 0), "sh", "another form"),
+        (("drop", 0, "paths", 0), "../../etc/*", "not a path in the package"),
+        (("extends", "files", "/opt/team/a", "file"), "../.env", "outside the repository"),
+        (("extends", "files", "/opt/team/a", "file"), "/etc/shadow", "outside the repository"),
+        (("extends", "links", "/tmp/x"), "a", "not a plain folder of the image"),
+        (("arch", "x86_64", "wheels", 0, "file"), "../../x.whl", "another form"),
+        (("arch", "x86_64", "wheels", 0, "file"), "a.whl", "another form"),
+        (("arch", "x86_64", "wheels", 0, "version"), "0.5 --index-url x", "another form"),
+        (("arch", "x86_64", "built", 0, "sdist", "file"), "a/b.tar.gz", "another form"),
+        (("arch", "x86_64", "debs", 0, "file"), "pool/../../x.deb", "another form"),
+    ],
+)  # fmt: skip
+def test_what_a_matrix_cannot_say_a_lock_cannot_either(
+    path: tuple[str | int, ...], text: str, message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        decoded(replaced(DOCUMENT, path, text))
+    assert caught.value.message == "there/lock.json is not a valid lock"
+    problem = caught.value.problems[0]
+    assert message in problem.message
+    assert problem.path == ".".join(map(str, path)) or "[" in (problem.path or "")
+    assert problem.value == text or str(path[-1]) in str(problem.path)
+
+
+@pytest.mark.parametrize("end", ["1e999", "1" * 5000, '"\\ud800"', "[" * 5000, "{", '"\xff"'])
+def test_what_follows_an_invalid_text_is_an_error_too(end: str) -> None:
+    """The text is searched for in the whole document, of which the decoder has read a part."""
+    data = f'{{"format": 1, "target": "A", "more": {end}}}'.encode("latin-1")
+    with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
+        locks.decode_lock(data, "there/lock.json", hint="no", remedy="no")
+
+
+def test_existing_locks_are_read_and_stay_as_they_are() -> None:
+    found = sorted(ROOT.glob("images/*/lock.json"))
+    assert len(found) > 20
+    for path in found:
+        data = path.read_bytes()
+        assert codec.encode(locks.decode_lock(data, str(path), hint="", remedy="")) == data
+
+
+@pytest.mark.parametrize("field", ["as_of", "target"])
+def test_a_server_cannot_write_into_the_matrix_of_a_user(field: str, tmp_path: Path) -> None:
+    """`init --lock`: what the lock says is put into matrix.yaml."""
+    extended.publish(tmp_path / "server/small", extended.published())
+    path = tmp_path / "server/small/lock.json"
+    document = json.loads(path.read_bytes())
+    document[field] += "\n    files: {/opt/env: {from: .env}}\n    env: {LD_PRELOAD: {value: x}}"
+    path.write_text(json.dumps(document))
+    wanted = first_matrix.WantedExtension(name="ours")
+    with pytest.raises(InputError):
+        init.begin(
+            tmp_path / "matrix.yaml", wanted, extends="small", place=str(tmp_path / "server"),
+            image="", http=Http(offline=True),
+        )  # fmt: skip
+    assert not (tmp_path / "matrix.yaml").exists()
+
+
+def test_a_document_of_a_hostile_lock_is_quoted_or_refused(tmp_path: Path) -> None:
+    """The second layer: as if the types did not hold."""
+    extended.publish(tmp_path / "small", extended.published())
+    below = init.copied(str(tmp_path / "small"), "small", tmp_path / "copy", Http(offline=True))
+    for text in (HOSTILE, "2025-06-20\n    files: {/a: {from: .env}}", "a: b", "&a", "\x85x", "🙂"):
+        lock = msgspec.structs.replace(below.lock, as_of=text)
+        hostile = msgspec.structs.replace(below, lock=lock, name=text)
+        try:
+            made = first_matrix.text(
+                first_matrix.WantedExtension(name="ours", summary=text), hostile, text, text, text
+            )
+        except InputError:
+            continue
+        read = yaml.safe_load(made)
+        assert list(read) == ["version", "published", "targets"]
+        assert read["published"] == {text: {"lock": text, "from": text, "image": text}}
+        assert read["targets"] == {"ours": {"extends": text, "summary": text}}
+
+
+def test_the_sample_has_every_field_of_a_lock() -> None:
+    assert DOCUMENT.keys() == set(Lock.__struct_fields__)

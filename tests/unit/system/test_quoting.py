@@ -1,0 +1,110 @@
+"""Texts are read back as they were by a parser of the language for which they are quoted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+
+from imgbuild.errors import InputError
+from imgbuild.system import quoting
+from imgbuild.values import CONTROLS
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
+LINES = TEXTS.filter(lambda text: not re.search(f"[{CONTROLS}]", text))
+
+
+@given(LINES)
+def test_a_word_is_one_word_of_a_shell(text: str) -> None:
+    assert shlex.split(quoting.word(text)) == [text]
+    assert not quoting.word(text).startswith("%")
+
+
+@given(st.lists(LINES, max_size=4))
+def test_words_stay_apart(texts: list[str]) -> None:
+    assert shlex.split(quoting.words(texts)) == texts
+
+
+@given(LINES)
+def test_a_value_of_a_dockerfile_is_read_back(text: str) -> None:
+    written = quoting.dockerfile_value(text)
+    if written.startswith('"'):
+        assert re.fullmatch(r'"(?:[^"\\$]|\\["\\$])*"', written)
+        assert re.sub(r"\\(.)", r"\1", written[1:-1]) == text
+    else:
+        assert written == text
+        assert re.fullmatch(r"[!-~]+", text)
+
+
+@given(TEXTS)
+def test_a_string_is_read_back_as_json_and_python(text: str) -> None:
+    assert json.loads(quoting.string(text)) == text
+    assert quoting.string(text).isascii()
+    assert not re.search(f"[{CONTROLS}]", quoting.string(text))
+
+
+@given(TEXTS)
+def test_a_comment_stays_one(text: str) -> None:
+    made = quoting.comment(text, "    ")
+    assert not made or all(line.startswith("    #") for line in made.split("\n"))
+    assert not re.search(rf"(?!\n)[{CONTROLS}]", made)
+    assert "\n" not in quoting.line(text)
+
+
+def test_a_comment_fits_its_line() -> None:
+    made = quoting.comment("a line\nRUN evil   " + "word " * 60, "    ")
+    assert all(re.match(r" {4}# \S", line) for line in made.splitlines())
+    assert max(map(len, made.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("sign", ["\n", "\0", "\r", "\x1b", "\x7f", "\x9b", "\u202e", "\u2028"])
+@pytest.mark.parametrize(
+    "quote",
+    [quoting.word, quoting.double, quoting.dockerfile_value, quoting.sbatch, quoting.plain],
+)
+def test_control_characters_are_refused(quote, sign: str) -> None:
+    with pytest.raises(InputError, match=r"cannot be written there|is not a plain word"):
+        quote(f"a{sign}b")
+
+
+def test_a_script_may_have_lines_in_a_word() -> None:
+    assert shlex.split(quoting.word("a\n\tb", lines=True)) == ["a\n\tb"]
+    with pytest.raises(InputError, match="cannot be written there"):
+        quoting.word("a\x1bb", lines=True)
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "url"),
+    [
+        ("a\nb", "1", ""), ("a", "1 --index-url https://evil.example", ""), ("a", "1\nb==2", ""),
+        ("a", "1", "https://x.example/a b"), ("a", "1", "https://x.example/a\n--pre"),
+        ("a", "1; python_version>'3'", ""), ("a", "1", "https://x.example/${HOME}"),
+    ],
+)  # fmt: skip
+def test_a_requirement_is_one_package_at_one_version(package, version, url) -> None:
+    with pytest.raises(InputError):
+        quoting.requirement(package, version, ["0" * 64], url=url)
+    line = quoting.requirement("a", "1!2.0+cu124", ["0" * 64])
+    read = Requirement(line.partition(" --hash")[0])
+    assert (read.name, str(read.specifier)) == ("a", "==1!2.0+cu124")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a|b", r"a\|b"), ("<img src=x>", "&lt;img src=x&gt;"), ("[x](y)", r"\[x\](y)"),
+        ("`a`", r"\`a\`"), ("a\n# b", r"a \# b"), ("**", r"\*\*"), ("\x1b", r"\\x1b"),
+    ],
+)  # fmt: skip
+def test_markdown_shows_a_text_as_it_is(text: str, shown: str) -> None:
+    assert quoting.markdown(text) == shown
+
+
+def test_a_code_span_holds_backquotes() -> None:
+    assert quoting.code_span("cu124-vllm") == "`cu124-vllm`"
+    assert quoting.code_span("a`b``c") == "``` a`b``c ```"
