@@ -87,6 +87,8 @@ def run_in_root(
         message = f"--user {request.user}: names of users are not known in a root folder"
         raise InputError(message, hint="write --user UID:GID")
     env = environment(settings) | ({"HOME": request.home} if request.home else {})
+    if request.tty:
+        env["TERM"] = os.environ.get("TERM", "xterm")
     binds = [
         sandbox.Bind(source=mount.source, target=mount.target, writable=mount.writable)
         for mount in request.mounts
@@ -103,6 +105,7 @@ def run_in_root(
         user=None if ids == (0, 0) else ids,
         network=request.network,
         stream=stream,
+        tty=request.tty,
     )
 
 

@@ -28,6 +28,7 @@ from imgbuild.container.enclosure_root import EnclosureJob, hosts_file
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.oci.tree import RootFolder
 from imgbuild.system import process as processes
+from imgbuild.system.terminal import GivenTerminal, SentTerminal
 
 HOSTNAME = "imgbuild"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -105,6 +106,7 @@ def run(
     network: bool = False,
     readonly: bool = False,
     stream: bool = False,
+    tty: bool = False,
 ) -> processes.Result:
     """Run `command` as root with `root` as its `/`. Any status is returned.
 
@@ -113,8 +115,9 @@ def run(
     there is only one user id, so that root's files appear to belong to that user.
     With `readonly` the files of `root` cannot be written; `/tmp` and writable `binds` can.
     The command has its own `/proc`, `/dev` and read-only `/sys`, new `/tmp` and `/dev/shm`, and
-    of the environment only `env`. Without `network` it has only a loopback. `stream` connects it
-    to the terminal. ToolMissing if namespaces are not allowed on this machine, WorkFailed if the
+    of the environment only `env`. Without `network` it has only a loopback. `stream` gives it this
+    process's stdin, stdout and stderr; with `tty` too it has a terminal, joined to that of this
+    process. ToolMissing if namespaces are not allowed on this machine, WorkFailed if the
     set-up fails, InputError if `root` cannot be used.
     """
     if not command:
@@ -126,6 +129,7 @@ def run(
         "network": network,
         "readonly": readonly,
         "terminal": stream,
+        "console": None,
         "hostname": HOSTNAME,
         "user": confined.ids if confined else user or (0, 0),
         "host_id": confined.host_id if confined else None,
@@ -138,17 +142,24 @@ def run(
         "probe": False,
     }
     if not job["overlay"] and bubblewrap.usable():
-        return _wrapped(root, EnclosureJob(job), stream=stream)
-    return _started(root, job, command, stream=stream)
+        return _wrapped(root, EnclosureJob(job), stream=stream, tty=tty)
+    return _started(root, job, command, stream=stream, tty=tty)
 
 
-def _wrapped(root: Root, job: EnclosureJob, *, stream: bool) -> processes.Result:
+def _wrapped(root: Root, job: EnclosureJob, *, stream: bool, tty: bool) -> processes.Result:
     hosts = hosts_file(job.hostname).encode()
     with _descriptor(_filter()) as filtered, _descriptor(hosts) as names:
         options = bubblewrap.options(job, filtered=filtered if _filter() else None, hosts=names)
         with _descriptor(options) as arguments:
             full = bubblewrap.command(job, arguments)
             given = [filtered, names, arguments]
+            if stream and tty:
+                terminal = GivenTerminal()
+                status = processes.foreground(
+                    ["setsid", "--ctty", *full], kill=True, descriptors=given,
+                    stdio=terminal.descriptor, wait=terminal.wait,
+                )  # fmt: skip
+                return processes.Result(status, "", "")
             if stream:
                 status = processes.foreground(full, kill=True, descriptors=given)
                 return processes.Result(status, "", "")
@@ -164,12 +175,18 @@ def _wrapped(root: Root, job: EnclosureJob, *, stream: bool) -> processes.Result
 
 
 def _started(
-    root: Root, job: Mapping[str, object], shown: Sequence[str], *, stream: bool = False
+    root: Root,
+    job: Mapping[str, object],
+    shown: Sequence[str],
+    *,
+    stream: bool = False,
+    tty: bool = False,
 ) -> processes.Result:
     """Do `job` in a new process; `shown` are words for its arguments, for lists of processes."""
+    if stream and tty:
+        return _on_terminal(job, shown)
     with _descriptor(json.dumps(job).encode()) as descriptor:
-        folder = str(Path(imgbuild.__file__).parent.parent)
-        full = [sys.executable, "-IS", "-c", START.format(folder), str(descriptor), *shown]
+        full = _starter(descriptor, shown)
         if stream:
             status = processes.foreground(full, kill=True, descriptors=[descriptor])
             return processes.Result(status, "", "")
@@ -182,6 +199,23 @@ def _started(
         message = f"the sandbox in {root.path} failed: {reason}"
         raise WorkFailed(message, hint=REMEDY)
     return result
+
+
+def _on_terminal(job: Mapping[str, object], shown: Sequence[str]) -> processes.Result:
+    """Do `job` in a new process, with a terminal of its namespaces for the command."""
+    terminal = SentTerminal()
+    console = terminal.sender.fileno()
+    with _descriptor(json.dumps({**job, "console": console}).encode()) as descriptor:
+        status = processes.foreground(
+            _starter(descriptor, shown), kill=True, descriptors=[descriptor, console],
+            wait=terminal.wait,
+        )  # fmt: skip
+    return processes.Result(status, "", "")
+
+
+def _starter(descriptor: int, shown: Sequence[str]) -> list[str]:
+    folder = str(Path(imgbuild.__file__).parent.parent)
+    return [sys.executable, "-IS", "-c", START.format(folder), str(descriptor), *shown]
 
 
 @contextlib.contextmanager

@@ -119,13 +119,16 @@ def foreground(
     end: Sequence[str] | None = None,
     kill: bool = False,
     descriptors: Sequence[int] = (),
+    stdio: int | None = None,
+    wait: Callable[[subprocess.Popen[bytes]], int] = subprocess.Popen.wait,
 ) -> int:
     """Run `command` with this process's terminal, input and output; its status, as in a shell.
 
     `env` is added to this process's environment. The command decides what an interrupt means: this
     process waits for it, and passes SIGINT and SIGTERM on, unless the terminal has sent SIGINT to
     both. At the second one the command `end` is run. With `kill` SIGKILL is passed on instead, for
-    a command that ignores the others. It inherits the open `descriptors`.
+    a command that ignores the others. It inherits the open `descriptors`. `stdio`, a terminal, is
+    its stdin and stdout, and its stderr too if this process's is one. `wait` returns its status.
     """
     console.detail(f"$ {pasted(command)}")
     started: list[subprocess.Popen[bytes]] = []
@@ -144,11 +147,16 @@ def foreground(
     with (
         _handled((signal.SIGINT, signal.SIGTERM), _pass_on),
         subprocess.Popen(
-            command, env={**os.environ, **env} if env else None, pass_fds=descriptors
+            command,
+            env={**os.environ, **env} if env else None,
+            pass_fds=descriptors,
+            stdin=stdio,
+            stdout=stdio,
+            stderr=stdio if sys.stderr.isatty() else None,
         ) as process,
     ):
         started.append(process)
-        status = process.wait()
+        status = wait(process)
     for process in ending:
         process.wait()
     return status if status >= 0 else SIGNALLED - status
