@@ -138,9 +138,11 @@ def test_much_input_and_output_arrive_whole(folder: Path) -> None:
 
 
 def test_stderr_in_a_file_is_apart_from_the_terminal(folder: Path, tmp_path: Path) -> None:
-    with (tmp_path / "errors").open("wb") as errors:
-        with running(folder, "echo out; echo err >&2", stderr=errors.fileno()) as session:
-            assert session.status() == 0
+    with (
+        (tmp_path / "errors").open("wb") as errors,
+        running(folder, "echo out; echo err >&2", stderr=errors.fileno()) as session,
+    ):
+        assert session.status() == 0
     assert session.text == "out\r\n"
     assert (tmp_path / "errors").read_bytes() == b"err\n"
 
@@ -161,13 +163,18 @@ def test_without_a_terminal_bytes_are_unchanged(folder: Path) -> None:
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_an_ordinary_user_has_a_terminal_with_and_without_bubblewrap(wrapped: bool) -> None:
     script = "tty; stty size; echo ready; read line; echo got $line; sleep 1000"
-    body = f"sys.exit(escapes.inside(place, 'sh', '-c', {script!r}, stream=True, tty=True).status)"
-    with sandboxed.ordinary_command(body, wrapped=wrapped) as (command, env):
-        with typing_session(command, cwd=Path("/"), env=env) as session:
-            assert session.expect(r"/dev/\S+") == ("/dev/console" if wrapped else "/dev/pts/0")
-            session.expect("24 80")
-            session.expect("ready")
-            session.type("word\n")
-            session.expect("got word")
-            session.type("\x03")
-            assert session.status() == 130
+    body = (
+        "streams = escapes.sandbox.Streams.TERMINAL\n"
+        f"sys.exit(escapes.inside(place, 'sh', '-c', {script!r}, streams=streams).status)"
+    )
+    with (
+        sandboxed.ordinary_command(body, wrapped=wrapped) as (command, env),
+        typing_session(command, cwd=Path("/"), env=env) as session,
+    ):
+        assert session.expect(r"/dev/\S+") == ("/dev/console" if wrapped else "/dev/pts/0")
+        session.expect("24 80")
+        session.expect("ready")
+        session.type("word\n")
+        session.expect("got word")
+        session.type("\x03")
+        assert session.status() == 130

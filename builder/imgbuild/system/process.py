@@ -120,7 +120,7 @@ def foreground(
     kill: bool = False,
     descriptors: Sequence[int] = (),
     stdio: int | None = None,
-    wait: Callable[[subprocess.Popen[bytes]], int] = subprocess.Popen.wait,
+    meanwhile: Callable[[], None] | None = None,
 ) -> int:
     """Run `command` with this process's terminal, input and output; its status, as in a shell.
 
@@ -128,7 +128,8 @@ def foreground(
     process waits for it, and passes SIGINT and SIGTERM on, unless the terminal has sent SIGINT to
     both. At the second one the command `end` is run. With `kill` SIGKILL is passed on instead, for
     a command that ignores the others. It inherits the open `descriptors`. `stdio`, a terminal, is
-    its stdin and stdout, and its stderr too if this process's is one. `wait` returns its status.
+    its stdin and stdout, and its stderr too if this process's is one. `meanwhile` is
+    called while it runs.
     """
     console.detail(f"$ {pasted(command)}")
     started: list[subprocess.Popen[bytes]] = []
@@ -156,7 +157,9 @@ def foreground(
         ) as process,
     ):
         started.append(process)
-        status = wait(process)
+        if meanwhile is not None:
+            meanwhile()
+        status = process.wait()
     for process in ending:
         process.wait()
     return status if status >= 0 else SIGNALLED - status

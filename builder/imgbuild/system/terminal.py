@@ -8,7 +8,6 @@ import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import termios
 import tty
@@ -23,18 +22,16 @@ class SentTerminal:
     def __init__(self) -> None:
         self._receiver, self.sender = socket.socketpair()
 
-    def wait(self, process: subprocess.Popen[bytes]) -> int:
-        """The status of `process` at its end; until then this terminal is joined to its own.
+    def join(self) -> None:
+        """Join this process's terminal to it until its end, if the command, now started, has one.
 
-        If it sends none, it keeps the terminal that it was started with.
+        Otherwise the command keeps the terminal that it was started with.
         """
         self.sender.close()
         with self._receiver:
             descriptors = socket.recv_fds(self._receiver, 1, 1)[1]
         for master in descriptors:
-            with open(master, "rb", buffering=0):  # closed at the end
-                join(master)
-        return process.wait()
+            _join(master)
 
 
 class GivenTerminal:
@@ -43,19 +40,18 @@ class GivenTerminal:
     def __init__(self) -> None:
         self._master, self.descriptor = os.openpty()
 
-    def wait(self, process: subprocess.Popen[bytes]) -> int:
-        """The status of `process` at its end; until then this terminal is joined to its own."""
+    def join(self) -> None:
+        """Join this process's terminal to it until its end; the command is started."""
         os.close(self.descriptor)
-        with open(self._master, "rb", buffering=0):  # closed at the end
-            join(self._master)
-        return process.wait()
+        _join(self._master)
 
 
-def join(master: int) -> None:
+def _join(master: int) -> None:
     """Copy between this process's stdin and stdout, a terminal, and the terminal of `master`.
 
     Ends when nothing has the other terminal open. Until then this one is in raw mode, so that keys
     such as Ctrl-C and Ctrl-Z reach the programs in the other one, and their sizes are equal.
+    Closes `master`.
     """
     stdin, stdout = sys.stdin.fileno(), sys.stdout.fileno()
     before = termios.tcgetattr(stdin)
@@ -72,6 +68,7 @@ def join(master: int) -> None:
         for sign, handler in handlers.items():
             signal.signal(sign, handler)
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+        os.close(master)
 
 
 def _copy(stdin: int, stdout: int, master: int) -> None:
