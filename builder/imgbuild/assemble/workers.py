@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import signal
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 from imgbuild.assemble.layers import LayerJob, MadeLayer, input_size, make_layer
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.system import process
 from imgbuild.system.amounts import count
 from imgbuild.system.reporter import ProgressBar
+from imgbuild.system.workers import WorkerPool, shared_counter
 
 POLL_SECONDS = 0.1
 
@@ -39,19 +37,14 @@ _counter: Synchronized[int] | None = None
 def _in_processes(
     jobs: Sequence[LayerJob], store: Store, processes: int, bar: ProgressBar
 ) -> list[MadeLayer]:
-    # spawn, not fork: the progress bar's thread may hold a lock at the moment of a fork.
-    context = multiprocessing.get_context("spawn")
-    counter: Synchronized[int] = context.Value("q", 0)
-    workers = min(processes, len(jobs))
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(counter,))
+    counter = shared_counter()
+    pool = WorkerPool(min(processes, len(jobs)), _start_worker, counter)
     with _polled(counter, bar):
         try:
             futures = [pool.submit(_work, job, store.root) for job in jobs]
             made = [future.result() for future in as_completed(futures)]
         except BaseException:
-            for worker in list(pool._processes.values()):  # noqa: SLF001 (no public way before 3.14)
-                worker.terminate()
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.abort()
             raise
     pool.shutdown()
     return made
@@ -60,8 +53,6 @@ def _in_processes(
 def _start_worker(counter: Synchronized[int]) -> None:
     global _counter  # noqa: PLW0603 (the only way to hand a shared value to pool workers)
     _counter = counter
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process.end_with_parent()
 
 
 def _work(job: LayerJob, root: Path) -> MadeLayer:

@@ -231,22 +231,18 @@ def follow(
 
     Without `line` it writes to this process's own stderr, where it may draw on a terminal. With
     `answer` its stdout goes into that file, and only its stderr to `line`. An interrupt is
-    passed on once, so that the command can clean up, and then goes on as it came; what would end
-    this process (SIGTERM) is one meanwhile.
+    passed on once, so that the command can clean up, and then goes on as it came.
     """
     console.detail(f"$ {pasted(command)}")
-    with (
-        _handled((signal.SIGTERM,), signal.default_int_handler),
-        subprocess.Popen(
-            command,
-            env={**os.environ, **env} if env else None,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=answer or (sys.stderr if line is None else subprocess.PIPE),
-            stderr=None if line is None else subprocess.PIPE if answer else subprocess.STDOUT,
-            start_new_session=True,  # else the terminal interrupts it too, and twice means at once
-        ) as process,
-    ):
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **env} if env else None,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=answer or (sys.stderr if line is None else subprocess.PIPE),
+        stderr=None if line is None else subprocess.PIPE if answer else subprocess.STDOUT,
+        start_new_session=True,  # else the terminal interrupts it too, and twice means at once
+    ) as process:
         try:
             for raw in process.stdout or process.stderr or ():
                 if line is not None:

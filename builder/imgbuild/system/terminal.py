@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
@@ -67,7 +68,8 @@ def _join(master: int) -> None:
     finally:
         for sign, handler in handlers.items():
             signal.signal(sign, handler)
-        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # it is gone
+            termios.tcsetattr(stdin, termios.TCSADRAIN, before)
         os.close(master)
 
 

@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import re
-import signal
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from email.parser import HeaderParser
 from functools import partial
 from pathlib import Path
@@ -22,9 +19,9 @@ from imgbuild.audit.packages.installed import InstalledContent
 from imgbuild.audit.source.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.index.remote_wheel import Ranges
-from imgbuild.system import process
 from imgbuild.system.boundary import reading
 from imgbuild.system.code_digest import code_digest
+from imgbuild.system.workers import WorkerPool
 from imgbuild.values import normalize
 
 WORTH = 4 << 20  # bytes of source for which starting processes pays
@@ -223,7 +220,7 @@ class ReaderProcesses:
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: WorkerPool | None = None
 
     def modules(self, requests: Sequence[ReadRequest]) -> list[dict[str, ModuleFacts]]:
         """The result of `read_modules` for each of `requests`, in order."""
@@ -273,17 +270,10 @@ class ReaderProcesses:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
 
-    def _start(self) -> ProcessPoolExecutor:
+    def _start(self) -> WorkerPool:
         if self._pool is None:
-            # spawn, not fork: a thread of this process may hold a lock at the moment of a fork.
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._processes, context, initializer=_quiet)
+            self._pool = WorkerPool(self._processes)
         return self._pool
-
-
-def _quiet() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process.end_with_parent()
 
 
 _MODULES = dict[str, ModuleFacts]
