@@ -26,14 +26,12 @@ from __future__ import annotations
 import datetime
 import enum
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from imgbuild.cli._verb import OUTPUT, REGISTRY, SELECT, Definition, option
-from imgbuild.errors import InputError
 from imgbuild.values import Arch
 
 
@@ -45,6 +43,9 @@ class Through(enum.StrEnum):
     APPTAINER = "apptainer"
     ROOT = "root"
     HERE = "here"
+
+
+Engine = Literal["docker", "podman", "apptainer", "root"]  # what runs any command
 
 
 class Builder(enum.StrEnum):
@@ -83,8 +84,12 @@ def _arch(text: object) -> tuple[Arch, ...]:
     try:
         return tuple(Arch.parse(part.strip()) for part in str(text).split(","))
     except ValueError as error:
-        names = ", ".join(arch.value for arch in Arch)
-        message = f"{text!r} is not an architecture; expected {names}"
+        from imgbuild.matrix.validate import nearest
+
+        names = [arch.value for arch in Arch]
+        near = nearest(str(text), names)
+        message = f"{text!r} is not an architecture; expected {', '.join(names)}"
+        message += f"; did you mean {near}?" if near else ""
         raise typer.BadParameter(message) from error
 
 
@@ -271,11 +276,3 @@ Reference = Annotated[
 def processes(jobs: int) -> int:
     """The number of processes that `--jobs` means."""
     return jobs or os.cpu_count() or 1
-
-
-def supported(through: Through | None, verb: str, allowed: Sequence[Through]) -> str | None:
-    """The value of `--through`; InputError if `verb` does not support it."""
-    if through is not None and through not in allowed:
-        message = f"--through {through}: `imgbuild {verb}` does not support it"
-        raise InputError(message, hint=f"expected {', '.join(allowed)}")
-    return None if through is None else through.value

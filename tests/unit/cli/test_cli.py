@@ -248,7 +248,7 @@ def test_an_interrupt_is_said(
         (["smoke", "--timeout-factor", "nan", TARGET], "'nan' is not a factor"),
         (
             ["load", "--through", "root", TARGET],
-            "--through root: `imgbuild load` does not support it",
+            "'root' is not one of 'docker', 'podman'",
         ),
         (["load", "--all", "--layout", "x"], "--layout x is one image"),
         (["run"], "Missing argument 'TARGET'"),
