@@ -189,7 +189,9 @@ def _suggestion(error: Exception, text: str) -> str:
 
     parameter = getattr(error, "param", None)
     value = WRONG_CHOICE.search(text)
-    near = nearest(value[1].lower(), choices(parameter)) if parameter is not None and value else None
+    near = (
+        nearest(value[1].lower(), choices(parameter)) if parameter is not None and value else None
+    )
     return f" Did you mean {near}?" if near else ""
 
 

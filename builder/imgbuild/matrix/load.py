@@ -20,6 +20,7 @@ from imgbuild.matrix.check_targets import check_targets
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.matrix.validate import UNKNOWN, walk
 from imgbuild.matrix.yaml_nodes import parse
+from imgbuild.system.amounts import count
 
 AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
 
@@ -82,5 +83,5 @@ def refusal(file: str, problems: tuple[Problem, ...], text: str) -> InputError:
             problems, key=lambda one: (one.message != UNKNOWN, one.line or 0, one.column or 0)
         )
     ]
-    count = f"{len(ordered)} problem" + "s" * (len(ordered) != 1)
-    return InputError(f"{file} has {count}", problems=tuple(ordered))
+    message = f"{file} has {count(len(ordered), 'problem')}"
+    return InputError(message, problems=tuple(ordered))

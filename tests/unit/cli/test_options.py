@@ -83,11 +83,11 @@ def test_a_misspelt_choice_is_answered_with_the_choices_and_the_right_one(
 
 
 def test_the_help_of_through_names_what_the_verb_accepts() -> None:
-    for verb, option in _options()["--through"]:
-        if verb.startswith("ci "):
+    for name, option in _options()["--through"]:
+        if name.startswith("ci "):
             continue
         words = set(re.findall(r"docker|podman|apptainer|root|here", option.help))
-        assert words == set(_help.choices(option)), verb
+        assert words == set(_help.choices(option)), name
 
 
 def _first(text: str) -> str:
