@@ -31,7 +31,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from imgbuild.cache.settings import default_root, size_limit
@@ -286,6 +286,11 @@ class Store:
             yield
         finally:
             os.close(descriptor)
+
+    def begun(self, hashes: Iterable[str]) -> int:
+        """The bytes that interrupted downloads of these files have left."""
+        paths = (self.root / "partial" / self._file(name).name for name in hashes)
+        return sum(path.stat().st_size for path in paths if path.exists())
 
     @contextlib.contextmanager
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:

@@ -55,7 +55,7 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
         lock.target: frozenset[Sha256]().union(*(needed[after.target] for after in locks[number:]))
         for number, lock in enumerate(locks, start=1)
     }
-    transfer = Transfer(missing, len(named), inputs.context.reporter)
+    transfer = Transfer(missing, len(named), inputs.context.reporter, here=store.begun(missing))
     return Downloads(transfer=transfer, missing=frozenset(missing), later=later)
 
 
