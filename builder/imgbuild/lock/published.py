@@ -23,7 +23,7 @@ from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import load as matrices
-from imgbuild.matrix.check import Notes, check_shared
+from imgbuild.matrix.check import Notes, check_sdists, check_shared
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource, check_extensions
 from imgbuild.matrix.model import (
     Base,
@@ -161,6 +161,7 @@ def _extended(document: YamlDocument, path: Path) -> Extended:
     folder = path.resolve().parent
     found = {name: read(folder / item.lock, name, item.image)
              for name, item in value.published.items()}  # fmt: skip
+    check_sdists(notes, sorted({key for each in found.values() for key in _versions(each.lock)}))
     for each in found.values():
         _check_published(notes, value, each)
     for name, row in value.targets.items():

@@ -30,6 +30,9 @@ OWN_LABELS = (
 )
 
 
+LISTED = 30  # choices that an error lists
+
+
 class Notes:
     """Collects problems; finds their line and column from the path."""
 
@@ -68,9 +71,8 @@ class Notes:
         """Note it if `name` is none of `names`, of which there are `what`."""
         choices = list(names)
         if isinstance(name, str) and name not in choices:
-            expected = (
-                f"one of {', '.join(choices)}" if choices else f"{what}, of which there are none"
-            )
+            listed = ", ".join(choices[:LISTED]) + (", …" if len(choices) > LISTED else "")
+            expected = f"one of {listed}" if choices else f"{what}, of which there are none"
             near = nearest(name, choices)
             self.note(path, f"unknown {what}", value=name, expected=expected, near=near)
 
@@ -136,10 +138,17 @@ def check_shared(notes: Notes) -> None:
     for name, sdist in table(matrix.get("sdists")).items():
         path: Path = ("sdists", name)
         environment(notes, (*path, "env"), table(sdist).get("env"))
-        for number, package in enumerate(texts(table(sdist).get("requires"))):
-            notes.known((*path, "requires", number), package, packages(matrix), "package")
     if "targets" in matrix and matrix["targets"] == {}:
         notes.note(("targets",), "no target is defined", expected="at least one target")
+
+
+def check_sdists(notes: Notes, extended: Iterable[str] = ()) -> None:
+    """Check that builds of sdists need packages of the matrix or of those in `extended`."""
+    matrix = table(notes.walked.value)
+    names = dict.fromkeys([*packages(matrix), *extended])
+    for name, sdist in table(matrix.get("sdists")).items():
+        for number, package in enumerate(texts(table(sdist).get("requires"))):
+            notes.known(("sdists", name, "requires", number), package, names, "package")
 
 
 def environment(notes: Notes, path: Path, variables: Any) -> None:

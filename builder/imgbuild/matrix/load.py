@@ -15,7 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from imgbuild.errors import InputError, Problem
-from imgbuild.matrix.check import Notes, check_shared
+from imgbuild.matrix.check import Notes, check_sdists, check_shared
 from imgbuild.matrix.check_targets import check_targets
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.matrix.validate import UNKNOWN, walk
@@ -59,6 +59,7 @@ def loads(data: bytes, file: str) -> Matrix:
     notes = Notes(walked, file)
     if not walked.uncertain:
         check_shared(notes)
+        check_sdists(notes)
         check_targets(notes)
     problems = (*document.problems, *walked.problems, *notes.problems)
     if problems:

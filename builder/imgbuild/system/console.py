@@ -198,6 +198,7 @@ def _instead(
     try:
         yield Bar(progress, shown)
     finally:
+        progress.refresh()
         progress.remove_task(shown)
         for task in hidden:
             progress.update(task, visible=True)
