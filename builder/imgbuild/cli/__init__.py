@@ -7,6 +7,7 @@ import io
 import itertools
 import signal
 import sys
+from pathlib import Path
 
 from imgbuild.errors import (
     ImgbuildError,
@@ -79,15 +80,24 @@ def _stopped(error: Exception) -> int:
 
 def _of_system(error: OSError) -> ImgbuildError:
     """`error`, which nothing closer to its place has described."""
-    from pathlib import Path
-
     from imgbuild.system import files
 
-    if error.errno in files.FULL and error.filename:
-        return files.described(error, Path(error.filename), hint=files.FULL_HINT)
+    if error.errno in files.FULL:
+        place = Path(error.filename) if error.filename else _full_place()
+        return files.described(error, place, hint=files.FULL_HINT)
     place = f"{error.filename}: " if error.filename else ""
     hint = "check that the folder exists, is writable and has free space"
     return WorkFailed(f"{place}{error.strerror or error}", hint=hint)
+
+
+def _full_place() -> Path:
+    """The folder that an error without a path most likely means, of those that are written to."""
+    import tempfile
+
+    from imgbuild.cache.settings import default_root
+    from imgbuild.system import files
+
+    return files.fullest((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
 
 
 def report(error: ImgbuildError) -> int:

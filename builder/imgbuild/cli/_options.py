@@ -168,7 +168,7 @@ GPUS = Definition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", of
                   parser=_count)  # fmt: skip
 GPU = Definition("--gpu", "A compute capability, such as 9.0.", metavar="CAPABILITY", often=True)
 ENV = Definition(
-    "--env -e", "Set a variable; without a value, to that of your shell. Repeatable.",
+    "--env -e", "Set an environment variable; NAME alone passes your shell's value. Repeatable.",
     metavar="NAME[=VALUE]", often=True,
 )  # fmt: skip
 SIF_FILE = Definition("--sif-file", "The SIF file to use.", metavar="FILE")
@@ -198,7 +198,7 @@ LayoutFolder = Annotated[
 ]  # fmt: skip
 Jobs = Annotated[
     int,
-    option("--jobs -j", "Processes that run at once; 0: one for each core.", metavar="N",
+    option("--jobs -j", "Number of parallel processes (0: one for each core).", metavar="N",
            parser=_jobs),
 ]  # fmt: skip
 Offline = Annotated[

@@ -27,7 +27,7 @@ MACHINE, REPORT = "machine.json", "report.json"  # of an unpacked run
 ANSWER = "smoke.answer.json"  # of a job of `imgbuild ci`
 REPORTS = "docs"  # the folder of the project that keeps reports
 RELEASE = re.compile(r"Kernel Module .*?(\d+\.[\d.]+)")
-AGAIN = "run the tests again, and leave the folder as they left it"
+AGAIN = "run the tests again, and do not change the folder that they write"
 
 
 class ImageRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
+from imgbuild.system.amounts import size_text
 from imgbuild.system.boundary import regular
 
 NO_SPACE_HINT = (
@@ -68,6 +69,8 @@ def described(error: OSError, place: Path, *, hint: str | None = None) -> Imgbui
     reason = error.strerror or str(error)
     if error.errno in FULL:
         message = f"no space left for {place}: {reason}"
+        if error.errno == errno.ENOSPC and (free := free_bytes(place)) is not None:
+            message += f" ({size_text(free)} free)"
         return WorkFailed(message, hint=hint or NO_SPACE_HINT)
     if error.errno in _DENIED:
         message = f"cannot write to {place}: {reason}"
@@ -79,6 +82,20 @@ def described(error: OSError, place: Path, *, hint: str | None = None) -> Imgbui
         message = f"the file system of {place} has no file locks: {reason}"
         return InputError(message, hint="set IMGBUILD_CACHE to a folder on a local disk")
     return WorkFailed(f"cannot use {place}: {reason}")
+
+
+def free_bytes(place: Path) -> int | None:
+    """The free bytes of the file system that `place` is on, or will be; None if that is unknown."""
+    for folder in (place.absolute(), *place.absolute().parents):
+        with contextlib.suppress(OSError):
+            found = os.statvfs(folder)
+            return found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
+    return None
+
+
+def fullest(places: Iterable[Path]) -> Path:
+    """The one of `places` whose file system has the least free space."""
+    return min(places, key=lambda place: free_bytes(place) or 0)
 
 
 @contextlib.contextmanager

@@ -236,7 +236,7 @@ class LibraryWheel:
         return self._elves
 
     def keep_elves(self, elves: tuple[ElfFacts, ...]) -> None:
-        """Keep the facts of its shared objects."""
+        """Store the facts of the wheel's shared objects."""
         self._elves = elves
         self._keep(ELVES, elves)
 
