@@ -19,6 +19,7 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import NAME, Store
+from imgbuild.cache.transfer import begun
 from imgbuild.errors import (
     FetchFailed,
     ImgbuildError,
@@ -88,7 +89,7 @@ def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[Pro
             yield bar
         return
     size = sum(sizes.values())
-    here = context.store.begun(sizes)
+    here = begun(context.store, sizes)
     left = f"{size_text(max(size - here, 0))} to download"
     already = f" ({size_text(here)} already here)" if here else ""
     context.reporter.info(f"{title}: {count(len(sizes), 'file')}, {left}{already}")
@@ -106,7 +107,7 @@ def _present(locked: LockedFile, context: Context) -> Path | None:
 
 def check_space(missing: Iterable[str], size: int, store: Store) -> None:
     """WorkFailed if the store's disk is too small for `size` bytes of files with these hashes."""
-    rest = size - store.begun(missing)
+    rest = size - begun(store, missing)
     free = shutil.disk_usage(store.root).free
     if rest > free:
         message = (

@@ -31,7 +31,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from imgbuild.cache.settings import default_root, size_limit
@@ -268,6 +268,10 @@ class Store:
             folder = Path(tempfile.mkdtemp(dir=self._private()))
         try:
             yield folder
+        except OSError as error:
+            if error.errno in files.FULL and error.filename is None:  # of a write to an open file
+                raise files.described(error, self.root) from error
+            raise
         finally:
             files.remove_tree(folder)
 
@@ -286,11 +290,6 @@ class Store:
             yield
         finally:
             os.close(descriptor)
-
-    def begun(self, hashes: Iterable[str]) -> int:
-        """The bytes that interrupted downloads of these files have left."""
-        paths = (self.root / "partial" / self._file(name).name for name in hashes)
-        return sum(path.stat().st_size for path in paths if path.exists())
 
     @contextlib.contextmanager
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:

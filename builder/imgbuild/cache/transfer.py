@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from imgbuild.cache.store import Store
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import Bytes, Sha256
+
+
+def begun(store: Store, hashes: Iterable[Sha256]) -> Bytes:
+    """The bytes that interrupted downloads of these files have left in `store`."""
+    paths = (store.root / "partial" / name for name in hashes)
+    return sum(path.stat().st_size for path in paths if path.exists())
 
 
 class Transfer:

@@ -10,6 +10,7 @@ import msgspec
 from imgbuild.assemble.layers import input_hashes
 from imgbuild.assemble.mirror_items import inputs
 from imgbuild.cache.store import Store
+from imgbuild.cache.transfer import begun
 from imgbuild.container import arguments, engine, run_in_image
 from imgbuild.container.arguments import EngineCommand
 from imgbuild.container.engine import Kind
@@ -126,7 +127,7 @@ def download_size(lock: Lock, sealed: Seal, arch: Arch, store: Store) -> int:
         lacking = {key for key in input_hashes(layer.recipe) if store.file(key) is None}
         total += sum(sizes.get(key, 0) for key in lacking)
         missing |= lacking
-    return max(total - store.begun(missing), 0)
+    return max(total - begun(store, missing), 0)
 
 
 def run(

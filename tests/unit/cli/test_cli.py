@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -232,6 +233,20 @@ def test_an_interrupt_is_said(
     assert "interrupted" in done.stderr
     assert json.loads(done.stdout)["error"] == "Interrupted"
     assert sample.seal.digest not in done.stdout
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_has_a_path_though_the_error_has_none(
+    imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(targets, "check_all", full)
+    found = error(imgbuild, ["lock", "--check", TARGET], 1, "no space left for /")
+    assert os.strerror(number) in found["message"]
+    assert (" free)" in found["message"]) == (number == errno.ENOSPC)
+    assert sample.seal.digest not in found["everything"]
 
 
 @pytest.mark.usefixtures("sample")
