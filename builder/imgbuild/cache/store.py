@@ -267,11 +267,8 @@ class Store:
         with files.plain_errors(self.root):
             folder = Path(tempfile.mkdtemp(dir=self._private()))
         try:
-            yield folder
-        except OSError as error:
-            if error.errno in files.FULL and error.filename is None:  # of a write to an open file
-                raise files.described(error, self.root) from error
-            raise
+            with files.named_if_full(self.root):
+                yield folder
         finally:
             files.remove_tree(folder)
 

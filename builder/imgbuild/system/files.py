@@ -109,6 +109,17 @@ def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
         raise described(error, place, hint=hint) from error
 
 
+@contextlib.contextmanager
+def named_if_full(place: Path) -> Iterator[None]:
+    """Name `place` in errors of full disks that have no path, as of writes to an open file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL and error.filename is None:
+            raise described(error, place) from error
+        raise
+
+
 def require_writable(paths: Iterable[Path], *, hint: str) -> None:
     """An error if one of `paths` cannot be written: called before long work that ends there.
 
