@@ -83,8 +83,8 @@ def _of_system(error: OSError) -> ImgbuildError:
     from imgbuild.system import files
 
     if error.errno in files.FULL:
-        place = Path(error.filename) if error.filename else _full_place()
-        return files.described(error, place, hint=files.FULL_HINT)
+        full = Path(error.filename) if error.filename else _full_place()
+        return files.described(error, full, hint=files.FULL_HINT)
     place = f"{error.filename}: " if error.filename else ""
     hint = "check that the folder exists, is writable and has free space"
     return WorkFailed(f"{place}{error.strerror or error}", hint=hint)
