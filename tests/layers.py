@@ -36,7 +36,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "http.client": ("http.*", "cache.download"),
     "http.server": ("container.loopback", "index.server"),
     "socketserver": ("index.server",),
-    "socket": ("http.*", "cache.download", "index.server"),
+    "socket": ("http.*", "cache.download", "index.server", "system.terminal"),
 }
 
 # Folders and modules that may print. Other stages report through `system.reporter`, or in their

@@ -138,6 +138,12 @@ class Interrupted(ImgbuildError):
     exit_code = 130
 
 
+class Terminated(ImgbuildError):
+    """SIGTERM ended the work, or SIGHUP (status 129); finished parts are kept."""
+
+    exit_code = 143
+
+
 class SomeFailed(WorkFailed):
     """Several targets failed. The exit code is theirs if all of them have the same, else 1."""
 

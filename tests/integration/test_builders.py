@@ -284,7 +284,7 @@ def test_an_interrupt_cancels_the_build_and_leaves_nothing(project, template, si
                 break
         process.send_signal(sign)
         result = process.stderr.read()
-    assert process.returncode == 130, result
+    assert process.returncode == 128 + sign, result
     assert "Traceback" not in result
     assert not out.exists()
     assert leftovers(project) == []

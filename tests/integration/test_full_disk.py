@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -191,6 +193,36 @@ def test_a_disk_that_is_full_when_an_unpacked_layer_is_added(project, tmp_path):
     )
     assert (done.returncode, done.stderr) == (1, "")
     message, *left = done.stdout.splitlines()
-    assert message == f"no space left for {disk}/cache: No space left on device"
+    place = re.escape(f"{disk}/cache")
+    form = rf"no space left for {place}: No space left on device \([\d.]+ k?B free\)"
+    assert re.fullmatch(form, message)
     assert f"{disk}/cache/FORMAT" in left
     assert not [path for path in left if "member" in path or "/unpacked" in path]
+
+
+# Between 3 and 6 MB the wheel fits, and the layer that is made of it does not.
+SIZES = ("40k", "100k", "400k", "1m", "2500k", "3100k", "3500k", "4500k", "6000k")
+
+
+@pytest.mark.parametrize(
+    ("verb", "size"),
+    [
+        *((("build", TARGET, "--output"), size) for size in SIZES),
+        *((("lock", TARGET), size) for size in SIZES[:6]),
+    ],
+)
+def test_a_cache_of_any_size_on_a_full_disk_is_named(project, tmp_path, verb, size):
+    """Whatever is written when the disk is full: the error names the cache, and where it is."""
+    disk, image = tmp_path / "disk", tmp_path / "image"
+    words = [*verb, str(image)] if verb[-1] == "--output" else [*verb, "--again"]
+    folder = tmp_path / "project"
+    shutil.copytree(project.folder, folder)
+    done = mounted(
+        project, disk, f"mount -o remount,size={size} {disk}", *words,
+        "--matrix", str(folder), cache=disk / "cache",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert f"{disk}/cache" in line
+    assert " free" in line

@@ -276,7 +276,7 @@ def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base
     left = list((tmp_path / "cache/files").rglob("?" * 64))
     assert len(left) == (6 if keep == "--keep" else 0)
     before, _, after = done.stderr.partition("6 of 7 files to download")
-    assert "auditing: done" in before
+    assert "auditing (pass 1): done" in before
     assert "sealing" not in before
     assert after.count("no Dockerfile is written: a Dockerfile installs with uv, which the") == 2
     assert after.count("sealing small …") == after.count("sealing other …") == 1

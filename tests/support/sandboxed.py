@@ -81,21 +81,26 @@ with escapes.place_in(Path(sys.argv[1])) as place:
 """
 
 
-def as_ordinary(body: str, *, wrapped: bool) -> str:
-    """What `body` prints, which an ordinary user runs with a `place`."""
+@contextmanager
+def ordinary_command(body: str, *, wrapped: bool) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The command, and its environment, by which an ordinary user runs `body` with a `place`."""
     if wrapped:
         needs.tool("bwrap", "bubblewrap")
     with ordinary.home() as folder:
         (folder / "place").mkdir(mode=0o755)
         os.chown(folder / "place", folder.stat().st_uid, folder.stat().st_gid)
         python, script = ordinary.python(folder), AS_ORDINARY + textwrap.indent(body, "    ")
-        done = subprocess.run(
-            [*ordinary.become(), python, "-B", "-c", script, folder / "place", str(wrapped)],
-            env={
-                "PATH": os.environ["PATH"],
-                "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "builder"), str(REPOSITORY))),
-            },
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        command = [*ordinary.become(), python, "-B", "-c", script, folder / "place", str(wrapped)]
+        env = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "builder"), str(REPOSITORY))),
+        }
+        yield [str(word) for word in command], env
+
+
+def as_ordinary(body: str, *, wrapped: bool) -> str:
+    """What `body` prints, which an ordinary user runs with a `place`."""
+    with ordinary_command(body, wrapped=wrapped) as (command, env):
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -71,7 +71,7 @@ class ComparableFields(msgspec.Struct, frozen=True):
 def circumstances(
     project: Project, target: str, environ: Mapping[str, str] | None = None
 ) -> BuildDetails:
-    """The circumstances of a build of `target` here and now."""
+    """Builder, commit and time of a build of `target` on this machine."""
     known = os.environ if environ is None else environ
     lock = locks.lock_path(project.images, target)
     return BuildDetails(

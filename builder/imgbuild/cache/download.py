@@ -19,6 +19,7 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import NAME, Store
+from imgbuild.cache.transfer import begun
 from imgbuild.errors import (
     FetchFailed,
     ImgbuildError,
@@ -88,7 +89,10 @@ def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[Pro
             yield bar
         return
     size = sum(sizes.values())
-    context.reporter.info(f"{title}: {count(len(sizes), 'file')}, {size_text(size)} to download")
+    here = begun(context.store, sizes)
+    left = f"{size_text(max(size - here, 0))} to download"
+    already = f" ({size_text(here)} already here)" if here else ""
+    context.reporter.info(f"{title}: {count(len(sizes), 'file')}, {left}{already}")
     with context.reporter.progress(title, size) as bar:
         yield bar
 
@@ -103,12 +107,11 @@ def _present(locked: LockedFile, context: Context) -> Path | None:
 
 def check_space(missing: Iterable[str], size: int, store: Store) -> None:
     """WorkFailed if the store's disk is too small for `size` bytes of files with these hashes."""
-    begun = [store.root / "partial" / name for name in missing]
-    partial = sum(path.stat().st_size for path in begun if path.exists())
+    rest = size - begun(store, missing)
     free = shutil.disk_usage(store.root).free
-    if size - partial > free:
+    if rest > free:
         message = (
-            f"{store.root} needs {size_text(size)} for downloads and has {size_text(free)} free"
+            f"{store.root} needs {size_text(rest)} for downloads and has {size_text(free)} free"
         )
         raise WorkFailed(message, hint=files.NO_SPACE_HINT)
 

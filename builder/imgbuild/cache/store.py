@@ -286,7 +286,8 @@ class Store:
         with files.plain_errors(self.root):
             folder = Path(tempfile.mkdtemp(dir=self._private()))
         try:
-            yield folder
+            with files.named_if_full(self.root):
+                yield folder
         finally:
             files.remove_tree(folder)
 

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from imgbuild.cache.store import Store
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import Bytes, Sha256
 
 
+def begun(store: Store, hashes: Iterable[Sha256]) -> Bytes:
+    """The bytes that interrupted downloads of these files have left in `store`."""
+    paths = (store.root / "partial" / name for name in hashes)
+    return sum(path.stat().st_size for path in paths if path.exists())
+
+
 class Transfer:
     """Files to download in several steps, by sha256 with their sizes.
 
-    `every` is the number of files that the work is about, whether they are downloaded or not.
+    `every` is the number of files that the work is about, whether they are downloaded or not;
+    `here` are the bytes of `files` that an interrupted download has left.
     """
 
-    def __init__(self, files: Mapping[Sha256, Bytes], every: int, reporter: Reporter) -> None:
+    def __init__(
+        self, files: Mapping[Sha256, Bytes], every: int, reporter: Reporter, *, here: Bytes = 0
+    ) -> None:
         self._left = dict(files)
         self._every = every
+        self._here = here
         self._reporter = reporter
         self._files = 0
         self._done = 0
@@ -28,8 +39,9 @@ class Transfer:
 
     def announce(self) -> None:
         """Report how much there is to download."""
-        size = f", {size_text(self._total)}" if self._left else ""
         files = f"{len(self._left)} of {count(self._every, 'file')}"
+        size = f", {size_text(max(self._total - self._here, 0))}" if self._left else ""
+        size += f" ({size_text(self._here)} already here)" if self._here else ""
         self._reporter.info(f"{files} to download{size}")
 
     @contextlib.contextmanager

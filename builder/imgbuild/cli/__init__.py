@@ -5,12 +5,23 @@ from __future__ import annotations
 import codecs
 import io
 import itertools
+import signal
 import sys
+from pathlib import Path
 
-from imgbuild.errors import ImgbuildError, InputError, Interrupted, NoSolution, WorkFailed
+from imgbuild.errors import (
+    ImgbuildError,
+    InputError,
+    Interrupted,
+    NoSolution,
+    Terminated,
+    WorkFailed,
+)
+from imgbuild.system import ending
 from imgbuild.system.console import console
 
 STOPPED = "interrupted; finished work is kept, and the same command continues"
+SIGNALLED = 128  # plus the number of a signal: the status of what it ended, in a shell
 
 
 ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├": "|", "└": "`"})
@@ -36,30 +47,57 @@ def main() -> None:
             stream.reconfigure(errors="imgbuild")
     words = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
     console.configure(verbosity=0, json="--json" in words)  # for an invalid command line
+    ending.raise_signals()
     try:
         from imgbuild.cli import _app
 
         status = _app.run_verb()
-    except ImgbuildError as error:
-        status = report(error)
     except KeyboardInterrupt:
-        status = report(Interrupted(STOPPED))
-    except OSError as error:
-        status = report(_of_system(error))
+        status = _stopped(Interrupted(STOPPED))
+    except Exception as error:
+        if ending.received() is not None:  # of a worker that the signal ended, for example
+            status = _stopped(error)
+        elif isinstance(error, ImgbuildError):
+            status = report(error)
+        elif isinstance(error, OSError):
+            status = report(_of_system(error))
+        else:
+            raise
     sys.exit(status)
+
+
+def _stopped(error: Exception) -> int:
+    """Report the end of the work by Ctrl-C or a signal: the status that a shell has for it."""
+    number = ending.received()
+    interrupted = error if isinstance(error, Interrupted) else Interrupted(STOPPED)
+    if number is None:
+        return report(interrupted)
+    message = f"{signal.Signals(number).name}: {interrupted.message}"
+    terminated = Terminated(message, hint=interrupted.hint)
+    terminated.exit_code = SIGNALLED + number
+    return report(terminated)
 
 
 def _of_system(error: OSError) -> ImgbuildError:
     """`error`, which nothing closer to its place has described."""
-    from pathlib import Path
-
     from imgbuild.system import files
 
-    if error.errno in files.FULL and error.filename:
-        return files.described(error, Path(error.filename), hint=files.FULL_HINT)
+    if error.errno in files.FULL:
+        full = Path(error.filename) if error.filename else _full_place()
+        return files.described(error, full, hint=files.FULL_HINT)
     place = f"{error.filename}: " if error.filename else ""
     hint = "check that the folder exists, is writable and has free space"
     return WorkFailed(f"{place}{error.strerror or error}", hint=hint)
+
+
+def _full_place() -> Path:
+    """The folder that an error without a path most likely means, of those that are written to."""
+    import tempfile
+
+    from imgbuild.cache.settings import default_root
+    from imgbuild.system import files
+
+    return files.fullest((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
 
 
 def report(error: ImgbuildError) -> int:

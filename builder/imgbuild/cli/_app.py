@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -40,13 +41,16 @@ from imgbuild.cli import (
     why,
 )
 from imgbuild.cli import list as listing
-from imgbuild.cli._help import AuditCommand, RunCommand, VerbGroup, add
+from imgbuild.cli._help import AuditCommand, RunCommand, VerbGroup, add, choices
 from imgbuild.cli._output import discard, put
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
 
 # typer's own class for a command line that is wrong; not every version gives it a public name.
 USAGE_ERRORS: tuple[type[Exception], ...] = typer.BadParameter.__bases__
+
+# How typer reports a value that is not one of the choices.
+WRONG_CHOICE = re.compile(r"'([^']*)' is not one of ")
 
 # Verbs whose last words are a command of the user.
 TAKES_COMMAND = ("imgbuild run", "imgbuild slurm")
@@ -179,6 +183,18 @@ def _asks_for_help(words: Sequence[str]) -> bool:
     return not given or given[0] == "help" or not {"--help", "-h"}.isdisjoint(given)
 
 
+def _suggestion(error: Exception, text: str) -> str:
+    """The choice of an option that is similar to its wrong value, as a question."""
+    from imgbuild.matrix.notes import nearest
+
+    parameter = getattr(error, "param", None)
+    value = WRONG_CHOICE.search(text)
+    near = (
+        nearest(value[1].lower(), choices(parameter)) if parameter is not None and value else None
+    )
+    return f" Did you mean {near}?" if near else ""
+
+
 def run_verb() -> int:
     """Run the verb that the command line names: the exit status.
 
@@ -201,7 +217,7 @@ def run_verb() -> int:
         if type(error).__name__ == "NoArgsIsHelpError" or not text:
             put(text)
             return InputError.exit_code
-        message = f"{name}: {text.replace('Value error, ', '')}"
+        message = f"{name}: {text.replace('Value error, ', '')}{_suggestion(error, text)}"
         hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"
         verbs = [word for word in sys.argv[1:2] if type(error).__name__ == "UsageError"]
         if name == "imgbuild" and verbs and verbs[0] in REPLACED:

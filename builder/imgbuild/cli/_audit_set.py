@@ -127,7 +127,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         python = None if self.python is None else python_of(self.python)
         found = open_environment(where, python=python)
         if python is not None and not f"{found.python}.".startswith(f"{python}."):
-            message = f"--python {python}: the environment has Python {found.python}"
+            message = f"--python {python} does not match the environment (Python {found.python})"
             raise InputError(message, hint="leave --python out")
         name = where or str(found.folders[0])
         request = self._request(name, found.python, arch, matrix, checks, offline=offline)

@@ -76,8 +76,7 @@ Strict = Annotated[
     bool,
     option(
         "--strict",
-        "Exit status 1 also if no machine of ci.yaml can do a job; by default that is only"
-        " reported.",
+        "Also fail if no runner in ci.yaml can take a job (default: report only).",
     ),
 ]
 Published = Annotated[

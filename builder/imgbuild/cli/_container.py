@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ from imgbuild.cli._options import ENV, GPUS
 from imgbuild.cli._verb import Definition, Group, option
 from imgbuild.container import driver
 from imgbuild.container.request import ContainerRequest, Mount, own_ids
-from imgbuild.errors import InputError
+from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 ENTRYPOINT = "/opt/imgbuild/entrypoint"  # finds a home if HOME cannot be written
 FOLDER = "/workspace"  # for the current folder, if the image has no working folder
 CACHE = "/mnt/huggingface"
+NOTICE = "notice"  # the kind of fact for what is reported once a day
 SELINUX = Path("/sys/fs/selinux/enforce")
 PANEL = "The container"
 NAME = re.compile(r"[^\s=]+")
@@ -137,8 +139,23 @@ def hugging_face_cache() -> Path | None:
         return None
     if folder.is_dir():
         return folder
-    console.info(f"{folder} does not exist: models that the command downloads are not kept")
+    _report_daily(f"{folder} does not exist: models that the command downloads are not kept")
     return None
+
+
+def _report_daily(text: str) -> None:
+    """Report `text`, unless it was reported today (UTC): the cache remembers it."""
+    from imgbuild.cache.store import Store
+
+    today = datetime.datetime.now(datetime.UTC).date().isoformat().encode()
+    try:
+        store = Store.open()
+        if store.fact(NOTICE, text) == today:
+            return
+        store.put_fact(NOTICE, text, today)
+    except (ImgbuildError, OSError) as error:
+        console.detail(f"not remembered: {error}")
+    console.info(text)
 
 
 def read_env_file(path: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import inspect
 import shutil
@@ -23,6 +24,17 @@ EXAMPLES = ("Example:", "Examples:")
 FIRST, LAST = (WORK,), (OUTPUT,)
 
 
+@contextlib.contextmanager
+def _naming(ctx: Any) -> Iterator[None]:
+    """Give an error of the command line the verb at which it occurred, if it names none."""
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "ctx", ctx) is None:
+            error.ctx = ctx  # type: ignore[attr-defined]
+        raise
+
+
 class VerbCommand(typer.core.TyperCommand):
     """A verb. `-h` prints the short help, `--help` the long one."""
 
@@ -36,7 +48,8 @@ class VerbCommand(typer.core.TyperCommand):
         if "-h" in own:
             typer.echo("\n".join(short(self, ctx)))
             raise typer.Exit
-        return super().parse_args(ctx, args)
+        with _naming(ctx):
+            return super().parse_args(ctx, args)
 
 
 class RunCommand(VerbCommand):
@@ -72,7 +85,8 @@ class VerbGroup(typer.core.TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words; `-h` is `--help` here."""
         words = ["--help"] if args[:1] == ["-h"] else args
-        return super().parse_args(ctx, words)
+        with _naming(ctx):
+            return super().parse_args(ctx, words)
 
 
 def add(

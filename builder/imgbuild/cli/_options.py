@@ -26,14 +26,12 @@ from __future__ import annotations
 import datetime
 import enum
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from imgbuild.cli._verb import OUTPUT, REGISTRY, SELECT, Definition, option
-from imgbuild.errors import InputError
 from imgbuild.values import Arch
 
 
@@ -45,6 +43,9 @@ class Through(enum.StrEnum):
     APPTAINER = "apptainer"
     ROOT = "root"
     HERE = "here"
+
+
+Engine = Literal["docker", "podman", "apptainer", "root"]  # what runs any command
 
 
 class Builder(enum.StrEnum):
@@ -83,8 +84,12 @@ def _arch(text: object) -> tuple[Arch, ...]:
     try:
         return tuple(Arch.parse(part.strip()) for part in str(text).split(","))
     except ValueError as error:
-        names = ", ".join(arch.value for arch in Arch)
-        message = f"{text!r} is not an architecture; expected {names}"
+        from imgbuild.matrix.notes import nearest
+
+        names = [arch.value for arch in Arch]
+        near = nearest(str(text), names)
+        message = f"{text!r} is not an architecture; expected {', '.join(names)}"
+        message += f"; did you mean {near}?" if near else ""
         raise typer.BadParameter(message) from error
 
 
@@ -163,7 +168,7 @@ GPUS = Definition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", of
                   parser=_count)  # fmt: skip
 GPU = Definition("--gpu", "A compute capability, such as 9.0.", metavar="CAPABILITY", often=True)
 ENV = Definition(
-    "--env -e", "Set a variable; without a value, to that of your shell. Repeatable.",
+    "--env -e", "Set an environment variable; NAME alone passes your shell's value. Repeatable.",
     metavar="NAME[=VALUE]", often=True,
 )  # fmt: skip
 SIF_FILE = Definition("--sif-file", "The SIF file to use.", metavar="FILE")
@@ -193,7 +198,7 @@ LayoutFolder = Annotated[
 ]  # fmt: skip
 Jobs = Annotated[
     int,
-    option("--jobs -j", "Processes that run at once; 0: one for each core.", metavar="N",
+    option("--jobs -j", "Number of parallel processes (0: one for each core).", metavar="N",
            parser=_jobs),
 ]  # fmt: skip
 Offline = Annotated[
@@ -271,11 +276,3 @@ Reference = Annotated[
 def processes(jobs: int) -> int:
     """The number of processes that `--jobs` means."""
     return jobs or os.cpu_count() or 1
-
-
-def supported(through: Through | None, verb: str, allowed: Sequence[Through]) -> str | None:
-    """The value of `--through`; InputError if `verb` does not support it."""
-    if through is not None and through not in allowed:
-        message = f"--through {through}: `imgbuild {verb}` does not support it"
-        raise InputError(message, hint=f"expected {', '.join(allowed)}")
-    return None if through is None else through.value

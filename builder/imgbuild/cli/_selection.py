@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import platform
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -114,6 +114,15 @@ def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
         raise InputError(message, hint="name the targets, and one HOST/REPOSITORY")
     names = [word for word in words or [] if "/" not in word]
     return names, slashed[0] if slashed else None
+
+
+def require_no_host(names: Sequence[str], targets: Container[str]) -> None:
+    """InputError if one of `names` is no target but a host, whose repository is missing."""
+    from imgbuild.registry.reference import is_host, parse_repository
+
+    for name in names:
+        if name not in targets and is_host(name):
+            parse_repository(name)  # raises
 
 
 def one_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:

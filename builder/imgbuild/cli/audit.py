@@ -54,7 +54,7 @@ def audit(
         bool,
         option(
             "--notes",
-            "Also print notes: problems in code that is not on the main path.",
+            "Also print notes: problems in code that the usual use of a package does not run.",
             panel=OUTPUT,
             often=True,
         ),

@@ -26,6 +26,16 @@ app = typer.Typer(
 )
 
 
+# The kinds of entries → what they are called.
+KINDS = {
+    "file": "files",
+    "blob": "layers",
+    "unpacked": "unpacked layers",
+    "fact": "facts",
+    "partial": "interrupted downloads",
+}
+
+
 class CacheKind(msgspec.Struct, frozen=True, kw_only=True):
     """How many entries of one kind the cache holds, and their bytes."""
 
@@ -78,7 +88,10 @@ def info() -> None:
     if value.limit is not None:
         cap = f"limit {size_text(value.limit)}"
     lines = [value.path]
-    lines += [f"{kind.kind}s: {kind.entries}, {size_text(kind.size)}" for kind in value.kinds]
+    lines += [
+        f"{KINDS.get(kind.kind, kind.kind)}: {kind.entries}, {size_text(kind.size)}"
+        for kind in value.kinds
+    ]
     lines.append(f"total: {size_text(value.size)}, {size_text(value.in_use)} in use, {cap}")
     lines.append(f"free on the disk: {size_text(value.free)}")
     answer(value, lines)

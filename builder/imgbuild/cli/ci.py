@@ -50,9 +50,7 @@ Since = Annotated[
         often=True,
     ),
 ]
-Shard = Annotated[
-    str, option("--shard", "Only part I of N of the targets.", metavar="I/N", panel=SELECT)
-]
+Shard = Annotated[str, option("--shard", "Select shard I of N.", metavar="I/N", panel=SELECT)]
 CrossBuild = Annotated[
     bool,
     option(
@@ -64,8 +62,8 @@ Actions = Annotated[
     Path | None,
     option(
         "--actions",
-        "Add `targets=` and `jobs=` to this file, each one line of JSON for a matrix of GitHub"
-        ' Actions: "$GITHUB_OUTPUT". `jobs` are those that need no registry.',
+        "Append job matrices for GitHub Actions (targets=, jobs=) to FILE, usually"
+        ' "$GITHUB_OUTPUT"; jobs= has those that need no registry.',
         metavar="FILE",
         panel=OUTPUT,
     ),

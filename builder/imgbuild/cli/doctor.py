@@ -15,10 +15,9 @@ from imgbuild.cli._options import (
     SIF_FILE,
     THROUGH,
     Apptainer,
+    Engine,
     LayoutFolder,
     SharedMemory,
-    Through,
-    supported,
 )
 from imgbuild.cli._output import aligned, answer, folded
 from imgbuild.cli._selection import choose, one_arch, single
@@ -35,14 +34,13 @@ if TYPE_CHECKING:
     from imgbuild.doctor.targets import Diagnosis
 
 WIDTH = 80  # columns of a list of targets
-PLACES = (Through.DOCKER, Through.PODMAN, Through.APPTAINER, Through.ROOT)
 
 
 @verb
 def doctor(
     selection: WholeTargets,
     through: Annotated[
-        Through | None,
+        Engine | None,
         THROUGH(
             "Check from inside the built image of one target: docker, podman, root, or apptainer"
             " (with this user's home folder and environment)."
@@ -82,11 +80,10 @@ def doctor(
     from imgbuild.doctor.host import read_host
 
     wanted = selection.named
-    engine = supported(through, "doctor", PLACES)
     number = driver.gpus() if gpus == "all" else int(gpus)
-    if engine is not None:
+    if through is not None:
         needs = image.InspectOptions(gpus=number, shared=shared, words=tuple(apptainer or ()))
-        _look(selection, layout, sif, engine, needs)
+        _look(selection, layout, sif, through, needs)
         return
     inside = {
         "--sif-file": sif, "--layout": layout, "--apptainer": apptainer, "--gpus": number,
@@ -128,7 +125,7 @@ def _look(
     from imgbuild.lock import lock
     from imgbuild.pipeline import targets
 
-    if through != Through.APPTAINER and (sif is not None or options.words):
+    if through != "apptainer" and (sif is not None or options.words):
         message = f"--sif-file and --apptainer cannot be combined with --through {through}"
         raise InputError(message, hint="leave them out, or give --through apptainer")
     if sif is not None and not sif.exists():

@@ -19,7 +19,9 @@ ADD = "Additions"
 MATRIX = "matrix.yaml"
 
 
-NameOption = Annotated[str, typer.Argument(metavar="NAME", help="The name of your image.")]
+NameOption = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of your image; . for that of this folder.")
+]
 ExtendsOption = Annotated[
     str | None,
     option(
@@ -99,6 +101,8 @@ def init(
 
         imgbuild init
 
+        imgbuild init . --add wandb
+
         imgbuild init my-image --extends cu124-vllm --add wandb --system rsync
 
         imgbuild init my-image --extends team-image --lock https://example.org/images
@@ -115,7 +119,7 @@ def init(
     from imgbuild.resolve import first_matrix, init, request
 
     path = Path.cwd() / MATRIX
-    init.require_name(name)
+    name = init.name_for(name)
     wanted = first_matrix.WantedExtension(
         name=name,
         packages=request.read(add, [], {})[0] if add else (),
@@ -156,10 +160,10 @@ def _refresh() -> None:
     project.require_writable("imgbuild init --refresh")
     found = init.refresh(project.matrix, Http())
     lines = [
-        f"{item.target} {item.after}" if item.before == item.after
+        f"{item.target} {item.after} (unchanged)" if item.before == item.after
         else f"{item.target} {item.before or 'none'} -> {item.after}"
         for item in found
     ]  # fmt: skip
-    if any(item.before != item.after for item in found):
-        console.info("next: imgbuild lock --all")
+    changed = any(item.before != item.after for item in found)
+    console.info("next: imgbuild lock --all" if changed else "nothing has changed")
     answer(found, folded(lines))

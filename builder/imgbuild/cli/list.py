@@ -11,7 +11,7 @@ import msgspec
 
 from imgbuild.cli._list_filters import Filters
 from imgbuild.cli._options import FORMAT
-from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._output import aligned, answer, terminal_width
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError
@@ -122,7 +122,8 @@ def list_targets(
     elif wide:
         lines = aligned(table.cells(rows), width=sys.maxsize)
     else:
-        lines = aligned(table.narrow(rows))
+        width = terminal_width()
+        lines = aligned(table.narrow(rows, None if width == sys.maxsize else width))
     answer(rows, lines)
     if form == "text" and not wide and not console.json and any(row.recommended for row in rows):
         console.info("* recommended; columns of other packages: imgbuild list --wide")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
-from imgbuild.cli._options import THROUGH, LayoutFolder, Through, supported
+from imgbuild.cli._options import THROUGH, LayoutFolder
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import arch_of, same_image
 from imgbuild.cli._targets import Selection
@@ -27,7 +27,8 @@ class LoadedImage(msgspec.Struct, frozen=True, kw_only=True):
 def load(
     selection: Selection,
     through: Annotated[
-        Through | None, THROUGH("docker or podman. Default: the one that is running.")
+        Literal["docker", "podman"] | None,
+        THROUGH("docker or podman. Default: the one that is running."),
     ] = None,
     layout: LayoutFolder = None,
 ) -> None:
@@ -45,11 +46,10 @@ def load(
     from imgbuild.container.load import load as load_image
     from imgbuild.pipeline import run_target
 
-    engine = supported(through, "load", (Through.DOCKER, Through.PODMAN))
     session = selection.session()
     selected = session.select(selection.named, everything=selection.everything, arches=[])
     same_image(selected, layout)
-    found = engines.require(engine)
+    found = engines.require(through)
     done = []
     for item in selected:
         image = run_target.find(session, item.name, layout)

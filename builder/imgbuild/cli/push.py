@@ -23,7 +23,7 @@ from imgbuild.cli._options import (
     processes,
 )
 from imgbuild.cli._output import aligned, answer, folded
-from imgbuild.cli._selection import split_places
+from imgbuild.cli._selection import require_no_host, split_places
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
@@ -157,6 +157,8 @@ def push(
     if digest_file is not None:
         files.require_writable([digest_file], hint="choose another file with --digest-file")
     session = selection.session(how)
+    if place is None:
+        require_no_host(names, session.matrix.targets)
     repository = _repository(place, session)
     key = _key(sign_key)
     day = date or datetime.datetime.now(datetime.UTC).date()

@@ -30,7 +30,7 @@ app = typer.Typer(
 @verb
 def ls(
     place: Annotated[
-        str, typer.Argument(metavar="HOST[/REPOSITORY]", help="A registry, or one repository.")
+        str, typer.Argument(metavar="HOST[/REPOSITORY]", help="HOST, or HOST/REPOSITORY.")
     ],
     plain_http: PlainHttp = None,
 ) -> None:

@@ -11,7 +11,7 @@ import typer
 from imgbuild.cli._help import VerbGroup, add
 from imgbuild.cli._options import DRY_RUN, KEEP, MirrorOnly, Offline, PlainHttp
 from imgbuild.cli._output import aligned, answer, count, folded
-from imgbuild.cli._selection import split_places
+from imgbuild.cli._selection import require_no_host, split_places
 from imgbuild.cli._targets import Filter, MatrixFile
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, WorkFailed
@@ -224,6 +224,7 @@ def _place(
     names, named = split_places(places)
     if named is not None:
         return parse_repository(named), list(plain_http or []), names
+    require_no_host(names, project.sealed())
     setting: NamedMirror | None = mirror.find(project.root)
     if setting is None:
         message = "no mirror is named, and none is set"

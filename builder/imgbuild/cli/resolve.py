@@ -12,6 +12,7 @@ from imgbuild.cli._output import answer
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError, NoSolution
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 ASK = "Request"
@@ -171,9 +172,22 @@ def resolve(
             return
     inputs = session.inputs()
     learned = constraints.read(session.project.images)
-    found = stored.answer(
-        ask, session.project, session.matrix, learned, inputs.context, again=again
-    )
+    similar = locked.similar(ask, session.project, session.matrix)
+    questions = [
+        f"no target has the package {package}; did you mean {near}?"
+        for package, near in similar.items()
+    ]
+    for question in questions:
+        console.warn(question)
+    try:
+        found = stored.answer(
+            ask, session.project, session.matrix, learned, inputs.context, again=again
+        )
+    except InputError as error:
+        if not questions:
+            raise
+        hint = f"{error.message}; {error.hint}"
+        raise InputError(" ".join(questions), hint=hint) from error
     answer(found, words.lines(found, everything=everything))
     if words.say_refusals(found):
         raise typer.Exit(NoSolution.exit_code)

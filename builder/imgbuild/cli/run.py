@@ -13,11 +13,10 @@ from imgbuild.cli._container import RunOptions
 from imgbuild.cli._options import (
     DRY_RUN,
     THROUGH,
+    Engine,
     LayoutFolder,
     OneArch,
-    Through,
     processes,
-    supported,
 )
 from imgbuild.cli._output import answer
 from imgbuild.cli._selection import arch_of, single
@@ -25,8 +24,6 @@ from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import RunOutput, verb
 from imgbuild.system.console import console
 from imgbuild.values import Arch
-
-ENGINES = (Through.DOCKER, Through.PODMAN, Through.APPTAINER, Through.ROOT)
 
 
 class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +63,7 @@ def run(
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: Annotated[
-        Through | None,
+        Engine | None,
         THROUGH(
             "docker, podman, apptainer, or root (a root folder in a user namespace, without an"
             " engine). Default: docker or podman, whichever is running, else root."
@@ -97,7 +94,6 @@ def run(
     """
     from imgbuild.pipeline import run_target
 
-    engine = supported(through, "run", ENGINES)
     pattern, words = one.split(command)
     session = one.session(jobs=processes(0))
     found = run_target.find(session, single(session.select([pattern])), layout)
@@ -105,11 +101,11 @@ def run(
     json = console.json
     request = container.request(found.config(chosen), words, interactive=not json, dry=dry_run)
     if dry_run:
-        made = run_target.command(found, request, through=engine)
+        made = run_target.command(found, request, through=through)
         shown = CommandToRun(target=found.name, arch=chosen, **msgspec.structs.asdict(made))
         answer(shown, [made.text()])
         return
-    ran = run_target.run(session, found, chosen, request, through=engine, capture=json)
+    ran = run_target.run(session, found, chosen, request, through=through, capture=json)
     if json:
         answer(RunInImage(target=found.name, arch=chosen, **msgspec.structs.asdict(ran)), [])
     raise typer.Exit(ran.status)

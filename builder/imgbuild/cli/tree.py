@@ -61,7 +61,9 @@ def tree(
 
     if invert and package is None:
         message = "--invert needs PACKAGE"
-        raise InputError(message, hint=f"such as: imgbuild tree {name} numpy --invert")
+        raise InputError(
+            message, hint=f"name a package, for example: imgbuild tree {name} numpy --invert"
+        )
     chosen = _dependencies.locked(selection, [name])
     if len(chosen) > 1:
         message = f"several targets match: {', '.join(lock.target for lock, _ in chosen)}"

@@ -22,6 +22,7 @@ import signal
 import stat
 import struct
 import sys
+import termios
 
 from imgbuild.container.control_groups import control_groups, remove_groups, write
 from imgbuild.container.enclosure_root import EnclosureJob, change_root, make_root, mount_overlay
@@ -211,10 +212,11 @@ def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
     program = base64.b64decode(job.filter)
     if program:
         load_filter(program)
+    controlled = job.console is not None and open_terminal(job.console)
     os.closerange(3, DESCRIPTORS)
     process = os.fork()
     if process == 0:
-        start(job, own)
+        start(job, own, controlled=controlled)
     return wait_for(process)
 
 
@@ -241,13 +243,31 @@ def limit(limits: dict[str, int], *, grouped: bool) -> None:
             resource.setrlimit(number, (allowed, allowed))
 
 
-def start(job: EnclosureJob, own: tuple[int, int, bytes]) -> None:
+def open_terminal(console: int) -> bool:
+    """Make a new terminal stdin, stdout and stderr, and send its master side to `console`.
+
+    False if the kernel allows none here. A stderr that is no terminal stays as it is.
+    """
+    try:
+        master, terminal = os.openpty()
+    except OSError:
+        return False
+    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", master))
+    _socket.socket(fileno=console).sendmsg([b"t"], [rights])
+    for descriptor in range(3 if os.isatty(2) else 2):
+        os.dup2(terminal, descriptor)
+    return True
+
+
+def start(job: EnclosureJob, own: tuple[int, int, bytes], *, controlled: bool) -> None:
     """Become the command, in the fourth process, or end with a status as in a shell."""
     command, cwd = job.command, job.cwd
     status, text = NOT_STARTED, f"cannot change to the folder {cwd}"
     try:
-        if not job.terminal:
-            os.setsid()  # no terminal to put input into
+        if controlled or not job.terminal:
+            os.setsid()  # no terminal of the host to put input into
+        if controlled:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         for descriptor in range(3):

@@ -46,6 +46,7 @@ class EnclosureJob:
     network: bool  # whether the command has that of the host
     readonly: bool
     terminal: bool
+    console: int | None  # a socket; the command gets a terminal, whose master side goes there
     hostname: str
     user: tuple[int, int]
     host_id: int | None  # the id outside of `user`, if root starts the command

@@ -75,7 +75,7 @@ def run_in_root(
     request: ContainerRequest,
     *,
     driver_files: DriverFiles | None = None,
-    stream: bool = False,
+    streams: sandbox.Streams = sandbox.Streams.CAPTURED,
 ) -> Result:
     """Run the command of `request` in `root`, the unpacked image with `settings`.
 
@@ -86,6 +86,8 @@ def run_in_root(
         message = f"--user {request.user}: names of users are not known in a root folder"
         raise InputError(message, hint="write --user UID:GID")
     env = environment(settings) | ({"HOME": request.home} if request.home else {})
+    if streams is sandbox.Streams.TERMINAL:
+        env["TERM"] = os.environ.get("TERM", "xterm")
     binds = [
         sandbox.Bind(source=mount.source, target=mount.target, writable=mount.writable)
         for mount in request.mounts
@@ -101,7 +103,7 @@ def run_in_root(
         cwd=request.workdir,
         user=None if ids == (0, 0) else ids,
         network=request.network,
-        stream=stream,
+        streams=streams,
     )
 
 
@@ -202,5 +204,12 @@ def _in_root(
     with root_folder(layout, arch, store, reporter=reporter) as root, store.scratch() as scratch:
         fetched = driver.driver_files(scratch) if request.gpus else None
         settings = running(layout, arch)
-        done = run_in_root(root, settings, request, driver_files=fetched, stream=not capture)
+        streams = sandbox.Streams.TERMINAL if request.tty else sandbox.Streams.INHERITED
+        done = run_in_root(
+            root,
+            settings,
+            request,
+            driver_files=fetched,
+            streams=sandbox.Streams.CAPTURED if capture else streams,
+        )
     return CommandResult(through="root", status=done.status, stdout=done.stdout, stderr=done.stderr)

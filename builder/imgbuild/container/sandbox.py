@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import enum
 import functools
 import json
 import os
@@ -28,6 +29,7 @@ from imgbuild.container.enclosure_root import EnclosureJob, hosts_file
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.oci.tree import RootFolder
 from imgbuild.system import process as processes
+from imgbuild.system.terminal import GivenTerminal, SentTerminal
 
 HOSTNAME = "imgbuild"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -76,6 +78,14 @@ class Bind(msgspec.Struct, frozen=True, kw_only=True):
     writable: bool = False
 
 
+class Streams(enum.Enum):
+    """What stdin, stdout and stderr of a command are."""
+
+    CAPTURED = enum.auto()
+    INHERITED = enum.auto()  # those of this process
+    TERMINAL = enum.auto()  # a terminal of its own, joined to that of this process
+
+
 class Confined(msgspec.Struct, frozen=True, kw_only=True):
     """A user for untrusted code, with limits.
 
@@ -104,7 +114,7 @@ def run(
     user: tuple[int, int] | Confined | None = None,
     network: bool = False,
     readonly: bool = False,
-    stream: bool = False,
+    streams: Streams = Streams.CAPTURED,
 ) -> processes.Result:
     """Run `command` as root with `root` as its `/`. Any status is returned.
 
@@ -113,9 +123,10 @@ def run(
     there is only one user id, so that root's files appear to belong to that user.
     With `readonly` the files of `root` cannot be written; `/tmp` and writable `binds` can.
     The command has its own `/proc`, `/dev` and read-only `/sys`, new `/tmp` and `/dev/shm`, and
-    of the environment only `env`. Without `network` it has only a loopback. `stream` connects it
-    to the terminal. ToolMissing if namespaces are not allowed on this machine, WorkFailed if the
-    set-up fails, InputError if `root` cannot be used.
+    of the environment only `env`. Without `network` it has only a loopback.
+
+    ToolMissing if namespaces are not allowed on this machine, WorkFailed if the set-up fails,
+    InputError if `root` cannot be used.
     """
     if not command:
         message = "no command to run"
@@ -125,7 +136,8 @@ def run(
         **_points(root, binds, network=network),
         "network": network,
         "readonly": readonly,
-        "terminal": stream,
+        "terminal": streams is not Streams.CAPTURED,
+        "console": None,
         "hostname": HOSTNAME,
         "user": confined.ids if confined else user or (0, 0),
         "host_id": confined.host_id if confined else None,
@@ -138,18 +150,25 @@ def run(
         "probe": False,
     }
     if not job["overlay"] and bubblewrap.usable():
-        return _wrapped(root, EnclosureJob(job), stream=stream)
-    return _started(root, job, command, stream=stream)
+        return _wrapped(root, EnclosureJob(job), streams)
+    return _started(root, job, command, streams)
 
 
-def _wrapped(root: Root, job: EnclosureJob, *, stream: bool) -> processes.Result:
+def _wrapped(root: Root, job: EnclosureJob, streams: Streams) -> processes.Result:
     hosts = hosts_file(job.hostname).encode()
     with _descriptor(_filter()) as filtered, _descriptor(hosts) as names:
         options = bubblewrap.options(job, filtered=filtered if _filter() else None, hosts=names)
         with _descriptor(options) as arguments:
             full = bubblewrap.command(job, arguments)
             given = [filtered, names, arguments]
-            if stream:
+            if streams is Streams.TERMINAL:
+                terminal = GivenTerminal()
+                status = processes.foreground(
+                    ["setsid", "--ctty", *full], kill=True, descriptors=given,
+                    stdio=terminal.descriptor, meanwhile=terminal.join,
+                )  # fmt: skip
+                return processes.Result(status, "", "")
+            if streams is Streams.INHERITED:
                 status = processes.foreground(full, kill=True, descriptors=given)
                 return processes.Result(status, "", "")
             result = processes.run(full, check=False, descriptors=given)
@@ -164,13 +183,17 @@ def _wrapped(root: Root, job: EnclosureJob, *, stream: bool) -> processes.Result
 
 
 def _started(
-    root: Root, job: Mapping[str, object], shown: Sequence[str], *, stream: bool = False
+    root: Root,
+    job: Mapping[str, object],
+    shown: Sequence[str],
+    streams: Streams = Streams.CAPTURED,
 ) -> processes.Result:
     """Do `job` in a new process; `shown` are words for its arguments, for lists of processes."""
+    if streams is Streams.TERMINAL:
+        return _on_terminal(job, shown)
     with _descriptor(json.dumps(job).encode()) as descriptor:
-        folder = str(Path(imgbuild.__file__).parent.parent)
-        full = [sys.executable, "-IS", "-c", START.format(folder), str(descriptor), *shown]
-        if stream:
+        full = _starter(descriptor, shown)
+        if streams is Streams.INHERITED:
             status = processes.foreground(full, kill=True, descriptors=[descriptor])
             return processes.Result(status, "", "")
         result = processes.run(full, check=False, descriptors=[descriptor])
@@ -182,6 +205,23 @@ def _started(
         message = f"the sandbox in {root.path} failed: {reason}"
         raise WorkFailed(message, hint=REMEDY)
     return result
+
+
+def _on_terminal(job: Mapping[str, object], shown: Sequence[str]) -> processes.Result:
+    """Do `job` in a new process, with a terminal of its namespaces for the command."""
+    terminal = SentTerminal()
+    console = terminal.sender.fileno()
+    with _descriptor(json.dumps({**job, "console": console}).encode()) as descriptor:
+        status = processes.foreground(
+            _starter(descriptor, shown), kill=True, descriptors=[descriptor, console],
+            meanwhile=terminal.join,
+        )  # fmt: skip
+    return processes.Result(status, "", "")
+
+
+def _starter(descriptor: int, shown: Sequence[str]) -> list[str]:
+    folder = str(Path(imgbuild.__file__).parent.parent)
+    return [sys.executable, "-IS", "-c", START.format(folder), str(descriptor), *shown]
 
 
 @contextlib.contextmanager

@@ -113,7 +113,7 @@ def added_debs(
     control: Callable[[Deb], dict[str, str]],
     context: Context,
 ) -> tuple[Deb, ...]:
-    """What `wanted` needs beside the packages that are there already, sorted by name.
+    """The packages that `wanted` needs in addition to the present ones, sorted by name.
 
     These stay at their versions; `control` reads what one says of itself where the archive has
     another version by now. Errors as for `resolve_debs`.

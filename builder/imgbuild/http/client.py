@@ -164,7 +164,8 @@ class Http:
         if length == 0:
             return b""
         if not 0 < length <= FILE_LIMIT:
-            message = f"{redact(url)}: {length} bytes are too many to be read into memory"
+            limit = f"limit {FILE_LIMIT >> 20} MiB"
+            message = f"{redact(url)}: refusing to read {length} bytes into memory ({limit})"
             raise FetchFailed(message)
         return self._retrying(
             url, {**_PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, _read

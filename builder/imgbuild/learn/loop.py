@@ -31,6 +31,7 @@ from imgbuild.report import Finding, Report, Severity
 from imgbuild.solve import solve
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget
+from imgbuild.system.amounts import count
 from imgbuild.values import Arch
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
@@ -98,19 +99,23 @@ def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep
     known, rounds = tuple(known), 0
     while True:
         rounds += 1
-        with context.reporter.step(f"round {rounds}: resolving {name} for {arch}"):
+        with context.reporter.step(f"resolving {name} for {arch} (pass {rounds})"):
             chosen = solve.ask(prepared, known)
             resolution = solve.lock_answer(prepared, chosen)
         # A library for each round: what it has read is on the disk after it, and only there.
         with Library(context.store, Blocks(context.http)) as library:
             shelf = ReleaseCatalogue(prepared.catalogue, library, context.store)
-            with context.reporter.step(f"round {rounds}: auditing"):
+            with (
+                context.reporter.step(f"auditing (pass {rounds})"),
+                library.progress("auditing", len(resolution.versions), context.reporter),
+            ):
                 report = audit_of(resolution, shelf, terms_of(prepared, resolution))
             errors = [one for one in report.findings if one.severity is Severity.ERROR]
             if not errors:
                 solve.report_age(prepared, chosen)
                 return SettledArch(resolution=resolution, report=report, known=known, rounds=rounds)
-            with context.reporter.step(f"round {rounds}: learning from {len(errors)} errors"):
+            number = count(len(errors), "error")
+            with context.reporter.step(f"learning from {number} (pass {rounds})"):
                 learned = learn_all(errors, shelf, problem.target.pins.keys(), known)
                 for entry in learned:
                     context.reporter.info(f"learned: {entry}")

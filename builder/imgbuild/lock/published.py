@@ -11,6 +11,7 @@ import datetime
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import yaml
@@ -23,7 +24,7 @@ from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import load as matrices
-from imgbuild.matrix.check import check_shared
+from imgbuild.matrix.check import check_sdists, check_shared
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource, check_extensions
 from imgbuild.matrix.model import (
     Base,
@@ -145,8 +146,8 @@ def _has(root: yaml.Node, key: str) -> bool:
     return any(name.value == key for name, _ in pairs)
 
 
-def _read(document: YamlDocument, file: str) -> tuple[Extensions, Notes]:
-    """The file alone, without the published locks; InputError with all problems."""
+def _read(document: YamlDocument, file: str) -> tuple[Extensions, Notes, Any]:
+    """The file without the published locks, also as plain data; InputError with all problems."""
     walked = walk(document.root or yaml.MappingNode("", []), inspect.type_info(Extensions), file)
     notes = Notes(file, walked.keys, walked.places)
     if not walked.uncertain:
@@ -154,15 +155,18 @@ def _read(document: YamlDocument, file: str) -> tuple[Extensions, Notes]:
         check_extensions(notes, walked.value)
     if problems := (*document.problems, *walked.problems, *notes.problems):
         raise matrices.refusal(file, problems, document.text)
-    return msgspec.convert(walked.value, Extensions), notes
+    return msgspec.convert(walked.value, Extensions), notes, walked.value
 
 
 def _extended(document: YamlDocument, path: Path) -> Extended:
     file = str(path)
-    value, notes = _read(document, file)
+    value, notes, plain = _read(document, file)
     folder = path.resolve().parent
     found = {name: read(folder / item.lock, name, item.image)
              for name, item in value.published.items()}  # fmt: skip
+    check_sdists(
+        notes, plain, sorted({key for each in found.values() for key in _versions(each.lock)})
+    )
     for each in found.values():
         _check_published(notes, value, each)
     for name, row in value.targets.items():

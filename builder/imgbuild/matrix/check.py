@@ -7,7 +7,7 @@ skip them. Targets are checked in `check_targets`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -62,10 +62,17 @@ def check_shared(notes: Notes, value: Any) -> None:
     for name, sdist in table(matrix.get("sdists")).items():
         path: Path = ("sdists", name)
         environment(notes, (*path, "env"), table(sdist).get("env"))
-        for number, package in enumerate(texts(table(sdist).get("requires"))):
-            notes.known((*path, "requires", number), package, packages(matrix), "package")
     if "targets" in matrix and matrix["targets"] == {}:
         notes.note(("targets",), "no target is defined", expected="at least one target")
+
+
+def check_sdists(notes: Notes, value: Any, extended: Iterable[str] = ()) -> None:
+    """Check that builds of sdists need packages of the matrix or of those in `extended`."""
+    matrix = table(value)
+    names = dict.fromkeys([*packages(matrix), *extended])
+    for name, sdist in table(matrix.get("sdists")).items():
+        for number, package in enumerate(texts(table(sdist).get("requires"))):
+            notes.known(("sdists", name, "requires", number), package, names, "package")
 
 
 def environment(notes: Notes, path: Path, variables: Any) -> None:

@@ -21,6 +21,7 @@ from packaging.version import Version
 from imgbuild import codec
 from imgbuild.errors import InputError, Problem
 from imgbuild.system import boundary
+from imgbuild.system.amounts import count
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
@@ -272,9 +273,8 @@ def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
             value = msgspec.convert(walked.value, _File)
             problems += _check(value, walked, file)
     if problems:
-        count = f"{len(problems)} problem" + "s" * (len(problems) != 1)
         hint = "restore it from git, or remove the lines: correct entries are learned again"
-        message = f"{file} has {count}"
+        message = f"{file} has {count(len(problems), 'problem')}"
         raise InputError(message, problems=tuple(problems), hint=hint)
     return value.constraints
 

@@ -158,7 +158,7 @@ def check_extensions(notes: Notes, value: Any) -> None:
         _inside(notes, ("published", name, "lock"), table(published).get("lock"), "folder")
     for name, index in table(matrix.get("indexes")).items():
         if isinstance(index, dict) and not index.get("url"):
-            message = "only the default index may have no url, and that one is not named here"
+            message = "url is missing (only the default index may omit it)"
             notes.note(("indexes", name), message, key=True, expected="url: https://…")
     mirrors(notes, ("mirrors",), matrix.get("mirrors"))
     for name, row in table(matrix.get("targets")).items():

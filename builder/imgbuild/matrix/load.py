@@ -15,12 +15,13 @@ import msgspec
 from msgspec import inspect
 
 from imgbuild.errors import InputError, Problem
-from imgbuild.matrix.check import check_shared
+from imgbuild.matrix.check import check_sdists, check_shared
 from imgbuild.matrix.check_targets import check_targets
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.matrix.notes import Notes
 from imgbuild.matrix.validate import UNKNOWN, walk
 from imgbuild.matrix.yaml_nodes import parse
+from imgbuild.system.amounts import count
 
 AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
 
@@ -59,6 +60,7 @@ def loads(data: bytes, file: str) -> Matrix:
     notes = Notes(file, walked.keys, walked.places)
     if not walked.uncertain:
         check_shared(notes, walked.value)
+        check_sdists(notes, walked.value)
         check_targets(notes, walked.value)
     problems = (*document.problems, *walked.problems, *notes.problems)
     if problems:
@@ -83,5 +85,5 @@ def refusal(file: str, problems: tuple[Problem, ...], text: str) -> InputError:
             problems, key=lambda one: (one.message != UNKNOWN, one.line or 0, one.column or 0)
         )
     ]
-    count = f"{len(ordered)} problem" + "s" * (len(ordered) != 1)
-    return InputError(f"{file} has {count}", problems=tuple(ordered))
+    message = f"{file} has {count(len(ordered), 'problem')}"
+    return InputError(message, problems=tuple(ordered))

@@ -23,6 +23,7 @@ from imgbuild.errors import Problem
 from imgbuild.matrix.fields import LINE, PROSE
 from imgbuild.matrix.notes import Path, dotted, nearest
 from imgbuild.matrix.yaml_nodes import kind, place, shown
+from imgbuild.system.amounts import count
 from imgbuild.values import Arch
 
 UNKNOWN = "unknown key"
@@ -226,7 +227,7 @@ class _Walker:
             self.note(node, path, "not a list", expected=example)
             return None
         if due.min_length is not None and len(node.value) < due.min_length:
-            least = f"at least {due.min_length} item" + "s" * (due.min_length > 1)
+            least = f"at least {count(due.min_length, 'item')}"
             self.note(node, path, "the list is too short", expected=least)
         return [
             self.read(child, due.item_type, (*path, number), expected)

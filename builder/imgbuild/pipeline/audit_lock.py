@@ -145,7 +145,10 @@ class _Audit:
     def _judged(self, terms: Terms, checks: Sequence[str]) -> Report:
         base = self._lock.base
         elsewhere = LockedRanges(self._lock, self._wheels, self._inputs, self._supply)
-        with Library(self._store, Blocks(elsewhere)) as library:
+        with (
+            Library(self._store, Blocks(elsewhere)) as library,
+            library.progress("auditing", len(self._wheels), console),
+        ):
             if "elf" in checks or "cuda" in checks:
                 self._read_elves(library)
             package_set = open_package_set(

@@ -264,7 +264,10 @@ def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> 
 
     http = Blocks(request.context.http)
     failed: list[Unread] = []
-    with Library(request.context.store, http) as library:
+    with (
+        Library(request.context.store, http) as library,
+        library.progress("auditing", len(files.versions), request.context.reporter),
+    ):
         package_set = _open(files, library, request)
         if not request.offline and "elf" in request.checks:
             fetched = _fetched(package_set, files, request)

@@ -13,7 +13,7 @@ from imgbuild.assemble.mirror_items import Input, inputs_of_all
 from imgbuild.audit.packages.base import unread_debs
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import wheels_of
-from imgbuild.cache.transfer import Transfer
+from imgbuild.cache.transfer import Transfer, begun
 from imgbuild.lock.lock import Lock
 from imgbuild.plan import records
 from imgbuild.plan.plan import Layer, RegistryRecipe, plan
@@ -55,7 +55,7 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
         lock.target: frozenset[Sha256]().union(*(needed[after.target] for after in locks[number:]))
         for number, lock in enumerate(locks, start=1)
     }
-    transfer = Transfer(missing, len(named), inputs.context.reporter)
+    transfer = Transfer(missing, len(named), inputs.context.reporter, here=begun(store, missing))
     return Downloads(transfer=transfer, missing=frozenset(missing), later=later)
 
 

@@ -10,6 +10,7 @@ import msgspec
 from imgbuild.assemble.layers import input_hashes
 from imgbuild.assemble.mirror_items import inputs
 from imgbuild.cache.store import Store
+from imgbuild.cache.transfer import begun
 from imgbuild.container import arguments, engine, run_in_image
 from imgbuild.container.arguments import EngineCommand
 from imgbuild.container.engine import Kind
@@ -28,7 +29,7 @@ from imgbuild.plan.plan import RegistryRecipe, plan
 from imgbuild.plan.seal import Seal
 from imgbuild.sif import convert, files
 from imgbuild.system.console import console
-from imgbuild.values import Arch
+from imgbuild.values import Arch, Sha256
 
 
 class Locked(msgspec.Struct, frozen=True):
@@ -113,10 +114,11 @@ def built(session: Session, found: RunTarget, arch: Arch) -> Layout:
 
 
 def download_size(lock: Lock, sealed: Seal, arch: Arch, store: Store) -> int:
-    """The bytes of the inputs that a build on `arch` needs and `store` lacks."""
+    """The bytes of the inputs that a build on `arch` needs and `store` lacks, parts excepted."""
     sizes = {item.sha256: item.size for item in inputs(lock, arch)}
     known = seals.sealed_records(sealed)
     total = 0
+    missing: set[Sha256] = set()
     for layer in plan(lock, arch).layers:
         if store.blob(known[layer.id].digest) is not None:
             continue
@@ -124,7 +126,8 @@ def download_size(lock: Lock, sealed: Seal, arch: Arch, store: Store) -> int:
             total += layer.recipe.layer.size
         lacking = {key for key in input_hashes(layer.recipe) if store.file(key) is None}
         total += sum(sizes.get(key, 0) for key in lacking)
-    return total
+        missing |= lacking
+    return max(total - begun(store, missing), 0)
 
 
 def run(

@@ -20,7 +20,7 @@ VERSION = "dev.imgbuild.version."
 
 
 class ListedPlatform(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture; `size` is what a pull of it downloads, in bytes."""
+    """An image on one architecture; `size` is the download size in bytes."""
 
     digest: Digest
     size: Bytes

@@ -80,7 +80,7 @@ class MirrorPush(msgspec.Struct, frozen=True, kw_only=True):
 def status(
     parts: Sequence[LockedInputs], repository: Repository, client: Client
 ) -> tuple[MirrorStatus, ...]:
-    """What `repository` has of each of `parts`; nothing is changed."""
+    """Which of `parts` are in `repository`. Read-only."""
     there = _there(_union(parts), repository, client)
     return tuple(_held(part, there, repository, client) for part in parts)
 
@@ -140,7 +140,10 @@ def _there(everything: dict[Digest, Input], repository: Repository, client: Clie
         size = client.has(repository, item.digest)
         if size is not None and size != item.size:
             message = f"{repository} has {size} bytes as {item.file}, the lock says {item.size}"
-            hint = "the registry's storage is damaged, or the lock was edited by hand"
+            hint = (
+                "the registry's storage is damaged, or the lock was edited by hand:"
+                " push again with an intact lock and registry"
+            )
             raise IntegrityError(message, hint=hint)
         return None if size is None else item.digest
 

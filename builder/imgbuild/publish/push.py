@@ -203,7 +203,7 @@ def _is_there(work: PushContext, blob: PlannedBlob) -> bool:
     size = work.client.has(work.repository, blob.digest)
     if size is not None and size != blob.size:
         shown = f"{blob.name} ({blob.digest})"
-        message = f"{work.repository} has {shown} with {size} bytes; its seal says {blob.size}"
+        message = f"{work.repository} has {shown} with {size} bytes; digests.json has {blob.size}"
         raise IntegrityError(message, hint="delete that blob in the registry and push again")
     return size is not None
 

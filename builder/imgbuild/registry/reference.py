@@ -23,6 +23,12 @@ TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
 HOST = re.compile(r"(?:[a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?")
 
 
+# localhost, a domain name, or an IPv4 address, with or without a port.
+HOST_ALONE = re.compile(
+    r"(?:localhost|[\w.-]+\.[a-zA-Z]{2,}|(?:[0-9]+\.){3}[0-9]+)(?::[0-9]{1,5})?"
+)
+
+
 class Repository(msgspec.Struct, frozen=True, order=True):
     """A named place in a registry."""
 
@@ -65,6 +71,11 @@ class Reference(msgspec.Struct, frozen=True):
         return self.digest or self.tag or ""
 
 
+def is_host(word: str) -> bool:
+    """Whether `word`, which has no slash, looks like a host and not like a repository or target."""
+    return HOST_ALONE.fullmatch(word) is not None
+
+
 def parse(text: str, *, default_tag: str | None = None) -> Reference:
     """Read `[host/]name[:tag][@digest]`; `default_tag` is used if there is neither.
 
@@ -72,6 +83,9 @@ def parse(text: str, *, default_tag: str | None = None) -> Reference:
     """
     named, at, digest = text.partition("@")
     host, slash, name = named.partition("/")
+    if is_host(host) and not name:
+        message = f"{text}: the name of the repository is missing"
+        raise InputError(message, hint=f"write {host}/NAME")
     if not slash or not ("." in host or ":" in host or host == "localhost"):
         host, name = HUB, named
     name, colon, tag = name.partition(":")

@@ -45,8 +45,8 @@ def reference(made: Dockerfile, lock: Lock, registry: str | None) -> str:
     if registry is None:
         message = f"{made.target}: no registry has its base {made.base.name}"
         hint = (
-            f"imgbuild push {made.target} HOST/NAME --only base, and say where: registry:"
-            " HOST/NAME in matrix.yaml, or --registry HOST/NAME"
+            f"push the base first (imgbuild push {made.target} HOST/NAME --only base), then pass"
+            " --registry HOST/NAME or set registry: in matrix.yaml"
         )
         raise InputError(message, hint=hint)
     return f"{registry}@{made.base.digest}"

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -55,6 +56,23 @@ is added; images/{name}/lock.json has every file by its sha256. Commit all files
     imgbuild run {name} -- python -c 'import torch; print(torch.__version__)'
     imgbuild push {name} registry.example.org/team
 """
+
+
+def name_for(word: str) -> str:
+    """The name of the target: `word`, or for the path of the current folder that folder's name.
+
+    InputError for another path, or if `word` cannot be a name.
+    """
+    if "/" not in word and word.strip("."):
+        require_name(word)
+        return word
+    folder = Path(word).expanduser().resolve()
+    name = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "my-image"
+    if folder != Path.cwd().resolve():
+        message = f"{word} is another folder: a project starts in the current one"
+        there = shlex.quote(str(folder))
+        raise InputError(message, hint=f"mkdir -p {there} && cd {there} && imgbuild init {name}")
+    return name
 
 
 def require_name(name: str) -> None:

@@ -10,6 +10,7 @@ from packaging.specifiers import SpecifierSet
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.notes import nearest
 from imgbuild.project import Project
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.smoke import recording
@@ -32,6 +33,19 @@ class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
     versions: Mapping[str, str]
     tested: str
     commands: tuple[str, ...]
+
+
+def similar(ask: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, str]:
+    """The requested packages that no target has → a package of a target with a similar name."""
+    names = {
+        name for target in matrix.targets.values() for name in (*target.pins, *target.requires)
+    }
+    asked = set(ask.packages) - names
+    for name in project.sealed() if asked else ():
+        for locked in locks.read_lock(project.images, name).arch.values():
+            names.update(locked.versions)
+    found = {package: nearest(package, names) for package in sorted(asked - names)}
+    return {package: near for package, near in found.items() if near is not None}
 
 
 def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[LockedTarget, ...]:

@@ -121,10 +121,10 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
         raise InputError(message, hint=hint) from error
     package = normalize(requirement.name)
     if requirement.extras or requirement.url or requirement.marker:
-        message = f"{text!r} has an extra, an address or a marker, which a row cannot have"
+        message = f"{text!r} has an address, an extra or a marker, which `requires:` cannot have"
         raise InputError(message, hint="name the packages themselves, and indexes with --index")
     if any(each.operator == "===" for each in requirement.specifier):
-        message = f"{text!r} compares text with ===, which a row cannot have"
+        message = f"{text!r} compares text with ===, which `requires:` cannot have"
         raise InputError(message, hint=f"write {text.replace('===', '==')}")
     requested = RequestedPackage(package=package, spec=_ordered(requirement), have=owned)
     if not owned:
@@ -239,8 +239,10 @@ def check(ask: ResolveRequest, matrix: Matrix) -> None:
         raise InputError(message, hint="choose another --name")
     for package, index in ask.indexes.items():
         if ask.cuda is None and "{cuda_tag}" in (matrix.indexes[index].url or ""):
-            message = f"{package} comes from {index}, which is one index for each CUDA release"
-            raise InputError(message, hint="name the release with --cuda")
+            message = (
+                f"{package} comes from {index}, which has a separate index for each CUDA release"
+            )
+            raise InputError(message, hint="name the release with --cuda, such as --cuda 12.8")
 
 
 def base_of(ask: ResolveRequest, matrix: Matrix) -> str:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -108,19 +108,47 @@ def ordered(table: Sequence[TableRow]) -> list[TableRow]:
     return sorted(table, key=lambda row: (row.retired != "", not row.recommended))
 
 
-def narrow(table: Sequence[TableRow]) -> list[list[str]]:
-    """The cells of a table that fits 80 characters; the first line is the head."""
-    lines = [["name", "CUDA", *SHORT.values(), "tested"]]
-    lines += [
-        [
-            row.target + (MARK if row.recommended else RETIRED if row.retired else ""),
-            row.cuda,
-            *(_brief(row.pins.get(name, NONE)) for name in SHORT),
-            _tested(row),
-        ]
-        for row in table
-    ]
-    return lines
+def narrow(table: Sequence[TableRow], width: int | None) -> list[list[str]]:
+    """The cells of a table that fits `width` characters, at least 80; the first line is the head.
+
+    A wide terminal gets the columns of `MORE` that fit; where whole versions do not fit, they are
+    cut. None if there is no terminal: the usual columns, with whole versions.
+    """
+    columns = {
+        "name": [
+            row.target + (MARK if row.recommended else RETIRED if row.retired else "")
+            for row in table
+        ],
+        "CUDA": [row.cuda for row in table],
+        **{head: [row.pins.get(name, NONE) for row in table] for name, head in SHORT.items()},
+        "tested": [_tested(row) for row in table],
+    }
+    if width is not None:
+        if not _fits(columns, width):
+            cut = {head: [*map(_brief, columns[head])] for head in SHORT.values()}
+            columns |= cut
+        for head, (before, cell) in MORE.items():
+            wider = _with(columns, before, head, [cell(row) for row in table])
+            columns = wider if _fits(wider, width) else columns
+    return [list(columns), *map(list, zip(*columns.values(), strict=True))]
+
+
+def _with(
+    columns: Mapping[str, list[str]], before: str, head: str, cells: list[str]
+) -> dict[str, list[str]]:
+    """`columns` with one more, which is before the column `before`."""
+    wider: dict[str, list[str]] = {}
+    for name, column in columns.items():
+        if name == before:
+            wider[head] = cells
+        wider[name] = column
+    return wider
+
+
+def _fits(columns: Mapping[str, list[str]], width: int) -> bool:
+    """Whether the columns, two spaces apart, fit `width`."""
+    widths = [max(len(cell) for cell in (head, *cells)) for head, cells in columns.items()]
+    return sum(widths) + 2 * (len(widths) - 1) <= width
 
 
 def _brief(version: str) -> str:
@@ -188,6 +216,14 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
     if any(row.images for row in table):
         columns["tested"] = [" / ".join(_records(row)) or NONE for row in table]
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
+
+
+# Columns that a wide terminal shows, the first first: head → the column after it, and its cells.
+MORE: dict[str, tuple[str, Callable[[TableRow], str]]] = {
+    "Python": ("torch", lambda row: row.python),
+    "arch": ("tested", lambda row: ", ".join(row.arch)),
+    "also": ("arch", lambda row: _also(row) or NONE),
+}
 
 
 def _flashinfer(row: TableRow) -> str:

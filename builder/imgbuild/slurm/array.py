@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import secrets
-import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from imgbuild.project import Project
 from imgbuild.render import templates
 from imgbuild.slurm import commands
 from imgbuild.slurm.commands import LATER, LOST
+from imgbuild.system.ending import EndSignal
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
@@ -222,17 +222,14 @@ def follow(
 ) -> list[TaskEnd]:
     """Wait for the end of each task, and report changes.
 
-    Interrupted by Ctrl-C, which cancels the tasks unless they are to be left, and by SIGTERM, which
-    does not.
+    Interrupted by Ctrl-C, which cancels the tasks unless they are to be left, and by EndSignal,
+    which does not.
     """
-
-    def _stop(*_: object) -> None:
-        message = f"ended: {LATER}"
-        raise Interrupted(message)
-
-    before = signal.signal(signal.SIGTERM, _stop)
     try:
         return _follow(followed, reporter)
+    except EndSignal:
+        message = f"ended: {LATER}"
+        raise Interrupted(message) from None
     except KeyboardInterrupt:
         if leave:
             message = f"interrupted: {LATER}"
@@ -242,8 +239,6 @@ def follow(
             numbers.setdefault(one.order.job, []).append(str(one.number))
         jobs = (f"{job}_[{','.join(own)}]" for job, own in numbers.items())
         raise commands.interrupted(jobs) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _follow(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:

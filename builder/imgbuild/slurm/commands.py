@@ -13,6 +13,7 @@ from pathlib import Path
 
 from imgbuild.errors import Interrupted, ToolMissing, WorkFailed
 from imgbuild.system import process
+from imgbuild.system.ending import EndSignal
 from imgbuild.system.reporter import SILENT, Reporter
 
 REMEDY = (
@@ -45,12 +46,15 @@ def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
 
 
 def wait(number: str, reporter: Reporter = SILENT) -> str:
-    """The state in which a job ended; Interrupted, with the job cancelled, by an interrupt."""
+    """The state in which a job ended. Interrupted by Ctrl-C, which cancels it, or by EndSignal."""
     task = (number, 0)
     try:
         for found in poll(lambda: [task], reporter):
             if found.get(task) not in LIVE:
                 return found.get(task, LOST)
+    except EndSignal:
+        message = f"ended: {LATER}"
+        raise Interrupted(message) from None
     except KeyboardInterrupt:
         raise interrupted([number]) from None
     return LOST

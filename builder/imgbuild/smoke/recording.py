@@ -149,7 +149,7 @@ def _other(
 
 
 def _recorded_run(found: ImageRun) -> RecordedRun:
-    """What a test record keeps of a run, without versions; InputError if it contradicts itself."""
+    """The recorded form of a run, without versions; InputError if it contradicts itself."""
     run = found.run
     try:
         kept = msgspec.convert(run, RecordedRun, from_attributes=True)

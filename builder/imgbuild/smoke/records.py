@@ -20,6 +20,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.report import Tier
 from imgbuild.smoke.result import FirstFailure, Outcome
+from imgbuild.system.amounts import count
 from imgbuild.values import Arch, Digest, sha256
 
 RECORDS_FORMAT = 1
@@ -126,8 +127,7 @@ def read_records(images: Path, target: str) -> SmokeRecords:
         raise LockStale(message, hint="use the version of imgbuild that wrote it")
     problems = tuple(_faults(found, target, str(path)))
     if problems:
-        count = f"{len(problems)} problem" + "s" * (len(problems) != 1)
-        message = f"{path} has {count}"
+        message = f"{path} has {count(len(problems), 'problem')}"
         raise InputError(message, problems=problems, hint=REMEDY)
     return found
 

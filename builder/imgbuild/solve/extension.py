@@ -92,7 +92,10 @@ class PublishedWheels:
         made = sdists.make(built, self._root(), self._python, self._context)
         path = self._context.store.file(made.sha256)
         if made != built.wheel or path is None:
-            message = f"{built.sdist.file} gives {made.sha256}, published is {built.wheel.sha256}"
+            message = (
+                f"building {built.sdist.file} gives {made.sha256},"
+                f" but the published wheel is {built.wheel.sha256}"
+            )
             raise FetchFailed(
                 message, hint="its build is not reproducible: report it to its publishers"
             )

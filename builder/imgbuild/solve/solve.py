@@ -253,7 +253,7 @@ def cuda_release(problem: SolveProblem, catalogue: Catalogue) -> cuda_releases.C
         torch,
     )
     if found is None:
-        message = f"{name}: torch {pin} is compatible with no release of CUDA {target.cuda}"
+        message = f"{name}: no release of CUDA {target.cuda} works with torch {pin}"
         raise NoSolution(
             message,
             reasons=reasons or (f"{cuda_releases.METAPACKAGE} has no release {target.cuda}",),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
+from imgbuild.system.amounts import size_text
 from imgbuild.system.folder import OpenFolder, regular_file
 
 NO_SPACE_HINT = (
@@ -66,6 +67,8 @@ def described(error: OSError, place: Path, *, hint: str | None = None) -> Imgbui
     reason = error.strerror or str(error)
     if error.errno in FULL:
         message = f"no space left for {place}: {reason}"
+        if error.errno == errno.ENOSPC and (free := free_bytes(place)) is not None:
+            message += f" ({size_text(free)} free)"
         return WorkFailed(message, hint=hint or NO_SPACE_HINT)
     if error.errno in _DENIED:
         message = f"cannot write to {place}: {reason}"
@@ -79,6 +82,20 @@ def described(error: OSError, place: Path, *, hint: str | None = None) -> Imgbui
     return WorkFailed(f"cannot use {place}: {reason}")
 
 
+def free_bytes(place: Path) -> int | None:
+    """The free bytes of the file system that `place` is on, or will be; None if that is unknown."""
+    for folder in (place.absolute(), *place.absolute().parents):
+        with contextlib.suppress(OSError):
+            found = os.statvfs(folder)
+            return found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
+    return None
+
+
+def fullest(places: Iterable[Path]) -> Path:
+    """The one of `places` whose file system has the least free space."""
+    return min(places, key=lambda place: free_bytes(place) or 0)
+
+
 @contextlib.contextmanager
 def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
     """Raise OSErrors as `described` returns them, except FileNotFoundError."""
@@ -88,6 +105,17 @@ def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
         raise
     except OSError as error:
         raise described(error, place, hint=hint) from error
+
+
+@contextlib.contextmanager
+def named_if_full(place: Path) -> Iterator[None]:
+    """Name `place` in errors of full disks that have no path, as of writes to an open file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL and error.filename is None:
+            raise described(error, place) from error
+        raise
 
 
 def require_writable(paths: Iterable[Path], *, hint: str) -> None:

@@ -109,13 +109,17 @@ def foreground(
     end: Sequence[str] | None = None,
     kill: bool = False,
     descriptors: Sequence[int] = (),
+    stdio: int | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> int:
     """Run `command` with this process's terminal, input and output; its status, as in a shell.
 
     `env` is added to this process's environment. The command decides what an interrupt means: this
     process waits for it, and passes SIGINT and SIGTERM on, unless the terminal has sent SIGINT to
     both. At the second one the command `end` is run. With `kill` SIGKILL is passed on instead, for
-    a command that ignores the others. It inherits the open `descriptors`.
+    a command that ignores the others. It inherits the open `descriptors`. `stdio`, a terminal, is
+    its stdin and stdout, and its stderr too if this process's is one. `meanwhile` is
+    called while it runs.
     """
     console.detail(f"$ {pasted(command)}")
     started: list[subprocess.Popen[bytes]] = []
@@ -142,10 +146,17 @@ def foreground(
     with (
         _handled((signal.SIGINT, signal.SIGTERM), _pass_on),
         subprocess.Popen(
-            _resolved(command), env=programs.environment(command[0], env), pass_fds=descriptors
+            _resolved(command),
+            env=programs.environment(command[0], env),
+            pass_fds=descriptors,
+            stdin=stdio,
+            stdout=stdio,
+            stderr=stdio if sys.stderr.isatty() else None,
         ) as process,
     ):
         started.append(process)
+        if meanwhile is not None:
+            meanwhile()
         status = process.wait()
     for process in ending:
         process.wait()
@@ -218,22 +229,18 @@ def follow(
 
     Without `line` it writes to this process's own stderr, where it may draw on a terminal. With
     `answer` its stdout goes into that file, and only its stderr to `line`. An interrupt is
-    passed on once, so that the command can clean up, and then goes on as it came; what would end
-    this process (SIGTERM) is one meanwhile.
+    passed on once, so that the command can clean up, and then goes on as it came.
     """
     console.detail(f"$ {pasted(command)}")
-    with (
-        _handled((signal.SIGTERM,), signal.default_int_handler),
-        subprocess.Popen(
-            _resolved(command),
-            env=programs.environment(command[0], env),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=answer or (sys.stderr if line is None else subprocess.PIPE),
-            stderr=None if line is None else subprocess.PIPE if answer else subprocess.STDOUT,
-            start_new_session=True,  # else the terminal interrupts it too, and twice means at once
-        ) as process,
-    ):
+    with subprocess.Popen(
+        _resolved(command),
+        env=programs.environment(command[0], env),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=answer or (sys.stderr if line is None else subprocess.PIPE),
+        stderr=None if line is None else subprocess.PIPE if answer else subprocess.STDOUT,
+        start_new_session=True,  # else the terminal interrupts it too, and twice means at once
+    ) as process:
         try:
             for raw in process.stdout or process.stderr or ():
                 if line is not None:

@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import imgbuild
 from imgbuild.errors import WorkFailed
-from imgbuild.system import process, programs
+from imgbuild.system import ending, process, programs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -158,7 +158,8 @@ def report(amount: int) -> None:
 def serve() -> None:
     """Answer the calls on stdin until it is closed; then this process is killed at once."""
     global _progress  # noqa: PLW0603 (`report` is called by functions that know no worker)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    for number in (signal.SIGINT, *ending.SIGNALS):
+        signal.signal(number, signal.SIG_IGN)  # the parent ends its workers
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -61,7 +61,7 @@ def name(tag: str, target: str) -> str:
     """Whether `tag` is one that a push gives `target`, alone or with architecture and day."""
     arches = "|".join(re.escape(arch) for arch in Arch)
     if not re.fullmatch(rf"{re.escape(target)}(-({arches}))?(-[0-9]{{8}})?", tag):
-        message = f"{tag} is none of the tags of {target}, which this image is: is it what you want"
+        message = f"{tag} is not a tag that a push gives {target}, the target of this image"
         raise Unchecked(message)
     return f"{tag} is a tag of {target}"
 

@@ -109,7 +109,7 @@ def _document(summary: PlatformImage, due: Expected) -> ImageDocuments:
 def _manifest(summary: PlatformImage, due: Expected) -> str:
     sealed = digest_of(_document(summary, due).manifest)
     if summary.descriptor.digest != sealed:
-        message = f"{summary.descriptor.digest}; the lock seals {sealed}"
+        message = f"the digest is {summary.descriptor.digest}; digests.json has {sealed}"
         raise Failed(message)
     return sealed
 
@@ -118,7 +118,7 @@ def _config(summary: PlatformImage, due: Expected) -> str:
     sealed = _document(summary, due).config
     if summary.config != sealed:
         found = digest_of(summary.config)
-        message = f"{found}; the lock seals {digest_of(sealed)}"
+        message = f"the digest is {found}; digests.json has {digest_of(sealed)}"
         raise Failed(message)
     return digest_of(sealed)
 
@@ -129,14 +129,14 @@ def _layers(summary: PlatformImage, due: Expected) -> str:
     for number, (one, other) in enumerate(zip(found, sealed, strict=False), start=1):
         if (one.digest, one.size) != (other.digest, other.size):
             message = (
-                f"layer {number} ({other.name}) is {one.digest} of {one.size} bytes;"
-                f" the lock seals {other.digest} of {other.size}"
+                f"layer {number} ({other.name}) has digest {one.digest} ({one.size} bytes);"
+                f" digests.json has {other.digest} ({other.size} bytes)"
             )
             raise Failed(message)
     if len(found) != len(sealed):
-        message = f"{len(found)} layers; the lock seals {len(sealed)}"
+        message = f"{len(found)} layers; digests.json has {len(sealed)}"
         raise Failed(message)
-    return f"{len(found)} layers with the digests and sizes that the lock seals"
+    return f"{len(found)} layers with the digests and sizes of digests.json"
 
 
 def _sizes(place: ImageSource, layers: Sequence[Descriptor]) -> str:

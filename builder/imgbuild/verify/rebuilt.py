@@ -30,7 +30,7 @@ def rebuild(held: ExpectedLock, arches: Sequence[Arch], *, processes: int, offli
     for arch in arches:
         due = held.due.manifest(arch)
         if built.arch[arch] != due:
-            message = f"{arch}: {built.arch[arch]} was built; the lock seals {due}"
+            message = f"{arch}: {built.arch[arch]} was built; digests.json has {due}"
             raise Failed(message)
     return f"{_layers(held, arches)} for {', '.join(arches)}: {built.digest}"
 

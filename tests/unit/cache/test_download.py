@@ -17,6 +17,7 @@ from imgbuild.errors import FetchFailed, IntegrityError, Interrupted, WorkFailed
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.values import sha256
 from tests.support.servers import Site, serve
+from tests.unit.cache.test_transfer import Recorder
 
 DATA = bytes(range(256)) * 2000
 
@@ -117,6 +118,20 @@ def test_an_interrupted_download_goes_on(
     found = fetch(store, http, want(site.url("x.whl")))
     assert found[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["bytes=1000-"]
+
+
+def test_the_announcement_says_what_remains(store: Store, http: Http, site: Site) -> None:
+    seen = Recorder()
+    data = DATA * (1 + 3_000_000 // len(DATA))
+    begin(store, data[:1_000_000], data)
+    site.files["large"] = data
+    request = want(site.url("large"), data=data)
+    fetch_all([request], Context(http=http, store=store, reporter=seen), title="fetching")
+    size = len(data) / 1e6
+    assert seen.messages == [
+        f"fetching: 1 file, {size - 1:.1f} MB to download (1.0 MB already here)"
+    ]
+    assert seen.bars == [(0, len(data))]
 
 
 def test_a_complete_partial_file_needs_no_server(store: Store, http: Http) -> None:

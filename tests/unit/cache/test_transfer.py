@@ -15,6 +15,12 @@ class Recorder(Silent):
     def __init__(self) -> None:
         self.messages: list[str] = []
         self.bars: list[tuple[int, int | None]] = []
+        self.units: list[str] = []
+        self.done = 0
+
+    def advance(self, amount: int) -> None:
+        """Count `amount`."""
+        self.done += amount
 
     def info(self, text: str) -> None:
         """Keep `text`."""
@@ -26,6 +32,7 @@ class Recorder(Silent):
     ) -> Iterator[Silent]:
         """Keep what the bar shows."""
         self.bars.append((done, total))
+        self.units.append(unit)
         yield self
 
 
@@ -41,6 +48,13 @@ def test_each_step_continues_the_bar_of_the_whole():
     assert seen.bars == [(0, 4_000_000_000), (1_000_000_000, 4_000_000_000)]
     assert seen.messages[0] == "2 of 212 files to download, 4.0 GB"
     assert seen.messages[1].startswith("downloaded 2 of 2 files, 4.0 GB, in ")
+
+
+def test_what_an_interrupted_download_left_is_not_announced_again():
+    seen = Recorder()
+    total = Transfer({"a": 3_000_000_000}, 212, seen, here=900_000_000)
+    total.announce()
+    assert seen.messages == ["1 of 212 files to download, 2.1 GB (900.0 MB already here)"]
 
 
 def test_files_that_nobody_announced_are_added_to_the_total():

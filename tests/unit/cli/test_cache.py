@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from imgbuild.cache.store import NAME, Store
 from imgbuild.cli._output import size_text
-from imgbuild.cli.cache import app
+from imgbuild.cli.cache import KINDS, app
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.values import sha256
 
@@ -60,7 +60,22 @@ def test_info(root: Path) -> None:
     text = said("info")
     assert text.startswith(f"{root}\n")
     assert "files: 1, 1.5 kB" in text
+    assert "layers: 1, 5 B" in text
     assert "IMGBUILD_CACHE_SIZE" in text
+
+
+def test_each_kind_of_entry_has_a_name(root: Path) -> None:
+    """The names of kinds in JSON are no words that take a plural."""
+    for place in ("unpacked/0/x", "partial/y"):
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+    (root / "unpacked/0/x").mkdir()
+    (root / "unpacked/0/x/size").write_text("7")
+    (root / "partial/y").write_text("half")
+    kinds = {kind["kind"] for kind in answered("info")["kinds"]}
+    assert kinds == set(KINDS)
+    names = [line.partition(": ")[0] for line in said("info").splitlines()]
+    assert names[1:-2] == [KINDS[kind] for kind in sorted(kinds)]
+    assert not any("unpackeds" in name for name in names)
 
 
 def test_list(root: Path) -> None:

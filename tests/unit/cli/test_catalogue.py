@@ -89,7 +89,16 @@ def test_a_project_is_started_without_any_word(imgbuild: Command, tmp_path: Path
     listed = json.loads(imgbuild("list", "--json").stdout)
     assert [row["target"] for row in listed] == ["my-image"]
     assert imgbuild("lock", "--check", "my-image").status == 5  # not locked yet
-    assert imgbuild("init", "--refresh").stdout.startswith(f"{folder.name} sha256:")
+    same = imgbuild("init", "--refresh")
+    assert same.stdout.startswith(f"{folder.name} sha256:")
+    assert same.stdout.endswith(" (unchanged)\n")
+    assert same.stderr == "nothing has changed\n"
+    digests = folder / "digests.json"
+    current = json.loads(digests.read_bytes())
+    digests.write_text(json.dumps({**current, "digest": f"sha256:{'0' * 64}"}), encoding="utf-8")
+    changed = imgbuild("init", "--refresh")
+    assert f"sha256:{'0' * 64} -> {current['digest']}" in " ".join(changed.stdout.split())
+    assert "next: imgbuild lock --all" in changed.stderr
     done = imgbuild("init", "--extends", "cu124-vlm")
     assert done.status == 3
     assert f"did you mean {TARGET}?" in " ".join(done.stderr.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -234,6 +235,20 @@ def test_an_interrupt_is_said(
     assert sample.seal.digest not in done.stdout
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_has_a_path_though_the_error_has_none(
+    imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(targets, "check_all", full)
+    found = error(imgbuild, ["lock", "--check", TARGET], 1, "no space left for /")
+    assert os.strerror(number) in found["message"]
+    assert (" free)" in found["message"]) == (number == errno.ENOSPC)
+    assert sample.seal.digest not in found["everything"]
+
+
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize(
     ("arguments", "result"),
@@ -248,8 +263,14 @@ def test_an_interrupt_is_said(
         (["smoke", "--timeout-factor", "nan", TARGET], "'nan' is not a factor"),
         (
             ["load", "--through", "root", TARGET],
-            "--through root: `imgbuild load` does not support it",
+            "'root' is not one of 'docker', 'podman'",
         ),
+        (["push", TARGET, "localhost"], "localhost: the name of the repository is missing"),
+        (["push", TARGET, "registry.example:5000"], "write registry.example:5000/NAME"),
+        (["pull", "localhost"], "write localhost/NAME"),
+        (["verify", "registry.example/"], "registry.example/: the name of the repository"),
+        (["registry", "tag", "127.0.0.1:5000", "x"], "write 127.0.0.1:5000/NAME"),
+        (["registry", "mirror", "push", TARGET, "localhost"], "write localhost/NAME"),
         (["load", "--all", "--layout", "x"], "--layout x is one image"),
         (["run"], "Missing argument 'TARGET'"),
         (["run", "cu1*"], "several targets match"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from imgbuild.cache.store import Store
 from imgbuild.cli import _container
 from imgbuild.cli._container import RunOptions
 from imgbuild.container import driver
@@ -88,6 +89,27 @@ def test_the_hugging_face_cache(
     assert f"{tmp_path / 'absent'} does not exist" in "".join(capsys.readouterr().err.split("\n"))
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     assert asked().mounts[1].source == tmp_path
+
+
+def test_a_missing_hugging_face_cache_is_reported_once_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reported() -> bool:
+        asked()
+        return "does not exist: models" in " ".join(capsys.readouterr().err.split())
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "absent"))
+    assert [reported(), reported()] == [True, False]
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "other"))
+    assert [reported(), reported()] == [True, False]
+    text = f"{tmp_path / 'other'} does not exist: models that the command downloads are not kept"
+    store = Store.open()
+    assert store.fact(_container.NOTICE, text) is not None
+    store.put_fact(_container.NOTICE, text, b"2026-01-01")  # another day
+    assert [reported(), reported()] == [True, False]
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "file"))  # nothing can be remembered
+    assert [reported(), reported()] == [True, True]
 
 
 def test_variables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

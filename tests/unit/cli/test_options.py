@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,49 @@ def test_an_option_has_one_definition(flag: str) -> None:
         for _, one in _options()[flag]
     }
     assert len(meanings) == 1, (flag, [name for name, _ in _options()[flag]])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_missing_value_leads_to_the_help_of_the_verb(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a verb below another, and of the short form of an option."""
+    flags = [
+        flag
+        for option in VERBS[verb].params
+        if option.opts[0].startswith("-") and not option.is_flag
+        for flag in option.opts
+        if (verb, flag) != ("audit", "--environment")  # may have no value
+    ]
+    for flag in flags:
+        done = Command(monkeypatch, capsys)(*verb.split(), flag)
+        assert done.status == 2, done.stderr
+        assert f"hint: see: imgbuild help {verb}\n" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_misspelt_choice_is_answered_with_the_choices_and_the_right_one(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in VERBS[verb].params:
+        given = _help.choices(option) if option.opts[0].startswith("-") else []
+        if option.name == "arch":
+            continue
+        for choice in given:
+            wrong = f"{choice}{choice[-1]}".upper()
+            done = Command(monkeypatch, capsys)(*verb.split(), option.opts[0], wrong)
+            assert done.status == 2
+            text = " ".join(done.stderr.split())
+            assert f"'{wrong}' is not one of {', '.join(map(repr, given))}" in text
+            assert f"Did you mean {choice}?" in text
+
+
+def test_the_help_of_through_names_what_the_verb_accepts() -> None:
+    for name, option in _options()["--through"]:
+        if name.startswith("ci "):
+            continue
+        words = set(re.findall(r"docker|podman|apptainer|root|here", option.help))
+        assert words == set(_help.choices(option)), name
 
 
 def _first(text: str) -> str:

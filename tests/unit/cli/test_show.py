@@ -140,13 +140,43 @@ def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command)
     pages = imgbuild("show", "--all", *own).stdout.splitlines()
     assert len(pages) > 200
     assert [line for line in pages if len(line) > 80 and not line.startswith("  docker ")] == []
-    table = imgbuild("list", *own).stdout.splitlines()
-    assert table[0].split() == ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]
-    assert [line for line in table if len(line) > 80] == []
-    assert any(" H200 2026-" in line for line in table)
     layers = imgbuild("show", "--all", "--layers", *own).stdout.splitlines()
     assert len(layers) > 500
     assert [line for line in layers if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(
+    ("width", "more", "cut"),
+    [
+        (80, [], True),
+        (88, [], False),
+        (100, ["Python"], False),
+        (120, ["Python", "arch"], False),
+        (200, ["Python", "also", "arch"], False),
+    ],
+)
+def test_the_list_uses_the_width_of_the_terminal(
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch, width: int, more: list[str], cut: bool
+) -> None:
+    own = ("--matrix", str(ROOT / "matrix.yaml"))
+    with terminal.stdout(monkeypatch) as screen:
+        monkeypatch.setenv("COLUMNS", str(width))
+        imgbuild("list", *own)
+    head, *rows = screen.lines
+    usual = ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]
+    assert [name for name in head.split() if name not in more] == usual
+    assert [name for name in head.split() if name not in usual] == more
+    assert max(map(len, screen.lines)) <= width
+    assert ("…" in "".join(rows), "0.8.5.post1" in "".join(rows)) == (cut, not cut)
+    assert any(" H200 2026-" in row for row in rows)
+
+
+def test_the_list_has_whole_versions_where_there_is_no_terminal(imgbuild: Command) -> None:
+    own = ("--matrix", str(ROOT / "matrix.yaml"))
+    table = imgbuild("list", *own).stdout.splitlines()
+    assert table[0].split() == ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]
+    assert "…" not in "".join(table)
+    assert any("0.8.5.post1" in line for line in table)
 
 
 def test_recommended_targets_are_first_and_marked(imgbuild: Command) -> None:

@@ -270,3 +270,22 @@ def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
     with pytest.raises(InputError, match=r"train\.sh: No such file or directory") as caught:
         made(path)
     assert caught.value.hint == "add the file, or take it out of `files`"
+
+
+def test_a_build_of_an_sdist_may_need_a_published_or_an_added_package(tmp_path: Path) -> None:
+    text = extended.MATRIX.replace(
+        "targets:\n",
+        "sdists:\n  deepspeed: {reason: only an sdist exists, requires: [torch, numpy, einops]}\n"
+        "targets:\n",
+        1,
+    )
+    found = extended.read(extended.repository(tmp_path, text))
+    assert found.sdists["deepspeed"].requires == ("torch", "numpy", "einops")
+    assert {"torch", "numpy"} <= found.targets["ours"].pins.keys()  # the build gets these versions
+    path = extended.repository(tmp_path, text.replace("torch, numpy", "troch, numpy"))
+    with pytest.raises(InputError) as caught:
+        extended.read(path)
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.value) == ("sdists.deepspeed.requires[0]", "troch")
+    assert problem.nearest == "torch"
+    assert problem.line == 7

@@ -380,3 +380,34 @@ def test_a_copy_is_not_written_through_a_link(tmp_path: Path, part: str) -> None
     with pytest.raises(InputError, match="it is a symbolic link"):
         init.refresh(path, Http(offline=True))
     assert {file: file.read_bytes() for file in before} == before
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("GRPO_Project 2", "grpo-project-2"), ("rl.team", "rl-team"), ("___", "my-image")],
+)
+@pytest.mark.parametrize("word", [".", "./", "absolute"])
+def test_the_current_folder_gives_its_name(
+    folder: str, name: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / folder)
+    assert init.name_for(str(Path.cwd()) if word == "absolute" else word) == name
+    init.require_name(name)
+
+
+@pytest.mark.parametrize("word", ["sub/rl", "..", "~/rl", "/nowhere/rl"])
+def test_another_folder_is_refused_with_the_commands(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        init.name_for(word)
+    assert f"{word} is another folder" in caught.value.message
+    assert "&& imgbuild init " in str(caught.value.hint)
+
+
+def test_a_name_stays_what_it_is() -> None:
+    assert init.name_for("my-image.2") == "my-image.2"
+    with pytest.raises(InputError, match="invalid name for an image: My Image"):
+        init.name_for("My Image")

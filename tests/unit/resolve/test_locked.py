@@ -73,3 +73,13 @@ def test_a_retired_target_comes_after_the_others(project: Project) -> None:
         path.write_bytes(codec.encode(locks.make_lock(matrix, "older", lock.arch)))
         found = locked.satisfying(ask("trl"), project, matrix)
         assert [one.target for one in found] == order
+
+
+def test_an_unknown_package_with_a_similar_name_is_known(project: Project) -> None:
+    matrix = samples.matrix(pins={"torch": "2.6.0", "vllm": "0.8.5"})
+    assert locked.similar(ask("vlm", "torhc", "trll"), project, matrix) == {
+        "torhc": "torch",
+        "trll": "trl",  # which the lock has, and the matrix does not name
+        "vlm": "vllm",
+    }
+    assert locked.similar(ask("vllm", "trl", "wandb"), project, matrix) == {}

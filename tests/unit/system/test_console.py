@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from rich.progress import Progress
 
 from imgbuild.cli import _output
-from imgbuild.system.console import Console, visible, wrapped
+from imgbuild.system.console import Console, amount_text, time_text, visible, wrapped
 from tests.support import terminal
 
 # Clears the screen, colours, erases, moves back, ends a line in another way, turns the direction.
@@ -78,3 +79,53 @@ def test_messages_fit_a_terminal_and_are_whole_elsewhere(
     console.configure(verbosity=1, json=False)
     getattr(console, way)(text)
     assert text in capsys.readouterr().err
+
+
+def drawn_lines(drawn: terminal.Terminal) -> list[str]:
+    """The states of the line that was drawn again and again."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(drawn.lines))
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "\n", text)
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def test_a_bar_is_one_line_with_labelled_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal.stderr(monkeypatch) as drawn:
+        monkeypatch.setenv("TERM", "xterm")
+        console = Console()
+        with console.progress("auditing", 80, unit="packages read") as outer:
+            outer.advance(12)
+            with console.progress("downloading", 2_900_000_000, done=900_000_000) as inner:
+                inner.advance(100_000_000)
+            outer.advance(1)
+    lines = drawn_lines(drawn)
+    assert max(map(len, lines)) <= terminal.COLUMNS
+    assert any("1.0 of 2.9 GB" in line for line in lines)
+    assert not any("packages read" in line and "GB" in line for line in lines)
+    assert "13 of 80 packages read" in lines[-1]
+    assert all(re.search(r"elapsed \d+:\d\d", line) for line in lines)
+
+
+def test_amounts_and_times_are_in_words() -> None:
+    progress = Progress()
+    progress.add_task("x", total=2_900_000_000, unit="bytes")
+    (task,) = progress.tasks
+    task.completed = 1_200_000_000
+    assert amount_text(task) == "1.2 of 2.9 GB"
+    task.completed = 990_000_000
+    assert amount_text(task) == "990.0 MB of 2.9 GB"
+    task.total = None
+    assert amount_text(task) == "990.0 MB"
+    task.fields["unit"] = "manifests"
+    task.completed = 7
+    assert amount_text(task) == "7 manifests"
+    now = [100.0]
+    timed = Progress(get_time=lambda: now[0])
+    timed.add_task("y", total=100, unit="files")
+    (other,) = timed.tasks
+    assert time_text(other) == "elapsed 0:00"
+    for _ in range(2):
+        now[0] += 10
+        timed.advance(other.id, 10)
+    assert time_text(other) == "elapsed 0:20, remaining 1:20"
+    now[0] += 3650
+    assert time_text(other).startswith("elapsed 1:01:10, remaining ")

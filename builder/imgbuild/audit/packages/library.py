@@ -9,10 +9,11 @@ sha256 of a local wheel has been checked, a range of a remote one has only its C
 from __future__ import annotations
 
 import bisect
+import contextlib
 import fnmatch
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +41,7 @@ from imgbuild.cache.store import Store
 from imgbuild.index.remote_wheel import Ranges
 from imgbuild.lock.resolution import Wheel
 from imgbuild.oci.content import BROKEN
+from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import normalize
 
 T = TypeVar("T")
@@ -234,7 +236,7 @@ class LibraryWheel:
         return self._elves
 
     def keep_elves(self, elves: tuple[ElfFacts, ...]) -> None:
-        """Keep the facts of its shared objects."""
+        """Store the facts of the wheel's shared objects."""
         self._elves = elves
         self._keep(ELVES, elves)
 
@@ -298,6 +300,23 @@ class Library:
         self.http = http
         self.workers = ReaderProcesses(processes or len(os.sched_getaffinity(0)))
         self._books: dict[tuple[str, bool, tuple[str, ...]], LibraryWheel] = {}
+        self._bar: ProgressBar | None = None
+        self._read: set[str] = set()  # packages that the bar counts
+
+    @contextlib.contextmanager
+    def progress(self, title: str, packages: int, reporter: Reporter) -> Iterator[None]:
+        """A bar of the packages whose files are read meanwhile, of `packages` in all."""
+        with reporter.progress(title, packages, unit="packages read") as bar:
+            self._bar = bar
+            try:
+                yield
+            finally:
+                self._bar = None
+
+    def _count(self, book: LibraryWheel) -> None:
+        if self._bar is not None and book.package not in self._read:
+            self._read.add(book.package)
+            self._bar.advance(1)
 
     def __enter__(self) -> Self:
         return self
@@ -331,6 +350,8 @@ class Library:
         )
         for book, found in zip(requests, answers, strict=True):
             book.learn(found)
+        for book in wanted:
+            self._count(book)
 
     def prefetch_elves(self, books: Sequence[LibraryWheel]) -> None:
         """Read the shared objects of all local `books` that have not been read."""
@@ -339,6 +360,7 @@ class Library:
             unread, self.workers.elves([book.content for book in unread]), strict=True
         ):
             book.keep_elves(elves)
+            self._count(book)
 
     def save(self) -> None:
         """Keep all modules that were read since the last save."""

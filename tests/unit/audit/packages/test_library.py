@@ -9,6 +9,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
 from tests.support import audited, wheels
 from tests.support.servers import Site, serve
+from tests.unit.cache.test_transfer import Recorder
 
 FILES: audited.Files = {
     "demo/__init__.py": "from demo.a import one\n",
@@ -151,3 +152,19 @@ def test_what_was_packed_is_unpacked():
     assert unpack(pack({"a": (1, 2)}), dict[str, tuple[int, ...]]) == {"a": (1, 2)}
     assert unpack(b"rubbish", dict[str, int]) is None
     assert unpack(pack([1]), dict[str, int]) is None
+
+
+def test_the_bar_counts_each_package_that_is_read_once(store, demo, tmp_path):
+    other = audited.wheel(tmp_path, "other", "1.0", {"other/a.py": "A = 1\n"})
+    seen = Recorder()
+    with Library(store) as library:
+        with library.progress("auditing", 2, seen):
+            book = library.book(*demo)
+            book.module("demo.a")
+            book.module("demo.b")
+            book.elves()
+            assert seen.done == 1
+            library.prefetch_elves([library.book(*other)])
+            assert seen.done == 2
+        library.book(*other).module("other.a")
+    assert (seen.bars, seen.units, seen.done) == ([(0, 2)], ["packages read"], 2)

@@ -1,0 +1,107 @@
+"""Joins the terminal of this process to that of a command, as `docker run --tty` does."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import termios
+import tty
+
+CHUNK = 1 << 16  # bytes read at once, and typed ahead of a command that does not read
+SIZE = struct.pack("4H", 0, 0, 0, 0)  # struct winsize
+
+
+class SentTerminal:
+    """A terminal that a command makes in its own namespaces; it sends the master to `sender`."""
+
+    def __init__(self) -> None:
+        self._receiver, self.sender = socket.socketpair()
+
+    def join(self) -> None:
+        """Join this process's terminal to it until its end, if the command, now started, has one.
+
+        Otherwise the command keeps the terminal that it was started with.
+        """
+        self.sender.close()
+        with self._receiver:
+            descriptors = socket.recv_fds(self._receiver, 1, 1)[1]
+        for master in descriptors:
+            _join(master)
+
+
+class GivenTerminal:
+    """A new terminal for a command that makes none: `descriptor` is to be its stdin."""
+
+    def __init__(self) -> None:
+        self._master, self.descriptor = os.openpty()
+
+    def join(self) -> None:
+        """Join this process's terminal to it until its end; the command is started."""
+        os.close(self.descriptor)
+        _join(self._master)
+
+
+def _join(master: int) -> None:
+    """Copy between this process's stdin and stdout, a terminal, and the terminal of `master`.
+
+    Ends when nothing has the other terminal open. Until then this one is in raw mode, so that keys
+    such as Ctrl-C and Ctrl-Z reach the programs in the other one, and their sizes are equal.
+    Closes `master`.
+    """
+    stdin, stdout = sys.stdin.fileno(), sys.stdout.fileno()
+    before = termios.tcgetattr(stdin)
+
+    def _adopt(*_: object) -> None:
+        tty.setraw(stdin, termios.TCSADRAIN)
+        fcntl.ioctl(master, termios.TIOCSWINSZ, fcntl.ioctl(stdin, termios.TIOCGWINSZ, SIZE))
+
+    handlers = {sign: signal.signal(sign, _adopt) for sign in (signal.SIGWINCH, signal.SIGCONT)}
+    try:
+        _adopt()
+        _copy(stdin, stdout, master)
+    finally:
+        for sign, handler in handlers.items():
+            signal.signal(sign, handler)
+        with contextlib.suppress(termios.error):  # it is gone
+            termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+        os.close(master)
+
+
+def _copy(stdin: int, stdout: int, master: int) -> None:
+    os.set_blocking(master, False)
+    typed, reading = b"", True
+    while True:
+        poll = select.poll()
+        poll.register(master, select.POLLIN | (select.POLLOUT if typed else 0))
+        if reading and len(typed) < CHUNK:
+            poll.register(stdin, select.POLLIN)
+        ready = dict(poll.poll())
+        if ready.get(master, 0) & (select.POLLIN | select.POLLHUP):
+            data = _read(master)
+            if not data:
+                return
+            _write(stdout, data)
+        if stdin in ready:
+            data = _read(stdin)
+            typed, reading = typed + data, bool(data)
+        if ready.get(master, 0) & select.POLLOUT:
+            typed = typed[os.write(master, typed) :]
+
+
+def _read(descriptor: int) -> bytes:
+    """The next bytes; none if the terminal is gone, or nothing has it open."""
+    try:
+        return os.read(descriptor, CHUNK)
+    except OSError:
+        return b""
+
+
+def _write(stdout: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(stdout, data) :]

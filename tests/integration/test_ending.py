@@ -1,0 +1,104 @@
+"""SIGTERM and SIGHUP end a verb as quietly as Ctrl-C: one sentence, nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import images, sample_project
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
+
+SECONDS = 120  # until a process that hangs is given up
+LINE = "def f{0}(a, b={0}):\n    return [g(a, key=b + n) for n in range({0}) if n % 2]\n"
+
+
+@pytest.fixture(name="project")
+def _project(tmp_path: Path) -> Iterator[Project]:
+    """A project whose wheel has so much source that worker processes read it."""
+    images.python_base(tmp_path)
+    index = sample_project.index()
+    text = "".join(LINE.format(number) for number in range(4000)).encode()
+    files = {f"thewheel/m{number}.py": text for number in range(40)}
+    helper = index.wheel("large", "1.0", files={"thewheel/__init__.py": b"", **files})
+    index.wheel("thewheel", "3.0", ["large"])
+    assert helper.package == "large"
+    with serve(Site(files=index.site_files())) as site:
+        base = sample_project.registry_base(
+            sample_project.serve_image(site, tmp_path / "base", "base")
+        )
+        found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
+        (tmp_path / "temporary").mkdir()
+        found.env["TMPDIR"] = str(tmp_path / "temporary")
+        found.write(base, thewheel="3.0")
+        yield found
+
+
+def workers(group: int) -> list[int]:
+    """The processes of a process group that were started by Python's multiprocessing."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            process = int(folder.name)
+            command = (folder / "cmdline").read_bytes()
+            if os.getpgid(process) == group and b"spawn_main" in command:
+                found.append(process)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("everyone", [False, True])
+def test_a_signal_ends_a_lock_with_workers_in_one_sentence(
+    project: Project, sign: signal.Signals, everyone: bool
+) -> None:
+    process = subprocess.Popen(
+        project.command("lock", TARGET, "--jobs", "2", "--json"),
+        cwd=project.folder, env=project.environment(), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + SECONDS
+        while len(workers(process.pid)) < 2:
+            assert time.monotonic() < end
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        if everyone:
+            os.killpg(process.pid, sign)
+        else:
+            process.send_signal(sign)
+        stdout, stderr = process.communicate(timeout=SECONDS)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    status = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}[sign]
+    assert process.returncode == status, stderr
+    assert "Traceback" not in stderr
+    assert "resource_tracker" not in stderr
+    (sentence,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert "finished work is kept" in sentence
+    answer = json.loads(stdout)
+    assert answer["exit_code"] == status
+    assert (sign.name in sentence) == (sign is not signal.SIGINT)
+    assert list((project.folder.parent / "temporary").iterdir()) == []
+    cache = project.cache
+    assert cache is not None
+    assert list((cache / "scratch").glob("*")) == []
+    assert workers(process.pid) == []
+    assert not (project.folder / "images" / TARGET).exists()
+
+
+def test_an_ignored_signal_stays_ignored(project: Project) -> None:
+    done = subprocess.run(
+        ["nohup", "sh", "-c", 'kill -HUP $$; exec "$@"', "-", *project.command("list")],
+        cwd=project.folder, env=project.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
