@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from imgbuild.cli._options import ENV, GPUS
 from imgbuild.cli._verb import Definition, Group, option
-from imgbuild.container import driver
+from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount, own_ids
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
@@ -96,7 +96,18 @@ class RunOptions(Group, frozen=True, kw_only=True):
         if cache is not None:
             mounts[CACHE] = Mount(source=cache, target=CACHE)
             env["HF_HOME"] = CACHE
-        mounts |= {mount.target: mount for mount in map(_volume, self.volume or [])}
+        volumes = {mount.target: mount for mount in map(_volume, self.volume or [])}
+        paths = path_variables.passed(
+            os.environ,
+            mounts=tuple({**mounts, **volumes}.values()),
+            folders=path_variables.image_folders(config.env),
+            without={"HF_HOME", *named, *given},
+            hf_cache=self.hf_cache,
+        )
+        for message in paths.messages:
+            console.info(message)
+        env |= paths.env
+        mounts |= {mount.target: mount for mount in paths.mounts} | volumes
         gpus = _gpus(self.gpus)
         if gpus is True:
             env |= dict.fromkeys(driver.chosen())
@@ -177,9 +188,10 @@ def _variable(text: str) -> tuple[str, str | None]:
 
 
 def _by_name() -> Iterable[str]:
-    """The variables that are passed if they are set, without those that name folders."""
+    """The variables that are passed if they are set, without those whose value is a path."""
+    paths = path_variables.names()
     for name in sorted(os.environ):
-        if name == "HF_TOKEN" or (name.startswith("WANDB_") and not name.endswith("_DIR")):
+        if name == "HF_TOKEN" or (name.startswith("WANDB_") and name not in paths):
             yield name
 
 

@@ -193,7 +193,7 @@ def _script(
     lock = chosen[0].lock
     environment, passed = jobs.variables(env)
     sealed = seal.read_seal(found.images, lock)
-    return jobs.script(
+    made = jobs.script(
         lock,
         sealed.digest,
         job,
@@ -205,6 +205,9 @@ def _script(
         passed=passed,
         **more,
     )
+    for line in jobs.unseen(made, Path.cwd()):
+        console.warn(line)
+    return made
 
 
 def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) -> None:
