@@ -97,15 +97,17 @@ class RunOptions(Group, frozen=True, kw_only=True):
             mounts[CACHE] = Mount(source=cache, target=CACHE)
             env["HF_HOME"] = CACHE
         volumes = {mount.target: mount for mount in map(_volume, self.volume or [])}
+        typed = {*named, *(name for name, value in given.items() if value is not None)}
         paths = path_variables.passed(
             os.environ,
             mounts=tuple({**mounts, **volumes}.values()),
             folders=path_variables.image_folders(config.env),
-            without={"HF_HOME", *named, *given},
+            without={"HF_HOME", *typed, *(path_variables.names("not passed") & given.keys())},
             hf_cache=self.hf_cache,
         )
         for message in paths.messages:
-            console.info(message)
+            if message.partition("=")[0] not in given:  # else there is a warning
+                console.info(message)
         env |= paths.env
         mounts |= {mount.target: mount for mount in paths.mounts} | volumes
         gpus = _gpus(self.gpus)

@@ -24,6 +24,7 @@ IMAGE_FOLDERS = (
     "/bin", "/dev", "/etc", "/lib", "/lib64", "/opt/imgbuild", "/opt/venv", "/proc", "/run",
     "/sbin", "/sys", "/usr", "/var/cache/imgbuild", *SCRATCH[:2],
 )  # fmt: skip
+Use = Literal["mounted", "not passed"]
 DATABASE = "sqlite:///"
 ADDRESSES = ("file:", DATABASE)  # values that name a path as an address
 
@@ -35,7 +36,7 @@ class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     names: tuple[str, ...]
-    use: Literal["mounted", "not passed"]
+    use: Use
     holds: Literal["folder", "file", "new file"]
     reason: str
     source: tuple[Source, ...]
@@ -62,9 +63,9 @@ def table() -> tuple[PathVariables, ...]:
     return msgspec.convert(yaml.safe_load(text)["paths"], tuple[PathVariables, ...])
 
 
-def names() -> frozenset[str]:
-    """The names of all path variables."""
-    return frozenset(name for row in table() for name in row.names)
+def names(use: Use | None = None) -> frozenset[str]:
+    """The names of all path variables, or of those with that `use`."""
+    return frozenset(name for row in table() if use in (None, row.use) for name in row.names)
 
 
 def image_folders(env: Iterable[str]) -> tuple[str, ...]:
@@ -209,7 +210,8 @@ def _obstacle(
         return None
     other = f"/mnt/{name.lower()}"
     return (
-        f"{name}={value} is not passed: {taken[0]}; to pass it: -v {path}:{other} -e {name}={other}"
+        f"{name}={value} is not passed: {taken[0]}; to pass it: -v {path}:{other}"
+        f" -e {name}={other}{value.rpartition(str(path))[2]}"
     )
 
 

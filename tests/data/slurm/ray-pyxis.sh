@@ -55,22 +55,23 @@ done
 # Variables whose value is a path (the table `paths` in imgbuild's data/variables.yaml): what is there is
 # mounted at the same path, or the variable is not passed and the log says why. --env comes first.
 export mounted='' withheld='' binds=''
-visible=("$models" "$PWD" /models /data)
-seen() {
+visible=("$models" "$PWD") bound=(/models /data)
+below() { # PATH FOLDER...
   local folder
-  for folder in "${visible[@]}"; do case $1/ in "${folder%/}"/*) return 0 ;; esac; done
+  for folder in "${@:2}"; do case $1/ in "${folder%/}"/*) return 0 ;; esac; done
   return 1
 }
 hides() {
   local folder
   for folder in /bin /dev /etc /lib /lib64 /opt/imgbuild /opt/venv /opt/venv/bin /proc /run /sbin /sys /tmp /usr /usr/bin /var/cache/imgbuild /var/tmp; do
-    case $folder/ in "${1%/}"/*) return 0 ;; esac
+    if below "$folder" "$1"; then return 0; fi
   done
   return 1
 }
 withhold() { # NAME REASON
+  [ -n "${!1:-}" ] || return 0
   local given=IMGBUILD_ENV_$1
-  [ -n "${!1:-}" ] && [ -z "${!given+set}" ] || return 0
+  [ -z "${!given+set}" ] || return 0
   withheld+=" $1"
   echo "$SLURM_JOB_NAME: $1=${!1} is not passed: $2" >&2
 }
@@ -97,44 +98,44 @@ for item in \
   name=${item#*:} path='' reason=''
   case ${!name:-} in
     "") continue ;;
-    file:*) path=/${!name#file:} ;;
+    file:/*) path=/${!name#file:} ;;
     sqlite:////*) path=$(dirname -- "${!name#sqlite:///}") ;;
-    *://*) continue ;;  # an address
+    file:* | *://*) continue ;;  # an address
     \~/*) path=$HOME/${!name#\~/}; export "$name=$path" ;;
     /*) path=${!name} ;;
     *) path=$PWD/${!name}; export "$name=$path" ;;
   esac
   [ "${item%%:*}" != new ] || path=$(dirname -- "$path")
   path=$(realpath -ms -- "$path")
-  if ! seen "$path"; then
+  if ! below "$path" "${bound[@]}"; then
     bind=$path
-    case $path in
-      *[,:[:space:]]* | *$'\n'*) reason="a list of binds cannot hold this path: take another" ;;
-    esac
-    if [ -n "$reason" ]; then :
+    [ "${item%%:*}" != file ] || bind=$path:$path:ro
+    if below "$path" "${visible[@]}"; then bind=
+    elif [[ $path == *[,:[:space:]]* || $path == *$'\n'* ]]; then
+      reason="a list of binds cannot hold this path: take another"
     elif hides "$path"; then
-      reason="a mount there hides folders of the image: imgbuild slurm --bind $path:/mnt/x --env $name=/mnt/x"
+      reason="a mount there hides folders of the image: imgbuild slurm --bind $path:/mnt/x --env $name=/mnt/x${!name##*"$path"}"
+    fi
+    if [ -n "$reason" ]; then :
     elif [ "${item%%:*}" = file ]; then
       [ -e "$path" ] || reason="there is no such file: correct or unset the variable"
-      bind=$path:$path:ro
     elif ! mkdir -p -- "$path"; then
       reason="the folder cannot be made: create it, or unset the variable"
     fi
     if [ -n "$reason" ]; then withhold "$name" "$reason"; continue; fi
-    visible+=("$path")
-    binds+=$bind$'\n'
+    if [ -n "$bind" ]; then visible+=("$path") binds+=$bind$'\n'; fi
   fi
   mounted+=" $name"
 done
 host_only 'its files are links to other folders; SSL_CERT_FILE names one file instead' \
   SSL_CERT_DIR
-host_only 'code compiled on the host may not run with the image'"'"'s libraries, and the image has its own folder' \
+host_only 'code compiled on the host may not load in the image, which has a folder of its own' \
   TRITON_CACHE_DIR TRITON_HOME TRITON_OVERRIDE_DIR TORCHINDUCTOR_CACHE_DIR \
   TORCH_EXTENSIONS_DIR PYTORCH_KERNEL_CACHE_PATH VLLM_CACHE_ROOT VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR \
   FLASHINFER_WORKSPACE_BASE DG_JIT_CACHE_DIR NUMBA_CACHE_DIR CUPY_CACHE_DIR \
   TILELANG_CACHE_DIR SGLANG_CACHE_DIR SGLANG_DG_CACHE_DIR SGLANG_JIT_CACHE_DIR \
   SGLANG_CUTE_AOT_CACHE_DIR UNSLOTH_COMPILE_LOCATION UNSLOTH_MEGA_CACHE_DIR
-host_only 'caches and settings of the host'"'"'s programs; the folder huggingface of XDG_CACHE_HOME is mounted, as HF_HOME' \
+host_only 'caches and settings of programs on the host; of XDG_CACHE_HOME the folder huggingface is mounted, as HF_HOME' \
   XDG_CACHE_HOME MPLCONFIGDIR
 host_only 'temporary files and sockets belong in the /tmp of the container' \
   RAY_TMPDIR VLLM_RPC_BASE_PATH
@@ -151,7 +152,7 @@ for name in $(compgen -e); do
   esac
   case " $mounted $withheld " in *" $name "*) continue ;; esac
   case ${!name} in /*) ;; *) continue ;; esac
-  if ! seen "${!name}" && [ -e "${!name}" ]; then
+  if ! below "${!name}" "${visible[@]}" "${bound[@]}" && [ -e "${!name}" ]; then
     echo "$SLURM_JOB_NAME: $name=${!name}: nothing mounts this path; to mount it: imgbuild slurm --bind ${!name}" >&2
   fi
 done
@@ -326,9 +327,10 @@ store=$((memory * 3 / 10 < shared * 8 / 10 ? memory * 3 / 10 : shared * 8 / 10))
 start=(ray start --block --disable-usage-stats --num-cpus="$cpus" --num-gpus="$gpus"
   --object-store-memory="$((store * 1048576))" --min-worker-port=0 --max-worker-port=0)
 
+free_port; client_port=$taken  # Ray's default is one port for all jobs
 free_port
 step --nodes=1 --ntasks=1 --nodelist="$head" -- "${start[@]}" --head --include-dashboard=false \
-  --ray-client-server-port=0 \
+  --ray-client-server-port="$client_port" \
   --node-ip-address="$head_address" --port="$gcs_port" --dashboard-agent-listen-port="$taken" &
 ray=($!)
 # A worker gives up soon where no head answers, and the head may read a cold disk.

@@ -150,9 +150,9 @@ def test_python_with_options_is_nothing_for_accelerate(command):
         made(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
 
 
-def test_no_server_for_clients_whose_port_all_jobs_share():
-    # A Ray without grpcio has none, and takes no option for it.
-    option = "--ray-client-server-port=0"
+def test_the_server_for_clients_has_a_port_of_this_job():
+    # A Ray without grpcio has no such server, and refuses the option.
+    option = '--ray-client-server-port="$client_port"'
     assert option in made(ScriptKind.RAY)
     bare = samples.lock(samples.wheel("ray", "2.47.1"))
     script = jobs.script(bare, DIGEST, ScriptKind.RAY, ALLOCATION, SIF, command=TRAIN)
