@@ -6,19 +6,10 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from packaging.version import Version
-
 from imgbuild.container import path_variables
-from imgbuild.lock.lock import read_lock
+from tests.support import dashboards
 
 ROOT = Path(__file__).parents[2]
-# Requirements of ray[default] in each locked version (tests/integration/test_env_sources.py reads
-# them in the wheels), and those that came after 2.43.0.
-DASHBOARD = {
-    "aiohttp", "aiohttp-cors", "colorful", "grpcio", "opencensus", "prometheus-client", "py-spy",
-    "pydantic", "requests", "smart-open", "virtualenv",
-}  # fmt: skip
-LATER = {"opentelemetry-exporter-prometheus", "opentelemetry-proto", "opentelemetry-sdk"}
 
 
 def page(path: str, mark: str, lines: Iterable[str]) -> str:
@@ -35,20 +26,6 @@ def page(path: str, mark: str, lines: Iterable[str]) -> str:
     return made
 
 
-def without_dashboard() -> dict[str, tuple[str, list[str]]]:
-    """Each locked target with Ray: Ray's version, and the packages that its dashboard lacks."""
-    found = {}
-    for path in sorted(ROOT.glob("images/*/lock.json")):
-        lock = read_lock(ROOT / "images", path.parent.name)
-        for resolution in lock.arch.values():
-            version = resolution.versions.get("ray")
-            if version is not None:
-                needed = DASHBOARD | (LATER if Version(version) > Version("2.43.0") else set())
-                lacking = sorted(needed - resolution.versions.keys())
-                assert found.setdefault(lock.target, (version, lacking)) == (version, lacking)
-    return found
-
-
 def test_the_page_on_path_variables_has_the_table(golden: Callable[[Path, str], None]) -> None:
     lines = ["| variables | what happens | what is there |", "| --- | --- | --- |"]
     for row in path_variables.table():
@@ -60,7 +37,7 @@ def test_the_page_on_path_variables_has_the_table(golden: Callable[[Path, str], 
 def test_the_page_on_the_dashboard_has_all_targets_with_ray(
     golden: Callable[[Path, str], None],
 ) -> None:
-    found = without_dashboard()
+    found = dashboards.lacking()
     lines = ["| target | Ray | dashboard |", "| --- | --- | --- |"]
     for target, (version, lacking) in found.items():
         packages = ", ".join(f"`{name}`" for name in lacking)
@@ -76,4 +53,4 @@ def test_the_page_on_the_dashboard_has_all_targets_with_ray(
 def test_the_command_that_adds_a_dashboard_adds_all_that_it_lacks() -> None:
     text = (ROOT / "docs/howto/ray-dashboard.md").read_text("utf-8")
     (target, added) = re.findall(r"--extends (\S+)((?: --add \S+)+)", text)[0]
-    assert re.findall(r"--add (\S+)", added) == without_dashboard()[target][1]
+    assert re.findall(r"--add (\S+)", added) == dashboards.lacking()[target][1]

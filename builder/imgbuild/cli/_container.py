@@ -76,7 +76,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
     hf_cache: Annotated[
         bool,
         option("--hf-cache/--no-hf-cache", "Mount your Hugging Face cache ($HF_HOME, else"
-               " ~/.cache/huggingface) if it exists.", panel=PANEL),
+               " ~/.cache/huggingface; $HF_HUB_CACHE and others) if it exists.", panel=PANEL),
     ] = True  # fmt: skip
 
     def request(

@@ -68,8 +68,8 @@ Binds = Annotated[
     list[str] | None,
     option(
         "--bind",
-        "A folder to mount in the image; repeatable. The current folder and the model cache are"
-        " always mounted.",
+        "A folder to mount in the image; repeatable. The current folder, the model cache and the"
+        " folders that HF_HUB_CACHE and similar variables name are always mounted.",
         metavar="SOURCE[:PLACE]",
     ),
 ]
