@@ -148,9 +148,10 @@ def hugging_face_cache() -> Path | None:
         folder = Path(named or f"{base}/huggingface").expanduser().absolute()
     except RuntimeError:  # there is no home
         return None
-    if folder.is_dir():
+    if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises PermissionError
         return folder
-    console.info(f"{folder} does not exist: models that the command downloads are not kept")
+    if not os.environ.get("HF_HUB_CACHE"):
+        console.info(f"{folder} does not exist: models that the command downloads are not kept")
     return None
 
 

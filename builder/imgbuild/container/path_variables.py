@@ -149,7 +149,7 @@ def unseen(
             path = local_path(env[name]) if env.get(name) else None
             if path is None or _below(path, targets):
                 continue
-            if _below(path, IMAGE_FOLDERS) and not (_below(path, SCRATCH) and path.exists()):
+            if _below(path, IMAGE_FOLDERS) and not (_below(path, SCRATCH) and _exists(path)):
                 continue
             place = path.parent if row.holds == "new file" else path
             warnings.append(
@@ -192,7 +192,7 @@ def _obstacle(
     folders: Iterable[str],
 ) -> str | None:
     """The message if `path`, which variable `name` needs, cannot be mounted at the same path."""
-    if not path.exists():
+    if not _exists(path):
         remedy = f"correct or unset {name}" if row.holds == "file" else f"mkdir -p {path}"
         return f"{name}={value} is not passed: {path} does not exist; {remedy}"
     taken = [
@@ -222,6 +222,11 @@ def _is_visible(path: Path, mounts: Iterable[Mount]) -> bool:
         or (_below(path, [mount.target]) and str(mount.source) == mount.target)
         for mount in mounts
     )
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is a file at `path`, as far as this user can see."""
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises PermissionError
 
 
 def _below(path: Path | str, folders: Iterable[Path | str]) -> bool:

@@ -29,13 +29,14 @@ class LeftOut(msgspec.Struct, frozen=True):
 class JobPaths(msgspec.Struct, frozen=True, kw_only=True):
     """The table for a job script.
 
-    `mounted` has KIND:NAME with KIND folder, file or new. `others` are patterns of variables that
-    are passed with any value.
+    `mounted` has KIND:NAME with KIND folder, file or new. `families` are patterns of other
+    variables that are passed, `named` path variables that `--env` passes.
     """
 
     mounted: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
-    others: tuple[str, ...]
+    families: tuple[str, ...]
+    named: tuple[str, ...]
 
 
 def job_paths(values: Collection[str], passed: Collection[str]) -> JobPaths:
@@ -50,5 +51,7 @@ def job_paths(values: Collection[str], passed: Collection[str]) -> JobPaths:
         without = (*values, *passed, *OWN)
         names = tuple(name for name in row.names if name not in without)
         left_out += [LeftOut(row.reason, names)] if names else []
-    others = (*FAMILIES, *sorted(path_variables.names().intersection(passed)))
-    return JobPaths(mounted=tuple(mounted), left_out=tuple(left_out), others=others)
+    named = tuple(sorted(path_variables.names().intersection(passed)))
+    return JobPaths(
+        mounted=tuple(mounted), left_out=tuple(left_out), families=FAMILIES, named=named
+    )

@@ -58,7 +58,10 @@ export mounted='' withheld='' binds=''
 visible=("$models" "$PWD") bound=(/models /data)
 below() { # PATH FOLDER...
   local folder
-  for folder in "${@:2}"; do case $1/ in "${folder%/}"/*) return 0 ;; esac; done
+  for folder in "${@:2}"; do
+    folder=${folder%/}
+    case $1/ in "$folder"/*) return 0 ;; esac
+  done
   return 1
 }
 hides() {

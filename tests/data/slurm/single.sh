@@ -56,7 +56,10 @@ export mounted='' withheld='' binds=''
 visible=("$models" "$PWD") bound=('/models/my model' /data)
 below() { # PATH FOLDER...
   local folder
-  for folder in "${@:2}"; do case $1/ in "${folder%/}"/*) return 0 ;; esac; done
+  for folder in "${@:2}"; do
+    folder=${folder%/}
+    case $1/ in "$folder"/*) return 0 ;; esac
+  done
   return 1
 }
 hides() {
@@ -258,9 +261,9 @@ in_image() {
   for name in $(compgen -e); do
     case " $withheld " in *" $name "*) continue ;; esac
     case $name in
-      HF_* | HUGGING_FACE_* | WANDB_* | MLFLOW_* | NCCL_* | GLOO_* | UCX_* | FI_* | TORCH_* | PYTORCH_* | \
-        VLLM_* | RAY_* | TRITON_* | OMP_* | MKL_* | OPENBLAS_* | CUDA_VISIBLE_DEVICES | SLURM_* | \
-        SLURMD_NODENAME | http_proxy | https_proxy | no_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY)
+      HF_* | HUGGING_FACE_* | WANDB_* | MLFLOW_* | NCCL_* | GLOO_* | UCX_* | FI_* | \
+      TORCH_* | PYTORCH_* | VLLM_* | RAY_* | TRITON_* | OMP_* | MKL_* | OPENBLAS_* | \
+        CUDA_VISIBLE_DEVICES | SLURM_* | SLURMD_NODENAME | http_proxy | https_proxy | no_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY)
         export "APPTAINERENV_$name=${!name}" ;;
     esac
   done

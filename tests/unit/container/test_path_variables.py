@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.container import path_variables
+from imgbuild.container import arguments, path_variables
 from imgbuild.container.path_variables import PathVariables, passed, unseen
-from imgbuild.container.request import Mount
+from imgbuild.container.request import ContainerRequest, Mount
 
 MOUNTED = [
     (row, name) for row in path_variables.table() if row.use == "mounted" for name in row.names
@@ -44,6 +44,23 @@ def test_what_a_variable_names_is_mounted_at_the_same_path(
     assert found.mounts == (Mount(source=mounted, target=str(mounted), writable=writable),)
     assert found.messages == ()
     assert unseen({name: str(value)}, [str(mounted)]) == []
+
+
+@pytest.mark.parametrize("name", [name for _, name in MOUNTED])
+def test_each_engine_has_the_mount_and_the_variable(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_variables, "_exists", lambda _: True)
+    found = passed({name: "/x/value"})
+    (mount,) = found.mounts
+    bind = f"{mount.source}:{mount.target}{'' if mount.writable else ':ro'}"
+    request = ContainerRequest(mounts=found.mounts, env=found.env)
+    for make in (arguments.docker, arguments.podman):
+        words = make(request, "x", "image").command
+        assert {f"--volume={bind}", f"--env={name}=/x/value"} <= {*words}
+    made = arguments.apptainer(request, "apptainer", Path("x.sif"))
+    assert f"--bind={bind}" in made.command
+    assert made.env == {f"APPTAINERENV_{name}": "/x/value"}
 
 
 @pytest.mark.parametrize(("row", "name"), LEFT_OUT, ids=[name for _, name in LEFT_OUT])
@@ -82,7 +99,7 @@ def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
 def test_a_mount_that_would_hide_the_image_is_refused(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Path, "exists", lambda _: True)
+    monkeypatch.setattr(path_variables, "_exists", lambda _: True)
     folders = path_variables.image_folders(["X=/mine/cache", "PATH=/opt/venv/bin:/bin", "N=1"])
     found = passed({"WANDB_DIR": path}, folders=folders)
     assert (found.env, found.mounts) == ({}, ())
@@ -133,7 +150,7 @@ def test_values_that_are_not_absolute_paths(
     ],
 )  # fmt: skip
 def test_addresses(value: str, folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "exists", lambda _: True)
+    monkeypatch.setattr(path_variables, "_exists", lambda _: True)
     found = passed({"MLFLOW_TRACKING_URI": value})
     assert [mount.target for mount in found.mounts] == [folder or "none"] * bool(folder)
     # An address may have a password, which no command line shows.

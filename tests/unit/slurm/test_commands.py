@@ -159,6 +159,22 @@ def test_the_server_for_clients_has_a_port_of_this_job():
     assert option not in jobs.text(script, None)
 
 
+def test_a_value_of_env_that_nothing_mounts_is_reported(tmp_path):
+    values = {
+        "HF_HUB_CACHE": "/x/hub",
+        "WANDB_DIR": str(tmp_path / "runs"),
+        "TORCH_HOME": "/data/t",
+    }
+    environment = tuple(jobs.EnvVariable(*each) for each in values.items())
+    script = jobs.script(
+        lock(), DIGEST, ScriptKind.SINGLE, with_(nodes=1), SIF, command=TRAIN,
+        environment=environment,
+    )  # fmt: skip
+    (warning,) = jobs.unseen(script, tmp_path)
+    assert warning.startswith("HF_HUB_CACHE=/x/hub: the container does not see /x/hub")
+    assert warning.endswith(" --bind /x/hub")
+
+
 def test_secrets_stand_in_no_command_line():
     text = made(ScriptKind.RAY, passed=("TOKEN",))
     assert 'export APPTAINERENV_TOKEN="${TOKEN}"' in text
