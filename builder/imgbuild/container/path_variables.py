@@ -49,7 +49,7 @@ class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
     `env` has None for a variable that keeps the value of this process.
     """
 
-    env: dict[str, str | None]
+    env: Mapping[str, str | None]
     mounts: tuple[Mount, ...]
     messages: tuple[str, ...]
 
