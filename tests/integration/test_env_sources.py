@@ -13,15 +13,19 @@ from io import BufferedReader
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from imgbuild.assemble import sources
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
+from imgbuild.container import path_variables
 from imgbuild.index.remote_wheel import Blocks, RemoteFile
 from imgbuild.lock.lock import Lock, lock_path, read_lock
 from imgbuild.lock.published import load
 from imgbuild.show import environment
 from imgbuild.values import Arch
+from tests.support import dashboards
 
 pytestmark = pytest.mark.network
 
@@ -37,6 +41,8 @@ SAYS = {
     "HOME": "HF_HOME",
     "HF_HUB_DISABLE_PROGRESS_BARS": "HF_HUB_DISABLE_TELEMETRY",
     "HF_DATASETS_OFFLINE": "HF_HUB_OFFLINE",
+    **dict.fromkeys(("HF_KERNELS_CACHE", "TIKTOKEN_RS_CACHE_DIR", "NLTK_DATA"), ""),  # of a URL
+    **dict.fromkeys(("PYTORCH_KERNEL_CACHE_PATH", "MPLCONFIGDIR", "TMPDIR"), ""),
 }
 
 
@@ -50,6 +56,9 @@ def named() -> dict[str, list[str]]:
             cited += [(one.name, one.source) for one in made.late]
             for variable, places in cited:
                 found.setdefault(variable, set()).update(filter(PLACE.fullmatch, places))
+    for row in path_variables.table():
+        for name in row.names:
+            found.setdefault(name, set()).update(filter(PLACE.fullmatch, row.source))
     return {name: sorted(places) for name, places in sorted(found.items()) if places}
 
 
@@ -109,3 +118,19 @@ def test_the_places_are_there_and_speak_of_the_variable(
         assert number <= len(lines), f"{place}: the file has {len(lines)} lines"
         shown.append(f"{place}: {lines[number - 1].strip()}")
     assert any(SAYS.get(name, name) in line.partition(": ")[2] for line in shown), "\n".join(shown)
+
+
+@pytest.mark.parametrize(
+    "version", sorted({version for version, _ in dashboards.lacking().values()})
+)
+def test_what_the_dashboard_of_ray_needs(
+    version: str, read: Callable[[str, str, str], list[str]]
+) -> None:
+    lines = read("ray", version, f"ray-{version}.dist-info/METADATA")
+    requirements = [
+        Requirement(line.partition(": ")[2])
+        for line in lines
+        if line.startswith("Requires-Dist: ") and 'extra == "default"' in line
+    ]
+    needed = {canonicalize_name(requirement.name) for requirement in requirements}
+    assert needed == dashboards.needed(version)

@@ -137,6 +137,33 @@ def test_the_container_has_what_is_asked_for(folder: Path, through: str, tmp_pat
     made.unlink()
 
 
+def test_what_path_variables_name_is_the_same_inside(
+    folder: Path, through: str, tmp_path: Path
+) -> None:
+    hub, ca = tmp_path / "models/hub", tmp_path / "ca.pem"
+    hub.mkdir(parents=True)
+    ca.write_text("x")
+    script = (
+        'echo "$HF_HUB_CACHE;$WANDB_DIR;$SSL_CERT_FILE;$TRITON_CACHE_DIR;$TORCH_HOME;$TMPDIR";'
+        'echo made >"$HF_HUB_CACHE/new"; cat "$SSL_CERT_FILE"; echo y >"$SSL_CERT_FILE"'
+    )
+    env = {
+        "HF_HUB_CACHE": str(hub), "WANDB_DIR": "build", "SSL_CERT_FILE": str(ca),
+        "TRITON_CACHE_DIR": str(hub), "TORCH_HOME": str(tmp_path / "absent"), "TMPDIR": "/tmp",
+    }  # fmt: skip
+    done = run(folder, words(through, script=script), **env)
+    assert done.stdout == f"{hub};{folder}/build;{ca};;;\nx", done.stderr
+    assert (hub / "new").read_text() == "made\n"
+    assert (hub / "new").stat().st_uid == os.geteuid()
+    assert ca.read_text() == "x"
+    for name in ("TRITON_CACHE_DIR", "TORCH_HOME", "TMPDIR"):
+        assert f"{name}={env[name]} is not passed: " in " ".join(done.stderr.split())
+    # A value that is typed is passed without a mount, with a warning where nothing mounts it.
+    done = run(folder, words(through, "-e", "HF_HUB_CACHE=/srv/hub", script='echo "$HF_HUB_CACHE"'))
+    assert done.stdout == "/srv/hub\n"
+    assert "-v /srv/hub:/srv/hub" in " ".join(done.stderr.split())
+
+
 def test_a_token_is_on_no_command_line(folder: Path, through: str) -> None:
     """--verbose prints each command line that imgbuild starts."""
     done = run(folder, words(through, "--verbose", script="echo $HF_TOKEN"), HF_TOKEN="a-secret")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,56 @@ def _image(tmp_path: Path) -> Path:
     for place in ("tmp", "proc", "dev", "sys", "etc", "var/cache/imgbuild", "root", "home"):
         (folder / place).mkdir(parents=True)
     return folder
+
+
+def job(image: Path, folder: Path, *command: str, **more: object) -> Path:
+    """The script of a job in `image`, with a folder for scratch files."""
+    (folder / "scratch").mkdir(exist_ok=True)
+    made = jobs.script(
+        samples.lock(), "sha256:0", jobs.ScriptKind.SINGLE, jobs.Allocation(),
+        jobs.Container(image=str(image)), command=command, scratch=str(folder / "scratch"), **more,
+    )  # fmt: skip
+    path = folder / "job.sh"
+    path.write_text(jobs.text(made, None))
+    return path
+
+
+def test_what_path_variables_name_is_mounted_in_the_image(image, tmp_path):
+    """The script is written where none of them is set."""
+    needs.apptainer()
+    place = Path(tempfile.mkdtemp(dir="/srv"))
+    script = (
+        'echo "seen=$HF_HUB_CACHE;$HF_DATASETS_CACHE;$WANDB_DIR;$NCCL_TOPO_FILE;$TRITON_CACHE_DIR";'
+        'echo "tiktoken=$TIKTOKEN_CACHE_DIR;$XDG_CACHE_HOME;$VLLM_CACHE_ROOT;$HF_HOME";'
+        'echo made >"$HF_HUB_CACHE/new"; echo made >"$WANDB_DIR/run"; cat "$NCCL_TOPO_FILE"'
+    )
+    command = ("/bin/busybox", "sh", "-c", script.replace("cat ", "/bin/busybox cat "))
+    path = job(image, tmp_path, *command, passed=("VLLM_CACHE_ROOT",))
+    (place / "topo.xml").write_text("topology")
+    values = {
+        "HF_HUB_CACHE": f"{place}/a/hub", "HF_DATASETS_CACHE": f"{place}/a/data",
+        "WANDB_DIR": "runs", "NCCL_TOPO_FILE": f"{place}/topo.xml",
+        "TRITON_CACHE_DIR": f"{place}/t", "TIKTOKEN_CACHE_DIR": f"{place}/one,two",
+        "XDG_CACHE_HOME": f"{place}/xdg",
+        "VLLM_CACHE_ROOT": f"{place}/vllm", "UCX_FILE": str(place),
+    }  # fmt: skip
+    try:
+        project = Project(tmp_path, "", None, needs.slurm() | {"HOME": str(tmp_path), **values})
+        status, log = slurm_project.job(project, path)
+        assert status == 0, log
+        shown = [f"{place}/a/hub", f"{place}/a/data", f"{tmp_path}/runs", f"{place}/topo.xml", ""]
+        assert f"seen={';'.join(shown)}\n" in log
+        # --env passes a variable by its name; the cache of models follows XDG_CACHE_HOME.
+        assert f"tiktoken=;;{place}/vllm;{place}/xdg/huggingface\n" in log
+        assert "topology" in log
+        assert (place / "a/hub/new").read_text() == "made\n"
+        assert (tmp_path / "runs/run").read_text() == "made\n"
+        for name in ("TRITON_CACHE_DIR", "TIKTOKEN_CACHE_DIR", "XDG_CACHE_HOME"):
+            assert f"{name}={values[name]} is not passed: " in log
+        assert f"UCX_FILE={place}: nothing mounts this path" in log
+        assert list((tmp_path / "scratch").iterdir()) == []
+    finally:
+        shutil.rmtree(place)
 
 
 @pytest.mark.parametrize("export", [None, "NONE"])

@@ -96,7 +96,10 @@ RAY = "2.47.1"
 
 @contextlib.contextmanager
 def ray_project(folder: Path) -> Iterator[Project]:
-    """One target with Ray, locked, built, and as a SIF; Ray comes from the default index."""
+    """One target with Ray, locked, built, and as a SIF; wheels come from the default index.
+
+    It has grpcio, with which Ray starts its server for clients.
+    """
     env = needs.slurm()
     needs.network()
     needs.apptainer()
@@ -104,7 +107,8 @@ def ray_project(folder: Path) -> Iterator[Project]:
     made.write({**BASE, "packages": ["libstdc++6", *BASE["packages"]]})
     path = folder / "matrix.yaml"
     pins = 'pins: {torch: "2.6.0", thewheel: "1.0"}'
-    text = path.read_text().replace(pins, f'pins: {{ray: "{RAY}"}}').replace("thewheel", "ray")
+    text = path.read_text().replace(pins, f'pins: {{grpcio: "1.73.0", ray: "{RAY}"}}')
+    text = text.replace("thewheel", "ray")
     path.write_text(text.replace("order: [torch]", "order: [ray]"))
     for words in (("lock", "--keep"), ("build",), ("build", "--format", "sif")):
         made.run(words[0], sample_project.TARGET, *words[1:])

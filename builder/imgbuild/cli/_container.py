@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from imgbuild.cli._options import ENV, GPUS
 from imgbuild.cli._verb import Definition, Group, option
-from imgbuild.container import driver
+from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount, own_ids
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.system.console import console
@@ -78,7 +78,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
     hf_cache: Annotated[
         bool,
         option("--hf-cache/--no-hf-cache", "Mount your Hugging Face cache ($HF_HOME, else"
-               " ~/.cache/huggingface) if it exists.", panel=PANEL),
+               " ~/.cache/huggingface; $HF_HUB_CACHE and others) if it exists.", panel=PANEL),
     ] = True  # fmt: skip
 
     def request(
@@ -98,7 +98,20 @@ class RunOptions(Group, frozen=True, kw_only=True):
         if cache is not None:
             mounts[CACHE] = Mount(source=cache, target=CACHE)
             env["HF_HOME"] = CACHE
-        mounts |= {mount.target: mount for mount in map(_volume, self.volume or [])}
+        volumes = {mount.target: mount for mount in map(_volume, self.volume or [])}
+        typed = {*named, *(name for name, value in given.items() if value is not None)}
+        paths = path_variables.passed(
+            os.environ,
+            mounts=tuple({**mounts, **volumes}.values()),
+            folders=path_variables.image_folders(config.env),
+            without={"HF_HOME", *typed, *(path_variables.names("not passed") & given.keys())},
+            hf_cache=self.hf_cache,
+        )
+        for message in paths.messages:
+            if message.partition("=")[0] not in given:  # else there is a warning
+                console.info(message)
+        env |= paths.env
+        mounts |= {mount.target: mount for mount in paths.mounts} | volumes
         gpus = _gpus(self.gpus)
         if gpus is True:
             env |= dict.fromkeys(driver.chosen())
@@ -137,9 +150,10 @@ def hugging_face_cache() -> Path | None:
         folder = Path(named or f"{base}/huggingface").expanduser().absolute()
     except RuntimeError:  # there is no home
         return None
-    if folder.is_dir():
+    if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises PermissionError
         return folder
-    _report_daily(f"{folder} does not exist: models that the command downloads are not kept")
+    if not os.environ.get("HF_HUB_CACHE"):
+        _report_daily(f"{folder} does not exist: models that the command downloads are not kept")
     return None
 
 
@@ -194,9 +208,10 @@ def _variable(text: str) -> tuple[str, str | None]:
 
 
 def _by_name() -> Iterable[str]:
-    """The variables that are passed if they are set, without those that name folders."""
+    """The variables that are passed if they are set, without those whose value is a path."""
+    paths = path_variables.names()
     for name in sorted(os.environ):
-        if name == "HF_TOKEN" or (name.startswith("WANDB_") and not name.endswith("_DIR")):
+        if name == "HF_TOKEN" or (name.startswith("WANDB_") and name not in paths):
             yield name
 
 

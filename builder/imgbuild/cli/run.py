@@ -76,7 +76,8 @@ def run(
     The image is built and loaded first if it is missing or not that of the lock. The command
     starts in the current folder, which is mounted at the image's working folder (/workspace), as
     your own user, with all GPUs, with the host's shared memory and with your Hugging Face cache.
-    HF_TOKEN and WANDB_* are passed if they are set.
+    HF_TOKEN and WANDB_* are passed if they are set. The folders and files that HF_HUB_CACHE,
+    TORCH_HOME, SSL_CERT_FILE and similar variables name are mounted (docs/environment.md).
 
     Options of imgbuild come before the command; a -- marks where the command begins. The exit
     status is that of the command. With --json the command has no terminal, and its output is part

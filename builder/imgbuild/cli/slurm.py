@@ -68,8 +68,8 @@ Binds = Annotated[
     list[str] | None,
     option(
         "--bind",
-        "A folder to mount in the image; repeatable. The current folder and the model cache are"
-        " always mounted.",
+        "A folder to mount in the image; repeatable. The current folder, the model cache and the"
+        " folders that HF_HUB_CACHE and similar variables name are always mounted.",
         metavar="SOURCE[:PLACE]",
     ),
 ]
@@ -195,7 +195,7 @@ def _script(
     lock = chosen[0].lock
     environment, passed = jobs.variables(env)
     sealed = seal.read_seal(found.images, lock)
-    return jobs.script(
+    made = jobs.script(
         lock,
         sealed.digest,
         job,
@@ -207,6 +207,9 @@ def _script(
         passed=passed,
         **more,
     )
+    for line in jobs.unseen(made, Path.cwd()):
+        console.warn(line)
+    return made
 
 
 def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) -> None:

@@ -11,7 +11,7 @@ from imgbuild.assemble.layers import input_hashes
 from imgbuild.assemble.mirror_items import inputs
 from imgbuild.cache.store import Store
 from imgbuild.cache.transfer import begun
-from imgbuild.container import arguments, engine, run_in_image
+from imgbuild.container import arguments, engine, path_variables, run_in_image
 from imgbuild.container.arguments import EngineCommand
 from imgbuild.container.engine import Kind
 from imgbuild.container.request import ContainerRequest
@@ -187,6 +187,7 @@ def command(found: RunTarget, request: ContainerRequest, *, through: str | None)
         console.info(
             "no engine is running, so without --dry-run a root folder is used (--through root)"
         )
+    _report_ignored(request, kind)
     rootless = chosen is not None and engine.rootless(chosen)
     reference = archive.reference(found.name)
     if chosen is None or engine.inspect(chosen, reference) is None:
@@ -198,7 +199,9 @@ def command(found: RunTarget, request: ContainerRequest, *, through: str | None)
 
 def _report_ignored(request: ContainerRequest, through: str) -> None:
     lines: Sequence[str] = arguments.ignored(request, through)
-    for line in lines:
+    seen = path_variables.apptainer_folders() if through == "apptainer" else ()
+    seen = (*seen, *(mount.target for mount in request.mounts))
+    for line in (*lines, *path_variables.unseen(request.variables(), seen)):
         console.warn(line)
 
 

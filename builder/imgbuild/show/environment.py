@@ -1,7 +1,7 @@
 """The variables of an image: value, reason, source, and who sets each.
 
 Input: the matrix, a target's lock if there is one. Output: an `Environment`: what the image
-holds, by its lock, and what is set when it runs, by data/variables.yaml.
+holds, by its lock, and what is set when it runs, by `set` in data/variables.yaml.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def rows() -> tuple[VariableRow, ...]:
-    """The table of what is set when an image runs."""
+    """The part `set` of the table: what is set when an image runs."""
     import yaml  # takes a while to load, and most verbs need none of it
 
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), tuple[VariableRow, ...])
+    return msgspec.convert(yaml.safe_load(text)["set"], tuple[VariableRow, ...])
 
 
 def environment(

@@ -6,6 +6,7 @@ Values that an #SBATCH line, a list of mounts or a shell would read differently 
 from __future__ import annotations
 
 import enum
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,11 @@ from pathlib import Path
 import msgspec
 from packaging.version import Version
 
+from imgbuild.container import path_variables
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
+from imgbuild.slurm import paths
+from imgbuild.slurm.paths import JobPaths
 from imgbuild.values import Digest
 
 LOG = "%x-%j.log"
@@ -115,6 +119,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
     log: str = LOG
     shared: int = 0
     clients: bool = False  # whether its Ray would serve clients, on a port shared by all jobs
+    folders: tuple[str, ...] = path_variables.IMAGE_FOLDERS  # of the image
 
     @property
     def title(self) -> str:
@@ -145,6 +150,17 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
         values = {"PYTHONNOUSERSITE": "1", "TMPDIR": "/tmp"}  # noqa: S108  # the image's
         values |= {"LIBRARY_PATH": "/.singularity.d/libs"} if self.allocation.gpus else {}
         return tuple(f"{name}={value}" for name, value in values.items() if name not in self.given)
+
+    @property
+    def paths(self) -> JobPaths:
+        """What happens to variables whose value is a path."""
+        return paths.job_paths([item.name for item in self.environment], self.passed)
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The folders in the image of `--stage` and `--bind`."""
+        places = [(bind.split(":") * 2)[1] for bind in self.container.binds]
+        return (*self.stage, *places)
 
     @property
     def wait(self) -> int:
@@ -195,6 +211,7 @@ def script(
         allocation=allocation,
         container=container,
         clients=all("grpcio" in resolution.versions for resolution in lock.arch.values()),
+        folders=path_variables.image_folders(f"{k}={v}" for k, v in lock.settings.env.items()),
         **more,  # type: ignore[arg-type]  # fields of JobScript, checked by its callers' types
     )
     wrong = [*_fits(made, lock), *_places(made)]
@@ -209,6 +226,16 @@ def text(made: JobScript, images: Path | None) -> str:
 
     name = "ray-job" if made.job is ScriptKind.RAY else made.job.value
     return templates.render(f"slurm/{name}.j2", made, images=images)
+
+
+def unseen(made: JobScript, here: Path) -> list[str]:
+    """A warning for each value of `--env` that is a path which the image does not see.
+
+    `here` is the folder where the script is submitted.
+    """
+    values = {item.name: item.value for item in made.environment if item.name != "HF_HOME"}
+    home = () if made.container.pyxis else (os.path.expanduser("~"),)  # noqa: PTH111
+    return path_variables.unseen(values, (str(here), *home, *made.bound), "--bind {0}")
 
 
 def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str, ...]]:

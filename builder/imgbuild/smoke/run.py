@@ -15,8 +15,9 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.cache.store import Store
-from imgbuild.container import driver, engine, run_in_image, sandbox
+from imgbuild.container import driver, engine, path_variables, run_in_image, sandbox
 from imgbuild.container.load import load
+from imgbuild.container.request import Mount
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.lock.lock import Lock, require_arch
@@ -174,7 +175,9 @@ def smoke_root(
         if tier in GPU_TIERS:
             fetched = driver.driver_files(scratch)
             binds += fetched.binds
-            env |= {**fetched.env, **driver.settings()}
+            variables, mounts = machine(tier)
+            binds += [sandbox.Bind(source=each.source, target=each.target) for each in mounts]
+            env |= {**fetched.env, **variables}
         with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
             result = sandbox.run(
                 root,
@@ -251,16 +254,23 @@ def write(expected: Expectation, scratch: Path) -> Path:
     return folder
 
 
+def machine(tier: Tier) -> tuple[dict[str, str], tuple[Mount, ...]]:
+    """The settings of this machine for the GPUs of `tier`: variables, and files that they name."""
+    return path_variables.settings(driver.settings() if tier in GPU_TIERS else {})
+
+
 def _container(tier: Tier, model: Path | None, *, arbitrary_user: bool) -> engine.ContainerOptions:
     """The options of a container for `tier`. NCCL needs more shared memory than the usual 64 MB."""
     # The tests are in a volume, since no files can be copied into a read-only root.
     options = [f"--volume={PLACE}", *(["--shm-size=8g"] if tier in GPU_TIERS else [])]
     if model is not None:
         options.append(f"--volume={model}:{MODEL}:ro")
+    variables, mounts = machine(tier)
+    options += [f"--volume={mount.source}:{mount.target}:ro" for mount in mounts]
     if arbitrary_user:
         options += ["--read-only", "--tmpfs=/tmp:rw,exec,nosuid,mode=1777"]
     return engine.ContainerOptions(
-        env=driver.settings() if tier in GPU_TIERS else {},
+        env=variables,
         network=False,
         gpus=tier in GPU_TIERS,
         user=":".join(map(str, ARBITRARY_USER)) if arbitrary_user else None,

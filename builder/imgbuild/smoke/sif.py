@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from imgbuild.cache.store import Store
-from imgbuild.container import apptainer, driver
+from imgbuild.container import apptainer
 from imgbuild.lock.lock import Lock
 from imgbuild.oci.layout import Layout
 from imgbuild.report import Tier
@@ -61,16 +61,17 @@ def smoke_file(
         if how.model is not None:
             binds[run.MODEL] = how.model
         for tier in tiers:
+            variables, mounts = run.machine(tier)
             work = scratch / f"work-{tier}"
             work.mkdir()
             work.chmod(0o1777)
             settings = apptainer.ApptainerOptions(
-                binds=binds,
+                binds={**binds, **{mount.target: mount.source for mount in mounts}},
                 work=work,
                 workdir=lock.settings.workdir,
                 gpus=tier in run.GPU_TIERS,
                 user=run.ARBITRARY_USER,
-                env=driver.settings() if tier in run.GPU_TIERS else {},
+                env=variables,
             )
             command = run.command_line(lock.settings.prefix, tier, how)
             with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):

@@ -42,12 +42,118 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((each > 1 ? each : 1))}
 
 # Caches, /tmp and what is staged lie on the node's own disk, in SLURM_TMPDIR where the site sets it.
 export scratch=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/imgbuild-$SLURM_JOB_ID
-export models=${HF_HOME:-$HOME/.cache/huggingface}
+export models=${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}
 mkdir -p "$models"
 for folder in "$models" "$PWD" "$scratch"; do
   case $folder in
     *[,:]*) fail "$folder: a list of binds cannot hold a comma or a colon: take another" ;;
   esac
+done
+
+# Variables whose value is a path (the table `paths` in imgbuild's data/variables.yaml): what is there is
+# mounted at the same path, or the variable is not passed and the log says why. --env comes first.
+export mounted='' withheld='' binds=''
+visible=("$models" "$PWD") bound=(/data)
+below() { # PATH FOLDER...
+  local folder
+  for folder in "${@:2}"; do
+    folder=${folder%/}
+    case $1/ in "$folder"/*) return 0 ;; esac
+  done
+  return 1
+}
+hides() {
+  local folder
+  for folder in /bin /dev /etc /lib /lib64 /opt/imgbuild /opt/venv /opt/venv/bin /proc /run /sbin /sys /tmp /usr /usr/bin /var/cache/imgbuild /var/tmp; do
+    if below "$folder" "$1"; then return 0; fi
+  done
+  return 1
+}
+withhold() { # NAME REASON
+  [ -n "${!1:-}" ] || return 0
+  withheld+=" $1"
+  echo "$SLURM_JOB_NAME: $1=${!1} is not passed: $2" >&2
+}
+host_only() { # REASON NAME...
+  local name
+  for name in "${@:2}"; do withhold "$name" "$1; to pass it: imgbuild slurm --bind ${!name:-} --env $name"; done
+}
+for item in \
+  folder:HF_HUB_CACHE folder:HUGGINGFACE_HUB_CACHE folder:HF_ASSETS_CACHE folder:HUGGINGFACE_ASSETS_CACHE \
+  folder:HF_XET_CACHE folder:HF_DATASETS_CACHE folder:HF_DATASETS_DOWNLOADED_DATASETS_PATH folder:HF_DATASETS_EXTRACTED_DATASETS_PATH \
+  folder:HF_MODULES_CACHE folder:TRANSFORMERS_CACHE folder:PYTORCH_TRANSFORMERS_CACHE folder:PYTORCH_PRETRAINED_BERT_CACHE \
+  folder:SENTENCE_TRANSFORMERS_HOME folder:KERNELS_CACHE folder:HF_KERNELS_CACHE file:HF_TOKEN_PATH \
+  file:RAY_AUTH_TOKEN_PATH folder:TORCH_HOME folder:MODELSCOPE_CACHE folder:NLTK_DATA \
+  folder:TIKTOKEN_CACHE_DIR folder:DATA_GYM_CACHE_DIR folder:TIKTOKEN_RS_CACHE_DIR folder:VLLM_ASSETS_CACHE \
+  folder:VLLM_MEDIA_CACHE folder:VLLM_LORA_RESOLVER_CACHE_DIR folder:VLLM_CONFIG_ROOT folder:VLLM_TUNED_CONFIG_FOLDER \
+  file:VLLM_LOGGING_CONFIG_PATH file:VLLM_MODEL_REDIRECT_PATH folder:FLASHINFER_CUBIN_DIR folder:OUTLINES_CACHE_DIR \
+  folder:CUDA_CACHE_PATH folder:WANDB_DIR folder:WANDB_CACHE_DIR folder:WANDB_CONFIG_DIR \
+  folder:WANDB_DATA_DIR folder:WANDB_ARTIFACT_DIR folder:MLFLOW_TRACKING_URI folder:TENSORBOARD_DIR \
+  folder:TENSORBOARD_LOGGING_DIR folder:VERL_FILE_LOGGER_ROOT folder:SWANLAB_LOG_DIR new:VERL_FILE_LOGGER_PATH \
+  new:TORCH_LOGS_OUT folder:TORCH_TRACE folder:TORCH_COMPILE_DEBUG_DIR folder:TRITON_DUMP_DIR \
+  folder:VLLM_DEBUG_DUMP_PATH folder:VLLM_TORCH_PROFILER_DIR folder:SGLANG_TORCH_PROFILER_DIR folder:SGLANG_EXPERT_DISTRIBUTION_RECORDER_DIR \
+  file:NCCL_CONF_FILE file:NCCL_TOPO_FILE file:NCCL_GRAPH_FILE new:NCCL_DEBUG_FILE \
+  new:NCCL_TOPO_DUMP_FILE new:NCCL_GRAPH_DUMP_FILE file:SSL_CERT_FILE file:REQUESTS_CA_BUNDLE \
+  file:CURL_CA_BUNDLE; do
+  name=${item#*:} path='' reason=''
+  case ${!name:-} in
+    "") continue ;;
+    file:/*) path=/${!name#file:} ;;
+    sqlite:////*) path=$(dirname -- "${!name#sqlite:///}") ;;
+    file:* | *://*) continue ;;  # an address
+    \~/*) path=$HOME/${!name#\~/}; export "$name=$path" ;;
+    /*) path=${!name} ;;
+    *) path=$PWD/${!name}; export "$name=$path" ;;
+  esac
+  [ "${item%%:*}" != new ] || path=$(dirname -- "$path")
+  path=$(realpath -ms -- "$path")
+  if ! below "$path" "${bound[@]}"; then
+    bind=$path
+    [ "${item%%:*}" != file ] || bind=$path:$path:ro
+    if below "$path" "${visible[@]}"; then bind=
+    elif [[ $path == *[,:]* || $path == *$'\n'* ]]; then
+      reason="a list of binds cannot hold this path: take another"
+    elif hides "$path"; then
+      reason="a mount there hides folders of the image: imgbuild slurm --bind $path:/mnt/x --env $name=/mnt/x${!name##*"$path"}"
+    fi
+    if [ -n "$reason" ]; then :
+    elif [ "${item%%:*}" = file ]; then
+      [ -e "$path" ] || reason="there is no such file: correct or unset the variable"
+    elif ! mkdir -p -- "$path"; then
+      reason="the folder cannot be made: create it, or unset the variable"
+    fi
+    if [ -n "$reason" ]; then withhold "$name" "$reason"; continue; fi
+    if [ -n "$bind" ]; then visible+=("$path") binds+=$bind$'\n'; fi
+  fi
+  mounted+=" $name"
+done
+host_only 'its files are links to other folders; SSL_CERT_FILE names one file instead' \
+  SSL_CERT_DIR
+host_only 'code compiled on the host may not load in the image, which has a folder of its own' \
+  TRITON_CACHE_DIR TRITON_HOME TRITON_OVERRIDE_DIR TORCHINDUCTOR_CACHE_DIR \
+  TORCH_EXTENSIONS_DIR PYTORCH_KERNEL_CACHE_PATH VLLM_CACHE_ROOT VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR \
+  FLASHINFER_WORKSPACE_BASE DG_JIT_CACHE_DIR NUMBA_CACHE_DIR CUPY_CACHE_DIR \
+  TILELANG_CACHE_DIR SGLANG_CACHE_DIR SGLANG_DG_CACHE_DIR SGLANG_JIT_CACHE_DIR \
+  SGLANG_CUTE_AOT_CACHE_DIR UNSLOTH_COMPILE_LOCATION UNSLOTH_MEGA_CACHE_DIR
+host_only 'caches and settings of programs on the host; of XDG_CACHE_HOME the folder huggingface is mounted, as HF_HOME' \
+  XDG_CACHE_HOME MPLCONFIGDIR
+host_only 'temporary files and sockets belong in the /tmp of the container' \
+  RAY_TMPDIR VLLM_RPC_BASE_PATH
+host_only 'libraries of the host; the image has its own' \
+  VLLM_NCCL_SO_PATH VLLM_CUDART_SO_PATH TRITON_LIBCUDA_PATH TRITON_LIBDEVICE_PATH \
+  TRITON_CUDART_PATH TRITON_CUDACRT_PATH
+# Others are passed as they are: nothing says what is at their path.
+for name in $(compgen -e); do
+  case $name in
+    HF_* | HUGGING_FACE_* | WANDB_* | MLFLOW_* | NCCL_* | GLOO_* | UCX_* | FI_* | \
+    TORCH_* | PYTORCH_* | VLLM_* | RAY_* | TRITON_* | OMP_* | MKL_* | OPENBLAS_*) ;;
+    *) continue ;;
+  esac
+  case " $mounted $withheld " in *" $name "*) continue ;; esac
+  case ${!name} in /*) ;; *) continue ;; esac
+  if ! below "${!name}" "${visible[@]}" "${bound[@]}" && [ -e "${!name}" ]; then
+    echo "$SLURM_JOB_NAME: $name=${!name}: nothing mounts this path; to mount it: imgbuild slurm --bind ${!name}" >&2
+  fi
 done
 
 # On every node, as long as the job lasts: folders, copies of what a network disk would give slowly,
@@ -62,6 +168,9 @@ keep() {
   read -r _ || true
 }
 prepare() {
+  while IFS= read -r folder; do
+    case $folder in "" | *:ro) ;; *) mkdir -p -- "$folder" ;; esac
+  done <<<"$binds"
   umask 077
   mkdir -p "$scratch"
   # The name can be guessed, and others may write there: compiled code is loaded from this folder.
@@ -158,11 +267,15 @@ enter=()
 # is named here: as APPTAINERENV_…, so that no key or token stands in a command line. Ray's workers
 # have the environment of `ray start`, not of the command: so every step gets the same.
 in_image() {
+  local bind more=()
+  while IFS= read -r bind; do [ -z "$bind" ] || more+=(--bind "$bind"); done <<<"$binds"
+  for name in $mounted; do export "APPTAINERENV_$name=${!name}"; done
   for name in $(compgen -e); do
+    case " $withheld " in *" $name "*) continue ;; esac
     case $name in
-      HF_* | HUGGING_FACE_* | WANDB_* | MLFLOW_* | NCCL_* | GLOO_* | UCX_* | FI_* | TORCH_* | PYTORCH_* | \
-        VLLM_* | RAY_* | TRITON_* | OMP_* | MKL_* | OPENBLAS_* | CUDA_VISIBLE_DEVICES | SLURM_* | \
-        SLURMD_NODENAME | http_proxy | https_proxy | no_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY)
+      HF_* | HUGGING_FACE_* | WANDB_* | MLFLOW_* | NCCL_* | GLOO_* | UCX_* | FI_* | \
+      TORCH_* | PYTORCH_* | VLLM_* | RAY_* | TRITON_* | OMP_* | MKL_* | OPENBLAS_* | \
+        CUDA_VISIBLE_DEVICES | SLURM_* | SLURMD_NODENAME | http_proxy | https_proxy | no_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY)
         export "APPTAINERENV_$name=${!name}" ;;
     esac
   done
@@ -171,7 +284,7 @@ in_image() {
   exec apptainer exec --cleanenv --no-privs --nv \
     --env PYTHONNOUSERSITE=1,TMPDIR=/tmp,LIBRARY_PATH=/.singularity.d/libs --env HF_HOME="$models" \
     --bind "$scratch/$SLURMD_NODENAME/cache:/var/cache/imgbuild" --bind "$scratch/$SLURMD_NODENAME/tmp:/tmp" \
-    --bind "$models" --bind "$PWD" --pwd "$PWD" \
+    --bind "$models" --bind "$PWD" "${more[@]}" --pwd "$PWD" \
     --bind /data:/data:ro \
     "$image" /opt/imgbuild/entrypoint "$@"
 }

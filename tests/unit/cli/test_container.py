@@ -11,7 +11,7 @@ import pytest
 from imgbuild.cache.store import Store
 from imgbuild.cli import _container
 from imgbuild.cli._container import RunOptions
-from imgbuild.container import driver
+from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.container.run_in_image import CommandConfig
 from imgbuild.errors import InputError
@@ -25,7 +25,7 @@ IMAGE = CommandConfig(
 def _host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without GPUs, a home without a cache, an empty current folder."""
     for name in list(os.environ):
-        if name.startswith(("HF_", "WANDB_", "XDG_", "CUDA_")):
+        if name.startswith(("HF_", "WANDB_", "XDG_", "CUDA_")) or name in path_variables.names():
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(driver, "DEVICES", tmp_path)
@@ -118,6 +118,29 @@ def test_variables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked().env == {"HF_TOKEN": None, "WANDB_API_KEY": None}
     given = asked(env=["OTHER", "HF_TOKEN=mine", "EMPTY="]).env
     assert given == {"HF_TOKEN": "mine", "WANDB_API_KEY": None, "OTHER": None, "EMPTY": ""}
+
+
+def test_path_variables_are_mounted_or_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "hub").mkdir()
+    hub, mount = str(tmp_path / "hub"), Mount(source=tmp_path / "hub", target=str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_CACHE", hub)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/triton")
+    found = asked()
+    assert (found.mounts[1:], found.env) == ((mount,), {"HF_HUB_CACHE": hub})
+    assert "TRITON_CACHE_DIR=/triton is not passed: " in capsys.readouterr().err
+    assert asked(hf_cache=False).env == {}
+    # A value that is typed is passed as it is, without a mount.
+    found = asked(env=["HF_HUB_CACHE=/elsewhere", "TRITON_CACHE_DIR"])
+    assert (found.mounts[1:], found.env["HF_HUB_CACHE"]) == ((), "/elsewhere")
+    assert found.env["TRITON_CACHE_DIR"] is None
+    # The own name alone is the value of this machine, which is mounted as it is without -e.
+    assert asked(env=["HF_HUB_CACHE"]).mounts[1:] == (mount,)
+    # Volumes come first.
+    (tmp_path / "other").mkdir()
+    volume = Mount(source=tmp_path / "other", target=hub)
+    assert asked(volume=[f"{tmp_path}/other:{hub}"]).mounts[1:] == (volume,)
 
 
 def test_a_file_of_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

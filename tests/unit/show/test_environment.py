@@ -244,13 +244,13 @@ def test_job_scripts_set_what_the_table_says() -> None:
 
 def test_job_scripts_pass_on_and_unset_what_the_table_says() -> None:
     (single,) = [path for path in SCRIPTS if path.stem == "single"]
-    (cases,) = re.findall(r"case \$name in(.*?)\)\n", single.read_text("utf-8"), re.DOTALL)
+    *_, cases = re.findall(r"case \$name in(.*?)\)\n", single.read_text("utf-8"), re.DOTALL)
     patterns = set(re.split(r"[\s|\\]+", cases.strip()))
     assert patterns <= result("slurm").keys()
     said = {row.value: set(row.names) for row in stage.rows() if row.by == "slurm"}
     assert said["as where sbatch runs"] == patterns
     (pyxis,) = [path for path in SCRIPTS if path.stem == "ray-pyxis"]
-    (unset,) = re.findall(r"for name in ([A-Z_ ]+); do unset", pyxis.read_text("utf-8"))
+    (unset,) = re.findall(r"for name in ([A-Z_ ]+) \$withheld; do unset", pyxis.read_text("utf-8"))
     assert said["unset"] == set(unset.split())
 
 

@@ -150,13 +150,29 @@ def test_python_with_options_is_nothing_for_accelerate(command):
         made(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
 
 
-def test_no_server_for_clients_whose_port_all_jobs_share():
-    # A Ray without grpcio has none, and takes no option for it.
-    option = "--ray-client-server-port=0"
+def test_the_server_for_clients_has_a_port_of_this_job():
+    # A Ray without grpcio has no such server, and refuses the option.
+    option = '--ray-client-server-port="$client_port"'
     assert option in made(ScriptKind.RAY)
     bare = samples.lock(samples.wheel("ray", "2.47.1"))
     script = jobs.script(bare, DIGEST, ScriptKind.RAY, ALLOCATION, SIF, command=TRAIN)
     assert option not in jobs.text(script, None)
+
+
+def test_a_value_of_env_that_nothing_mounts_is_reported(tmp_path):
+    values = {
+        "HF_HUB_CACHE": "/x/hub",
+        "WANDB_DIR": str(tmp_path / "runs"),
+        "TORCH_HOME": "/data/t",
+    }
+    environment = tuple(jobs.EnvVariable(*each) for each in values.items())
+    script = jobs.script(
+        lock(), DIGEST, ScriptKind.SINGLE, with_(nodes=1), SIF, command=TRAIN,
+        environment=environment,
+    )  # fmt: skip
+    (warning,) = jobs.unseen(script, tmp_path)
+    assert warning.startswith("HF_HUB_CACHE=/x/hub: the container does not see /x/hub")
+    assert warning.endswith(" --bind /x/hub")
 
 
 def test_secrets_stand_in_no_command_line():

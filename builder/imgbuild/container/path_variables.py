@@ -1,0 +1,234 @@
+"""Variables of this machine whose value is a path: what a container sees of them.
+
+The table is `paths` in data/variables.yaml. `passed` applies it for `run` and `smoke`; a job script
+for Slurm has the table (images/templates/slurm/paths.j2), since its variables are those of the job.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from imgbuild.container.request import Mount
+from imgbuild.matrix.fields import Source
+from imgbuild.system import files
+
+# Folders that every image has, which a mount of a variable's path must not hide.
+SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - empty when a container starts
+IMAGE_FOLDERS = (
+    "/bin", "/dev", "/etc", "/lib", "/lib64", "/opt/imgbuild", "/opt/venv", "/proc", "/run",
+    "/sbin", "/sys", "/usr", "/var/cache/imgbuild", *SCRATCH[:2],
+)  # fmt: skip
+Use = Literal["mounted", "not passed"]
+DATABASE = "sqlite:///"
+ADDRESSES = ("file:", DATABASE)  # values that name a path as an address
+
+
+class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of the table: variables that are treated alike.
+
+    `holds`: what is at the path. A new file is one that a program writes.
+    """
+
+    names: tuple[str, ...]
+    use: Use
+    holds: Literal["folder", "file", "new file"]
+    reason: str
+    source: tuple[Source, ...]
+    hf_cache: bool = False
+
+
+class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
+    """Variables of a container, their mounts, and why others are left out.
+
+    `env` has None for a variable that keeps the value of this process.
+    """
+
+    env: Mapping[str, str | None]
+    mounts: tuple[Mount, ...]
+    messages: tuple[str, ...]
+
+
+@functools.cache
+def table() -> tuple[PathVariables, ...]:
+    """The rows, in the order of the file."""
+    import yaml  # takes a while to load
+
+    text = files.data("variables.yaml").read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(text)["paths"], tuple[PathVariables, ...])
+
+
+def names(use: Use | None = None) -> frozenset[str]:
+    """The names of all path variables, or of those with that `use`."""
+    return frozenset(name for row in table() if use in (None, row.use) for name in row.names)
+
+
+def image_folders(env: Iterable[str]) -> tuple[str, ...]:
+    """The folders of an image with the variables `env` (NAME=VALUE), which name some."""
+    values = (path for line in env for path in line.partition("=")[2].split(":"))
+    return tuple(sorted({*IMAGE_FOLDERS, *(path for path in values if path.startswith("/"))}))
+
+
+def apptainer_folders() -> tuple[str, ...]:
+    """The folders that Apptainer mounts by itself, at the same path."""
+    return (os.path.expanduser("~"), "/tmp", "/var/tmp")  # noqa: PTH111, S108
+
+
+def local_path(value: str) -> Path | None:
+    """The absolute path that `value` names; None for an address such as https://….
+
+    The address file:/PATH names /PATH, sqlite:////PATH/FILE the folder of the database. Relative
+    addresses are left to the program, which starts in the same folder.
+    """
+    if value.startswith("file:/"):
+        value = "/" + value.removeprefix("file:").lstrip("/")
+    elif value.startswith(f"{DATABASE}/"):
+        value = os.path.dirname(value.removeprefix(DATABASE))
+    elif "://" in value or value.startswith("file:"):
+        return None
+    path = os.path.expanduser(value)  # noqa: PTH111 - works without a home
+    return Path(os.path.abspath(path))  # noqa: PTH100 - without ".."; links stay as they are
+
+
+def passed(
+    environ: Mapping[str, str],
+    *,
+    mounts: Sequence[Mount] = (),
+    folders: Collection[str] = IMAGE_FOLDERS,
+    without: Collection[str] = (),
+    hf_cache: bool = True,
+) -> PassedPaths:
+    """What a container sees of the path variables in `environ`, which has other `mounts`.
+
+    `folders` are the image's. Variables in `without` are left out without a message, and so is the
+    Hugging Face cache unless `hf_cache`.
+    """
+    env: dict[str, str | None] = {}
+    more: list[Mount] = []
+    messages = []
+    for row in table():
+        values = {
+            name: environ[name]
+            for name in row.names
+            if environ.get(name) and name not in without and (hf_cache or not row.hf_cache)
+        }
+        if row.use == "not passed":
+            messages += [_not_passed(values, row.reason)] if values else []
+            continue
+        for name, value in values.items():
+            path = local_path(value)
+            if path is None:
+                env[name] = None
+                continue
+            place = path.parent if row.holds == "new file" else path
+            if not _is_visible(place, [*mounts, *more]):
+                message = _obstacle(name, value, place, row, [*mounts, *more], folders)
+                if message is not None:
+                    messages.append(message)
+                    continue
+                more.append(Mount(source=place, target=str(place), writable=row.holds != "file"))
+            env[name] = value if value.startswith(ADDRESSES) else str(path)
+    return PassedPaths(env=env, mounts=tuple(more), messages=tuple(messages))
+
+
+def unseen(
+    env: Mapping[str, str], targets: Collection[str], option: str = "-v {0}:{0}"
+) -> list[str]:
+    """A warning for each path variable of `env` whose path is in none of the mounts at `targets`.
+
+    Paths in the image's own folders are left out. `option` is what mounts a path.
+    """
+    warnings = []
+    for row in table():
+        for name in row.names:
+            path = local_path(env[name]) if env.get(name) else None
+            if path is None or _below(path, targets):
+                continue
+            if _below(path, IMAGE_FOLDERS) and not (_below(path, SCRATCH) and _exists(path)):
+                continue
+            place = path.parent if row.holds == "new file" else path
+            warnings.append(
+                f"{name}={env[name]}: the container does not see {path} of this machine;"
+                f" to mount it: {option.format(place)}"
+            )
+    return warnings
+
+
+def settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount, ...]]:
+    """`env` for a command that only reads: path variables are left out unless they name a file."""
+    read = passed(
+        {
+            name: env[name]
+            for row in table()
+            if row.holds == "file" and row.use == "mounted"
+            for name in row.names
+            if name in env
+        }
+    )
+    rest = {name: value for name, value in env.items() if name not in names()}
+    return rest | {name: value or env[name] for name, value in read.env.items()}, read.mounts
+
+
+def _not_passed(values: Mapping[str, str], reason: str) -> str:
+    """The message for variables that are left out for `reason`."""
+    name, value = next(iter(values.items()))
+    path = local_path(value) or value
+    shown = ", ".join(f"{name}={value}" for name, value in values.items())
+    verb = "is" if len(values) == 1 else "are"
+    return f"{shown} {verb} not passed: {reason}; to pass {name}: -v {path}:{path} -e {name}={path}"
+
+
+def _obstacle(
+    name: str,
+    value: str,
+    path: Path,
+    row: PathVariables,
+    mounts: Iterable[Mount],
+    folders: Iterable[str],
+) -> str | None:
+    """The message if `path`, which variable `name` needs, cannot be mounted at the same path."""
+    if not _exists(path):
+        remedy = f"correct or unset {name}" if row.holds == "file" else f"mkdir -p {path}"
+        return f"{name}={value} is not passed: {path} does not exist; {remedy}"
+    taken = [
+        f"{mount.source} is mounted at {mount.target}"
+        for mount in mounts
+        if str(mount.source) != mount.target
+        and (_below(path, [mount.target]) or _below(mount.target, [path]))
+    ]
+    taken += [
+        f"a mount at {path} hides {folder} of the image"
+        for folder in folders
+        if _below(folder, [path])
+    ]
+    if not taken:
+        return None
+    other = f"/mnt/{name.lower()}"
+    return (
+        f"{name}={value} is not passed: {taken[0]}; to pass it: -v {path}:{other}"
+        f" -e {name}={other}{value.rpartition(str(path))[2]}"
+    )
+
+
+def _is_visible(path: Path, mounts: Iterable[Mount]) -> bool:
+    """Whether `path` is in a mount at the same path, or replaced by one."""
+    return any(
+        mount.target == str(path)
+        or (_below(path, [mount.target]) and str(mount.source) == mount.target)
+        for mount in mounts
+    )
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is a file at `path`, as far as this user can see."""
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises PermissionError
+
+
+def _below(path: Path | str, folders: Iterable[Path | str]) -> bool:
+    """Whether `path` is one of `folders` or below one."""
+    return any(f"{path}/".startswith(f"{folder}".rstrip("/") + "/") for folder in folders)

@@ -1,0 +1,189 @@
+"""Variables whose value is a path: the table, and what a container sees of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.container import arguments, path_variables
+from imgbuild.container.path_variables import PathVariables, passed, unseen
+from imgbuild.container.request import ContainerRequest, Mount
+
+MOUNTED = [
+    (row, name) for row in path_variables.table() if row.use == "mounted" for name in row.names
+]
+LEFT_OUT = [
+    (row, name) for row in path_variables.table() if row.use == "not passed" for name in row.names
+]
+NAMES = [name for _, name in (*MOUNTED, *LEFT_OUT)]
+
+
+def place(folder: Path, row: PathVariables) -> tuple[Path, Path]:
+    """A value for a variable of `row`, and what has to be mounted for it."""
+    value = folder / "value"
+    if row.holds == "folder":
+        value.mkdir()
+    elif row.holds == "file":
+        value.touch()
+    return value, folder if row.holds == "new file" else value
+
+
+def test_each_variable_is_in_one_row() -> None:
+    assert len(NAMES) == len(set(NAMES)) > 60
+
+
+@pytest.mark.parametrize(("row", "name"), MOUNTED, ids=[name for _, name in MOUNTED])
+def test_what_a_variable_names_is_mounted_at_the_same_path(
+    row: PathVariables, name: str, tmp_path: Path
+) -> None:
+    value, mounted = place(tmp_path, row)
+    found = passed({name: str(value)})
+    assert found.env == {name: str(value)}
+    writable = row.holds != "file"
+    assert found.mounts == (Mount(source=mounted, target=str(mounted), writable=writable),)
+    assert found.messages == ()
+    assert unseen({name: str(value)}, [str(mounted)]) == []
+
+
+@pytest.mark.parametrize("name", [name for _, name in MOUNTED])
+def test_each_engine_has_the_mount_and_the_variable(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_variables, "_exists", lambda _: True)
+    found = passed({name: "/x/value"})
+    (mount,) = found.mounts
+    bind = f"{mount.source}:{mount.target}{'' if mount.writable else ':ro'}"
+    request = ContainerRequest(mounts=found.mounts, env=found.env)
+    for make in (arguments.docker, arguments.podman):
+        words = make(request, "x", "image").command
+        assert {f"--volume={bind}", f"--env={name}=/x/value"} <= {*words}
+    made = arguments.apptainer(request, "apptainer", Path("x.sif"))
+    assert f"--bind={bind}" in made.command
+    assert made.env == {f"APPTAINERENV_{name}": "/x/value"}
+
+
+@pytest.mark.parametrize(("row", "name"), LEFT_OUT, ids=[name for _, name in LEFT_OUT])
+def test_a_variable_that_is_not_passed_has_a_message_with_the_remedy(
+    row: PathVariables, name: str, tmp_path: Path
+) -> None:
+    found = passed({name: str(tmp_path)})
+    assert (found.env, found.mounts) == ({}, ())
+    (message,) = found.messages
+    assert message.startswith(f"{name}={tmp_path} is not passed: {row.reason}; ")
+    assert message.endswith(f" -v {tmp_path}:{tmp_path} -e {name}={tmp_path}")
+
+
+def test_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
+    found = passed(
+        {"TRITON_CACHE_DIR": "/a", "VLLM_CACHE_ROOT": "/b", "TMPDIR": "/c", "HF_X": "/d"}
+    )
+    assert [message.partition(" not")[0] for message in found.messages] == [
+        "TRITON_CACHE_DIR=/a, VLLM_CACHE_ROOT=/b are",
+        "TMPDIR=/c is",
+    ]
+
+
+def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
+    folder, file = tmp_path / "hub", tmp_path / "ca.pem"
+    found = passed({"HF_HUB_CACHE": str(folder), "SSL_CERT_FILE": str(file)})
+    assert (found.env, found.mounts) == ({}, ())
+    assert [message.partition(" is not passed: ")[2] for message in found.messages] == [
+        f"{folder} does not exist; mkdir -p {folder}",
+        f"{file} does not exist; correct or unset SSL_CERT_FILE",
+    ]
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("path", ["/", "/opt", "/usr", "/tmp", "/var", "/mine"])
+def test_a_mount_that_would_hide_the_image_is_refused(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_variables, "_exists", lambda _: True)
+    folders = path_variables.image_folders(["X=/mine/cache", "PATH=/opt/venv/bin:/bin", "N=1"])
+    found = passed({"WANDB_DIR": path}, folders=folders)
+    assert (found.env, found.mounts) == ({}, ())
+    (message,) = found.messages
+    assert "of the image; to pass it: " in message
+    assert message.endswith(f" -v {path}:/mnt/wandb_dir -e WANDB_DIR=/mnt/wandb_dir")
+
+
+def test_paths_in_other_mounts(tmp_path: Path) -> None:
+    (tmp_path / "a/hub").mkdir(parents=True)
+    env = {"HF_HUB_CACHE": str(tmp_path / "a/hub")}
+    same = Mount(source=tmp_path, target=str(tmp_path))
+    assert passed(env, mounts=[same]) == path_variables.PassedPaths(env=env, mounts=(), messages=())
+    instead = Mount(source=Path("/b"), target=env["HF_HUB_CACHE"])
+    assert passed(env, mounts=[instead]).env == env
+    other = Mount(source=Path("/b"), target=str(tmp_path / "a"))
+    (message,) = passed(env, mounts=[other]).messages
+    assert f"/b is mounted at {tmp_path}/a; to pass it: -v {tmp_path}/a/hub:/mnt/hf_hub" in message
+    below = Mount(source=Path("/b"), target=f"{tmp_path}/a/hub/x")
+    assert passed(env, mounts=[below]).mounts == ()
+
+
+def test_a_path_below_another_is_not_mounted_twice(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    found = passed({"HF_HUB_CACHE": str(tmp_path), "HF_DATASETS_CACHE": f"{tmp_path}/data"})
+    assert [mount.target for mount in found.mounts] == [str(tmp_path)]
+    assert found.env["HF_DATASETS_CACHE"] == f"{tmp_path}/data"
+
+
+def test_values_that_are_not_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("home/hub", "runs"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    found = passed({"HF_HUB_CACHE": "~/hub", "WANDB_DIR": "runs/../runs/", "HF_XET_CACHE": ""})
+    assert found.env == {"HF_HUB_CACHE": f"{tmp_path}/home/hub", "WANDB_DIR": f"{tmp_path}/runs"}
+    assert [str(mount.source) for mount in found.mounts] == list(found.env.values())
+
+
+@pytest.mark.parametrize(
+    ("value", "folder"),
+    [
+        ("file:///x/runs", "/x/runs"), ("file:/x/runs", "/x/runs"), ("/x/runs", "/x/runs"),
+        ("sqlite:////x/runs/db", "/x/runs"), ("https://user:secret@host/x", None),
+        ("sqlite:///db", None), ("file:./runs", None), ("databricks://x", None),
+    ],
+)  # fmt: skip
+def test_addresses(value: str, folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(path_variables, "_exists", lambda _: True)
+    found = passed({"MLFLOW_TRACKING_URI": value})
+    assert [mount.target for mount in found.mounts] == [folder or "none"] * bool(folder)
+    # An address may have a password, which no command line shows.
+    assert found.env == {"MLFLOW_TRACKING_URI": value if folder else None}
+
+
+def test_the_hugging_face_cache_is_left_out_together(tmp_path: Path) -> None:
+    env = {name: str(tmp_path) for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "WANDB_DIR")}
+    found = passed(env, hf_cache=False)
+    assert (list(found.env), found.messages) == (["WANDB_DIR"], ())
+    assert list(passed(env, without={"WANDB_DIR"}).env) == ["HF_HUB_CACHE", "HF_DATASETS_CACHE"]
+
+
+def test_a_path_that_the_container_does_not_see(tmp_path: Path) -> None:
+    env = {"HF_HUB_CACHE": "/x/hub", "TRITON_CACHE_DIR": "/opt/venv/y", "OUT": "/z"}
+    (warning,) = unseen(env, ["/workspace"])
+    assert warning == (
+        "HF_HUB_CACHE=/x/hub: the container does not see /x/hub of this machine; to mount it:"
+        " -v /x/hub:/x/hub"
+    )
+    assert unseen(env, ["/x"]) == []
+    assert unseen({"NCCL_DEBUG_FILE": "/x/nccl.%h"}, [], "--bind {0}")[0].endswith("--bind /x")
+    # The /tmp of a container is another one.
+    assert len(unseen({"WANDB_DIR": str(tmp_path)}, [])) == 1
+    assert unseen({"WANDB_DIR": f"{tmp_path}/absent"}, []) == []
+
+
+def test_settings_for_a_command_that_only_reads(tmp_path: Path) -> None:
+    (tmp_path / "topo.xml").touch()
+    env = {
+        "NCCL_TOPO_FILE": f"{tmp_path}/topo.xml", "NCCL_DEBUG_FILE": f"{tmp_path}/log",
+        "NCCL_NVLS_ENABLE": "0", "NCCL_GRAPH_FILE": "/absent",
+    }  # fmt: skip
+    found, mounts = path_variables.settings(env)
+    assert found == {name: env[name] for name in ("NCCL_TOPO_FILE", "NCCL_NVLS_ENABLE")}
+    assert [(mount.target, mount.writable) for mount in mounts] == [(env["NCCL_TOPO_FILE"], False)]
