@@ -27,7 +27,9 @@ LEFT_OUT = frozenset(("torch",))
 # verl.third_party.vllm is verl's part for vLLM.
 _NO_PARTS = ASIDE | {"vendor", "vendored"}
 # Functions that are called with the name of a package that they look for or import.
-_ASKS = re.compile(r"import|find_spec|lazy|available|installed|require|version|distribution", re.I)
+_ASKS = re.compile(
+    r"import|find_spec|lazy|available|installed|require|version|distribution", re.IGNORECASE
+)
 
 
 def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolicy:

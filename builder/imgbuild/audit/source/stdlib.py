@@ -16,6 +16,9 @@ from imgbuild.audit.source.facts import Opaque
 FILE = "data/audit/stdlib.yaml"
 # Follows the name of a class that is subscripted: Python asks the class for this.
 SUBSCRIPT = ".__class_getitem__"
+# The Pythons of this repository's bases, with which packages are run. Of the standard library of
+# others only the names are known, not what its functions do.
+RUN = ("3.11", "3.13")
 
 _Names = dict[str, str]  # specifier of Python's version → names, separated by spaces
 

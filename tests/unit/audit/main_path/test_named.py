@@ -194,23 +194,17 @@ def test_the_parts_of_a_namespace_are_imported(tmp_path: Path) -> None:
         ({"helper.py": "from . import helper\n"}, False),
         ({"helper.py": "import helper\n"}, True),
         (
-            {
-                "helper.py": "try:\n    from helper.core import A\nexcept ImportError:\n    A = None\n"
-            },
+            {"helper.py": "try:\n    from helper import A\nexcept ImportError:\n    A = None\n"},
             True,
         ),
         ({"helper.py": "def load():\n    import helper\n"}, True),
         ({"helper.py": "def load():\n    from helper import A\n"}, True),
         (
-            {
-                "helper.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import helper\n"
-            },
+            {"helper.py": "import typing\nif typing.TYPE_CHECKING:\n    import helper\n"},
             True,
         ),
         (
-            {
-                "helper.py": 'import importlib\ndef load():\n    importlib.import_module("helper.core")\n'
-            },
+            {"helper.py": 'import importlib\nX = importlib.import_module("helper.core")\n'},
             True,
         ),
         ({"helper.py": 'from gadget.core import is_available\nX = is_available("helper")\n'}, True),
