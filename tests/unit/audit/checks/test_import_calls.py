@@ -205,7 +205,7 @@ R = "from lib import R, Caller, guarded, late, make, register\n"
         ('import contextlib\nwith contextlib.suppress(ValueError):\n    X = R("a")\n', 0),
         ("X = guarded()\n", 0),
         (
-            'def build():\n    try:\n        R("a")\n    except ValueError:\n        ...\nX = build()\n',
+            'def f():\n    try:\n        R("a")\n    except ValueError:\n        ...\nX = f()\n',
             0,
         ),
         # what decides it
