@@ -314,7 +314,8 @@ class Evaluation:
         """The result of a call. An argument ... stands for others that are not known."""
         self.step()
         if isinstance(called, Instance):
-            called = self._objects.attribute(called, "__call__")
+            method_of = self._objects.attribute(called, "__call__")
+            called = method_of if isinstance(method_of, MethodValue) else Bound(called, "__call__")
         if isinstance(called, ClassValue):
             made = self._objects.construct(called, given, named)
             return self._unknown_call(given, named) if made == UNKNOWN else made
@@ -323,10 +324,12 @@ class Evaluation:
         if isinstance(called, ModuleValue) and called.name in INTRINSICS:
             whole = not any(item is ... for item in given)
             found = INTRINSICS[called.name](self, tuple(given), named) if whole else UNKNOWN
+            if found == UNKNOWN:
+                release((*given, *named.values()))
             return self._unknown_call() if found == UNKNOWN and called.name in RAISING else found
         if isinstance(called, ModuleValue) and called.name.startswith(f"{OBJECT}."):
             return self._objects.of_object(called.name.rpartition(".")[2], given)
-        if isinstance(called, Bound):
+        if isinstance(called, Bound) and not isinstance(called.owner, Instance):
             return method(called, given, named)
         if not isinstance(called, FunctionValue):
             return self._unknown_call((called, *given), named)

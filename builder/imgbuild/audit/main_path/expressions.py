@@ -286,6 +286,8 @@ class ExpressionValues:
         elif isinstance(target, ast.Starred):
             self.assign(target.value, UNKNOWN, frame)
         elif isinstance(target, ast.Subscript):
+            if isinstance(target.value, ast.Call):  # vars(self)["name"] = …
+                self.value(target.value, frame)
             self.spoil(target.value, frame)
         elif isinstance(target, ast.Attribute):
             owner = self.value(target.value, frame)

@@ -42,6 +42,8 @@ _KEPT = frozenset(
 )
 _GETTERS = frozenset(("property", "functools.cached_property"))
 _HOOKS = frozenset(("__getattribute__", "__setattr__", "__getattr__"))
+_OF_OBJECT = frozenset(("__init__", "__new__"))  # the methods of `object` that are followed
+_OVERLOADS = frozenset(("typing.overload", "typing_extensions.overload"))
 _TRUTH = frozenset(("__bool__", "__len__"))
 
 
@@ -70,7 +72,12 @@ class _Level(msgspec.Struct, frozen=True):
 
     def functions(self, name: str) -> Sequence[Function]:
         """The methods that the class itself defines by this name."""
-        return scopes(self.home).functions.get(f"{self.definition.name}.{name}", ())
+        every = scopes(self.home).functions.get(f"{self.definition.name}.{name}", ())
+        return [
+            one
+            for one in every
+            if _OVERLOADS.isdisjoint(origin(self.home, d) for d in one.decorators)
+        ]
 
     def has(self, name: str) -> bool:
         """Whether the class itself binds a name."""
@@ -197,7 +204,7 @@ class Objects:
             if isinstance(one, Instance) and isinstance(attribute, str):
                 self.assign(one, attribute, value)
                 return None
-        if name not in ("__init__", "__init_subclass__"):
+        if name != "__init__":
             release(tuple(given))
         return None if name == "__init__" else UNKNOWN
 
@@ -221,8 +228,10 @@ class Objects:
             if name in value.attributes:
                 return value.attributes[name]
         found = self.member(chain, owner, name)
-        if found is None and hasattr(object, name):
+        if found is None and name in _OF_OBJECT:
             return ModuleValue(f"{OBJECT}.{name}")
+        if found is None:
+            release(owner)  # `__dict__` may change it
         return UNKNOWN if found is None else found
 
     def member(

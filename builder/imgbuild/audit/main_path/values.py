@@ -227,7 +227,7 @@ def release(value: object) -> None:
             waiting.extend(one.attributes.values())
             one.attributes.clear()
             one.open = True
-        elif isinstance(one, (MethodValue, SuperValue)):
+        elif isinstance(one, (Bound, MethodValue, SuperValue)):
             waiting.append(one.owner)
         elif isinstance(one, FunctionValue):
             waiting.extend(one.frame.names.values())

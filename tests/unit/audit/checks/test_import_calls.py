@@ -77,6 +77,13 @@ class MoreData(Data):
     def __post_init__(self, extra):
         super().__post_init__()
 
+class Open:
+    def __init__(self, name, **more):
+        self.version = None
+        {change}
+        if self.version is None:
+            raise ValueError("no version")
+
 def make(name, version=DEFAULT):
     if version is None: raise ValueError("no version")
     return name
@@ -113,12 +120,12 @@ class Caller:
 """
 
 
-def found(source: str, default: object = None, **more: str) -> list[str]:
+def found(source: str, default: object = None, change: str = "pass", **more: str) -> list[str]:
     packages = {
         "user 1": {"user/__init__.py": source, **{f"user/{k}.py": v for k, v in more.items()}},
         "lib 2": {
             "lib/__init__.py": "from lib.core import *\n",
-            "lib/core.py": LIB.format(default=default),
+            "lib/core.py": LIB.format(default=default, change=change),
         },
     }
     modules = SourceModules(packages)
@@ -300,7 +307,45 @@ def test_a_name_of_a_table_is_imported_from_its_module(name: str, count: int) ->
             "user/lazy/more.py": part,
             "user/lazy/other.py": "Y = 1\n",
         },
-        "lib 2": {"lib/__init__.py": LIB.format(default=None)},
+        "lib 2": {"lib/__init__.py": LIB.format(default=None, change="pass")},
     }
     modules = SourceModules(packages)
     assert len(list(refusals(modules, main_path(modules, rules("user.main"))))) == count
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [
+        ("pass", 1),
+        ("self.name = name", 1),
+        ("self.__dict__.update(more)", 0),
+        ("vars(self)['version'] = 1", 0),
+        ("setattr(self, 'version', 1)", 0),
+        ("object.__setattr__(self, 'version', 1)", 0),
+        ("object.__setattr__(self, 'name', 1)", 1),
+        ("super().__setattr__('version', 1)", 0),
+        ("unknown(self)", 0),
+        ("unknown([dict(a=self)])", 0),
+        ("unknown([{'a': self}])", 0),
+        ("unknown(lambda: setattr(self, 'version', 1))", 0),
+        ("self.unknown()", 0),
+        ("self()", 0),
+        ("for self.version in unknown(): pass", 0),
+        ("self.version = more.get('version')", 1),
+        ("self.version = unknown()", 0),
+        ("self.version, self.name = 1, 2", 0),
+        ("self.version: int = 1", 0),
+        ("self.items = [self]", 1),
+        ("def set(): self.version = 1\n        set()", 0),
+        ("def set(): self.version = 1", 1),
+        ("if unknown(): self.version = 1", 0),
+        ("if name == 'a': self.version = 1", 0),
+        ("if name == 'b': self.version = 1", 1),
+        ("if unknown(): return", 0),
+        ("with unknown(): raise ValueError", 0),
+        ("try: raise ValueError\n        except ValueError: return", 0),
+        ("while unknown(): self.version = 1", 0),
+    ],
+)
+def test_an_object_that_other_code_may_change_is_not_known(change: str, count: int) -> None:
+    assert len(found('from lib import Open\nX = Open("a")\n', change=change)) == count
