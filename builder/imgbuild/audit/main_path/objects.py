@@ -232,7 +232,10 @@ class Objects:
             return ModuleValue(f"{OBJECT}.{name}")
         if found is None:
             release(owner)  # `__dict__` may change it
-        return UNKNOWN if found is None else found
+        is_open = isinstance(value, Instance) and value.open
+        return (
+            UNKNOWN if found is None or (is_open and not isinstance(found, MethodValue)) else found
+        )
 
     def member(
         self, chain: Sequence[_Level], owner: Instance | ClassValue, name: str
@@ -272,6 +275,8 @@ class Objects:
         source = self._run.source(level.home.module)
         node = source.class_(level.definition.line) if source is not None else None
         found: list[ast.expr | None] = []
+        if source is None or name in source.stored:
+            return None
         for statement in node.body if node is not None else ():
             if name in bound_names([statement]):
                 plain = isinstance(statement, (ast.Assign, ast.AnnAssign))

@@ -54,6 +54,17 @@ class ModuleTree:
             }
         return self._functions.get((name.rpartition(".")[2], line))
 
+    @functools.cached_property
+    def stored(self) -> frozenset[str]:
+        """The attributes that the module assigns to anything but `self`."""
+        return frozenset(
+            node.attr
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Attribute)
+            and not isinstance(node.ctx, ast.Load)
+            and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+        )
+
     def class_(self, line: int) -> ast.ClassDef | None:
         """The definition of a class, by its line."""
         if self._classes is None:

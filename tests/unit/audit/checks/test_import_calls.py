@@ -78,6 +78,11 @@ class MoreData(Data):
         super().__post_init__()
 
 class Open:
+    KIND = None
+    STATE = None
+    @classmethod
+    def start(cls):
+        cls.STATE = 1
     def __init__(self, name, **more):
         self.version = None
         {change}
@@ -325,6 +330,10 @@ def test_a_name_of_a_table_is_imported_from_its_module(name: str, count: int) ->
         ("object.__setattr__(self, 'name', 1)", 1),
         ("super().__setattr__('version', 1)", 0),
         ("unknown(self)", 0),
+        ("if self.KIND is None: raise ValueError", 1),
+        ("if self.KIND is None: return", 0),
+        ("unknown(self)\n        if self.KIND is None: raise ValueError", 0),
+        ("if self.STATE is None: raise ValueError\n        return", 0),
         ("unknown([dict(a=self)])", 0),
         ("unknown([{'a': self}])", 0),
         ("unknown(lambda: setattr(self, 'version', 1))", 0),
