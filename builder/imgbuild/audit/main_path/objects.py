@@ -33,6 +33,7 @@ from imgbuild.audit.source.text import dotted
 
 DATACLASS = "dataclasses.dataclass"
 OBJECT = "builtins.object"
+ABSENT = ModuleValue("")  # no class has an attribute
 # Decorators of classes that leave construction and methods as they are.
 _KEPT = frozenset(
     (
@@ -113,7 +114,7 @@ class Objects:
         if not chain:
             return UNKNOWN
         made = self.member(chain, chain[0].value, "__new__")
-        if made is None:
+        if made is ABSENT:
             one: object = self.empty(kind)
         else:
             one = self._run.apply(made, (kind, *given), named)
@@ -184,7 +185,7 @@ class Objects:
             else:
                 self.assign(one, name, value)
         after = self.member(chain, one, "__post_init__")
-        if after is not None:
+        if after is not ABSENT:
             self._run.apply(after, late, {})
 
     def _default(self, level: _Level, name: str) -> object:
@@ -228,19 +229,16 @@ class Objects:
             if name in value.attributes:
                 return value.attributes[name]
         found = self.member(chain, owner, name)
-        if found is None and name in _OF_OBJECT:
-            return ModuleValue(f"{OBJECT}.{name}")
-        if found is None:
+        if found is ABSENT:
+            if name in _OF_OBJECT:
+                return ModuleValue(f"{OBJECT}.{name}")
             release(owner)  # `__dict__` may change it
+            return UNKNOWN
         is_open = isinstance(value, Instance) and value.open
-        return (
-            UNKNOWN if found is None or (is_open and not isinstance(found, MethodValue)) else found
-        )
+        return UNKNOWN if is_open and not isinstance(found, MethodValue) else found
 
-    def member(
-        self, chain: Sequence[_Level], owner: Instance | ClassValue, name: str
-    ) -> object | None:
-        """What the first class of a chain with this name gives to `owner`; None if none has it."""
+    def member(self, chain: Sequence[_Level], owner: Instance | ClassValue, name: str) -> object:
+        """What the first class of a chain with this name gives to `owner`; ABSENT without any."""
         for level in chain:
             if not level.has(name):
                 continue
@@ -249,7 +247,7 @@ class Objects:
                 constant = not functions and name not in level.definition.attributes
                 return self._constant(level, self._bound(level, name)) if constant else UNKNOWN
             return self._method(level, functions[0], owner, name)
-        return None
+        return ABSENT
 
     def _method(
         self, level: _Level, function: Function, owner: Instance | ClassValue, name: str
