@@ -295,7 +295,7 @@ def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> 
         report = judge.audit(package_set, terms, checks=request.checks, past=_past)
         unread = (
             *(*files.unread, *failed, *_unread_binaries(package_set, files, request.checks)),
-            *_unread_python(request.machine.python),
+            *stdlib.unread(request.machine.python),
         )
     # The whole of the requirements on a host needs all shared objects.
     return msgspec.structs.replace(report, floors=None, unread=unread), not failed
@@ -364,15 +364,6 @@ def _cuda_tag(version: str) -> str:
     """The CUDA release in a local version: "13.0" of "2.10.0+cu130"; "" without one."""
     tag = TAG.fullmatch(Version(version).local or "")
     return f"{tag[1]}.{tag[2]}" if tag is not None else ""
-
-
-def _unread_python(python: str) -> list[Unread]:
-    """What is not known of a Python that no base has."""
-    minor = ".".join(python.split(".")[:2])
-    if minor in stdlib.RUN:
-        return []
-    why = "only its names are known; packages were tried with Python " + " and ".join(stdlib.RUN)
-    return [Unread(what=f"what the standard library of Python {minor} does", why=why)]
 
 
 def _unread_binaries(
