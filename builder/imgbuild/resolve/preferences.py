@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
@@ -14,6 +15,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.audit.checks.metadata import of_extra
+from imgbuild.errors import FetchFailed
 from imgbuild.index import cuda_releases
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.resolve.conflict import PackageFacts
@@ -44,7 +46,8 @@ def constraints_of(facts: PackageFacts, pair: Pair, spec: str) -> tuple[Constrai
     """
     package, other = pair
     versions = sorted((facts.fitting(package, spec) or ())[:READ])
-    facts.read_ahead(package, versions)
+    with contextlib.suppress(FetchFailed):
+        facts.read_ahead(package, versions)
     needs: list[tuple[Version, str]] = []
     is_declared = False
     for version in versions:
@@ -77,8 +80,10 @@ def words(entry: Constraint) -> str:
 
 
 def _ranges(facts: PackageFacts, package: str, version: Version) -> Mapping[str, tuple[str, ...]]:
-    """Other package → the ranges of extras that are named after it."""
-    data = facts.metadata(package, version)
+    """Other package → the ranges of extras that are named after it; none if they cannot be read."""
+    data = None
+    with contextlib.suppress(FetchFailed):
+        data = facts.metadata(package, version)
     found: dict[str, tuple[str, ...]] = {}
     for requirement in cuda_releases.requirements(data) if data is not None else ():
         if of_extra(requirement):
