@@ -91,6 +91,25 @@ def test_the_finding_of_a_broken_environment_comes_first(machine: Machine) -> No
     assert "the audit found errors in" in done.stderr
 
 
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_a_constructor_that_refuses_a_call_in_a_module_body_as_python_does(
+    machine: Machine, version: str
+) -> None:
+    repository = "class Repository:\n    def __init__(self, name, version=None):\n"
+    refuses = "        if version is None: raise ValueError('no version')\n"
+    body = refuses if version == "2.0" else "        self.name = name\n"
+    machine.wheel("hub", version, f"{repository}{body}".encode())
+    machine.wheel("app", "1.0", b'from hub import Repository\nT = {"a": Repository("x")}\n')
+    root = machine.environment("app==1.0", f"hub=={version}")
+    command = [str(root / "bin" / "python"), "-c", "import app"]
+    fails = subprocess.run(command, capture_output=True, check=False).returncode != 0
+    assert fails == (version == "2.0")
+    done = machine.audit("--environment", str(root), status=4 if fails else 0)
+    words = "app 1.0 raises ValueError when it is imported (hub/__init__.py:3) with hub 2.0"
+    assert (f"error: {words}" in done.stdout) == fails
+    assert ("    at app 1.0 app/__init__.py:2" in done.stdout) == fails
+
+
 def test_a_missing_requirement_is_an_error_in_an_environment_alone(machine: Machine) -> None:
     path = machine.wheels / "trl-9.0-py3-none-any.whl"
     machine.environment("trl==9.0")

@@ -40,6 +40,10 @@ def index() -> LocalIndex:
     )  # fmt: skip
     made.wheel("trl", "0.18.0", files={"trl/__init__.py": b"class GRPOTrainer:\n    pass\n"})
     made.wheel("trl", "0.19.0", files={"trl/__init__.py": CLIENT})
+    # Versions of tool name the engine that they support in an extra; the first does not know it.
+    made.wheel("tool", "0.9", files={"tool.py": b""})
+    for version, spec in (("1.0", ">=0.5,<2"), ("1.1", "<2,>=0.5"), ("2.0", ">=2"), ("3.0", ">=3")):
+        made.wheel("tool", version, [f'engine{spec}; extra == "engine"'], files={"tool.py": b""})
     return made
 
 
@@ -118,6 +122,25 @@ def test_what_the_code_says_moves_what_is_free_to_move(project: Project) -> None
     assert packages["trl"]["version"] == "0.18.0"
     assert packages["trl"]["why"] == ["you asked for trl"]
     assert not (project.folder / "images").exists()
+
+
+def test_versions_within_the_range_of_an_extra_come_first(project: Project) -> None:
+    found = project.run("resolve", "engine==1.0", "tool", "--arch", "x86_64")
+    assert "tool    1.1    you asked for tool; supports engine<2,>=0.5 by its extra" in found.stdout
+    assert "warning" not in found.stderr
+
+
+@pytest.mark.parametrize(("request_of_tool", "version"), [("tool>=2", "3.0"), ("tool<1", "0.9")])
+def test_the_warning_of_the_audit_is_printed_if_no_version_is_within_the_range(
+    project: Project, request_of_tool: str, version: str
+) -> None:
+    words = ("resolve", "engine==1.0", request_of_tool, "--arch", "x86_64")
+    found, shown = project.run(*words), json.loads(project.run(*words, "--json").stdout)
+    warned = f"tool {version} supports engine>=3 by its extra engine, and engine is 1.0"
+    count = int(version == "3.0")  # 0.9 has no range
+    assert f"tool    {version}" in found.stdout
+    assert found.stderr.count(f"warning: x86_64: {warned} (tool {version} tool-") == count
+    assert [warned in text for text in shown["arch"]["x86_64"]["warnings"]] == [True] * count
 
 
 def test_an_impossible_package_set_has_its_own_status_and_a_chain(project: Project) -> None:

@@ -25,7 +25,10 @@ from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation
 
-UNNAMED: Final = (Relation.SYMBOL, Relation.LIBRARY, Relation.ABI, Relation.CUDA)
+# Without a name that other versions could be searched for; a WINDOW without versions is one.
+UNNAMED: Final = (
+    *(Relation.SYMBOL, Relation.LIBRARY, Relation.ABI, Relation.CUDA, Relation.WINDOW),
+)
 NEVER: Final = "<0"  # no version of the other package will do
 # The packages that others import without declaring them, by module. What gets into an image unasked
 # must be reviewed: no name is guessed, since anybody may publish under one, and what METADATA names
@@ -73,7 +76,7 @@ def learn(finding: Finding, shelf: ReleaseCatalogue, pinned: Collection[str]) ->
 def joined(entry: Constraint, known: Iterable[Constraint], shelf: ReleaseCatalogue) -> Constraint:
     """`entry`; as a bound, if with what is known it excludes all releases on one side.
 
-    For binaries each round excludes one version: once several of the newest or of the oldest
+    What has no name excludes one version each round: once several of the newest or of the oldest
     versions are excluded, a bound excludes them all.
     """
     alike = [
@@ -114,7 +117,8 @@ def bounds(evidence: Evidence, shelf: ReleaseCatalogue) -> Bounds | None:
 
     What the evidence says itself counts first (a window, a rule). Names are looked up in other
     versions; where these two packages alone do not clash, a third one is involved, and no version
-    of the other is the cause. For binaries it is only known that these two do not fit.
+    of the other is the cause. For binaries, and code that raises on import, it is only known that
+    these two do not fit.
     """
     if evidence.spec:
         return Bounds(spec=evidence.spec)

@@ -24,6 +24,7 @@ from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.packages.pinned import Pin, PinList, pick
 from imgbuild.audit.packages.reading import required
+from imgbuild.audit.source import stdlib
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
@@ -295,7 +296,10 @@ def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> 
             cuda=terms.cuda or cuda_of(package_set),
         )
         report = judge.audit(package_set, terms, checks=request.checks, past=_past)
-        unread = (*files.unread, *failed, *_unread_binaries(package_set, files, request.checks))
+        unread = (
+            *(*files.unread, *failed, *_unread_binaries(package_set, files, request.checks)),
+            *stdlib.unread(request.machine.python),
+        )
     # The whole of the requirements on a host needs all shared objects.
     return msgspec.structs.replace(report, floors=None, unread=unread), not failed
 

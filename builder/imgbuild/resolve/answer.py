@@ -18,27 +18,32 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import FACT
-from imgbuild.learn.loop import READABLE, settle
+from imgbuild.learn.loop import READABLE
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import constraints, row
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
-from imgbuild.matrix.model import Base, Flashinfer, Matrix, Target, Wanted
+from imgbuild.matrix.model import Base, Matrix, Target
 from imgbuild.project import Project
-from imgbuild.resolve import conflict, cutoff, first_solve, gaps, python_support, request, suggest
-from imgbuild.resolve.first_solve import FirstSolve, LearnedMemory, Query, with_target
+from imgbuild.report import Relation, Report, Severity
+from imgbuild.resolve import (
+    conflict,
+    cutoff,
+    first_solve,
+    gaps,
+    preferences,
+    python_support,
+    request,
+    search,
+    suggest,
+)
+from imgbuild.resolve.first_solve import LearnedMemory, Query
 from imgbuild.resolve.gaps import OldVersion
 from imgbuild.resolve.locked import LockedTarget
-from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
 from imgbuild.resolve.reasons import links, reasons_of
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.solve import sdist_wheel
-from imgbuild.solve.torch import TORCH, TorchBuild
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-
-ASKED = "asked for with imgbuild resolve"
-FLASHINFER = "flashinfer-python"
 
 
 class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +70,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result on one architecture: packages, or a refusal.
 
-    `warnings` name packages that fell far behind their newest version, and the cause.
+    `warnings` are those of the audit, and packages that fell far behind their newest version, with
+    the cause.
     """
 
     packages: tuple[ChosenVersion, ...] = ()
@@ -184,117 +190,35 @@ def found_on(
                 ask=ask, matrix=matrix, arch=arch, memory=memory, context=context, target=target
             )
             python_support.refuse(query)
-            made, resolution, first = find(query)
+            solved = search.find(query)
         except NoSolution as error:
             outcomes[arch] = ArchOutcome(refused=refused(error))
             continue
+        resolution, first = solved.resolution, solved.first
         old = () if ask.allow_old else first_solve.outdated(first, resolution.versions)
         if old:
             outcomes[arch] = ArchOutcome(refused=refused_as_old(query, old))
             continue
-        target, found[arch] = target or made, resolution
+        target, found[arch] = target or solved.target, resolution
         outcomes[arch] = ArchOutcome(
             packages=choices(ask, target, resolution, arch, base, memory.known, context.store),
             warnings=(
                 *map(conflict.window_words, memory.windows),
+                *warnings_of(solved.report),
                 *first_solve.warnings(first, resolution.versions),
             ),
         )
     return ArchOutcomes(target=target, found=found, outcomes=outcomes)
 
 
-def find(query: Query) -> tuple[Target, Resolution, FirstSolve]:
-    """A target that has what is asked for, and its packages.
-
-    For requested packages that came out months older than necessary, newer versions are tried
-    first. NoSolution if nothing is left to try.
-    """
-    try:
-        return found_with(query, floors=not query.ask.allow_old)
-    except NoSolution:
-        if not query.memory.drop(gaps.AGE):
-            raise
-    return found_with(query, floors=False)
-
-
-def found_with(query: Query, *, floors: bool) -> tuple[Target, Resolution, FirstSolve]:
-    """The same, with or without asking for newer versions.
-
-    What is learned while it is solved may call for another torch: then it starts again.
-    """
-    ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
-    base = request.base_of(ask, matrix)
-    failed: NoSolution | None = None
-    tried: list[TorchBuild | None] = []
-    while True:
-        with query.context.reporter.step(f"first solve for {arch}"):
-            first = first_solve.solve_first(query)
-        if failed is not None and first.torch in tried:
-            raise failed
-        if memory.see(look(ask, first, query.context)):
-            continue
-        known = memory.known
-        if floors and memory.keep(first_solve.floors(first)) != known:
-            continue
-        made = query.target or target_of(ask, matrix, base, first)
-        name = request.name_of(ask, matrix, made.cuda, first.versions)
-        extended = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
-        try:
-            done = settle(extended, name, [arch], query.context, memory.known, memory.keep)
-        except NoSolution as error:
-            failed = error
-            tried.append(first.torch)
-        else:
-            return made, done.resolutions[arch], first
-
-
-def look(ask: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
-    """What the code of the packages that are asked for requires of each other."""
-    named = [requested.package for requested in ask.requests if requested.package != TORCH]
-    versions = {name: first.versions[name] for name in named}
-    pinned = [requested.package for requested in ask.requests if requested.pin is not None]
-    with context.reporter.step(f"quick audit of {', '.join(named)}"):
-        return audit_requested(first.facts.catalogue, versions, pinned, context)
-
-
-def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve) -> Target:
-    """A request as a target, with torch and CUDA of the first solve."""
-    pins = {
-        requested.package: requested.pin for requested in ask.requests if requested.pin is not None
-    }
-    if first.torch is not None:
-        pins.setdefault(TORCH, str(first.torch.version))
-    requires = {
-        requested.package: Wanted(spec=requested.spec, reason=ASKED)
-        for requested in ask.requests
-        if requested.package not in pins
-    }
-    return Target(
-        summary=f"{', '.join(ask.packages)} for CUDA {first.cuda}",
-        base=base,
-        cuda=first.cuda,
-        arch=ask.arches,
-        as_of=ask.as_of or request.today(),
-        pins=pins,
-        requires=requires,
-        indexes=dict(ask.indexes),
-        flashinfer=flashinfer_of(matrix, ask, first.cuda, first.versions),
+def warnings_of(report: Report) -> tuple[str, ...]:
+    """The warnings of an audit, but those about windows, which the quick audit has, too."""
+    return tuple(
+        f"{one.message} ({one.where})"
+        for one in report.findings
+        if one.severity is Severity.WARNING
+        and not (one.evidence and one.evidence.relation is Relation.WINDOW and one.evidence.spec)
     )
-
-
-def flashinfer_of(
-    matrix: Matrix, ask: ResolveRequest, cuda: str, versions: Mapping[str, str]
-) -> Flashinfer:
-    """The mode of FlashInfer that its index and the CUDA release allow."""
-    if FLASHINFER not in versions:
-        return Flashinfer(mode="off", reason="no package requires FlashInfer")
-    index = ask.indexes.get(FLASHINFER, matrix.default_index)
-    if index != matrix.default_index:
-        return Flashinfer(mode="prebuilt", reason=f"the index {index} has compiled kernels")
-    if int(cuda.split(".", maxsplit=1)[0]) < FIRST_WITH_NVCC:
-        reason = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
-        return Flashinfer(mode="off", reason=reason)
-    return Flashinfer(mode="jit", reason="its kernels are compiled at first use, by nvcc's wheel")
 
 
 def choices(
@@ -318,8 +242,11 @@ def choices(
     for package, wanted in target.requires.items():
         asked.setdefault(package, wanted.reason)
     markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
-    evident = [entry for entry in learned if entry.check != gaps.AGE]
+    evident = [entry for entry in learned if entry.check not in (gaps.AGE, preferences.EXTRA)]
     reasons = reasons_of(versions, asked, links(metadata, markers), evident)
+    for entry in learned:
+        if entry.check == preferences.EXTRA and entry.concerns(versions):
+            reasons[entry.package] += (preferences.words(entry),)
     return tuple(
         ChosenVersion(package=package, version=versions[package], why=reasons[package])
         for package in sorted(versions)

@@ -126,11 +126,14 @@ class PackageFacts:
             )
         return self._requires[key]
 
-    def _declared(self, package: str, version: Version) -> Iterator[Demand]:
+    def metadata(self, package: str, version: Version) -> bytes | None:
+        """METADATA of the wheel of a version; None if the index has no wheel of it."""
         offer = self.catalogue.chosen(package, version) if self.versions(package) else None
-        if offer is None or offer.sdist is not None:
-            return
-        for line in cudas.active(self._read(offer.wheel), self.catalogue.rules.tags.markers):
+        return None if offer is None or offer.sdist is not None else self._read(offer.wheel)
+
+    def _declared(self, package: str, version: Version) -> Iterator[Demand]:
+        data = self.metadata(package, version)
+        for line in cudas.active(data or b"", self.catalogue.rules.tags.markers):
             words = f"{package} {version} requires {normalize(line.name)}{line.specifier}"
             yield Demand(
                 package=normalize(line.name),

@@ -7,6 +7,7 @@ are built for the release that was asked for, or for any: never a CPU build.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -21,9 +22,10 @@ from imgbuild.index.server import Catalogue
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Flashinfer, Matrix, Target
-from imgbuild.resolve import conflict, gaps, quick_audit, request, suggest
+from imgbuild.resolve import conflict, gaps, preferences, quick_audit, request, suggest
 from imgbuild.resolve.conflict import Demand, PackageFacts
 from imgbuild.resolve.gaps import Gaps, OldVersion
+from imgbuild.resolve.preferences import Pair
 from imgbuild.resolve.quick_audit import QuickAudit
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.solve import freshness, refusal, solve, torch, uv
@@ -38,24 +40,50 @@ class LearnedMemory:
     """What is learned while a request is resolved: used at once, not written to a file.
 
     `known` is the strongest of what is known, which is enough to resolve; `seen` is all of it, each
-    with its own evidence and its own versions.
+    with its own evidence and its own versions. `preferred` are ranges of extras that are kept as
+    long as there is a solution, by their pair.
     """
 
     def __init__(self, known: Sequence[Constraint]) -> None:
-        self.known = tuple(known)
+        self._learned = tuple(known)
+        self.preferred: dict[Pair, tuple[Constraint, ...]] = {}
+        self._unmet: set[Pair] = set()
         self.seen: tuple[Constraint, ...] = ()
         self.windows: tuple[Constraint, ...] = ()
 
+    @property
+    def known(self) -> tuple[Constraint, ...]:
+        """What was learned, and the ranges that are preferred."""
+        return (*self._learned, *itertools.chain(*self.preferred.values()))
+
     def keep(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
         """Add what was learned; all that is known now."""
-        self.known = constraints.merge(self.known, learned)
+        self._learned = constraints.merge(self._learned, learned)
         return self.known
 
     def drop(self, check: str) -> bool:
         """Forget the constraints of one check; whether there were any."""
-        before = self.known
-        self.known = tuple(entry for entry in before if entry.check != check)
-        return self.known != before
+        before = self._learned
+        self._learned = tuple(entry for entry in before if entry.check != check)
+        return self._learned != before
+
+    def prefer(self, found: FirstSolve, versions: Mapping[str, str]) -> bool:
+        """Add the ranges of extras that `versions` violate; whether there are new ones."""
+        specs = {demand.package: demand.spec for demand in found.demands}
+        before = len(self.preferred)
+        for pair in preferences.violated(found.facts, versions):
+            if pair not in self.preferred and pair not in self._unmet:
+                entries = preferences.constraints_of(found.facts, pair, specs.get(pair[0], ""))
+                self.preferred[pair] = entries
+        return len(self.preferred) > before
+
+    def give_up(self) -> bool:
+        """Forget the range that was added last, since no set keeps it; whether there was one."""
+        if not self.preferred:
+            return False
+        pair, _ = self.preferred.popitem()
+        self._unmet.add(pair)
+        return True
 
     def see(self, seen: QuickAudit) -> bool:
         """Add the result of a quick audit; whether it has a new constraint."""

@@ -106,8 +106,10 @@ def test_what_the_evidence_says_itself_is_taken(tmp_path, relation):
         assert learned.spec == ">=1.2,<1.5"
 
 
-@pytest.mark.parametrize("relation", [Relation.SYMBOL, Relation.ABI, Relation.LIBRARY])
-def test_of_binaries_it_is_known_that_these_two_do_not_fit(tmp_path, relation):
+@pytest.mark.parametrize(
+    "relation", [Relation.SYMBOL, Relation.ABI, Relation.LIBRARY, Relation.WINDOW]
+)
+def test_of_what_has_no_name_it_is_known_that_these_two_do_not_fit(tmp_path, relation):
     with package_set(tmp_path) as (shelf, _):
         clash = finding(relation, "_Z1fv", version="1.7", other_version="1.9+cu124")
         learned = learn(clash, shelf, ())

@@ -38,9 +38,11 @@ class Asked:
         indexes = {**matrix.indexes, "builds": tagged}
         self.matrix = msgspec.structs.replace(matrix, indexes=indexes)
 
-    def audit(self, *lines: str, partial: bool = False, again: bool = False) -> Report:
+    def audit(
+        self, *lines: str, partial: bool = False, again: bool = False, machine: Tags = MACHINE
+    ) -> Report:
         request = SetRequest(
-            machine=MACHINE,
+            machine=machine,
             index=lambda: self.site.url("simple"),
             context=self.context,
             terms=Terms(target="pins"),
@@ -83,6 +85,20 @@ def test_a_build_that_no_index_has_is_read_as_its_public_version(asked: Asked) -
     report = asked.audit("user==1.0", "torch==2.10.0+cu118")
     assert (errors(report), report.ok) == ([], True)
     assert unread(report) == {"torch==2.10.0+cu118": False}
+
+
+@pytest.mark.parametrize(
+    ("python", "count"), [("3.10", 1), ("3.11", 0), ("3.12", 1), ("3.13", 0), ("3.14", 1)]
+)
+def test_a_python_that_no_base_has_is_known_by_its_names_only(
+    asked: Asked, python: str, count: int
+) -> None:
+    machine = Tags(python=python, glibc="2.36", arch=Arch.X86_64)
+    report = asked.audit("needy==1.0", "odd==1.0", partial=True, machine=machine)
+    lines = [one for one in report.unread if "standard library" in one.what]
+    assert [(one.what, one.required) for one in lines] == [
+        (f"what the standard library of Python {python[:4]} does", False)
+    ] * count
 
 
 def test_a_component_of_another_cuda_release_than_torch_s(asked: Asked) -> None:

@@ -162,13 +162,19 @@ def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
         return
     numbers = metadata.lines or (0,) * len(metadata.requires)
     for line, number in zip(metadata.requires, numbers, strict=True):
-        extra = _EXTRA.search(line)
-        if extra is None:
-            continue
         with contextlib.suppress(InvalidRequirement):
             requirement = Requirement(line)
-            if requirement.specifier and normalize(requirement.name) == normalize(extra[1]):
-                yield Need(package, requirement, line, extra[1], number)
+            extra = of_extra(requirement)
+            if extra:
+                yield Need(package, requirement, line, extra, number)
+
+
+def of_extra(requirement: Requirement) -> str:
+    """The extra with the name of the package that a requirement has a range of; "" if none is."""
+    extra = _EXTRA.search(str(requirement.marker)) if requirement.marker is not None else None
+    if extra is None or not requirement.specifier:
+        return ""
+    return extra[1] if normalize(requirement.name) == normalize(extra[1]) else ""
 
 
 def _of_python(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:

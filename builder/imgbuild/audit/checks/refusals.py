@@ -13,15 +13,18 @@ import msgspec
 
 from imgbuild.audit.checks.findings import FindingPlace, place_of
 from imgbuild.audit.main_path.answers import evaluator
-from imgbuild.audit.main_path.closure import Level, MainPath
+from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.main_path.evaluation import PART, Evaluation, Evaluator
 from imgbuild.audit.main_path.guards import MISSING, judge
+from imgbuild.audit.main_path.imported import CertainImports, is_caught
+from imgbuild.audit.main_path.raising import Raising
 from imgbuild.audit.main_path.sources import ModuleTree
-from imgbuild.audit.main_path.values import CallFrame, FunctionValue
+from imgbuild.audit.main_path.values import UNKNOWN, CallFrame, ClassValue, FunctionValue
+from imgbuild.audit.main_path.view import View
 from imgbuild.audit.names import search
 from imgbuild.audit.names.scopes import meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Function, Guard, ModuleFacts
+from imgbuild.audit.source.facts import Class, Function, Guard, ModuleFacts
 from imgbuild.audit.source.text import dotted
 from imgbuild.values import normalize
 
@@ -43,13 +46,14 @@ class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
 def refusals(package_set: ImportablePackages, path: MainPath) -> Iterator[ImportRefusal]:
     """The refusals of modules that importing an entry point certainly imports."""
     view = path.view(package_set)
-    for module in path.modules():
-        how = path.reached(module, "")
+    raising = Raising(view)
+    imports = CertainImports(view, path.starts, path.packages)
+    for module, entry in sorted(imports.entries.items()):
         facts = view.module(module)
-        if how is None or how.level is not Level.CERTAIN or not how.importing or how.optional:
-            continue
         if isinstance(facts, ModuleFacts):
-            yield from _of_module(view, facts, how.entry)
+            for one in _of_module(view, facts, entry, raising):
+                if imports.passes(one.raised, module):
+                    yield one
 
 
 def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -> bool:
@@ -63,26 +67,34 @@ def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -
 
 
 def _of_module(
-    package_set: ImportablePackages, facts: ModuleFacts, entry: str
+    package_set: View, facts: ModuleFacts, entry: str, raising: Raising
 ) -> Iterator[ImportRefusal]:
     one = evaluator(package_set)
-    steps = (*_raises(facts), *_calls(package_set, facts), *_decorators(package_set, facts))
-    for line, guards, run in steps:
+    steps = (
+        *_raises(facts),
+        *_calls(package_set, facts, raising),
+        *_decorators(package_set, facts, raising),
+    )
+    seen: set[str] = set()  # places of `raise`: the first of several calls ends the import
+    for line, guards, run in sorted(steps, key=lambda step: step[0]):
         course = judge(package_set, guards)
         source = one.source(facts.module)
         if not course.runs or not course.certain or source is None:
             continue
         found = _refused(package_set, one, source, run)
         place = place_of(package_set, facts, line, entry)
-        if found is None or place is None or course.catches(found.raised, "ImportError"):
+        if found is None or place is None or found.at in seen:
+            continue
+        if is_caught(found.raised, course.caught | source.caught_at(line)):
             continue
         if package_set.version(normalize(found.cause)) or not _imports(
             package_set, facts, found.cause
         ):
+            seen.add(found.at)
             yield msgspec.structs.replace(found, place=place)
 
 
-_Step = tuple[int, tuple[Guard, ...], Callable[[ModuleTree], _Run | None]]
+_Step = tuple[int, tuple[Guard, ...], Callable[[ModuleTree], list[_Run]]]
 
 
 def _raises(facts: ModuleFacts) -> Iterator[_Step]:
@@ -91,23 +103,31 @@ def _raises(facts: ModuleFacts) -> Iterator[_Step]:
         yield one.line, (), _Statement(facts.module, one.line)
 
 
-def _calls(package_set: ImportablePackages, facts: ModuleFacts) -> Iterator[_Step]:
-    """The calls at the top of a module of functions that may raise."""
-    for call in scopes(facts).calls.get("", ()):
-        found = meaning(package_set, facts, call).found
-        if isinstance(found.definition, Function) and found.definition.raises:
-            yield call.line, call.guards, _Call(facts.module, call.line, call.callee)
+def _calls(package_set: View, facts: ModuleFacts, raising: Raising) -> Iterator[_Step]:
+    """The calls at the top of a module, and in class bodies, of what may raise."""
+    here = scopes(facts)
+    for scope in here.run_by(""):
+        for call in here.calls.get(scope, ()):
+            found = search.follow(package_set, meaning(package_set, facts, call).found)
+            if raising.may_raise(found):
+                called: object = UNKNOWN
+                if found.owner is None and not found.ambiguous:
+                    called = evaluator(package_set).value_of(found)
+                yield call.line, call.guards, _Call(facts.module, call.line, call.callee, called)
 
 
-def _decorators(package_set: ImportablePackages, facts: ModuleFacts) -> Iterator[_Step]:
-    """The decorators of functions at the top of a module, of functions that may raise."""
-    for one in facts.functions:
-        for text in one.decorators if "." not in one.name else ():
+def _decorators(package_set: View, facts: ModuleFacts, raising: Raising) -> Iterator[_Step]:
+    """The decorators that are applied on import, of what may raise."""
+    here = scopes(facts)
+    definitions: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
+    for one in definitions:
+        outer = one.name.rpartition(".")[0]
+        for text in one.decorators if not here.runner(outer) else ():
             name = text.partition("(")[0]
             if not name.replace(".", "").isidentifier():
                 continue
-            found = search.resolve(package_set, facts, name)
-            if isinstance(found.definition, Function) and found.definition.raises:
+            found = search.follow(package_set, search.resolve(package_set, facts, name))
+            if raising.may_raise(found):
                 yield one.line, one.guards, _Decorator(facts.module, one.line, one.name, name)
 
 
@@ -117,83 +137,110 @@ class _Statement(msgspec.Struct, frozen=True):
     module: str
     line: int
 
-    def __call__(self, source: ModuleTree) -> _Run | None:
-        """Its evaluation; None if it runs with names that change."""
+    def __call__(self, source: ModuleTree) -> list[_Run]:
+        """Its evaluation; none if it runs with names that change."""
         found = [
             one for one in source.tree.body if one.lineno <= self.line <= (one.end_lineno or 0)
         ]
         if len(found) != 1 or not source.settled(found[0]):
-            return None
-        return lambda run: run.block(found, CallFrame(self.module))
+            return []
+        return [lambda run: run.block(found, CallFrame(self.module))]
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """A call at the top of a module, by its line and callee."""
+    """The calls on a line that runs on import, by their callee.
+
+    `called` is its value, UNKNOWN if it is to be evaluated, as for a method.
+    """
 
     module: str
     line: int
     callee: str
+    called: object
 
-    def __call__(self, source: ModuleTree) -> _Run | None:
-        """Its evaluation; None if it is not a plain statement's."""
-        found = [
-            node
-            for node in source.at_import()
+    def __call__(self, source: ModuleTree) -> list[_Run]:
+        """Their evaluations, or those of the loops around them."""
+        plain = len(source.binding(self.callee.partition(".")[0])) <= 1
+        plain = plain and isinstance(self.called, (ClassValue, FunctionValue))
+        return [
+            self._run(node, whole, names, is_plain=plain)
+            for node, whole, names in source.at_import()
             if isinstance(node, ast.Call)
             and node.lineno == self.line
             and dotted(node.func) == self.callee
+            and source.settled(whole)
         ]
-        if len(found) != 1 or not source.settled(found[0]):
-            return None
-        return lambda run: run.value(found[0], CallFrame(self.module))
+
+    def _run(
+        self, node: ast.Call, whole: ast.AST, names: frozenset[str], *, is_plain: bool
+    ) -> _Run:
+        def _evaluate(run: Evaluation) -> object:
+            frame = CallFrame(self.module)
+            frame.names.update(dict.fromkeys(names, UNKNOWN))
+            if isinstance(whole, ast.stmt):
+                run.block([whole], frame)
+                return None
+            if whole is not node or not is_plain:
+                return run.value(whole, frame) if isinstance(whole, ast.expr) else UNKNOWN
+            frame.names[""] = self.called  # a `try` around may bind its name
+            renamed = ast.Call(ast.Name("", ast.Load()), node.args, node.keywords)
+            return run.value(renamed, frame)
+
+        return _evaluate
 
 
 class _Decorator(msgspec.Struct, frozen=True):
-    """A decorator of a function at the top of a module."""
+    """A decorator of a function or class that is applied on import."""
 
     module: str
     line: int
-    function: str
+    decorated: str
     name: str
 
-    def __call__(self, source: ModuleTree) -> _Run | None:
-        """Its evaluation; None if the function is not found."""
-        node = source.function(self.function, self.line)
+    def __call__(self, source: ModuleTree) -> list[_Run]:
+        """Its evaluation; none if the definition is not found."""
+        function = source.function(self.decorated, self.line)
+        node = function or source.class_(self.line)
         used = [
             one
             for one in (node.decorator_list if node is not None else ())
             if dotted(one.func if isinstance(one, ast.Call) else one) == self.name
         ]
-        if node is None or len(used) != 1 or not source.settled(used[0]):
-            return None
+        if len(used) != 1 or not source.settled(used[0]):
+            return []
         frame = CallFrame(self.module)
-        value = FunctionValue(node, frame)
-        return lambda run: run.apply(run.value(used[0], frame), [value], {})
+        value: object = ClassValue(self.decorated, self.module, self.line)
+        if function is not None:
+            value = FunctionValue(function, frame)
+        return [lambda run: run.apply(run.value(used[0], frame), [value], {})]
 
 
 def _refused(
     package_set: ImportablePackages,
     one: Evaluator,
     source: ModuleTree,
-    step: Callable[[ModuleTree], _Run | None],
+    step: Callable[[ModuleTree], list[_Run]],
 ) -> ImportRefusal | None:
     """The exception in which every way through the code ends, if there is one."""
-    run = step(source)
-    ended = one.outcomes(run, strict=True) if run is not None else ()
-    if not ended or not all(end.raised and end.certain and end.line for end in ended):
-        return None
-    own = package_set.owner(source.name) or ""
-    every = frozenset[str]().union(*(end.causes for end in ended))
-    if PART.format(own) in every:
-        return None  # its code may be read from an sdist, which lacks what a build adds
-    causes = sorted(one for one in every - {own, ""} if " " not in one)
-    home = package_set.module(ended[0].module)
-    if not causes or not isinstance(home, ModuleFacts):
-        return None
-    absent = [cause for cause in causes if package_set.version(normalize(cause)) is None]
-    return ImportRefusal(
-        place=FindingPlace("", "", "", 0),
-        raised=ended[0].raised,
-        at=f"{home.file}:{ended[0].line}",
-        cause=(absent or causes)[0],
-    )
+    for run in step(source):
+        ended = one.outcomes(run, strict=True)
+        if not ended or not all(end.raised and end.certain and end.line for end in ended):
+            continue
+        own = package_set.owner(source.name) or ""
+        every = frozenset[str]().union(*(end.causes for end in ended))
+        if PART.format(own) in every:
+            continue  # its code may be read from an sdist, which lacks what a build adds
+        home = package_set.module(ended[0].module)
+        causes = sorted(one for one in every - {own, ""} if " " not in one)
+        # The code of another package refuses its arguments.
+        causes = causes or sorted({package_set.owner(ended[0].module) or ""} - {own, ""})
+        if not causes or not isinstance(home, ModuleFacts):
+            continue
+        absent = [cause for cause in causes if package_set.version(normalize(cause)) is None]
+        return ImportRefusal(
+            place=FindingPlace("", "", "", 0),
+            raised=ended[0].raised,
+            at=f"{home.file}:{ended[0].line}",
+            cause=(absent or causes)[0],
+        )
+    return None

@@ -1,8 +1,8 @@
 """The check `rules`: known failures that no other check can find, from `data/audit/rules.yaml`.
 
-A rule applies where its two packages meet in the versions that it names, where the package that it
-names as missing is absent, or where its wheel lacks a module for this Python; and if the text of
-the wheel still contains what it describes.
+A rule applies where its two packages meet in the versions, and on the Pythons, that it names, where
+the package that it names as missing is absent, or where its wheel lacks a module for this Python;
+and if the text of the wheel still contains what it describes.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     Or, instead of these three, without the package `missing`, or where its wheel does not have the
     module `lacks` for this Python, unless another package has the module `unless`.
 
+    `python` is a specifier of the Pythons on which it fails, if not all: "<3.11".
+
     `gpu` are the compute capabilities on which it fails, if not all: then the rule applies to
     targets that name one of them, and is a warning for a package set that names no GPU.
     """
@@ -55,6 +57,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     missing: str = ""
     lacks: str = ""
     unless: str = ""
+    python: str = ""
     gpu: tuple[str, ...] = ()
     why: str
     cure: str
@@ -113,6 +116,8 @@ def _judge(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Finding |
     own, other = package_set.version(rule.package), package_set.version(rule.other)
     if own is None or (rule.arch and package_set.arch not in rule.arch):
         return None
+    if not within(package_set.python, rule.python):
+        return None
     if rule.gpu and gpu and set(rule.gpu).isdisjoint(gpu):
         return None
     if not within(own, rule.versions) or not _applies(package_set, rule, other):
@@ -147,7 +152,7 @@ def _circumstances(package_set: PackageSet, rule: Rule) -> str:
     """What the rule's package fails with: "with numpy 1.26.4", "on Python 3.11"."""
     found = [f"without {rule.missing}"] if rule.missing else []
     found += [f"with {rule.other} {package_set.version(rule.other)}"] if rule.other else []
-    found += [f"on Python {package_set.python}"] if rule.lacks else []
+    found += [f"on Python {package_set.python}"] if rule.lacks or rule.python else []
     return " ".join(found)
 
 

@@ -61,7 +61,12 @@ class MainPath:
         corners: Iterable[str] = (),
         view: View | None = None,
         called: Iterable[Place] = (),
+        starts: Iterable[tuple[str, str]] = (),
+        packages: frozenset[str] = frozenset(),
     ) -> None:
+        """With what starts an import, a name and its entry point, and the packages followed."""
+        self.starts = tuple(starts)
+        self.packages = packages
         self._view = view
         self._called = frozenset(called)
         self.places = places
@@ -105,14 +110,27 @@ def main_path(
     for entry in rules.entries:
         if _applies(package_set, entry):
             walk.enter(entry)
-    return MainPath(walk.places, corners, view, walk.called)
+    starts = [
+        (name, entry.name)
+        for entry in rules.entries
+        if not entry.optional and _applies(package_set, entry, partial=package_set.partial)
+        for name in (entry.name, *entry.also)
+    ]
+    return MainPath(walk.places, corners, view, walk.called, starts, rules.walk | rules.imported)
 
 
-def _applies(package_set: ImportablePackages, entry: MainPathEntry) -> bool:
-    """Whether the entry's package is in the package set, with one of its versions."""
+def _applies(
+    package_set: ImportablePackages, entry: MainPathEntry, *, partial: bool = False
+) -> bool:
+    """Whether the entry's package is in the package set, with one of its versions.
+
+    `partial`: packages that the package set lacks may be installed.
+    """
     package = package_set.owner(entry.name.partition(".")[0])
     version = package_set.version(package) if package is not None else None
-    if version is None or not all(package_set.version(other) for other in entry.beside):
+    if version is None:
+        return False
+    if not partial and not all(package_set.version(other) for other in entry.beside):
         return False
     return not entry.versions or policy.within(version, entry.versions)
 

@@ -23,6 +23,8 @@ from imgbuild.audit.main_path.intrinsics import (
     RAISING,
     method,
 )
+from imgbuild.audit.main_path.objects import OBJECT, Objects
+from imgbuild.audit.main_path.parameters import bound
 from imgbuild.audit.main_path.sources import ModuleTree, read_source
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
@@ -31,11 +33,15 @@ from imgbuild.audit.main_path.values import (
     ClassValue,
     FunctionNode,
     FunctionValue,
+    Instance,
+    MethodValue,
     ModuleValue,
     Outcome,
     Raised,
+    SuperValue,
     TooHardError,
     VersionText,
+    release,
 )
 from imgbuild.audit.names import search
 from imgbuild.audit.names.search import LookupResult
@@ -146,6 +152,7 @@ class Evaluator:
         values = [one.value for one in ended if not one.raised]
         if not values or any(value != values[0] for value in values):
             return UNKNOWN, causes
+        release(values[0])
         empty = isinstance(values[0], (list, dict)) and not values[0]  # filled by other modules
         return (UNKNOWN if empty else values[0]), causes
 
@@ -166,7 +173,8 @@ class Evaluator:
         if isinstance(definition, ModuleFacts):
             return ModuleValue(definition.module)
         if isinstance(definition, Class):
-            return ClassValue(definition.name)
+            module = home.module if home is not None and not found.ambiguous else ""
+            return ClassValue(definition.name, module, definition.line if module else 0)
         if home is None or not isinstance(definition, (Assigned, Function)):
             return UNKNOWN
         if found.ambiguous or isinstance(definition, Assigned):
@@ -192,6 +200,9 @@ class Evaluation:
         self._package_set = evaluator.package_set
         self.strict = strict
         self.causes: set[str] = set()
+        self.source = evaluator.source
+        self._objects = Objects(self, self._package_set)
+        self.assign_attribute = self._objects.assign
         expressions = ExpressionValues(self)
         self.value = expressions.value
         self._statements = Execution(self, expressions)
@@ -266,6 +277,8 @@ class Evaluation:
         """The attribute of a value; Raised if it is certain to have none."""
         if isinstance(value, ModuleValue):
             return self._of_module(value.name, name)
+        if isinstance(value, (Instance, ClassValue, SuperValue)):
+            return self._objects.attribute(value, name)
         if isinstance(value, Bound):
             return value.owner if (value.name, name) == ("distribution", "version") else UNKNOWN
         if name in ATTRIBUTES.get(type(value), ()):
@@ -300,14 +313,26 @@ class Evaluation:
     def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
         """The result of a call. An argument ... stands for others that are not known."""
         self.step()
+        if isinstance(called, Instance):
+            method_of = self._objects.attribute(called, "__call__")
+            called = method_of if isinstance(method_of, MethodValue) else Bound(called, "__call__")
+        if isinstance(called, ClassValue):
+            made = self._objects.construct(called, given, named)
+            return self._unknown_call(given, named) if made == UNKNOWN else made
+        if isinstance(called, MethodValue):
+            return self._function_call(called.function, (called.owner, *given), named)
         if isinstance(called, ModuleValue) and called.name in INTRINSICS:
             whole = not any(item is ... for item in given)
             found = INTRINSICS[called.name](self, tuple(given), named) if whole else UNKNOWN
+            if found == UNKNOWN:
+                release((*given, *named.values()))
             return self._unknown_call() if found == UNKNOWN and called.name in RAISING else found
-        if isinstance(called, Bound):
+        if isinstance(called, ModuleValue) and called.name.startswith(f"{OBJECT}."):
+            return self._objects.of_object(called.name.rpartition(".")[2], given)
+        if isinstance(called, Bound) and not isinstance(called.owner, Instance):
             return method(called, given, named)
         if not isinstance(called, FunctionValue):
-            return self._unknown_call()
+            return self._unknown_call((called, *given), named)
         return self._function_call(called, given, named)
 
     def may_raise(self) -> None:
@@ -315,8 +340,18 @@ class Evaluation:
         if self._statements.trying and self.choose():
             raise Raised(SOME, certain=False)
 
-    def _unknown_call(self) -> object:
-        """A call of which nothing is known; within `try` it may raise."""
+    def parent(self, frame: CallFrame, given: Sequence[object]) -> object:
+        """The result of `super()` in a method."""
+        kind, owner = given if len(given) == 2 else (frame.kind, frame.owner)
+        if isinstance(kind, ClassValue) and isinstance(owner, (Instance, ClassValue)):
+            return SuperValue(kind, owner)
+        return UNKNOWN
+
+    def _unknown_call(
+        self, given: Sequence[object] = (), named: Mapping[str, object] | None = None
+    ) -> object:
+        """A call of which nothing is known: it may change objects, and within `try` raise."""
+        release((*given, *(named or {}).values()))
         self.may_raise()
         return UNKNOWN
 
@@ -326,11 +361,16 @@ class Evaluation:
         node = called.node
         unread = called.frame.module.partition(".")[0] in UNREAD
         if unread or self._evaluator.suspends(node) or self._is_changed(called):
-            return self._unknown_call()
+            return self._unknown_call(given, named)
         if self._depth >= _DEEPEST:
             raise TooHardError
         frame = CallFrame(called.frame.module, called.frame)
-        self._bind(called, given, named, frame)
+        if called.kind is not None:
+            frame.kind, frame.owner = called.kind, given[0] if given else None
+        around = called.frame if called.kind is None else self._objects.frame(called.kind)
+        frame.names.update(
+            bound(node.args, given, named, lambda default: self.value(default, around))
+        )
         if isinstance(node, ast.Lambda):
             return self.value(node.body, frame)
         self._depth += 1
@@ -355,36 +395,3 @@ class Evaluation:
         if self.strict:
             return bool(rest)
         return any(word in ast.unparse(one) for one in rest for word in _CHANGED)
-
-    def _bind(
-        self,
-        called: FunctionValue,
-        given: Sequence[object],
-        named: Mapping[str, object],
-        frame: CallFrame,
-    ) -> None:
-        """Bind the parameters of a function."""
-        wanted = called.node.args
-        places = [item.arg for item in (*wanted.posonlyargs, *wanted.args)]
-        every = [*places, *(item.arg for item in wanted.kwonlyargs)]
-        if any(item is ... for item in given):
-            frame.names.update(dict.fromkeys(every, UNKNOWN))
-            frame.names.update(
-                (each.arg, UNKNOWN) for each in (wanted.vararg, wanted.kwarg) if each
-            )
-            return
-        defaults = list(zip(reversed(places), reversed(wanted.defaults), strict=False))
-        defaults += [
-            (item.arg, value)
-            for item, value in zip(wanted.kwonlyargs, wanted.kw_defaults, strict=True)
-            if value is not None
-        ]
-        frame.names.update(dict.fromkeys(every, UNKNOWN))
-        frame.names.update((name, self.value(value, called.frame)) for name, value in defaults)
-        frame.names.update(zip(places, given, strict=False))
-        frame.names.update((name, value) for name, value in named.items() if name in every)
-        if wanted.vararg is not None:
-            frame.names[wanted.vararg.arg] = tuple(given[len(places) :])
-        if wanted.kwarg is not None:
-            rest = {name: value for name, value in named.items() if name not in every}
-            frame.names[wanted.kwarg.arg] = rest

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from imgbuild.audit.main_path.expressions import ExpressionValues, Run
 from imgbuild.audit.main_path.intrinsics import LARGEST, PARENTS, TRANSPARENT
-from imgbuild.audit.main_path.sources import bound_names
+from imgbuild.audit.main_path.sources import OPEN_MANAGERS, bound_names
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
     CallFrame,
@@ -18,13 +18,12 @@ from imgbuild.audit.main_path.values import (
     ModuleValue,
     Raised,
     TooHardError,
+    release,
     weight,
 )
 from imgbuild.audit.source.text import dotted
 
 _LONGEST = 50  # items that a loop goes through
-# Context managers that let exceptions through.
-_OPEN = frozenset(("catch_warnings", "nullcontext", "open"))
 ASSERTION, IMPORT = "AssertionError", "ImportError"
 
 
@@ -199,6 +198,7 @@ class Execution:
         """A loop of unknown length: what its body binds is unknown, in it and after it."""
         names = tuple(bound_names([node]))
         if self._run.choose():
+            release(frame.objects())
             filled = [name for name, one in frame.names.items() if isinstance(one, (list, dict))]
             frame.names.update(dict.fromkeys((*names, *filled), UNKNOWN))
             try:
@@ -207,7 +207,9 @@ class Execution:
                 pass
             except _Break:
                 frame.names.update(dict.fromkeys(names, UNKNOWN))
+                release(frame.objects())
                 return
+            release(frame.objects())
             frame.names.update(dict.fromkeys(names, UNKNOWN))
         self.block(node.orelse, frame)
 
@@ -227,7 +229,7 @@ class Execution:
                 caught += [dotted(one).rpartition(".")[2] for one in call.args]
             else:
                 self._expressions.value(call, frame)
-                is_open = is_open and name in _OPEN
+                is_open = is_open and name in OPEN_MANAGERS
             if item.optional_vars is not None:
                 self._expressions.assign(item.optional_vars, UNKNOWN, frame)
         self.trying += bool(caught)
@@ -276,7 +278,7 @@ class Execution:
         return isinstance(found, ModuleValue) and found.name in TRANSPARENT
 
     def _class(self, node: ast.ClassDef, frame: CallFrame) -> None:
-        frame.names[node.name] = ClassValue(node.name)
+        frame.names[node.name] = ClassValue(node.name, frame.module, node.lineno)
 
     def _delete(self, node: ast.Delete, frame: CallFrame) -> None:
         for target in node.targets:

@@ -13,6 +13,7 @@ from imgbuild.audit.main_path.values import (
     Bound,
     CallFrame,
     FunctionValue,
+    Instance,
     ModuleValue,
     Raised,
     Thing,
@@ -55,6 +56,12 @@ class Run(Protocol):
 
     def attribute(self, value: object, name: str) -> object:
         """The attribute of a value; Raised if it is certain to have none."""
+
+    def assign_attribute(self, one: Instance, name: str, value: object) -> None:
+        """Set an attribute of an object."""
+
+    def parent(self, frame: CallFrame, given: Sequence[object]) -> object:
+        """The result of `super()` in a method."""
 
     def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
         """The result of a call. An argument ... stands for others that are not known."""
@@ -257,6 +264,13 @@ class ExpressionValues:
             return frozenset(found) if all(map(is_key, found)) else UNKNOWN
         return found
 
+    def _dict_comprehension(self, node: ast.DictComp, frame: CallFrame) -> object:
+        pairs = ast.ListComp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
+        items = self._comprehension(pairs, frame)
+        if not isinstance(items, list) or not all(is_key(key) for key, _ in items):
+            return UNKNOWN
+        return dict(items)
+
     def assign(self, target: ast.expr, value: object, frame: CallFrame) -> None:
         """Bind the names in `target`."""
         if isinstance(target, ast.Name):
@@ -272,7 +286,13 @@ class ExpressionValues:
         elif isinstance(target, ast.Starred):
             self.assign(target.value, UNKNOWN, frame)
         elif isinstance(target, ast.Subscript):
+            if isinstance(target.value, ast.Call):  # vars(self)["name"] = …
+                self.value(target.value, frame)
             self.spoil(target.value, frame)
+        elif isinstance(target, ast.Attribute):
+            owner = self.value(target.value, frame)
+            if isinstance(owner, Instance):
+                self._run.assign_attribute(owner, target.attr, value)
 
     def spoil(self, node: ast.expr, frame: CallFrame) -> None:
         """Forget the value of a collection that something may change, under all of its names."""
@@ -311,6 +331,8 @@ class ExpressionValues:
                 named.update(one)
             else:
                 given.append(...)
+        if called == ModuleValue("builtins.super"):
+            return self._run.parent(frame, given)
         if called == UNKNOWN and isinstance(node.func, ast.Attribute) and node.func.attr in _LOGS:
             return UNKNOWN  # which does not raise
         pure = isinstance(called, Bound) or (
@@ -347,6 +369,7 @@ class ExpressionValues:
         ast.GeneratorExp: _comprehension,
         ast.ListComp: _comprehension,
         ast.SetComp: _comprehension,
+        ast.DictComp: _dict_comprehension,
         ast.Call: _call,
         ast.Lambda: _lambda,
     }

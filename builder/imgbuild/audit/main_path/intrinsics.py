@@ -163,9 +163,9 @@ def _isinstance(_: Facts, given: Arguments, __: Mapping[str, object]) -> object:
         return UNKNOWN
     wanted = given[1] if isinstance(given[1], tuple) else (given[1],)
     names = {one.name.removeprefix("builtins.") for one in wanted if isinstance(one, ModuleValue)}
-    if len(names) != len(wanted) or not names <= _TYPES.keys():
-        return UNKNOWN
-    return isinstance(given[0], tuple(_TYPES[name] for name in names))
+    if isinstance(given[0], tuple(_TYPES[name] for name in names & _TYPES.keys())):
+        return True
+    return False if len(names) == len(wanted) and names <= _TYPES.keys() else UNKNOWN
 
 
 _TYPES: dict[str, type] = {
@@ -319,5 +319,9 @@ RAISING = frozenset(
 )
 # Decorators that leave what a function does as it is.
 TRANSPARENT = frozenset(
-    ("functools.lru_cache", "functools.cache", "functools.wraps", "builtins.staticmethod")
+    (
+        *("functools.lru_cache", "functools.cache", "functools.wraps", "functools.cached_property"),
+        *("builtins.staticmethod", "builtins.classmethod", "builtins.property"),
+        *("abc.abstractmethod", "typing.final", "typing.override", "typing_extensions.override"),
+    )
 )

@@ -6,8 +6,9 @@ without a target. Of two that are named, the part of one for the other is import
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -15,7 +16,7 @@ from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import ASIDE
-from imgbuild.audit.source.facts import ModuleFacts
+from imgbuild.audit.source.facts import ModuleFacts, Opaque
 
 WHY = "named by the user, to be imported"
 PART = "most names of a package that the user names are imported from it on first use"
@@ -25,6 +26,10 @@ LEFT_OUT = frozenset(("torch",))
 # Folders without parts for other packages: wandb.vendor.pygments is a copy of Pygments, while
 # verl.third_party.vllm is verl's part for vLLM.
 _NO_PARTS = ASIDE | {"vendor", "vendored"}
+# Functions that are called with the name of a package that they look for or import.
+_ASKS = re.compile(
+    r"import|find_spec|lazy|available|installed|require|version|distribution", re.IGNORECASE
+)
 
 
 def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolicy:
@@ -46,9 +51,7 @@ def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolic
     ]
     entries += [
         MainPathEntry(name=module, why=INTEGRATION, optional=True)
-        for package in sorted(named)
-        for module in package_set.modules_of(package)
-        if _is_integration(module, roots)
+        for module in _integrations(package_set, named, roots)
     ]
     known = LEFT_OUT | {package_set.owner(one.name.partition(".")[0]) for one in rules.entries}
     entries += [
@@ -105,15 +108,67 @@ def _places(package_set: PackageSet, module: str) -> Counter[str]:
     return Counter(place.partition(":")[0] for place in facts.lazy.values())
 
 
-def _is_integration(module: str, roots: Collection[str]) -> bool:
-    """Whether `module` is a public part for another package: `lmformatenforcer.integrations.vllm`.
+def _integrations(
+    package_set: PackageSet, named: Collection[str], roots: Collection[str]
+) -> list[str]:
+    """The public parts of `named` packages for each other: `lmformatenforcer.integrations.vllm`.
 
-    It is named as the module by which the other package is imported, one of `roots`.
+    Such a part has the name of the module by which the other package is imported, one of `roots`,
+    and uses that module: `torchvision.prototype.datasets` is no part for `datasets`.
     """
+    candidates = [
+        module
+        for package in sorted(named)
+        for module in package_set.modules_of(package)
+        if _is_named_as_integration(module, roots)
+    ]
+    package_set.prefetch(candidates)
+    return [module for module in candidates if _uses_its_namesake(package_set, module)]
+
+
+def _is_named_as_integration(module: str, roots: Collection[str]) -> bool:
     parts = module.split(".")
     return (
         parts[-1] in roots
         and parts[-1] != parts[0]
         and parts[0] in roots
         and not any(part.startswith("_") or part in _NO_PARTS for part in parts)
+    )
+
+
+def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
+    """Whether a module, or one below it or whose names it passes on, uses the package `name`."""
+    name = module.rpartition(".")[2]
+    below = [
+        other
+        for other in package_set.mentioning(module.partition(".")[0], name)
+        if other.startswith(f"{module}.")
+    ]
+    inner = [*below, *_passed_on(package_set.module(module))]
+    package_set.prefetch(inner)
+    return any(_uses(package_set.module(one), name) for one in (module, *inner))
+
+
+def _passed_on(facts: ModuleFacts | Opaque | None) -> Iterator[str]:
+    """The modules of its own package from which a module without definitions imports names."""
+    if isinstance(facts, ModuleFacts) and not facts.functions and not facts.classes:
+        root = facts.module.partition(".")[0]
+        for line in facts.imports:
+            if line.name and line.module.partition(".")[0] == root and not line.scope:
+                yield f"{line.module}.{line.name}"
+                if line.module != root:
+                    yield line.module
+
+
+def _uses(facts: ModuleFacts | Opaque | None, name: str) -> bool:
+    """Whether a module imports the top-level module `name` or one below, or asks for it by name."""
+    if not isinstance(facts, ModuleFacts):
+        return False
+    if any(line.module.partition(".")[0] == name for line in facts.imports):
+        return True
+    return any(
+        text.partition(".")[0] == name
+        for call in facts.calls
+        if _ASKS.search(call.callee.rpartition(".")[2])
+        for text in call.literals[:1]
     )

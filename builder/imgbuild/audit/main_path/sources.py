@@ -9,13 +9,17 @@ from collections.abc import Iterator, Sequence
 
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import ModuleFacts
+from imgbuild.audit.source.text import dotted
 
+# Context managers that let exceptions through.
+OPEN_MANAGERS = frozenset(("catch_warnings", "nullcontext", "open"))
+OPEN = "-"
 _LARGEST = 4 << 20  # bytes of source
 _BRANCHES = (ast.If, ast.Try, ast.TryStar, ast.With, ast.For, ast.While)
-_ASIDE = (
-    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.For, ast.While),
-    *(ast.With, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
-)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_REPEATED = (ast.For, ast.ListComp, ast.SetComp, ast.DictComp)
+# Run later, or not understood.
+_ASIDE = (ast.Lambda, ast.GeneratorExp, ast.While, ast.With, ast.AsyncFor, ast.AsyncWith)
 _CHANGES = re.compile(
     r"\b(\w+)(?:\.(?:append|extend|insert|update|add|pop|setdefault|remove|clear)\("
     r"|\[[^\]\n]*\]\s*=[^=])"
@@ -38,6 +42,7 @@ class ModuleTree:
             for bound in dict.fromkeys(bound_names([statement])):
                 self.bindings.setdefault(bound, []).append(statement)
         self._functions: dict[tuple[str, int], ast.FunctionDef | ast.AsyncFunctionDef] | None = None
+        self._classes: dict[int, ast.ClassDef] | None = None
 
     def function(self, name: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The definition of a function, by its own name and line."""
@@ -49,23 +54,68 @@ class ModuleTree:
             }
         return self._functions.get((name.rpartition(".")[2], line))
 
+    @functools.cached_property
+    def stored(self) -> frozenset[str]:
+        """The attributes that the module assigns to anything but `self`."""
+        return frozenset(
+            node.attr
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Attribute)
+            and not isinstance(node.ctx, ast.Load)
+            and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+        )
+
+    def class_(self, line: int) -> ast.ClassDef | None:
+        """The definition of a class, by its line."""
+        if self._classes is None:
+            self._classes = {
+                node.lineno: node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)
+            }
+        return self._classes.get(line)
+
     def binding(self, name: str) -> Sequence[ast.stmt]:
         """The top-level statements that give `name` its value, from the last certain one on."""
         found = self.bindings.get(name, [])
         certain = [at for at, one in enumerate(found) if not isinstance(one, _BRANCHES)]
         return found[certain[-1] :] if certain else found
 
-    def at_import(self) -> Iterator[ast.AST]:
-        """The expressions that run once, in this order, when the module is imported.
+    def at_import(self) -> Iterator[tuple[ast.AST, ast.AST, frozenset[str]]]:
+        """What runs when the module is imported: each node, and the one to evaluate for it.
 
-        Those in definitions and loops are left out.
+        That is the loop or comprehension around it, if there is one, else the node itself. With
+        them are the names of the class in whose body it stands.
         """
-        todo: list[ast.AST] = list(self.tree.body)
+        none = frozenset[str]()
+        todo: list[tuple[ast.AST, ast.AST | None, frozenset[str]]] = [
+            (node, None, none) for node in reversed(self.tree.body)
+        ]
         while todo:
-            node = todo.pop()
-            if not isinstance(node, _ASIDE):
-                yield node
-                todo.extend(ast.iter_child_nodes(node))
+            node, whole, names = todo.pop()
+            inner = _run_with(node)
+            if isinstance(node, ast.ClassDef):
+                names = frozenset(bound_names(node.body))
+            elif isinstance(node, _REPEATED):
+                whole = whole or node
+            if not isinstance(node, _DEFINITIONS):
+                yield node, whole or node, names
+            todo.extend((one, whole, names) for one in reversed(inner))
+
+    def caught_at(self, line: int) -> frozenset[str]:
+        """The exceptions that `try` and `with` around a line catch; "" stands for any."""
+        found: set[str] = set()
+        for node in ast.walk(self.tree):
+            body = node.body if isinstance(node, (ast.Try, ast.TryStar, ast.With)) else ()
+            if not body or not body[0].lineno <= line <= (body[-1].end_lineno or 0):
+                continue
+            if isinstance(node, ast.With):
+                found.update(_suppressed(item.context_expr) for item in node.items)
+            elif isinstance(node, (ast.Try, ast.TryStar)):
+                for handler in node.handlers:
+                    kinds = (
+                        handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+                    )
+                    found.update(_last_name(one) for one in kinds)
+        return frozenset(found - {OPEN})
 
     def settled(self, node: ast.AST) -> bool:
         """Whether each name in an expression has one value while the module is imported."""
@@ -82,6 +132,30 @@ class ModuleTree:
         parts = self.name.split(".")
         kept = parts[: len(parts) - node.level + self.package]
         return ".".join([*kept, *([node.module] if node.module else [])])
+
+
+def _run_with(node: ast.AST) -> list[ast.AST]:
+    """The nodes in `node` that run when it does; of a function, what its definition runs."""
+    if isinstance(node, _ASIDE):
+        return []
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        given = node.args
+        return [
+            *(*node.decorator_list, *given.defaults),
+            *(one for one in given.kw_defaults if one is not None),
+        ]
+    return list(ast.iter_child_nodes(node))
+
+
+def _last_name(node: ast.expr | None) -> str:
+    """The last part of a dotted name; "" for any other expression."""
+    return dotted(node).rpartition(".")[2] if node is not None else ""
+
+
+def _suppressed(node: ast.expr) -> str:
+    """What a context manager catches: OPEN for none, "" for any."""
+    name = _last_name(node.func if isinstance(node, ast.Call) else node)
+    return OPEN if name in OPEN_MANAGERS else ""
 
 
 def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | None:

@@ -35,18 +35,53 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class ClassValue(msgspec.Struct, frozen=True):
-    """A class, by its name."""
+    """A class, by its name, and the module and line of its definition, if that can be read."""
 
     name: str
+    module: str = ""
+    line: int = 0
+
+
+class Instance:
+    """An object of a class whose methods are followed.
+
+    `attributes` are those that its methods have assigned. `truth` is None if the class has a method
+    that decides it. Once it is `open`, code that is not followed may have changed it.
+    """
+
+    def __init__(self, kind: ClassValue, *, truth: bool | None) -> None:
+        self.kind = kind
+        self.truth = truth
+        self.attributes: dict[str, object] = {}
+        self.open = False
+
+
+class MethodValue(msgspec.Struct, frozen=True):
+    """A method of an object or class that is followed; `owner` is its first argument."""
+
+    function: FunctionValue
+    owner: object
+
+
+class SuperValue(msgspec.Struct, frozen=True):
+    """`super()` in a method of the class `after`, called for `owner`."""
+
+    after: ClassValue
+    owner: Instance | ClassValue
 
 
 class CallFrame:
-    """The names of a running function, or of statements of a module; `outer` are those around."""
+    """The names of a running function, or of statements of a module; `outer` are those around.
+
+    In a method, `kind` is the class that defines it, and `owner` its first argument.
+    """
 
     def __init__(self, module: str, outer: CallFrame | None = None) -> None:
         self.module = module
         self.names: dict[str, object] = {}
         self.outer = outer
+        self.kind: ClassValue | None = outer.kind if outer is not None else None
+        self.owner: object = outer.owner if outer is not None else None
 
     def holder(self, name: str) -> CallFrame | None:
         """The innermost frame that binds a name; None if it is one of the module."""
@@ -55,16 +90,24 @@ class CallFrame:
             frame = frame.outer
         return frame
 
+    def objects(self) -> list[object]:
+        """The objects that have a name here or around."""
+        own = [one for one in self.names.values() if isinstance(one, Instance)]
+        return own + (self.outer.objects() if self.outer is not None else [])
+
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class FunctionValue:
-    """A function with Python source, and the frame around its definition."""
+    """A function with Python source, the frame around its definition, and the class of a method."""
 
-    def __init__(self, node: FunctionNode, frame: CallFrame) -> None:
+    def __init__(
+        self, node: FunctionNode, frame: CallFrame, kind: ClassValue | None = None
+    ) -> None:
         self.node = node
         self.frame = frame
+        self.kind = kind
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FunctionValue) and other.node is self.node
@@ -118,6 +161,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     causes: frozenset[str] = frozenset()
 
 
+_RELEASED = 1000  # items of a value that is searched for objects
 _PLAIN = (type(None), bool, int, float, str, bytes, Version, SpecifierSet, Requirement)
 
 
@@ -166,6 +210,30 @@ def truth(value: object) -> bool | None:
     if isinstance(value, ModuleValue):  # sys.flags.optimize has a dotted name, too
         is_part = value.name.partition(".")[0] in sys.stdlib_module_names and "." in value.name
         return None if is_part else True
-    if isinstance(value, (Bound, ClassValue, FunctionValue)):
+    if isinstance(value, Instance):
+        return value.truth
+    if isinstance(value, (Bound, ClassValue, FunctionValue, MethodValue, SuperValue)):
         return True
     return bool(value)
+
+
+def release(value: object) -> None:
+    """Forget the attributes of objects in `value`, which code that is not followed may change."""
+    waiting, seen = [value], 0
+    while waiting and seen < _RELEASED:
+        one = waiting.pop()
+        seen += 1
+        if isinstance(one, Instance):
+            waiting.extend(one.attributes.values())
+            one.attributes.clear()
+            one.open = True
+        elif isinstance(one, (Bound, MethodValue, SuperValue)):
+            waiting.append(one.owner)
+        elif isinstance(one, FunctionValue):
+            waiting.extend(one.frame.names.values())
+        elif isinstance(one, (tuple, list)):
+            waiting.extend(one)
+        elif isinstance(one, dict):
+            waiting.extend(one.values())
+    if waiting:
+        raise TooHardError

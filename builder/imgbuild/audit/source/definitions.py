@@ -17,7 +17,7 @@ from imgbuild.audit.source.text import SourceText, dotted, never_continues, stri
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _RETURN = re.compile(rb"\breturn\b\s*([\w.]*)(\(?)")
-_REFUSES = re.compile(rb"^\s*(?:raise|assert)\b", re.MULTILINE)
+_REFUSES = re.compile(rb"(?:^|[:;])\s*(?:raise|assert)\b", re.MULTILINE)
 # Methods of a dictionary that keep its keys.
 _READING = frozenset(("get", "setdefault", "keys", "items", "values", "copy"))
 # Reads the statements of a body.

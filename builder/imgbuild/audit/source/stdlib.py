@@ -12,10 +12,14 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.source.facts import Opaque
+from imgbuild.report import Unread
 
 FILE = "data/audit/stdlib.yaml"
 # Follows the name of a class that is subscripted: Python asks the class for this.
 SUBSCRIPT = ".__class_getitem__"
+# The Pythons of this repository's bases, with which packages are run. Of the standard library of
+# others only the names are known, not what its functions do.
+RUN = ("3.11", "3.13")
 
 _Names = dict[str, str]  # specifier of Python's version → names, separated by spaces
 
@@ -76,6 +80,15 @@ def subscripted() -> frozenset[str]:
         for module, names in load().subscripts.items()
         for name in " ".join(names.values()).split()
     )
+
+
+def unread(python: str) -> tuple[Unread, ...]:
+    """What is not known of a Python that no base has."""
+    minor = ".".join(python.split(".")[:2])
+    if minor in RUN:
+        return ()
+    why = "only its names are known; packages were tried with Python " + " and ".join(RUN)
+    return (Unread(what=f"what the standard library of Python {minor} does", why=why),)
 
 
 def _lacking(names: _Names, python: str) -> list[str]:

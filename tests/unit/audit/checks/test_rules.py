@@ -213,3 +213,23 @@ def test_a_rule_names_a_pair_or_a_missing_package(more):
         audited.changed(RULE, **more)
     with pytest.raises(ValueError, match="give other, clash and spec"):
         audited.changed(ALONE, lacks="")
+
+
+@pytest.mark.parametrize(
+    ("ray", "click", "python", "count"),
+    [
+        ("2.49.1", "8.3.0", "3.10", 1),
+        ("2.52.1", "8.4.0", "3.10", 1),
+        ("2.49.1", "8.3.0", "3.11", 0),
+        ("2.49.1", "8.2.2", "3.10", 0),
+        ("2.53.0", "8.3.0", "3.10", 0),
+    ],
+)
+def test_rays_commands_with_click_8_3_on_python_3_10(tmp_path, ray, click, python, count):
+    files = {
+        "ray/scripts/scripts.py": "def alias(command):\n    new_command = copy.deepcopy(command)\n"
+    }
+    packages = {f"ray=={ray}": files, f"click=={click}": {}}
+    found = rules.check(audited.package_set(tmp_path, packages, python=python))
+    assert audited.subjects(found) == ["ray-click-sentinel"] * count
+    assert all(f"with click {click} on Python 3.10: " in one.message for one in found)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.named import with_named
@@ -175,3 +177,54 @@ def test_the_parts_of_a_namespace_are_imported(tmp_path: Path) -> None:
     }
     (error,) = errors(tmp_path, packages)
     assert error.startswith("gadget-core 1.0 imports GONE from helper")
+
+
+@pytest.mark.parametrize(
+    ("part", "is_integration"),
+    [
+        ({"helper.py": "from gadget import core\nimport absent\n"}, False),
+        (
+            {
+                "helper/__init__.py": "from .base import Base\n",
+                "helper/base.py": "class Base: ...\n",
+            },
+            False,
+        ),
+        ({"helper.py": 'import os\nPATH = os.path.join("helper", "x")\n'}, False),
+        ({"helper.py": "from . import helper\n"}, False),
+        ({"helper.py": "import helper\n"}, True),
+        (
+            {"helper.py": "try:\n    from helper import A\nexcept ImportError:\n    A = None\n"},
+            True,
+        ),
+        ({"helper.py": "def load():\n    import helper\n"}, True),
+        ({"helper.py": "def load():\n    from helper import A\n"}, True),
+        (
+            {"helper.py": "import typing\nif typing.TYPE_CHECKING:\n    import helper\n"},
+            True,
+        ),
+        (
+            {"helper.py": 'import importlib\nX = importlib.import_module("helper.core")\n'},
+            True,
+        ),
+        ({"helper.py": 'from gadget.core import is_available\nX = is_available("helper")\n'}, True),
+        (
+            {"helper/__init__.py": "from .base import Base\n", "helper/base.py": "import helper\n"},
+            True,
+        ),
+        ({"helper/__init__.py": "", "helper/base/core.py": "import helper\n"}, True),
+        ({"helper.py": "from gadget.impl import Base\n", "../impl.py": "import helper\n"}, True),
+        ({"helper.py": "from gadget import impl\n", "../impl.py": "import helper\n"}, True),
+    ],
+)
+def test_a_module_with_the_name_of_a_package_is_a_part_for_it_only_if_it_uses_it(
+    tmp_path: Path, part: dict[str, str], is_integration: bool
+) -> None:
+    files = {"gadget/__init__.py": "", "gadget/core.py": "def is_available(name): ...\n"}
+    for name, source in part.items():
+        place = name.removeprefix("../") if name.startswith("../") else f"parts/{name}"
+        files[f"gadget/{place}"] = source
+    packages = {"helper==1.0": {"helper.py": ""}, "gadget==1.0": files}
+    rules = with_named(audited.package_set(tmp_path, packages), ["helper", "gadget"])
+    entries = [one.name for one in rules.entries if one.name.startswith("gadget.")]
+    assert entries == (["gadget.parts.helper"] if is_integration else [])

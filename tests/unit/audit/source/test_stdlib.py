@@ -11,6 +11,8 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import Opaque
+from imgbuild.matrix.load import load
+from tests.support.source_code import ROOT
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 TABLE = stdlib.load()
@@ -108,3 +110,7 @@ def test_a_submodule_is_a_name_of_its_parent():
     assert stdlib.opaque("importlib.resources.abc", "3.10") is None
     assert stdlib.opaque("importlib.resources.abc", "3.11") is not None
     assert stdlib.opaque("json.tool", "3.11") == Opaque("json.tool", "stdlib")
+
+
+def test_the_pythons_that_packages_run_with_are_those_of_the_bases():
+    assert set(stdlib.RUN) == {base.python for base in load(ROOT / "matrix.yaml").bases.values()}

@@ -1,0 +1,143 @@
+"""The modules that importing the entry points imports for certain, and by which statements.
+
+An exception while such a module is imported ends the import of the entry point, unless a `try` on
+each way there catches it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from imgbuild.audit.main_path.answers import evaluator
+from imgbuild.audit.main_path.guards import judge
+from imgbuild.audit.main_path.sources import ModuleTree
+from imgbuild.audit.main_path.view import View
+from imgbuild.audit.names.lookup import index
+from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.source.facts import Import, ModuleFacts
+
+_BRANCHES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.TryStar)
+_DEEPEST = 8  # tables of names behind each other
+
+
+class _Importer(msgspec.Struct, frozen=True):
+    """A statement that imports a module, and the exceptions that its guards catch."""
+
+    module: str
+    line: int
+    caught: frozenset[str]
+
+
+class CertainImports:
+    """The modules of `packages` that are imported from the names `starts`, and their importers.
+
+    `entries` has the entry point of each module.
+    """
+
+    def __init__(
+        self, view: View, starts: Iterable[tuple[str, str]], packages: frozenset[str]
+    ) -> None:
+        """Follow all imports from `starts`, names with their entry points."""
+        self.entries: dict[str, str] = {}
+        self._view = view
+        self._packages = packages
+        self._importers: dict[str, list[_Importer | None]] = {}
+        self._todo: list[str] = []
+        for name, entry in starts:
+            self._start(name, entry)
+        while self._todo:
+            batch, self._todo = sorted(set(self._todo)), []
+            view.prefetch(batch)
+            for module in batch:
+                self._follow(module)
+
+    def passes(self, raised: str, module: str) -> bool:
+        """Whether an exception while `module` is imported ends the import of an entry point."""
+        todo, seen = [module], {module}
+        while todo:
+            for one in self._importers.get(todo.pop(), ()):
+                if one is None:
+                    return True
+                if one.module in seen or is_caught(raised, one.caught):
+                    continue
+                source = evaluator(self._view).source(one.module)
+                if source is not None and not is_caught(raised, source.caught_at(one.line)):
+                    seen.add(one.module)
+                    todo.append(one.module)
+        return False
+
+    def _start(self, name: str, entry: str) -> None:
+        module, rest = name, ""
+        while module and not isinstance(self._view.module(module), ModuleFacts):
+            module, _, rest = module.rpartition(".")
+        if module:
+            self._import(module, rest, entry, None)
+
+    def _follow(self, module: str) -> None:
+        facts = self._view.module(module)
+        if not isinstance(facts, ModuleFacts):
+            return
+        here = scopes(facts)
+        for scope in here.run_by(""):
+            for line in here.imports.get(scope, ()):
+                course = judge(self._view, line.guards)
+                if course.runs and course.certain:
+                    name = "" if line.name == "*" else line.name
+                    how = _Importer(module, line.line, course.caught)
+                    self._import(line.module, name, self.entries[module], how)
+
+    def _import(
+        self, module: str, name: str, entry: str, how: _Importer | None, depth: int = 0
+    ) -> None:
+        """Importing a module runs its parents; a name may be a module, or of a table of names."""
+        if self._view.owner(module) not in self._packages or depth > _DEEPEST:
+            return
+        at = ""
+        for part in module.split("."):
+            at = f"{at}.{part}" if at else part
+            self._importers.setdefault(at, []).append(how)
+            if at not in self.entries:
+                self.entries[at] = entry
+                self._todo.append(at)
+        facts = self._view.module(module) if name else None
+        if not isinstance(facts, ModuleFacts):
+            return
+        inner = f"{module}.{name}"
+        bound = index(facts).top.get(name, ())
+        if any(not isinstance(one, Import) or f"{one.module}.{one.name}" != inner for one in bound):
+            return
+        place, _, other = facts.lazy.get(name, "").partition(":")
+        if place and name in self._listed(module):
+            whole = not other and place.rpartition(".")[2] == name
+            self._import(place, "" if whole else other or name, entry, how, depth + 1)
+        elif not facts.lazy and self._view.exists(inner):
+            self._import(inner, "", entry, how, depth + 1)
+
+    def _listed(self, module: str) -> frozenset[str]:
+        """The texts in a module's tables that stand under no condition."""
+        source = evaluator(self._view).source(module)
+        return frozenset(_texts(source)) if source is not None else frozenset()
+
+
+def is_caught(raised: str, caught: Iterable[str]) -> bool:
+    """Whether one of the exceptions `caught` ("" for all) may be `raised`.
+
+    What an exception that is not Python's derives from is not known.
+    """
+    kind = getattr(builtins, raised, None)
+    if not isinstance(kind, type):
+        return bool(caught)
+    above = {one.__name__ for one in kind.__mro__} | {""}
+    return not above.isdisjoint(name.rpartition(".")[2] for name in caught)
+
+
+def _texts(source: ModuleTree) -> Iterator[str]:
+    for statement in source.tree.body:
+        if not isinstance(statement, _BRANCHES):
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value

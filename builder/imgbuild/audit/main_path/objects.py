@@ -1,0 +1,339 @@
+"""Objects of classes that are followed: their construction, attributes and methods.
+
+A class is followed if all of its bases can be read, its metaclass is an ordinary one, and no
+decorator but those of `_KEPT` changes it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from imgbuild.audit.main_path.sources import ModuleTree, bound_names
+from imgbuild.audit.main_path.values import (
+    UNKNOWN,
+    CallFrame,
+    ClassValue,
+    FunctionValue,
+    Instance,
+    MethodValue,
+    ModuleValue,
+    SuperValue,
+    release,
+)
+from imgbuild.audit.names.classes import ancestors, metaclass, origin
+from imgbuild.audit.names.model import LookupResult
+from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.audit.source.facts import Class, Field, Function, ModuleFacts
+from imgbuild.audit.source.text import dotted
+
+DATACLASS = "dataclasses.dataclass"
+OBJECT = "builtins.object"
+ABSENT = ModuleValue("")  # no class has an attribute
+# Decorators of classes that leave construction and methods as they are.
+_KEPT = frozenset(
+    (
+        *(DATACLASS, "typing.final", "typing_extensions.final", "functools.total_ordering"),
+        *("typing.runtime_checkable", "typing_extensions.runtime_checkable"),
+    )
+)
+_GETTERS = frozenset(("property", "functools.cached_property"))
+_HOOKS = frozenset(("__getattribute__", "__setattr__", "__getattr__"))
+_OF_OBJECT = frozenset(("__init__", "__new__"))  # the methods of `object` that are followed
+_OVERLOADS = frozenset(("typing.overload", "typing_extensions.overload"))
+_TRUTH = frozenset(("__bool__", "__len__"))
+
+
+class ObjectRun(Protocol):
+    """The evaluation in which objects are constructed."""
+
+    def value(self, node: ast.expr, frame: CallFrame) -> object:
+        """The value of an expression."""
+
+    def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
+        """The result of a call."""
+
+    def source(self, module: str) -> ModuleTree | None:
+        """The source of a module, if it can be read."""
+
+
+class _Level(msgspec.Struct, frozen=True):
+    """A class of a chain of ancestors, and the module that has it."""
+
+    home: ModuleFacts
+    definition: Class
+
+    @property
+    def value(self) -> ClassValue:
+        return ClassValue(self.definition.name, self.home.module, self.definition.line)
+
+    def functions(self, name: str) -> Sequence[Function]:
+        """The methods that the class itself defines by this name."""
+        every = scopes(self.home).functions.get(f"{self.definition.name}.{name}", ())
+        return [
+            one
+            for one in every
+            if _OVERLOADS.isdisjoint(origin(self.home, d) for d in one.decorators)
+        ]
+
+    def has(self, name: str) -> bool:
+        """Whether the class itself binds a name."""
+        one = self.definition
+        return (
+            name in one.methods
+            or name in one.attributes
+            or any(field.name == name for field in one.fields)
+        )
+
+    def dataclass(self) -> str:
+        """The decorator that makes it a dataclass, as written; "" if it is none."""
+        for text in self.definition.decorators:
+            if origin(self.home, text.partition("(")[0]) == DATACLASS:
+                return text
+        return ""
+
+
+class Objects:
+    """The classes and objects of one evaluation."""
+
+    def __init__(self, run: ObjectRun, package_set: ImportablePackages) -> None:
+        """For the evaluation `run`."""
+        self._run = run
+        self._package_set = package_set
+        self._chains: dict[ClassValue, tuple[_Level, ...]] = {}
+
+    def construct(
+        self, kind: ClassValue, given: Sequence[object], named: Mapping[str, object]
+    ) -> object:
+        """The object that a call of a class makes; UNKNOWN if that is not followed."""
+        chain = self._chain(kind)
+        if not chain:
+            return UNKNOWN
+        made = self.member(chain, chain[0].value, "__new__")
+        if made is ABSENT:
+            one: object = self.empty(kind)
+        else:
+            one = self._run.apply(made, (kind, *given), named)
+        if not isinstance(one, Instance) or one.kind != kind:
+            return one
+        self._initialize(chain, one, given, named)
+        return one
+
+    def empty(self, kind: ClassValue) -> Instance:
+        """An object without attributes."""
+        decides = any(level.has(name) for level in self._chain(kind) for name in _TRUTH)
+        return Instance(kind, truth=None if decides else True)
+
+    def _initialize(
+        self,
+        chain: Sequence[_Level],
+        one: Instance,
+        given: Sequence[object],
+        named: Mapping[str, object],
+    ) -> None:
+        """Call what constructs the object: the first `__init__`, or that of a dataclass."""
+        for at, level in enumerate(chain):
+            text = level.dataclass()
+            if level.has("__init__"):
+                method = self.member(chain[at:], one, "__init__")
+                if not isinstance(method, MethodValue):
+                    release(one)
+                self._run.apply(method, given, named)
+                return
+            if text and "init=False" not in text.replace(" ", ""):
+                self._dataclass(chain, at, one, given, named)
+                return
+
+    def _dataclass(
+        self,
+        chain: Sequence[_Level],
+        at: int,
+        one: Instance,
+        given: Sequence[object],
+        named: Mapping[str, object],
+    ) -> None:
+        """The `__init__` that a dataclass is given, which calls `__post_init__`."""
+        fields: dict[str, tuple[_Level, Field]] = {}
+        for level in reversed(chain[at:]):
+            if level.dataclass():
+                fields.update((each.name, (level, each)) for each in level.definition.fields)
+        fields = {
+            name: (level, each)
+            for name, (level, each) in fields.items()
+            if each.annotation and "ClassVar" not in each.annotation
+        }
+        places = [name for name, (_, each) in fields.items() if each.init]
+        keyword_only = any("kw_only" in level.dataclass() for level in chain) or any(
+            "KW_ONLY" in each.annotation for _, each in fields.values()
+        )
+        open_ = any(item is ... for item in given) or (keyword_only and bool(given))
+        passed = {} if open_ else {**dict(zip(places, given, strict=False)), **named}
+        late: list[object] = []
+        for name, (level, each) in fields.items():
+            if open_:
+                value: object = UNKNOWN
+            elif name in passed:
+                value = passed[name]
+            else:
+                value = self._default(level, name)
+            if "InitVar" in each.annotation:
+                late.append(value)
+            else:
+                self.assign(one, name, value)
+        after = self.member(chain, one, "__post_init__")
+        if after is not ABSENT:
+            self._run.apply(after, late, {})
+
+    def _default(self, level: _Level, name: str) -> object:
+        """The default of a dataclass field."""
+        node = self._bound(level, name)
+        if not isinstance(node, ast.Call) or dotted(node.func).rpartition(".")[2] != "field":
+            return self._constant(level, node)
+        value = next((one.value for one in node.keywords if one.arg == "default"), None)
+        return self._constant(level, value)
+
+    def of_object(self, name: str, given: Sequence[object]) -> object:
+        """The result of a method of `object`."""
+        if name == "__new__" and given and isinstance(given[0], ClassValue):
+            return self.empty(given[0])
+        if name == "__setattr__" and len(given) == 3 and isinstance(given[0], Instance):
+            one, attribute, value = given
+            if isinstance(one, Instance) and isinstance(attribute, str):
+                self.assign(one, attribute, value)
+                return None
+        if name != "__init__":
+            release(tuple(given))
+        return None if name == "__init__" else UNKNOWN
+
+    # -- attributes
+
+    def attribute(self, value: Instance | ClassValue | SuperValue, name: str) -> object:
+        """The attribute of an object, a class or `super()`; UNKNOWN if it is not followed."""
+        owner = value.owner if isinstance(value, SuperValue) else value
+        kind = owner.kind if isinstance(owner, Instance) else owner
+        chain = self._chain(kind)
+        if not chain:
+            return UNKNOWN
+        if isinstance(value, SuperValue):
+            places = [at for at, one in enumerate(chain) if one.value == value.after]
+            if not places:
+                return UNKNOWN
+            chain = chain[places[0] + 1 :]
+        elif isinstance(value, Instance):
+            if any(level.has(hook) for level in chain for hook in _HOOKS):
+                return UNKNOWN
+            if name in value.attributes:
+                return value.attributes[name]
+        found = self.member(chain, owner, name)
+        if found is ABSENT:
+            if name in _OF_OBJECT:
+                return ModuleValue(f"{OBJECT}.{name}")
+            release(owner)  # `__dict__` may change it
+            return UNKNOWN
+        is_open = isinstance(value, Instance) and value.open
+        return UNKNOWN if is_open and not isinstance(found, MethodValue) else found
+
+    def member(self, chain: Sequence[_Level], owner: Instance | ClassValue, name: str) -> object:
+        """What the first class of a chain with this name gives to `owner`; ABSENT without any."""
+        for level in chain:
+            if not level.has(name):
+                continue
+            functions = level.functions(name)
+            if len(functions) != 1 or set(functions[0].guards) - set(level.definition.guards):
+                constant = not functions and name not in level.definition.attributes
+                return self._constant(level, self._bound(level, name)) if constant else UNKNOWN
+            return self._method(level, functions[0], owner, name)
+        return ABSENT
+
+    def _method(
+        self, level: _Level, function: Function, owner: Instance | ClassValue, name: str
+    ) -> object:
+        source = self._run.source(level.home.module)
+        node = source.function(function.name, function.line) if source is not None else None
+        if node is None or any(field.name == name for field in level.definition.fields):
+            return UNKNOWN
+        value = FunctionValue(node, CallFrame(level.home.module), level.value)
+        decorators = {origin(level.home, text) for text in function.decorators}
+        if "staticmethod" in decorators or name == "__new__":
+            return value
+        if "classmethod" in decorators:
+            return MethodValue(value, owner.kind if isinstance(owner, Instance) else owner)
+        if isinstance(owner, ClassValue):
+            return value
+        if decorators & _GETTERS:
+            return self._run.apply(MethodValue(value, owner), (), {})
+        return MethodValue(value, owner)
+
+    def _bound(self, level: _Level, name: str) -> ast.expr | None:
+        """The expression that the body of a class assigns to a name once."""
+        source = self._run.source(level.home.module)
+        node = source.class_(level.definition.line) if source is not None else None
+        found: list[ast.expr | None] = []
+        if source is None or name in source.stored:
+            return None
+        for statement in node.body if node is not None else ():
+            if name in bound_names([statement]):
+                plain = isinstance(statement, (ast.Assign, ast.AnnAssign))
+                found.append(getattr(statement, "value", None) if plain else None)
+        return found[0] if len(found) == 1 else None
+
+    def _constant(self, level: _Level, node: ast.expr | None) -> object:
+        """The value of an expression in the body of a class, if it is of simple kind."""
+        if node is None:
+            return UNKNOWN
+        frame = self.frame(level.value)
+        value = self._run.value(node, frame)
+        return UNKNOWN if isinstance(value, (list, dict, Instance)) else value
+
+    def frame(self, kind: ClassValue) -> CallFrame:
+        """The frame of expressions in the body of a class, whose names are not followed there."""
+        frame = CallFrame(kind.module)
+        source = self._run.source(kind.module)
+        node = source.class_(kind.line) if source is not None else None
+        if node is not None:
+            frame.names.update(dict.fromkeys(bound_names(node.body), UNKNOWN))
+        return frame
+
+    def assign(self, one: Instance, name: str, value: object) -> None:
+        """Set an attribute. Collections are not kept, since they may change in place."""
+        chain = self._chain(one.kind)
+        if any(level.has(hook) for level in chain for hook in _HOOKS):
+            one.open = True
+            return
+        has_method = any(name in level.definition.methods for level in chain)
+        kept = not one.open and not has_method and not isinstance(value, (list, dict))
+        one.attributes[name] = value if kept else UNKNOWN
+
+    # -- classes
+
+    def _chain(self, kind: ClassValue) -> tuple[_Level, ...]:
+        """A class and its ancestors in the order of lookup; empty if it is not followed."""
+        if kind not in self._chains:
+            self._chains[kind] = self._ancestors(kind)
+        return self._chains[kind]
+
+    def _ancestors(self, kind: ClassValue) -> tuple[_Level, ...]:
+        facts = self._package_set.module(kind.module) if kind.module else None
+        if not isinstance(facts, ModuleFacts):
+            return ()
+        own = [one for one in facts.classes if one.line == kind.line]
+        if len(own) != 1:
+            return ()
+        start = LookupResult(state="defined", definition=own[0], home=facts)
+        levels = []
+        for found in ancestors(self._package_set, start):
+            if not isinstance(found.definition, Class) or found.home is None or found.ambiguous:
+                return ()
+            levels.append(_Level(found.home, found.definition))
+        changed = any(
+            origin(level.home, text.partition("(")[0]) not in _KEPT
+            for level in levels
+            for text in level.definition.decorators
+        )
+        if changed or metaclass(self._package_set, start) is None:
+            return ()
+        return tuple(levels)

@@ -1,0 +1,93 @@
+"""Ranges that a package declares under an extra with another's name: `trl[vllm]` needs vllm>=0.12.
+
+Nothing asks for the extra, so a resolver may choose versions outside of the range, of which the
+audit warns. Sets without such warnings are preferred: the ranges are constraints until no set keeps
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild.audit.checks.metadata import of_extra
+from imgbuild.errors import FetchFailed
+from imgbuild.index import cuda_releases
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.resolve.conflict import PackageFacts
+from imgbuild.values import normalize
+
+EXTRA = "extra"  # the check of constraints that follow from such a range
+READ = 240  # versions of one package
+NEVER = "<0"
+
+Pair = tuple[str, str]  # a package, and the one that its extra is named after
+
+
+def violated(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator[Pair]:
+    """The pairs of `versions` of which the second is outside of the range of the first's extra."""
+    for package, version in versions.items():
+        for other, specs in _ranges(facts, package, Version(version)).items():
+            chosen = versions.get(other)
+            if chosen is not None and not any(
+                SpecifierSet(spec).contains(chosen, prereleases=True) for spec in specs
+            ):
+                yield package, other
+
+
+def constraints_of(facts: PackageFacts, pair: Pair, spec: str) -> tuple[Constraint, ...]:
+    """What the versions of a package that `spec` allows need of the other, by their extras.
+
+    Versions from before the extra need none: their code does not know the other package.
+    """
+    package, other = pair
+    versions = sorted((facts.fitting(package, spec) or ())[:READ])
+    with contextlib.suppress(FetchFailed):
+        facts.read_ahead(package, versions)
+    needs: list[tuple[Version, str]] = []
+    is_declared = False
+    for version in versions:
+        specs = _ranges(facts, package, version).get(other, ())
+        is_declared = is_declared or bool(specs)
+        if len(specs) == 1:
+            needs.append((version, specs[0]))
+        else:
+            needs.append((version, "" if is_declared else NEVER))
+    found = []
+    for needed, group in groupby(needs, key=lambda item: item[1]):
+        own = [version for version, _ in group]
+        if needed and is_declared:
+            found.append(
+                Constraint(
+                    package=package,
+                    versions=f"=={own[0]}" if len(own) == 1 else f">={own[0]},<={own[-1]}",
+                    needs=f"{other}{needed}",
+                    check=EXTRA,
+                    name=other,
+                    read_in=str(own[-1]),
+                )
+            )
+    return tuple(found)
+
+
+def words(entry: Constraint) -> str:
+    """A range that was kept, as a reason for the version of its package."""
+    return f"supports {entry.needs} by its extra {entry.name}"
+
+
+def _ranges(facts: PackageFacts, package: str, version: Version) -> Mapping[str, tuple[str, ...]]:
+    """Other package → the ranges of extras that are named after it; none if they cannot be read."""
+    data = None
+    with contextlib.suppress(FetchFailed):
+        data = facts.metadata(package, version)
+    found: dict[str, tuple[str, ...]] = {}
+    for requirement in cuda_releases.requirements(data) if data is not None else ():
+        if of_extra(requirement):
+            other, spec = normalize(requirement.name), str(requirement.specifier)
+            if spec not in found.get(other, ()):
+                found[other] = (*found.get(other, ()), spec)
+    return found

@@ -1,0 +1,155 @@
+"""The search of `imgbuild resolve`: which versions have what is asked for, and are audited clean.
+
+Ranges of extras are kept and newer versions tried first, as long as there is a solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from imgbuild.cache.context import Context
+from imgbuild.errors import NoSolution
+from imgbuild.learn.loop import settle
+from imgbuild.lock.resolution import Resolution
+from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
+from imgbuild.matrix.model import Flashinfer, Matrix, Target, Wanted
+from imgbuild.report import Report
+from imgbuild.resolve import first_solve, gaps, request
+from imgbuild.resolve.first_solve import FirstSolve, Query, with_target
+from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
+from imgbuild.resolve.request import ResolveRequest
+from imgbuild.solve.torch import TORCH, TorchBuild
+
+ASKED = "asked for with imgbuild resolve"
+FLASHINFER = "flashinfer-python"
+
+
+class SolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that has what is asked for, its packages, and their audit."""
+
+    target: Target
+    resolution: Resolution
+    report: Report
+    first: FirstSolve
+
+
+def find(query: Query) -> SolvedTarget:
+    """A target that has what is asked for.
+
+    Sets that keep the ranges of extras are tried first. NoSolution if nothing is left to try.
+    """
+    while True:
+        try:
+            found = _find_newer(query)
+        except NoSolution:
+            if not query.memory.give_up():
+                raise
+            continue
+        old = not query.ask.allow_old and first_solve.outdated(
+            found.first, found.resolution.versions
+        )
+        if not old or not query.memory.give_up():
+            return found
+
+
+def _find_newer(query: Query) -> SolvedTarget:
+    """The same for the ranges that are preferred now.
+
+    For requested packages that came out months older than necessary, newer versions are tried
+    first.
+    """
+    try:
+        return found_with(query, floors=not query.ask.allow_old)
+    except NoSolution:
+        if not query.memory.drop(gaps.AGE):
+            raise
+    return found_with(query, floors=False)
+
+
+def found_with(query: Query, *, floors: bool) -> SolvedTarget:
+    """The same, with or without asking for newer versions.
+
+    What is learned while it is solved may call for another torch: then it starts again.
+    """
+    ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
+    base = request.base_of(ask, matrix)
+    failed: NoSolution | None = None
+    tried: list[TorchBuild | None] = []
+    while True:
+        with query.context.reporter.step(f"first solve for {arch}"):
+            first = first_solve.solve_first(query)
+        if failed is not None and first.torch in tried:
+            raise failed
+        if memory.see(look(ask, first, query.context)) or memory.prefer(first, first.versions):
+            continue
+        known = memory.known
+        if floors and memory.keep(first_solve.floors(first)) != known:
+            continue
+        made = query.target or target_of(ask, matrix, base, first)
+        name = request.name_of(ask, matrix, made.cuda, first.versions)
+        extended = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
+        try:
+            done = settle(extended, name, [arch], query.context, memory.known, memory.keep)
+        except NoSolution as error:
+            failed = error
+            tried.append(first.torch)
+        else:
+            if memory.prefer(first, done.resolutions[arch].versions):
+                continue
+            return SolvedTarget(
+                target=made,
+                resolution=done.resolutions[arch],
+                report=done.reports[arch],
+                first=first,
+            )
+
+
+def look(ask: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
+    """What the code of the packages that are asked for requires of each other."""
+    named = [requested.package for requested in ask.requests if requested.package != TORCH]
+    versions = {name: first.versions[name] for name in named}
+    pinned = [requested.package for requested in ask.requests if requested.pin is not None]
+    with context.reporter.step(f"quick audit of {', '.join(named)}"):
+        return audit_requested(first.facts.catalogue, versions, pinned, context)
+
+
+def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve) -> Target:
+    """A request as a target, with torch and CUDA of the first solve."""
+    pins = {
+        requested.package: requested.pin for requested in ask.requests if requested.pin is not None
+    }
+    if first.torch is not None:
+        pins.setdefault(TORCH, str(first.torch.version))
+    requires = {
+        requested.package: Wanted(spec=requested.spec, reason=ASKED)
+        for requested in ask.requests
+        if requested.package not in pins
+    }
+    return Target(
+        summary=f"{', '.join(ask.packages)} for CUDA {first.cuda}",
+        base=base,
+        cuda=first.cuda,
+        arch=ask.arches,
+        as_of=ask.as_of or request.today(),
+        pins=pins,
+        requires=requires,
+        indexes=dict(ask.indexes),
+        flashinfer=flashinfer_of(matrix, ask, first.cuda, first.versions),
+    )
+
+
+def flashinfer_of(
+    matrix: Matrix, ask: ResolveRequest, cuda: str, versions: Mapping[str, str]
+) -> Flashinfer:
+    """The mode of FlashInfer that its index and the CUDA release allow."""
+    if FLASHINFER not in versions:
+        return Flashinfer(mode="off", reason="no package requires FlashInfer")
+    index = ask.indexes.get(FLASHINFER, matrix.default_index)
+    if index != matrix.default_index:
+        return Flashinfer(mode="prebuilt", reason=f"the index {index} has compiled kernels")
+    if int(cuda.split(".", maxsplit=1)[0]) < FIRST_WITH_NVCC:
+        reason = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
+        return Flashinfer(mode="off", reason=reason)
+    return Flashinfer(mode="jit", reason="its kernels are compiled at first use, by nvcc's wheel")

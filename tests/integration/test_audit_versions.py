@@ -1,0 +1,58 @@
+"""Versions on the real index whose audit was wrong once: what fails is found, the rest is clean."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def errors(cache: Path, *words: str) -> list[tuple[str, str]]:
+    """The errors of an audit: message and place."""
+    command = [sys.executable, "-m", "imgbuild", "audit", *words, "--json"]
+    env = {**os.environ, "IMGBUILD_CACHE": str(cache)}
+    done = subprocess.run(command, env=env, cwd=cache, capture_output=True, text=True, check=False)
+    (report,) = json.loads(done.stdout)
+    return [
+        (one["message"], one["where"]) for one in report["findings"] if one["severity"] == "error"
+    ]
+
+
+@pytest.mark.parametrize("torchvision", ["0.22.0", "0.22.1"])
+def test_torchvisions_own_datasets_are_no_part_for_datasets(cache: Path, torchvision: str) -> None:
+    pins = (f"torchvision=={torchvision}", "torchdata==0.11.0", "datasets==4.0.0")
+    assert errors(cache, *pins, "--python", "3.11", "--select", "imports") == []
+
+
+def test_transformers_with_kernels_that_want_a_version(cache: Path) -> None:
+    words = ("transformers==5.8.1", "--python", "3.10", "--select", "support")
+    found = errors(cache, "kernels==0.15.1", *words)
+    first = next(where for message, where in found if "(kernels/layer/layer.py:76)" in message)
+    assert first == "transformers 5.8.1 transformers/integrations/hub_kernels.py:89"
+    assert all("raises ValueError when it is imported" in message for message, _ in found)
+    assert errors(cache, "kernels==0.12.3", *words) == []
+
+
+@pytest.mark.parametrize(
+    ("ray", "click", "python", "count"),
+    [
+        ("2.49.1", "8.3.0", "3.10", 1),
+        ("2.49.1", "8.3.0", "3.11", 0),
+        ("2.53.0", "8.3.0", "3.10", 0),
+    ],
+)
+def test_rays_commands(cache: Path, ray: str, click: str, python: str, count: int) -> None:
+    words = (f"ray=={ray}", f"click=={click}", "--python", python, "--select", "rules")
+    found = errors(cache, *words)
+    assert [where for _, where in found] == ["ray 2.49.1 ray/scripts/scripts.py:2687"] * count

@@ -1,0 +1,96 @@
+"""Ranges of extras that are named after another package, as preferred constraints."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.index.remote_wheel import metadata
+from imgbuild.index.server import Catalogue
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.resolve import conflict, preferences
+from imgbuild.resolve.conflict import PackageFacts
+from imgbuild.resolve.first_solve import FirstSolve, LearnedMemory
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
+
+LEARNED = Constraint(package="tool", versions=">=1", needs="engine>=0.1", check="imports")
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Iterator[PackageFacts]:
+    index = LocalIndex()
+    index.wheel("engine", "1.0")
+    index.wheel("other", "1.0")
+    index.wheel("tool", "0.9")
+    needs = {"1.0": ">=0.5,<2", "1.1": "<2,>=0.5", "2.0": ">=2", "3.0": ">=2"}
+    for version, spec in needs.items():
+        lines = [f'engine{spec}; extra == "engine"', 'other>=9; extra == "dev"']
+        index.wheel("tool", version, [*lines, 'engine>=9; extra == "dev"'])
+    index.wheel("tool", "4.0")
+    http, store = Http(attempts=1), Store.open(tmp_path / "cache")
+    with serve(Site(files=index.site_files())) as site:
+        place = IndexAddress(name="pypi", address=site.url("simple"))
+        rules = Rules(
+            as_of=datetime.date(2030, 1, 1),
+            tags=Tags(python="3.11", glibc="2.36", arch=Arch.X86_64),
+            pins={},
+        )
+        catalogue = Catalogue(Indexes({"pypi": place}, {}, "pypi", http), rules, http, store)
+        yield PackageFacts(catalogue, lambda file: metadata(file, http, store), (), ())
+
+
+@pytest.mark.parametrize(
+    ("tool", "pairs"),
+    [("0.9", []), ("1.0", []), ("2.0", [("tool", "engine")]), ("4.0", [])],
+)
+def test_versions_outside_of_the_range_of_an_extra(
+    facts: PackageFacts, tool: str, pairs: list[preferences.Pair]
+) -> None:
+    versions = {"tool": tool, "engine": "1.0", "other": "1.0"}
+    assert list(preferences.violated(facts, versions)) == pairs
+    assert list(preferences.violated(facts, {"tool": tool, "other": "1.0"})) == []
+
+
+def test_the_ranges_of_all_versions_that_may_be_chosen(facts: PackageFacts) -> None:
+    found = preferences.constraints_of(facts, ("tool", "engine"), "")
+    assert [(one.versions, one.needs) for one in found] == [
+        ("==0.9", "engine<0"),  # it does not know the engine
+        (">=1.0,<=1.1", "engine<2,>=0.5"),
+        (">=2.0,<=3.0", "engine>=2"),
+    ]
+    assert {one.check for one in found} == {preferences.EXTRA}
+    pinned = preferences.constraints_of(facts, ("tool", "engine"), "==3.0")
+    assert [(one.versions, one.needs) for one in pinned] == [("==3.0", "engine>=2")]
+    assert preferences.constraints_of(facts, ("tool", "other"), "") == ()
+
+
+def test_a_range_is_kept_until_it_is_given_up_and_then_not_added_again(
+    facts: PackageFacts,
+) -> None:
+    memory = LearnedMemory([LEARNED])
+    versions = {"tool": "3.0", "engine": "1.0"}
+    first = FirstSolve(
+        chosen=(),
+        facts=facts,
+        demands=(conflict.demand("tool", ">=1"), conflict.demand("engine", "==1.0")),
+        torch=None,
+        cuda="12.4",
+    )
+    assert memory.prefer(first, versions)
+    assert memory.known[0] == LEARNED
+    assert [one.needs for one in memory.known[1:]] == ["engine<2,>=0.5", "engine>=2"]
+    assert not memory.prefer(first, versions)
+    assert memory.give_up()
+    assert memory.known == (LEARNED,)
+    assert not memory.prefer(first, versions)
+    assert not memory.give_up()
