@@ -26,9 +26,13 @@ NO_LAYERS = "no manifest that could be read names a layer"
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lock seals: the image's digest, and its documents and layers by architecture."""
+    """What a lock seals: the image's digest, and its documents and layers by architecture.
+
+    `as_of` is the cut-off day of the lock (YYYY-MM-DD): no image of it is older.
+    """
 
     target: str
+    as_of: str
     digest: Digest
     documents: dict[Arch, ImageDocuments]
     layers: dict[Arch, tuple[SealedLayer, ...]]
@@ -52,7 +56,13 @@ def expected(lock: Lock, sealed: Seal) -> Expected:
         for arch, item in sealed.arch.items()
     }
     layers = {arch: item.layers for arch, item in sealed.arch.items()}
-    return Expected(target=lock.target, digest=sealed.digest, documents=made, layers=layers)
+    return Expected(
+        target=lock.target,
+        as_of=lock.as_of,
+        digest=sealed.digest,
+        documents=made,
+        layers=layers,
+    )
 
 
 def check(place: ImageSource, due: Expected, checklist: Checklist, *, whole: bool) -> None:
