@@ -85,7 +85,8 @@ def test_a_tag_of_another_image_of_the_target(tag):
     "tag",
     [
         "smaller", "Small", "small-2026112", "small-202611260", "small-20261126-1", "small-latest",
-        "xsmall-20261126", "small-\u0662\u0660\u0662\u0666\u0661\u0661\u0662\u0666", "small-20261126\n", "small--20261126", "prod",
+        "xsmall-20261126", "small-2026112\u0666",
+        "small-20261126\n", "small--20261126", "prod",
     ],
 )  # fmt: skip
 def test_any_other_name_is_not_checked(tag):
@@ -113,7 +114,7 @@ def test_what_push_writes_is_what_verify_expects(tmp_path, monkeypatch):
 
 
 def test_the_parts_of_a_tag():
-    assert tags.stable("t", Arch, Arch, base=True) == "t-base"
-    assert tags.stable("t", (Arch.ARM64,), Arch, base=True) == "t-base-arm64"
+    assert tags.stable("t", list(Arch), list(Arch), base=True) == "t-base"
+    assert tags.stable("t", (Arch.ARM64,), list(Arch), base=True) == "t-base-arm64"
     assert tags.dated("t", TODAY) == "t-20261126"
     assert tags.day_of("t-20261126", "t") == TODAY
