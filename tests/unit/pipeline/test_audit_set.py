@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from imgbuild.audit.judge import CHECKS, Terms
-from imgbuild.audit.packages.pinned import PinList, read_pins
+from imgbuild.audit.packages.pinned import PinList
+from imgbuild.audit.packages.requirement_files import RequirementText, read_pins
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
@@ -50,7 +51,7 @@ class Asked:
         return audit_set.audit_pins(self.pins(*lines), request, partial=partial, matrix=self.matrix)
 
     def pins(self, *lines: str) -> PinList:
-        return read_pins("\n".join(lines), "pins.txt", MACHINE)
+        return read_pins([RequirementText(name="pins.txt", text="\n".join(lines))], MACHINE)
 
 
 @pytest.fixture

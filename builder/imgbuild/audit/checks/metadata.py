@@ -1,16 +1,16 @@
 """The check `metadata`: requirements, Python versions and platforms of wheels; learned constraints.
 
 Findings are requirements that are absent or of a wrong version (with markers and the extras that
-other packages ask for), and a Python or platform that a wheel does not allow. uv has checked most
-of this; overrides, wheels from other sources and wheels built from sdists can still be wrong. A
-version that no extra of another package allows is a warning.
+the user and other packages ask for), and a Python or platform that a wheel does not allow. uv has
+checked most of this; overrides, wheels from other sources and wheels built from sdists can still be
+wrong. A version that no extra of another package allows is a warning.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -25,6 +25,7 @@ from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
 CHECK = "metadata"
+NO_EXTRAS: Mapping[str, Collection[str]] = {}
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 
 
@@ -41,11 +42,23 @@ class Need(msgspec.Struct, frozen=True):
     number: int = 0
 
 
-def check(package_set: PackageSet, constraints: Sequence[Constraint] = ()) -> list[Finding]:
-    """Violations of METADATA, file names and learned constraints."""
+def check(
+    package_set: PackageSet,
+    constraints: Sequence[Constraint] = (),
+    extras: Mapping[str, Collection[str]] = NO_EXTRAS,
+) -> list[Finding]:
+    """Violations of METADATA, file names and learned constraints.
+
+    `extras` are those that the user asks for, by package: what they require is never left out.
+    """
     tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
-    applied = needs(package_set)
-    found = [finding for need in applied for finding in _of_need(package_set, need)]
+    applied = needs(package_set, extras)
+    found: list[Finding] = []
+    for need in applied:
+        complete = need.extra in extras.get(need.package, ()) or not package_set.partial
+        found += _of_need(package_set, need, complete=complete)
+    for package in sorted(extras):
+        found += _of_unknown_extras(package_set, package, extras[package])
     for package in package_set.packages:
         found += _of_extras(package_set, package, {need.line for need in applied})
         found += _of_python(package_set, package, tags)
@@ -55,12 +68,14 @@ def check(package_set: PackageSet, constraints: Sequence[Constraint] = ()) -> li
     return found
 
 
-def needs(package_set: PackageSet) -> list[Need]:
-    """Every requirement that applies, with the extras that other packages ask for."""
+def needs(
+    package_set: PackageSet, asked_extras: Mapping[str, Collection[str]] = NO_EXTRAS
+) -> list[Need]:
+    """Every requirement that applies, with the extras that the user and other packages ask for."""
     markers = Tags(
         python=package_set.python, glibc=package_set.glibc, arch=package_set.arch
     ).markers
-    extras: dict[str, set[str]] = {package: {""} for package in package_set.packages}
+    extras = {package: {"", *asked_extras.get(package, ())} for package in package_set.packages}
     counted: dict[tuple[str, str, str], Need] = {}
     grown = True
     while grown:
@@ -95,11 +110,12 @@ def _needs_of(
                 break
 
 
-def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
+def _of_need(package_set: PackageSet, need: Need, *, complete: bool) -> Iterator[Finding]:
+    """What is wrong with a requirement; `complete`: a package that is absent is missing."""
     other = normalize(need.requirement.name)
     version = package_set.version(other)
     if version is None:
-        if not package_set.partial:
+        if complete:
             yield _finding(
                 package_set,
                 need.package,
@@ -121,6 +137,25 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
             spec=str(need.requirement.specifier),
             line=need.number,
         )
+
+
+def _of_unknown_extras(
+    package_set: PackageSet, package: str, asked: Collection[str]
+) -> Iterator[Finding]:
+    """Warnings for extras that are asked for and that the package does not have."""
+    metadata = package_set.metadata(package)
+    if metadata is None:
+        return
+    provided = {normalize(extra) for extra in metadata.extras}
+    for extra in sorted(set(asked) - provided):
+        finding = _finding(
+            package_set,
+            package,
+            f"has no extra {extra}, so that nothing is required for it",
+            remedy=f"its extras: {', '.join(sorted(provided)) or 'none'}",
+            subject=f"{package}[{extra}]",
+        )
+        yield msgspec.structs.replace(finding, severity=Severity.WARNING)
 
 
 def _of_extras(
