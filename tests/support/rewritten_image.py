@@ -20,11 +20,11 @@ NAME = "rl"
 def layout(folder: Path, change: Change = lambda *_: None) -> Path:
     """The layout of an image of two layers, after `change`."""
     blobs = folder / "made"
-    made = [
+    layers = [
         images.layer(blobs, [images.text("etc/passwd", "root:x:0:0::/:/bin/sh\n")]),
         images.layer(blobs, [images.text("opt/hello", "hello\n")]),
     ]
-    summary = images.summary(made)
+    summary = images.summary(layers)
     manifest, config = json.loads(summary.manifest), json.loads(summary.config)
     change(manifest, config)
     texts = [json.dumps(config).encode()]
@@ -32,7 +32,7 @@ def layout(folder: Path, change: Change = lambda *_: None) -> Path:
     texts.append(json.dumps(manifest).encode())
     out = folder / "layout"
     (out / "blobs/sha256").mkdir(parents=True)
-    for data in (*texts, *(path.read_bytes() for _, path in made)):
+    for data in (*texts, *(path.read_bytes() for _, path in layers)):
         blob(out, digest_of(data)).write_bytes(data)
     (out / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
     entry = {"mediaType": MANIFEST, "digest": digest_of(texts[1]), "size": len(texts[1])}

@@ -51,7 +51,7 @@ def _verify(source: image.ImageSource) -> None:
     """The checks of `verify --blobs` without a lock; IntegrityError with what failed."""
     checklist = Checklist()
     verified.check_alone(source, checklist)
-    failed = [one.detail for one in checklist.checks if one.outcome is CheckOutcome.FAILED]
+    failed = [each.detail for each in checklist.checks if each.outcome is CheckOutcome.FAILED]
     if failed:
         raise IntegrityError("; ".join(failed))
 
@@ -74,13 +74,13 @@ def _saved(folder: Path, _: Registry) -> None:
     archive = folder.with_suffix(".tar")
     with tarfile.open(archive, "w") as tar:
         tar.add(folder, ".")
-    found = image.read(archive)
-    compare(found, found, names=("left", "right"))
+    summary = image.read(archive)
+    compare(summary, summary, names=("left", "right"))
 
 
 def _compare(folder: Path, _: Registry) -> None:
-    found = image.read(folder)
-    compare(found, found, names=("left", "right"))
+    summary = image.read(folder)
+    compare(summary, summary, names=("left", "right"))
 
 
 def _keep(folder: Path, _: Registry) -> None:
@@ -90,12 +90,12 @@ def _keep(folder: Path, _: Registry) -> None:
 
 def _base(folder: Path, registry: Registry) -> None:
     text = str(rewritten_image.stored(folder, registry))
-    found = base_image.base(text, ARCH, CLIENT)
-    blobs = (rewritten_image.blob(folder, layer.digest) for layer in found.layers)
+    base = base_image.base(text, ARCH, CLIENT)
+    blobs = (rewritten_image.blob(folder, layer.digest) for layer in base.layers)
     bases.contents(
         [
             LayerFile(path=path, diff_id=layer.diff_id)
-            for path, layer in zip(blobs, found.layers, strict=True)
+            for path, layer in zip(blobs, base.layers, strict=True)
         ]
     )
 

@@ -141,9 +141,9 @@ def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
         yield from _of_packages(msgspec.structs.replace(last.base, debs=both), store)
     else:
         recipes = [layer.recipe for layer in layers if isinstance(layer.recipe, RegistryRecipe)]
-        found = ((store.blob(recipe.layer.digest), recipe.layer.diff_id) for recipe in recipes)
+        blobs = ((store.blob(recipe.layer.digest), recipe.layer.diff_id) for recipe in recipes)
         yield from _of_layers(
-            [LayerFile(path=path, diff_id=diff_id) for path, diff_id in found if path is not None]
+            [LayerFile(path=path, diff_id=diff_id) for path, diff_id in blobs if path is not None]
         )
 
 

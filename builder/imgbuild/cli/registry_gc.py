@@ -81,6 +81,7 @@ OlderThanOption = Annotated[
         metavar="SPAN",
         often=True,
         parser=_span,
+        setting=True,
     ),
 ]
 DeleteOption = Annotated[

@@ -105,14 +105,14 @@ def manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:
 
 def by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, PlatformImage]:
     """The images of the index `name` by architecture; InputError for two of the same one."""
-    found: dict[Arch, PlatformImage] = {}
+    result: dict[Arch, PlatformImage] = {}
     for each in images:
-        if each.arch in found:
-            digests = f"{found[each.arch].descriptor.digest} and {each.descriptor.digest}"
+        if each.arch in result:
+            digests = f"{result[each.arch].descriptor.digest} and {each.descriptor.digest}"
             message = f"{name} has two images for {each.arch}: {digests}"
             raise InputError(message, hint="name one of them by its digest")
-        found[each.arch] = each
-    return found
+        result[each.arch] = each
+    return result
 
 
 def _typed(source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], what: str) -> bytes:
@@ -159,18 +159,18 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
 
 
 def image_configuration(
-    source: ImageSource, descriptor: Descriptor, found: Manifest
+    source: ImageSource, descriptor: Descriptor, manifest: Manifest
 ) -> tuple[bytes, Configuration]:
-    """The configuration of the manifest `found`: its bytes, and as a value.
+    """The configuration of the manifest `manifest`: its bytes, and as a value.
 
     Errors as of `platform_image`, but for any architecture.
     """
-    kind, name = found.config.media_type, found.config.digest
+    kind, name = manifest.config.media_type, manifest.config.digest
     if kind not in CONFIGS:
         message = f"{descriptor.digest} is not an image: its configuration is of {kind}"
         hint = "name the image itself; with --arch, one of its manifests"
         raise InputError(message, hint=hint)
-    for number, layer in enumerate(found.layers, start=1):
+    for number, layer in enumerate(manifest.layers, start=1):
         fault = f"is of the type {layer.media_type}, which imgbuild does not read"
         if layer.media_type in documents.LAYER_TYPES:
             if not layer.urls:
@@ -179,9 +179,9 @@ def image_configuration(
         message = f"{descriptor.digest}: layer {number} ({layer.digest}) {fault}"
         hint = "choose an image whose layers are gzip, or push it again with such layers"
         raise InputError(message, hint=hint)
-    config = source.document(found.config)
+    config = source.document(manifest.config)
     configuration = codec.decode(config, Configuration, file=name, what="image configuration")
-    _diff_ids(configuration, len(found.layers), descriptor.digest)
+    _diff_ids(configuration, len(manifest.layers), descriptor.digest)
     return config, configuration
 
 

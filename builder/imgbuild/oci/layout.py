@@ -204,7 +204,7 @@ def read(out: Path) -> Layout:
         hint = "build the target first, or pass the folder of a layout"
         raise InputError(message, hint=hint)
     _check_marker(out / MARKER)
-    found = by_arch((platform_image(folder, each) for each in manifests(folder)), out)
+    by_machine = by_arch((platform_image(folder, each) for each in manifests(folder)), out)
     images = {
         arch: Stored(
             manifest=each.descriptor,
@@ -213,7 +213,7 @@ def read(out: Path) -> Layout:
             diff_ids=each.configuration.rootfs.diff_ids,
             settings=each.configuration.config or {},
         )
-        for arch, each in found.items()
+        for arch, each in by_machine.items()
     }
     annotations = folder.entry.annotations
     return Layout(

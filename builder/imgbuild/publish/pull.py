@@ -51,7 +51,7 @@ def pull(
     size = sum(one.size for one in images.values())
     layout.refuse_others(output, name(reference))
     unchanged = layout.check(output, top.digest, client.reporter)
-    layers = {layer.digest: layer for one in images.values() for layer in one.layers}
+    layers = {layer.digest: layer for image in images.values() for layer in image.layers}
     near = {digest: _near(store, output, layer) for digest, layer in layers.items()}
     moved = sum(layer.size for digest, layer in layers.items() if near[digest] is None)
     paths = _checked(client, reference, images.values(), near, store)
@@ -109,9 +109,11 @@ def _checked(
             if not checked_layers.is_noted(store, layer.digest, diff_id):
                 diff_ids.setdefault(layer.digest, set()).add(diff_id)
     paths = {digest: path for digest, path in near.items() if path is not None}
-    due = [layer for digest, layer in layers.items() if digest not in paths or digest in diff_ids]
-    total = sum(layer.size for layer in due if layer.digest not in paths)
-    if not due:
+    unread = [
+        layer for digest, layer in layers.items() if digest not in paths or digest in diff_ids
+    ]
+    total = sum(layer.size for layer in unread if layer.digest not in paths)
+    if not unread:
         return paths
     with client.reporter.progress(f"pulling {reference.repository}", total) as bar:
 
@@ -123,8 +125,8 @@ def _checked(
                 checked_layers.require(store, layer.digest, file, stop.checked(lambda _: None))
             return path
 
-        fetched = each(due, _fetch, threads=DOWNLOADS, kept=KEPT)
-    return paths | {layer.digest: path for layer, path in zip(due, fetched, strict=True)}
+        fetched = each(unread, _fetch, threads=DOWNLOADS, kept=KEPT)
+    return paths | {layer.digest: path for layer, path in zip(unread, fetched, strict=True)}
 
 
 def _download(

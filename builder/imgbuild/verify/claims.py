@@ -59,37 +59,40 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
     return f"the key signed this digest ({len(right)} signatures)"
 
 
-def name(tag: str, digest: Digest, due: Expected, today: datetime.date) -> str:
+def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> str:
     """Whether `tag` is one that a push gives the image `digest`, up to the day `today` (UTC).
 
     Failed for a tag of another image of the target, or of a day on which none was pushed; Unchecked
     for any other name, which may be one of your own.
     """
-    arches = due.arches(digest)
+    arches = expected.arches(digest)
     if not arches:
-        message = f"the image is not of the lock of {due.target}, so its tags are not known"
+        message = f"the image is not of the lock of {expected.target}, so its tags are not known"
         raise Unchecked(message)
-    stable = tags.stable(due.target, arches, due.documents)
+    stable = tags.stable(expected.target, arches, expected.documents)
     if tag == stable:
-        return f"{tag} is the tag of {due.target} for {', '.join(arches)}"
+        return f"{tag} is the tag of {expected.target} for {', '.join(arches)}"
     last = today + datetime.timedelta(days=1)  # where the clock of who pushed it is ahead
     try:
         day = tags.day_of(tag, stable)
     except ValueError as error:
         message = f"{tag} does not end in a day (expected {stable}-YYYYMMDD)"
         raise Failed(message) from error
-    if day is None and tags.is_of(tag, due.target):
+    if day is None and tags.is_of(tag, expected.target):
         message = f"{tag} is the tag of another image (expected {stable} or {stable}-YYYYMMDD)"
         raise Failed(message)
     if day is None:
         message = (
-            f"{tag} is none of the tags of {due.target}, which this image is: is it what you want"
+            f"{tag} is none of the tags of {expected.target}, which this image is: is it what you"
+            " want"
         )
         raise Unchecked(message)
-    if not due.as_of <= day.isoformat() <= last.isoformat():
-        message = f"{tag}: no day on which the image was pushed (expected {due.as_of} to {today})"
+    if not expected.as_of <= day.isoformat() <= last.isoformat():
+        message = (
+            f"{tag}: no day on which the image was pushed (expected {expected.as_of} to {today})"
+        )
         raise Failed(message)
-    return f"{tag} is the tag of {due.target} for {', '.join(arches)}, pushed on {day}"
+    return f"{tag} is the tag of {expected.target} for {', '.join(arches)}, pushed on {day}"
 
 
 def statements(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
 
@@ -18,22 +19,24 @@ DIGEST = {arch: f"sha256:{number * 64}" for arch, number in zip(Arch, "12", stri
 BOTH_DIGEST = f"sha256:{'3' * 64}"
 
 
-class Due(Expected, frozen=True, kw_only=True):
+class WithoutDocuments(Expected, frozen=True, kw_only=True):
     """What a lock seals, with digests of its images that need no documents."""
 
     def manifest(self, arch: Arch) -> str:
         return DIGEST[arch]
 
 
-def due(*arches: Arch) -> Expected:
+def expected(*arches: Arch) -> Expected:
     """The lock of the target "small" on `arches`."""
-    documents = dict.fromkeys(arches)
+    documents: Any = dict.fromkeys(arches)
     digest = BOTH_DIGEST if len(arches) > 1 else DIGEST[arches[0]]
-    return Due(target="small", as_of="2025-06-20", digest=digest, documents=documents, layers={})  # type: ignore[arg-type]
+    return WithoutDocuments(
+        target="small", as_of="2025-06-20", digest=digest, documents=documents, layers={}
+    )
 
 
 def name(tag: str, digest: str = DIGEST[Arch.X86_64], *arches: Arch) -> str:
-    return claims.name(tag, digest, due(*(arches or (Arch.X86_64,))), TODAY)
+    return claims.name(tag, digest, expected(*(arches or (Arch.X86_64,))), TODAY)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_tags_of_an_image(tag):
 def test_one_architecture_of_several_has_its_name_in_the_tag(arch):
     for tag in (f"small-{arch}", f"small-{arch}-20261126"):
         assert str(arch) in name(tag, DIGEST[arch], *Arch)
-    other = next(one for one in Arch if one is not arch)
+    other = next(each for each in Arch if each is not arch)
     for tag in ("small", "small-20261126", f"small-{other}", f"small-{other}-20261126"):
         with pytest.raises(Failed, match=f"expected small-{arch}"):
             name(tag, DIGEST[arch], *Arch)
@@ -104,13 +107,13 @@ def test_what_push_writes_is_what_verify_expects(tmp_path, monkeypatch):
     for place in registry_project.place(tmp_path, monkeypatch):
         plans = [place.plan(), place.both(), *(place.both(arch) for arch in Arch)]
         for plan in plans:
-            expected = image.expected(plan.lock, plan.sealed)
+            lock = image.expected(plan.lock, plan.sealed)
             for tag in plan.tags:
-                assert claims.name(tag, plan.top.digest, expected, TODAY).startswith(f"{tag} is")
+                assert claims.name(tag, plan.top.digest, lock, TODAY).startswith(f"{tag} is")
                 for other in plans:
                     if other is not plan and other.target == plan.target:
                         with pytest.raises(Failed):
-                            claims.name(tag, other.top.digest, expected, TODAY)
+                            claims.name(tag, other.top.digest, lock, TODAY)
 
 
 def test_the_parts_of_a_tag():

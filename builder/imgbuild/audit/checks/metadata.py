@@ -32,7 +32,8 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 class Need(msgspec.Struct, frozen=True):
     """A requirement that applies in a package set; `extra` is the extra of `package` that has it.
 
-    `number` is its line in METADATA, 0 if unknown.
+    `number` is its line in METADATA, 0 if unknown. `requested`: the user asks for the extra, or
+    for one that brings it.
     """
 
     package: str
@@ -40,6 +41,7 @@ class Need(msgspec.Struct, frozen=True):
     line: str
     extra: str = ""
     number: int = 0
+    requested: bool = False
 
 
 def check(
@@ -55,8 +57,7 @@ def check(
     applied = needs(package_set, extras)
     found: list[Finding] = []
     for need in applied:
-        complete = need.extra in extras.get(need.package, ()) or not package_set.partial
-        found += _of_need(package_set, need, complete=complete)
+        found += _of_need(package_set, need)
     for package in sorted(extras):
         found += _of_unknown_extras(package_set, package, extras[package])
     for package in package_set.packages:
@@ -69,26 +70,36 @@ def check(
 
 
 def needs(
-    package_set: PackageSet, asked_extras: Mapping[str, Collection[str]] = NO_EXTRAS
+    package_set: PackageSet, requested_extras: Mapping[str, Collection[str]] = NO_EXTRAS
 ) -> list[Need]:
     """Every requirement that applies, with the extras that the user and other packages ask for."""
     markers = Tags(
         python=package_set.python, glibc=package_set.glibc, arch=package_set.arch
     ).markers
-    extras = {package: {"", *asked_extras.get(package, ())} for package in package_set.packages}
-    counted: dict[tuple[str, str, str], Need] = {}
+    extras = {package: {"", *requested_extras.get(package, ())} for package in package_set.packages}
+    requested = {package: set(each) for package, each in requested_extras.items()}
+    counted: dict[tuple[str, str], Need] = {}
     grown = True
     while grown:
         grown = False
         for package in package_set.packages:
-            for need in _needs_of(package_set, package, extras[package], markers):
-                counted.setdefault((package, need.line, need.extra), need)
+            # A line holds without an extra, else by one that the user asks for, else by another.
+            first = requested.get(package, set())
+            order = ["", *sorted(first), *sorted(extras[package] - first - {""})]
+            for need in _needs_of(package_set, package, order, markers):
+                counted[package, need.line] = need
                 other = normalize(need.requirement.name)
-                asked = {normalize(extra) for extra in need.requirement.extras}
-                if other in extras and not asked <= extras[other]:
-                    extras[other] |= asked
+                more = {normalize(extra) for extra in need.requirement.extras}
+                if other in extras and not more <= extras[other]:
+                    extras[other] |= more
                     grown = True
-    return [counted[key] for key in sorted(counted)]
+                if need.extra in first and not more <= requested.get(other, set()):
+                    requested.setdefault(other, set()).update(more)
+                    grown = True
+    return [
+        msgspec.structs.replace(need, requested=need.extra in requested.get(need.package, ()))
+        for _, need in sorted(counted.items(), key=lambda item: item[0])
+    ]
 
 
 def _needs_of(
@@ -103,19 +114,18 @@ def _needs_of(
             requirement = Requirement(line)
         except InvalidRequirement:
             continue  # uv reads these, or has refused the wheel
-        for extra in sorted(extras):
+        for extra in extras:
             marker = requirement.marker
             if marker is None or marker.evaluate({**markers, "extra": extra}):
                 yield Need(package, requirement, line, extra, number)
                 break
 
 
-def _of_need(package_set: PackageSet, need: Need, *, complete: bool) -> Iterator[Finding]:
-    """What is wrong with a requirement; `complete`: a package that is absent is missing."""
+def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
     other = normalize(need.requirement.name)
     version = package_set.version(other)
     if version is None:
-        if complete:
+        if need.requested or not package_set.partial:
             yield _finding(
                 package_set,
                 need.package,
@@ -140,14 +150,14 @@ def _of_need(package_set: PackageSet, need: Need, *, complete: bool) -> Iterator
 
 
 def _of_unknown_extras(
-    package_set: PackageSet, package: str, asked: Collection[str]
+    package_set: PackageSet, package: str, requested: Collection[str]
 ) -> Iterator[Finding]:
     """Warnings for extras that are asked for and that the package does not have."""
     metadata = package_set.metadata(package)
     if metadata is None:
         return
     provided = {normalize(extra) for extra in metadata.extras}
-    for extra in sorted(set(asked) - provided):
+    for extra in sorted(set(requested) - provided):
         finding = _finding(
             package_set,
             package,

@@ -186,7 +186,7 @@ class _Reading:
 
     def pins(self) -> dict[str, Pin]:
         """Package → pin, of the packages that a requirement names and a line pins."""
-        found: dict[str, Pin] = {}
+        pins: dict[str, Pin] = {}
         for package, wishes in self._wishes.items():
             pinned = [(wish, wish.pin) for wish in wishes if wish.pin is not None]
             if not pinned or all(wish.line.constraint for wish in wishes):
@@ -206,26 +206,30 @@ class _Reading:
                 for extra in wish.requirement.extras
             }
             url = next((each.url for _, each in pinned if each.url), "")
-            found[package] = Pin(version=pin.version, url=url, extras=tuple(sorted(extras)))
-        return found
+            pins[package] = Pin(version=pin.version, url=url, extras=tuple(sorted(extras)))
+        return pins
 
     def loose(self, pins: dict[str, Pin]) -> list[_Wish]:
         """The first requirement of each package without a pin."""
-        found = []
+        first = []
         for package, wishes in self._wishes.items():
             named = [wish for wish in wishes if not wish.line.constraint]
             if package not in pins and named:
-                found.append(named[0])
-        return found
+                first.append(named[0])
+        return first
 
     def refuse_loose(
         self, names: str, loose: Sequence[_Wish], paths: Sequence[Path | None]
     ) -> None:
         """InputError that names the first requirements without a pin, and how to pin them."""
-        named = sum(any(not each.line.constraint for each in one) for one in self._wishes.values())
+        packages = sum(
+            any(not wish.line.constraint for wish in wishes) for wishes in self._wishes.values()
+        )
         first = ", ".join(f"{_shown(wish)} ({wish.line.place})" for wish in loose[:SHOWN])
         more = f" and {len(loose) - SHOWN} more" if len(loose) > SHOWN else ""
-        message = f"{names}: {len(loose)} of {named} packages have no exact version: {first}{more}"
+        message = (
+            f"{names}: {len(loose)} of {packages} packages have no exact version: {first}{more}"
+        )
         hint = f"pin them: {_piped(paths, self._tags.python)}"
         raise InputError(message, problems=tuple(self.problems[:SHOWN]), hint=hint)
 
@@ -268,9 +272,9 @@ def _of_url(requirement: Requirement) -> Pin | None:
 def _exact(requirement: Requirement) -> Pin | None:
     """The pin of a requirement; None if it allows several versions."""
     exact = [
-        one.version
-        for one in requirement.specifier
-        if one.operator in ("==", "===") and not one.version.endswith(".*")
+        clause.version
+        for clause in requirement.specifier
+        if clause.operator in ("==", "===") and not clause.version.endswith(".*")
     ]
     if len(exact) != 1:
         return None
@@ -280,13 +284,13 @@ def _exact(requirement: Requirement) -> Pin | None:
 
 def _agree(first: _Wish, other: _Wish) -> bool:
     """Whether the pin `first` is what `other` asks for."""
-    one, two = first.pin, other.pin
-    if one is None or two is None:
-        return one is None or other.requirement.specifier.contains(
-            Version(one.version), prereleases=True
+    pin, second = first.pin, other.pin
+    if pin is None or second is None:
+        return pin is None or other.requirement.specifier.contains(
+            Version(pin.version), prereleases=True
         )
-    return Version(one.version) == Version(two.version) and (
-        not one.url or not two.url or one.url == two.url
+    return Version(pin.version) == Version(second.version) and (
+        not pin.url or not second.url or pin.url == second.url
     )
 
 

@@ -44,14 +44,14 @@ def refused(*texts: str) -> InputError:
 def files(folder: Path, **texts: str) -> list[RequirementText]:
     """Files NAME.txt of a folder, as -r names them in this order; those after `_` are not named."""
     named = True
-    found = []
+    result = []
     for name, text in texts.items():
         path = folder / f"{name.strip('_').replace('__', '/')}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         named = not name.startswith("_")
-        found += [read_file(path, path.name)] if named else []
-    return found
+        result += [read_file(path, path.name)] if named else []
+    return result
 
 
 def test_what_pip_and_uv_write_is_read() -> None:
@@ -102,10 +102,8 @@ def test_the_name_of_an_sdist_has_a_version(line: str) -> None:
 @pytest.mark.parametrize("line", ["trl>=0.18", "trl==0.18.*", "trl", "trl[vllm]", "trl==1,==2"])
 def test_a_package_without_an_exact_version_is_named(line: str) -> None:
     error = refused(f"torch==2.6.0\n\n{line}\n")
-    shown = line.replace("trl==1,==2", "trl==1,==2")
     assert error.message.startswith("one.txt: 1 of 2 packages have no exact version: trl")
     assert "(one.txt:3)" in error.message
-    assert shown.partition("=")[0].partition(">")[0] in error.message
 
 
 def test_many_packages_without_an_exact_version_are_one_sentence() -> None:
@@ -118,11 +116,11 @@ def test_many_packages_without_an_exact_version_are_one_sentence() -> None:
 
 
 def test_the_hint_is_a_command_with_the_names_of_the_files(tmp_path: Path) -> None:
-    texts = files(tmp_path / "a b", one="torch>=2", two="trl==1")
+    texts = files(tmp_path / "a b", first="torch>=2", second="trl==1")
     with pytest.raises(InputError) as caught:
         read_pins(texts, MACHINE)
     assert caught.value.hint == (
-        f"pin them: uv pip compile '{tmp_path}/a b/one.txt' '{tmp_path}/a b/two.txt'"
+        f"pin them: uv pip compile '{tmp_path}/a b/first.txt' '{tmp_path}/a b/second.txt'"
         " --python-version 3.11 | imgbuild audit -r - --python 3.11"
     )
     assert "uv pip compile - " in (refused("torch").hint or "")
@@ -159,7 +157,7 @@ def test_several_files_are_one_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "two"),
+    ("first", "second"),
     [
         ("numpy==1.26.4", "numpy==2.0.0"),
         ("numpy==1.26.4", "NumPy<1.20"),
@@ -169,8 +167,10 @@ def test_several_files_are_one_set() -> None:
          "numpy @ https://x.invalid/numpy-2.0.0.tar.gz"),
     ],
 )  # fmt: skip
-def test_lines_that_contradict_each_other_are_named_with_both_places(one: str, two: str) -> None:
-    for texts in ((one, f"\n{two}"), (f"{one}\n{two}",)):
+def test_lines_that_contradict_each_other_are_named_with_both_places(
+    first: str, second: str
+) -> None:
+    for texts in ((first, f"\n{second}"), (f"{first}\n{second}",)):
         (problem,) = refused(*texts).problems
         places = f"{problem.file}:{problem.line} {problem.message}"
         assert "one.txt:1" in places
