@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from imgbuild.cache.store import Store
+from imgbuild.oci.layout import Layout
 from imgbuild.oci.reader import LayerFile, check
-from imgbuild.values import Digest
+from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.values import Arch, Digest
 
 FACT = "diff-id"
 
@@ -34,3 +36,21 @@ def require(
     if not is_noted(store, digest, layer.diff_id):
         check(layer, digest, advance)
         note(store, digest, layer.diff_id)
+
+
+def require_image(store: Store, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT) -> None:
+    """Read the layers of the image of `layout` on `arch` of which nothing is noted.
+
+    IntegrityError if one is damaged, or its tar is not what its diff id names.
+    """
+    layers = zip(layout.image(arch).layers, layout.layer_files(arch), strict=True)
+    unread = [
+        (layer, file) for layer, file in layers if not is_noted(store, layer.digest, file.diff_id)
+    ]
+    total = sum(layer.size for layer, _ in unread)
+    if not unread:
+        return
+    with reporter.progress("checking the content of layers", total) as bar:
+        for layer, file in unread:
+            layout.require_intact(layer.digest)
+            require(store, layer.digest, file, bar.advance)

@@ -7,7 +7,7 @@ and an overlay takes what commands write.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from imgbuild.cache import checked_layers
@@ -15,11 +15,10 @@ from imgbuild.cache.store import Store
 from imgbuild.container import sandbox
 from imgbuild.oci import tree
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.reader import LayerFile
 from imgbuild.oci.unpack import keep, stack, unpack
 from imgbuild.system import files
 from imgbuild.system.reporter import SILENT, Reporter
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch
 
 
 @contextlib.contextmanager
@@ -31,7 +30,6 @@ def root_folder(
     Where the kernel or the cache's disk does not allow an overlay, the image is unpacked each time.
     """
     digests = [layer.digest for layer in layout.image(arch).layers]
-    layers = list(zip(digests, layout.layer_files(arch), strict=True))
     with store.scratch() as scratch:
         probe = scratch / "probe"
         probe.mkdir()
@@ -39,7 +37,7 @@ def root_folder(
         root = sandbox.Root(path=scratch / "root", changes=scratch if overlay else None)
         with files.plain_errors(store.root):
             if overlay:
-                kept = _kept_layers(layout, layers, store, scratch, reporter)
+                kept = _kept_layers(layout, arch, store, scratch, reporter)
                 stack(kept, root.path, reporter=reporter)
             else:
                 reporter.detail(
@@ -48,7 +46,7 @@ def root_folder(
                 with reporter.step(f"unpacking {len(digests)} layers"):
                     for digest in digests:
                         layout.require_intact(digest)
-                    unpack([layer for _, layer in layers], root.path, reporter=reporter)
+                    unpack(layout.layer_files(arch), root.path, reporter=reporter)
         try:
             yield root
         finally:
@@ -56,14 +54,11 @@ def root_folder(
 
 
 def _kept_layers(
-    layout: Layout,
-    layers: Sequence[tuple[Digest, LayerFile]],
-    store: Store,
-    scratch: Path,
-    reporter: Reporter,
+    layout: Layout, arch: Arch, store: Store, scratch: Path, reporter: Reporter
 ) -> list[Path]:
     """The folders of the unpacked layers, bottom first; those that the cache lacks are made."""
-    files_of = dict(layers)
+    digests = [layer.digest for layer in layout.image(arch).layers]
+    files_of = dict(zip(digests, layout.layer_files(arch), strict=True))
     found = {digest: path for digest in files_of if (path := store.unpacked(digest)) is not None}
     made = {digest: scratch / digest for digest in files_of if digest not in found}
     for digest in made:  # others will take these folders for what the digest names
@@ -74,8 +69,5 @@ def _kept_layers(
         for digest in made:
             checked_layers.note(store, digest, files_of[digest].diff_id)
         found |= store.add_unpacked(made)
-    for digest, layer in layers:
-        if not checked_layers.is_noted(store, digest, layer.diff_id):
-            layout.require_intact(digest)
-            checked_layers.require(store, digest, layer)
-    return [found[digest] for digest, _ in layers]
+    checked_layers.require_image(store, layout, arch, reporter=reporter)
+    return [found[digest] for digest in digests]
