@@ -133,3 +133,30 @@ def test_pins_offline_are_refused_since_an_index_must_be_asked(
     done = project.run("audit", *PINS, "--offline", status=7)
     assert "--offline is set" in " ".join(done.stderr.split())
     assert site.requests == []
+
+
+def test_several_files_and_named_pins_are_one_set(project: Project) -> None:
+    machine = ("--python", "3.11", "--arch", "x86_64")
+    (project.folder / "bad.txt").write_text("trl==9.0\n", encoding="utf-8")
+    (project.folder / "good.txt").write_text("vllm==9.0\n", encoding="utf-8")
+    for words in (
+        ("-r", "bad.txt", "-r", "good.txt"),
+        ("-r", "good.txt", "-r", "bad.txt"),
+        ("-r", "good.txt", "trl==9.0"),
+    ):
+        done = project.run("audit", *words, *machine, status=4)
+        assert "trl 9.0 imports Gone from vllm, which vllm 9.0 does not have there" in done.stdout
+        named = [word if word.endswith(".txt") else "pins" for word in words if word != "-r"]
+        assert f"{', '.join(named)} x86_64: 1 error" in done.stdout
+    both = ("-r", "bad.txt", "-r", "-")
+    done = project.run("audit", *both, *machine, status=4, stdin="vllm==9.0\n")
+    assert "bad.txt, stdin x86_64: 1 error" in done.stdout
+    done = project.run("audit", *both, *machine, status=2, stdin="trl==8.0\n")
+    assert "stdin:1: trl==8.0 contradicts trl==9.0 in bad.txt:1" in done.stderr
+
+
+def test_what_an_extra_requires_is_audited(project: Project, site: Site) -> None:
+    machine = ("--python", "3.11", "--arch", "x86_64", "--select", "metadata")
+    done = project.run("audit", "trl[vllm]==9.0", *machine)
+    assert "trl 9.0 has no extra vllm" in done.stdout
+    assert "its extras: none" in done.stdout

@@ -28,7 +28,6 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import MTIME
-from imgbuild.oci.unpack import unpack
 from imgbuild.plan.plan import DebianRecipe
 from imgbuild.values import Arch
 from tests.support import needs
@@ -41,6 +40,7 @@ from tests.support.debian_differences import (
     OTHER_CONTENT_OF,
     OTHER_OWNER,
 )
+from tests.support.layer_files import unpacked
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
 
@@ -104,7 +104,7 @@ def assembled(base: DebianBase, arch: Arch, folder: Path) -> Path:
         write_layer(members, sink, advance=lambda _: None)
     shutil.rmtree(folder / "spool")
     (folder / "ours").mkdir()
-    unpack([folder / "layer"], folder / "ours")
+    unpacked([folder / "layer"], folder / "ours")
     (folder / "layer").unlink()
     return folder / "ours"
 

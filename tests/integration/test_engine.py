@@ -22,7 +22,7 @@ from imgbuild.system import process
 from imgbuild.system.amounts import size_text
 from imgbuild.system.reporter import Silent
 from imgbuild.values import Arch
-from tests.support import images, needs
+from tests.support import images, needs, rewritten_image
 
 pytestmark = pytest.mark.engine
 
@@ -235,3 +235,15 @@ def test_another_engine_does_not_replace_the_one_that_is_named(monkeypatch):
         engine.find()
     assert "unset DOCKER_HOST" in str(caught.value.hint)
     assert engine.require("podman").kind == "podman"
+
+
+def test_a_false_diff_id_is_refused(found, tmp_path, tag):
+    """Docker refuses it itself; podman would take it."""
+
+    def _exchange(_: object, config: dict[str, dict[str, list[str]]]) -> None:
+        config["rootfs"]["diff_ids"].reverse()
+
+    false = layout.read(rewritten_image.layout(tmp_path, _exchange))
+    with pytest.raises((IntegrityError, WorkFailed), match=r"diff id|don't match"):
+        load(found, false, Arch.X86_64, tag)
+    assert engine.inspect(found, f"{tag}:latest") is None

@@ -19,6 +19,7 @@ from imgbuild.oci import layout
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.values import Arch
 from tests.support import images, needs, sample_project
+from tests.support.layer_files import layer_file
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
@@ -110,7 +111,7 @@ def layers(project: Project, name: str) -> list[dict[str, Any]]:
 def paths(folder: Path, digest: str) -> dict[str, int]:
     """Path → mode of a layer of a layout."""
     blob = layout.read(folder).blob(digest)
-    with inflated(blob) as stream:
+    with inflated(layer_file(blob)) as stream:
         return {entry.path.rstrip("/"): entry.mode for entry in Reader(stream, str(blob))}
 
 

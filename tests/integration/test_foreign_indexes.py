@@ -16,9 +16,9 @@ import pytest
 
 from imgbuild.cache.store import Store
 from imgbuild.oci import layout
-from imgbuild.oci.unpack import unpack
 from imgbuild.values import Arch, sha256
 from tests.support import images, sample_project, samples
+from tests.support.layer_files import unpacked
 from tests.support.local_index import LocalIndex, wheel_bytes
 from tests.support.sample_project import Project
 from tests.support.servers import Site, serve
@@ -328,7 +328,7 @@ def test_kernels_are_a_locked_input_of_a_variant(project: Project, tmp_path: Pat
     project.run("build", "jit-kernels")
     built = layout.read(project.folder / "build/jit-kernels")
     layers = [built.blob(layer.digest) for layer in built.image(Arch.X86_64).layers]
-    unpack(layers, tmp_path / "root")
+    unpacked(layers, tmp_path / "root")
     site = tmp_path / "root/opt/venv/lib/python3.11/site-packages/flashinfer_jit_cache"
     assert (site / "jit_cache/sampling/sampling.so").read_bytes() == samples.elf()
     # Others by the same name are not the lock's.

@@ -24,10 +24,10 @@ import pytest
 from imgbuild.container import sandbox
 from imgbuild.container.sandbox import Bind
 from imgbuild.oci import layout
-from imgbuild.oci.unpack import unpack
 from imgbuild.system.process import Result
 from imgbuild.values import Arch
 from tests.support import ci_repository, needs, sample_project, servers, whole_machine
+from tests.support.layer_files import unpacked
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
@@ -193,7 +193,7 @@ def user(
         (folder / name).mkdir()
     base = layout.read(debian)
     layers = base.image(Arch.X86_64).layers
-    unpack([base.blob(layer.digest) for layer in layers], folder / "root")
+    unpacked([base.blob(layer.digest) for layer in layers], folder / "root")
     shutil.copy2(servers.__file__, folder / "served")
     (folder / "served/files").write_bytes(pickle.dumps(site.files))
     machine = Machine(

@@ -25,6 +25,7 @@ from imgbuild.plan import seal as seals
 from imgbuild.values import Arch, digest_of
 from tests.support import damaged, docker_registry, images, needs, squashed
 from tests.support.docker_registry import OwnRegistry
+from tests.support.layer_files import layer_file
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
@@ -108,7 +109,7 @@ def test_no_file_is_in_two_layers(built):
     owners: dict[str, int] = {}
     twice = []
     for number, layer in enumerate(found.image(Arch.X86_64).layers):
-        with inflated(found.blob(layer.digest)) as stream:
+        with inflated(layer_file(found.blob(layer.digest))) as stream:
             reader = Reader(stream, layer.digest)
             paths = [entry.path for entry in reader if entry.type != FOLDER]
         twice += [path for path in paths if owners.setdefault(path, number) != number]

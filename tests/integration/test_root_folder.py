@@ -16,7 +16,7 @@ from imgbuild.errors import IntegrityError
 from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
 from imgbuild.values import Arch, sha256
-from tests.support import images, needs, ordinary
+from tests.support import images, needs, ordinary, rewritten_image
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -109,10 +109,11 @@ def test_unpacked_layers_are_pruned_first(tiny: Layout, tmp_path: Path, store: S
     with root_folder(tiny, ARCH, store):
         pass
     store.release()
-    done = prune.prune(store, 5)
+    facts = sum(entry.size for entry in prune.entries(store) if entry.kind == "fact")
+    done = prune.prune(store, 5 + facts)
     assert blob.exists()
     assert not [entry for entry in prune.entries(store) if entry.kind == "unpacked"]
-    assert (done.removed, done.left) == (2, 5)
+    assert (done.removed, done.left) == (2, 5 + facts)
     assert not list((store.root / "scratch").glob("*/*"))
     with root_folder(tiny, ARCH, store) as root:  # and made again
         assert shell(root, "cat /opt/hello") == "hello\n"
@@ -140,3 +141,20 @@ def test_an_ordinary_user_has_an_overlay() -> None:
         )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["other", "hello", "new"] * 2
+
+
+def test_a_false_diff_id_is_refused_even_if_its_layer_is_unpacked_already(
+    tmp_path: Path, store: Store
+) -> None:
+    needs.user_namespaces()
+    true = layout.read(rewritten_image.layout(tmp_path / "true"))
+
+    def _exchange(_: object, config: dict[str, dict[str, list[str]]]) -> None:
+        config["rootfs"]["diff_ids"].reverse()
+
+    false = layout.read(rewritten_image.layout(tmp_path / "false", _exchange))
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match="diff id"), root_folder(false, ARCH, store):
+            pass
+        with root_folder(true, ARCH, store) as root:
+            assert (root.path / "opt/hello").read_text() == "hello\n"

@@ -16,9 +16,9 @@ from imgbuild.container import sandbox
 from imgbuild.container.sandbox import Bind
 from imgbuild.errors import WorkFailed
 from imgbuild.oci.tree import remove
-from imgbuild.oci.unpack import unpack
 from imgbuild.system.process import Result
 from tests.support import images, needs, ordinary
+from tests.support.layer_files import unpacked
 
 pytestmark = pytest.mark.engine
 # The loopback is up, and the host name leads to it.
@@ -36,7 +36,7 @@ def _root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     needs.user_namespaces()
     folder = tmp_path_factory.mktemp("sandbox")
     _, blob = images.shell_layer(folder / "blobs")
-    unpack([blob], folder / "root")
+    unpacked([blob], folder / "root")
     yield folder / "root"
     remove(folder / "root")
 
@@ -197,16 +197,16 @@ def _user_folder() -> Iterator[Path]:
 
 
 def test_an_ordinary_user_unpacks_and_runs(user_folder):
-    _, blob = images.shell_layer(user_folder)
+    record, blob = images.shell_layer(user_folder)
     script = f"""
 from pathlib import Path
 import os
 from imgbuild.container.sandbox import Root, run
 from imgbuild.oci.tree import remove
-from imgbuild.oci.unpack import unpack
+from imgbuild.oci.reader import LayerFile
 assert os.geteuid() != 0
 root = Path({str(user_folder)!r}) / "root"
-unpack([Path({str(blob)!r})], root)
+unpack([LayerFile(path=Path({str(blob)!r}), diff_id={record.diff_id!r})], root)
 print(run(Root(path=root), ["sh", "-c", "id -u; ip -o addr; touch /mine"]))
 print(run(Root(path=root), ["sh", "-c", "echo net; cat /etc/resolv.conf"], network=True))
 remove(root)

@@ -88,10 +88,10 @@ class Sample:
         project = self.place.work().project
         pushed.sign_pushed(self.client, self.repository, self.own, project, tuple(Arch), key)
 
-    def checks(self, **wanted: Any) -> Found:
+    def checks(self, tag: str = BOTH, **wanted: Any) -> Found:
         """Every check with its outcome."""
         wanted.setdefault("key", self.key.public)
-        place = InRegistry(Client(first_wait=0.001, attempts=2), self.place.reference(BOTH))
+        place = InRegistry(Client(first_wait=0.001, attempts=2), self.place.reference(tag))
         found = verify(place, VerifyOptions(**wanted))
         outcomes = [one.outcome for one in found.checks]
         assert found.ok is (CheckOutcome.PASSED in outcomes and CheckOutcome.FAILED not in outcomes)

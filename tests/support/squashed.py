@@ -16,6 +16,7 @@ from imgbuild.oci.reader import Reader, inflated
 from imgbuild.sif import container
 from imgbuild.values import Arch
 from tests.support import needs
+from tests.support.layer_files import layer_file
 
 KINDS = {"D": "folder", "S": "symlink", "R": "file", "I": "pipe", "C": "character device",
          "B": "block device"}  # fmt: skip
@@ -57,7 +58,7 @@ def tree(of: Layout, arch: Arch) -> Merged:
     """The files of an image in a layout, with their content."""
     merged = Merged()
     for layer in of.image(arch).layers:
-        with inflated(of.blob(layer.digest)) as stream:
+        with inflated(layer_file(of.blob(layer.digest))) as stream:
             merged.add(Reader(stream, layer.digest))
     return merged
 

@@ -25,7 +25,6 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.oci.tar import padding
-from imgbuild.oci.unpack import unpack
 from imgbuild.sif import container, skim
 from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, digest_of
@@ -33,6 +32,7 @@ from imgbuild.wheel import archive as wheel_archive
 from imgbuild.wheel.record import read_record
 from tests.support import debs as deb_files
 from tests.support import hostile, images, samples, wheels
+from tests.support.layer_files import layer_file, unpacked
 
 
 class Counting(io.BytesIO):
@@ -87,8 +87,8 @@ def test_members_that_no_file_can_have_are_refused_by_every_reader(tmp_path, dat
     path = tmp_path / "layer"
     path.write_bytes(hostile.gzipped(data + END))
     for read in (
-        lambda: unpack([path], tmp_path / "root"),
-        lambda: skim.entries(path),
+        lambda: unpacked([path], tmp_path / "root"),
+        lambda: skim.entries(layer_file(path)),
         lambda: merged(path),
     ):
         with pytest.raises(IntegrityError, match=text):
@@ -97,7 +97,7 @@ def test_members_that_no_file_can_have_are_refused_by_every_reader(tmp_path, dat
 
 def merged(path: Path) -> Merged:
     tree = Merged()
-    with inflated(path) as stream:
+    with inflated(layer_file(path)) as stream:
         tree.add(Reader(stream, str(path)))
     return tree
 
@@ -132,7 +132,7 @@ def test_a_layer_has_a_limit_of_members_and_of_names(monkeypatch):
 
 
 def test_an_archive_of_an_image_has_a_limit_of_members(monkeypatch, tmp_path):
-    monkeypatch.setattr(image, "MEMBER_LIMIT", 3)
+    monkeypatch.setattr("imgbuild.oci.storage.MEMBER_LIMIT", 3)
     with tarfile.open(tmp_path / "image.tar", "w") as out:
         for name in "abcd":  # links and folders count, too
             info = tarfile.TarInfo(name)
@@ -164,7 +164,7 @@ def test_layers_are_inflated_in_small_pieces(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(skim._Gzip, "_more", more)
-        assert [entry.size for entry in skim.entries(path)] == [300 << 20]
+        assert [entry.size for entry in skim.entries(layer_file(path))] == [300 << 20]
     assert largest <= skim.MOST
 
 
@@ -329,8 +329,8 @@ PIPES: dict[str, Callable[[Path], object]] = {
     "lock": lambda pipe: codec.read(pipe, Lock),
     "wheel": wheel_archive.read,
     "package of Debian": debs.control,
-    "layer": lambda pipe: unpack([pipe], pipe.with_name("root")),
-    "names of a layer": skim.entries,
+    "layer": lambda pipe: unpacked([pipe], pipe.with_name("root")),
+    "names of a layer": lambda pipe: skim.entries(layer_file(pipe)),
     "archive": image.read,
     "SIF": container.objects_of,
 }

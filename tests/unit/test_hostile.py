@@ -33,7 +33,6 @@ from imgbuild.oci import image, layout
 from imgbuild.oci.archive import write as write_archive
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.reader import Reader, inflated
-from imgbuild.oci.unpack import unpack
 from imgbuild.plan import seal
 from imgbuild.plan.plan import plan
 from imgbuild.sif import container as sif_files
@@ -47,6 +46,7 @@ from imgbuild.wheel import archive as wheel_archive
 from imgbuild.wheel.install import installed
 from tests.support import debs as deb_files
 from tests.support import hostile, images, local_index, matrix_text, samples, wheels
+from tests.support.layer_files import layer_file, unpacked
 
 IMAGES = Path(__file__).parents[2] / "images"
 pytestmark = pytest.mark.timeout(3600 if hostile.LONG else 60)
@@ -219,11 +219,11 @@ def test_layers_are_unpacked_as_they_are_read_or_refused(tmp_path, given, packed
     def read(data: bytes) -> None:
         path, root = given(data, "layer"), tmp_path / "root"
         try:
-            unpack([path], root)
+            unpacked([path], root)
             tree = Merged()
-            with inflated(path) as stream:
+            with inflated(layer_file(path)) as stream:
                 tree.add(Reader(stream, "layer"))
-            assert skim.entries(path)
+            assert skim.entries(layer_file(path))
             for name, node in tree.walk():
                 there = (root / name[1:]).lstat()
                 assert node.kind != "file" or there.st_size == node.size

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -20,7 +19,7 @@ from imgbuild.deb import root as debian_root
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import AddedFolder, Extends, Lock
 from imgbuild.oci.merged import Merged
-from imgbuild.oci.reader import Reader, inflated
+from imgbuild.oci.reader import LayerFile, Reader, inflated
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, RegistryRecipe, base_of, plan
 from imgbuild.values import Arch
 
@@ -142,8 +141,10 @@ def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
         yield from _of_packages(msgspec.structs.replace(last.base, debs=both), store)
     else:
         recipes = [layer.recipe for layer in layers if isinstance(layer.recipe, RegistryRecipe)]
-        blobs = [store.blob(recipe.layer.digest) for recipe in recipes]
-        yield from _of_layers([blob for blob in blobs if blob is not None])
+        blobs = ((store.blob(recipe.layer.digest), recipe.layer.diff_id) for recipe in recipes)
+        yield from _of_layers(
+            [LayerFile(path=path, diff_id=diff_id) for path, diff_id in blobs if path is not None]
+        )
 
 
 def _of_packages(recipe: DebianRecipe, store: Store) -> Iterator[BasePath]:
@@ -154,11 +155,11 @@ def _of_packages(recipe: DebianRecipe, store: Store) -> Iterator[BasePath]:
             yield BasePath(path=each.path, kind=each.kind.name.lower(), folder=folder)
 
 
-def _of_layers(blobs: Sequence[Path]) -> Iterator[BasePath]:
+def _of_layers(layers: Sequence[LayerFile]) -> Iterator[BasePath]:
     tree = Merged()
-    for blob in blobs:
-        with inflated(blob) as stream:
-            tree.add(Reader(stream, str(blob)))
+    for layer in layers:
+        with inflated(layer) as stream:
+            tree.add(Reader(stream, str(layer.path)))
     for path, node in tree.walk():
         folder = AddedFolder(mode=f"{node.mode:04o}", uid=node.uid, gid=node.gid)
         yield BasePath(path=path.strip("/"), kind=node.kind, folder=folder)

@@ -29,7 +29,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of an audit besides the package set.
 
     `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0"); `named`
-    are packages that must be importable, whatever else uses them.
+    are packages that must be importable, whatever else uses them; `extras` are those asked for, by
+    package.
     """
 
     target: str = ""
@@ -38,6 +39,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     constraints: tuple[Constraint, ...] = ()
     waivers: tuple[Waiver, ...] = ()
     named: tuple[str, ...] = ()
+    extras: Mapping[str, tuple[str, ...]] = {}
 
 
 def audit(
@@ -112,7 +114,7 @@ class _AuditRun:
     def _metadata(self) -> list[Finding]:
         from imgbuild.audit.checks import metadata
 
-        return metadata.check(self._package_set, self._terms.constraints)
+        return metadata.check(self._package_set, self._terms.constraints, self._terms.extras)
 
     def _elf(self) -> list[Finding]:
         from imgbuild.audit.checks import linking

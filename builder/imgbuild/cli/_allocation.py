@@ -19,12 +19,20 @@ class AllocationOptions(Group, frozen=True, kw_only=True):
     """What every job requests."""
 
     partition: Annotated[
-        str, option("--partition", "The partition.", metavar="NAME", panel=PANEL)
+        str, option("--partition", "The partition.", metavar="NAME", panel=PANEL, setting=True)
     ] = ""
-    account: Annotated[str, option("--account", "The account.", metavar="NAME", panel=PANEL)] = ""
+    account: Annotated[
+        str, option("--account", "The account.", metavar="NAME", panel=PANEL, setting=True)
+    ] = ""
     time: Annotated[
         str,
-        option("--time", "The time limit: minutes, H:MM:SS, D-HH.", metavar="TIME", panel=PANEL),
+        option(
+            "--time",
+            "The time limit: minutes, H:MM:SS, D-HH.",
+            metavar="TIME",
+            panel=PANEL,
+            setting=True,
+        ),
     ] = ""
     sbatch: Annotated[
         list[str] | None,
@@ -64,7 +72,7 @@ class Nodes(Group, frozen=True, kw_only=True):
     """The nodes of a job, and what is requested on each."""
 
     nodes: Annotated[
-        int, option("--nodes", "Nodes.", metavar="N", min=1, panel=PANEL, often=True)
+        int, option("--nodes", "Nodes.", metavar="N", min=1, panel=PANEL, often=True, setting=True)
     ] = 1
     cpus: Annotated[
         int,
@@ -74,10 +82,14 @@ class Nodes(Group, frozen=True, kw_only=True):
             metavar="N",
             min=0,
             panel=PANEL,
+            setting=True,
         ),
     ] = 0
     memory: Annotated[
-        str, option("--mem", "Memory of each node, such as 200G.", metavar="SIZE", panel=PANEL)
+        str,
+        option(
+            "--mem", "Memory of each node, such as 200G.", metavar="SIZE", panel=PANEL, setting=True
+        ),
     ] = ""
 
 
@@ -99,6 +111,7 @@ class Cluster(AllocationOptions, frozen=True, kw_only=True):
             metavar="N",
             min=0,
             panel=PANEL,
+            setting=True,
         ),
     ] = 0
     resume: Annotated[

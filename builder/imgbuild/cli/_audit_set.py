@@ -20,9 +20,11 @@ from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.audit.packages.pinned import PinList
+    from imgbuild.audit.packages.requirement_files import RequirementText
     from imgbuild.matrix.model import Matrix
     from imgbuild.pipeline.audit_set import SetRequest
 
+PINS = "pins"  # the name of those on the command line
 OLDEST = 5  # of the minor versions of glibc that a wheel's name can have
 
 
@@ -30,10 +32,11 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     """What is audited instead of targets, and what for."""
 
     requirements: Annotated[
-        Path | None,
+        list[Path] | None,
         option(
             "--requirements -r",
-            "Audit the pins (name==version) in this file; - is stdin.",
+            "Audit the pins (name==version) in this file; - is stdin. Repeatable: all files are one"
+            " package set.",
             metavar="FILE",
             panel=SELECT,
             often=True,
@@ -86,7 +89,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         *,
         offline: bool,
     ) -> Report:
-        """The audit of the pins `pinned` and of the file, or of the environment."""
+        """The audit of the pins `pinned` and of the files, or of the environment."""
         if len(arches) > 1:
             message = f"one package set has one architecture, not {', '.join(arches)}"
             raise InputError(message, hint="give --arch once")
@@ -104,16 +107,17 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         *,
         offline: bool,
     ) -> Report:
-        from imgbuild.audit.packages.pinned import read_pins
+        from imgbuild.audit.packages.requirement_files import read_pins
         from imgbuild.pipeline import audit_set
 
-        text, name = _text(self.requirements, pinned)
+        texts = _texts(self.requirements or (), pinned)
+        name = ", ".join(text.name for text in texts)
         python = self._python(matrix)
         request = self._request(name, python, arch, matrix, checks, offline=offline)
-        listed = read_pins(text, name, request.machine)
+        listed = read_pins(texts, request.machine)
         with console.step(f"auditing {count(len(listed.pins), 'pin')} of {name} for {arch}"):
             return audit_set.audit_pins(
-                listed, request, partial=self.requirements is None, matrix=_builds(listed, matrix)
+                listed, request, partial=not self.requirements, matrix=_builds(listed, matrix)
             )
 
     def _environment(
@@ -227,17 +231,22 @@ def project_glibc(python: str, matrix: Path | None) -> str:
     return read.bases[request.base_of(ask, read)].glibc
 
 
-def _text(requirements: Path | None, pinned: Sequence[str]) -> tuple[str, str]:
-    """The pins as lines, and the name of their place."""
-    if requirements is None:
-        return "\n".join(pinned), "pins"
-    try:
-        if str(requirements) == "-":
-            return "\n".join([*pinned, sys.stdin.read()]), "stdin"
-        return "\n".join([*pinned, requirements.read_text(encoding="utf-8")]), requirements.name
-    except OSError as error:
-        message = f"cannot read {requirements}: {error.strerror}"
-        raise InputError(message, hint="name a file of pins") from error
-    except UnicodeDecodeError as error:
-        message = f"{requirements} is not a text file in UTF-8: byte {error.start} does not fit"
-        raise InputError(message, hint="name a file of pins") from error
+def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText]:
+    """The requirements of all files, and the pins that are named on the command line."""
+    from imgbuild.audit.packages import requirement_files
+
+    names = [path.name for path in files]
+    texts = []
+    for path in dict.fromkeys(files):
+        if str(path) == "-":
+            text = requirement_files.RequirementText(
+                name=requirement_files.STDIN, text=sys.stdin.read()
+            )
+        else:
+            name = path.name if names.count(path.name) == 1 else str(path)
+            text = requirement_files.read_file(path, name)
+        texts.append(text)
+    if pinned:
+        lines = "\n".join(pinned)
+        texts.append(requirement_files.RequirementText(name=PINS, text=lines))
+    return texts

@@ -60,7 +60,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
     shm_size: Annotated[
         str | None,
         option("--shm-size", "Shared memory of the container's own, such as 16g. Default: that of"
-               " the host (--ipc=host).", metavar="SIZE", panel=PANEL),
+               " the host (--ipc=host).", metavar="SIZE", panel=PANEL, setting=True),
     ] = None  # fmt: skip
     user: Annotated[
         str | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import inspect
+import itertools
 import shutil
 import textwrap
 import typing
@@ -14,7 +15,8 @@ from typing import Any
 import typer
 import typer.core
 
-from imgbuild.cli._verb import OFTEN, OUTPUT, WORK
+from imgbuild.cli._verb import OFTEN, OUTPUT, SETTINGS, WORK
+from imgbuild.errors import InputError
 
 INDENT = "  "
 COLUMN = 26  # where the text of an option begins, at most
@@ -49,6 +51,8 @@ class VerbCommand(typer.core.TyperCommand):
             typer.echo("\n".join(short(self, ctx)))
             raise typer.Exit
         with _naming(ctx):
+            if not ctx.resilient_parsing:
+                _refuse_second_values(self, ctx, args)
             return super().parse_args(ctx, args)
 
 
@@ -87,6 +91,36 @@ class VerbGroup(typer.core.TyperGroup):
         words = ["--help"] if args[:1] == ["-h"] else args
         with _naming(ctx):
             return super().parse_args(ctx, words)
+
+
+def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -> None:
+    """InputError for an option that names one thing and is given twice: see `Definition`."""
+    *_, order = command.make_parser(ctx).parse_args(args=list(args))
+    options: list[Any] = [each for each in order if each.opts[0].startswith("-")]
+    if any(option.is_eager for option in options):  # --help comes first
+        return
+    for option in dict.fromkeys(options):
+        single = not (option.multiple or option.is_flag) and SETTINGS.isdisjoint(option.opts)
+        if single and options.count(option) > 1:
+            flag = max(option.opts, key=len)
+            values = " and ".join(given_values(option.opts, args)) or "several"
+            message = f"{ctx.command_path}: {flag} takes one value, not {values}"
+            raise InputError(message, hint="give one of them, or run the command once for each")
+
+
+def given_values(flags: Sequence[str], args: Sequence[str]) -> list[str]:
+    """The values of the option with these flags in a command line."""
+    words = iter(itertools.takewhile(lambda word: word != "--", args))
+    values = []
+    for word in words:
+        if word in flags:
+            values.append(next(words, ""))
+            continue
+        for flag in flags:
+            joined = f"{flag}=" if flag.startswith("--") else flag
+            if word.startswith(joined):
+                values.append(word.removeprefix(joined))
+    return values
 
 
 def add(

@@ -165,7 +165,7 @@ CHECK = Definition(
     "--check", "Only check that the committed files are current; exit status 5 if not."
 )
 GPUS = Definition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
-                  parser=_count)  # fmt: skip
+                  parser=_count, setting=True)  # fmt: skip
 GPU = Definition("--gpu", "A compute capability, such as 9.0.", metavar="CAPABILITY", often=True)
 ENV = Definition(
     "--env -e", "Set an environment variable; NAME alone passes your shell's value. Repeatable.",
@@ -186,7 +186,7 @@ CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE"
 BASE = Definition("--base", "A base of the matrix.", metavar="NAME", panel=SELECT)
 DRY_RUN = Definition("--dry-run", "Print what would be done, and change nothing.", often=True)
 SHARED = Definition("--shared", "Shared memory in MB that must be free. 0: at least 1 GB is"
-                    " recommended.", metavar="MB", min=0)  # fmt: skip
+                    " recommended.", metavar="MB", min=0, setting=True)  # fmt: skip
 FROM = Definition("--from", "Start from this instead of a target of the matrix.", metavar="PLACE")
 MODULE = Definition("--module", "A module; repeatable.", metavar="MODULE")
 
@@ -199,7 +199,7 @@ LayoutFolder = Annotated[
 Jobs = Annotated[
     int,
     option("--jobs -j", "Number of parallel processes (0: one for each core).", metavar="N",
-           parser=_jobs),
+           parser=_jobs, setting=True),
 ]  # fmt: skip
 Offline = Annotated[
     bool, option("--offline", "Use the cache only; fail if a file is missing from it.", often=True)
@@ -245,7 +245,7 @@ Record = Annotated[
 TimeoutFactor = Annotated[
     float,
     option("--timeout-factor", "Multiply time limits: for emulated or busy machines.", metavar="N",
-           parser=_factor),
+           parser=_factor, setting=True),
 ]  # fmt: skip
 SignKey = Annotated[
     Path | None,

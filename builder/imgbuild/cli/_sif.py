@@ -35,6 +35,7 @@ CompressOption = Annotated[
         "--compress",
         "The compression of a SIF or squashfs. zstd is much faster and needs Apptainer 1.4; any"
         " version reads gzip.",
+        setting=True,
     ),
 ]
 

@@ -25,6 +25,7 @@ REGISTRY = "Registries"
 VARIES = "-v"  # --verbose; in `run`, as in Docker, --volume
 _defined: dict[str, tuple[str, str]] = {}  # a flag → names and meaning
 OFTEN: set[str] = set()  # the options that the short help shows
+SETTINGS: set[str] = set()  # the options of which the last value holds
 
 
 class Definition:
@@ -33,6 +34,10 @@ class Definition:
     A name has one meaning, except -v; another definition of it is a ValueError. A verb may add a
     sentence of its own, such as its default, by calling the definition: `OUTPUT_PATH("Default:
     stdout.")`.
+
+    An option that is given twice has both values if its type is a list. Otherwise it names what is
+    read, examined or written, and the second value is refused: the first one would be ignored
+    without a word. Only of a `setting`, such as a number of processes, the last value holds.
     """
 
     def __init__(
@@ -43,6 +48,7 @@ class Definition:
         metavar: str | None = None,
         panel: str = WORK,
         often: bool = False,
+        setting: bool = False,
         **more: Any,
     ) -> None:
         """`names` as in "--output -o"."""
@@ -57,6 +63,8 @@ class Definition:
                 raise ValueError(message)
         if often:
             OFTEN.update(flags)
+        if setting:
+            SETTINGS.update(flags)
 
     def __call__(self, note: str = "") -> Any:
         """The option for one verb, with a sentence that holds for this verb alone."""

@@ -68,9 +68,10 @@ def audit(
     """Check that targets, versions or installed packages work together.
 
     Reads files, runs nothing of them, and needs no GPU. Packages may be targets, versions
-    (NAME==VERSION or 'NAME @ file:///PATH.whl'), a file of versions, or what is installed. Versions
-    that are named here are a partial set: what else they require is not missed. Accepted findings
-    are listed in the matrix under `waive:`.
+    (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'), files of versions, or what
+    is installed. Versions that are named here are a partial set: what else they require is not
+    missed, but for what an EXTRA requires. Accepted findings are listed in the matrix under
+    `waive:`.
 
     Prints findings, what was not looked at, and counts. Exit status 4 if there is an error, or if
     a package that is named or installed could not be read.
@@ -92,7 +93,7 @@ def audit(
 
     checks = tuple(each.value for each in select or Check)
     pinned = [name for name in selection.named if "==" in name or "@" in name]
-    free = bool(pinned) or packages.requirements is not None or packages.environment is not None
+    free = bool(pinned or packages.requirements) or packages.environment is not None
     if free:
         _refuse(packages, pinned, selection, keep=keep)
         found = packages.audit(pinned, selection.arches, selection.matrix, checks, offline=offline)
@@ -109,7 +110,7 @@ def audit(
         write_bytes(junit, junits.document(cases))
     answer(reports, folded(lines(reports, notes=notes)))
     hint = RESOLVE if free else WAIVE
-    if packages.requirements is not None and _lacks_packages(reports[0]):
+    if packages.requirements and _lacks_packages(reports[0]):
         hint = INCOMPLETE
     _end(reports, hint)
 
@@ -148,7 +149,7 @@ def _refuse(
     targets = [name for name in selection.named if name not in pinned]
     given = [
         *pinned[:1],
-        *([f"--requirements {packages.requirements}"] if packages.requirements else []),
+        *(f"--requirements {path}" for path in packages.requirements or ()),
         *(["--environment"] if packages.environment is not None else []),
     ]
     if targets or selection.everything:

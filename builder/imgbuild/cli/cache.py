@@ -149,6 +149,7 @@ def prune(
             "The size to keep: 500M, 20G, 20GiB. Default: $IMGBUILD_CACHE_SIZE.",
             metavar="SIZE",
             often=True,
+            setting=True,
         ),
     ] = None,
 ) -> None:

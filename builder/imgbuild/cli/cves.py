@@ -60,7 +60,7 @@ def cves(
     severity: Annotated[
         Rating,
         option("--severity", "The lowest severity that fails; lower ones are counted, not listed.",
-               often=True),
+               often=True, setting=True),
     ] = Rating.HIGH,
     ignore_unfixed: Annotated[
         bool,

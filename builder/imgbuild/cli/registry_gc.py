@@ -31,6 +31,7 @@ def gc(
             metavar="DAYS",
             min=0,
             often=True,
+            setting=True,
         ),
     ] = 90,
     delete: Annotated[

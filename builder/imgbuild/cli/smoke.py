@@ -73,6 +73,7 @@ Share = Annotated[
         "How many of the cases that run at once may use the GPUs.",
         metavar="N",
         min=1,
+        setting=True,
     ),
 ]
 Case = Annotated[

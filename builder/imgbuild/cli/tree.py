@@ -39,7 +39,10 @@ def tree(
         bool, option("--invert", "Show what needs PACKAGE, not what it needs.", often=True)
     ] = False,
     depth: Annotated[
-        int | None, option("--depth", "At most this many levels.", metavar="N", min=0, often=True)
+        int | None,
+        option(
+            "--depth", "At most this many levels.", metavar="N", min=0, often=True, setting=True
+        ),
     ] = None,
     offline: Offline = False,
 ) -> None:

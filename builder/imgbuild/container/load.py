@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
+from imgbuild.cache import checked_layers
+from imgbuild.cache.store import Store
 from imgbuild.container import docker_api, engine, loopback
 from imgbuild.container.engine import Engine
 from imgbuild.container.loopback import LoopbackImage
@@ -57,9 +59,12 @@ def load(
 ) -> EngineImage:
     """Load the image on `arch` into an engine as `tag`, unless it is there already.
 
-    WorkFailed if the image in the engine is not that of the layout afterwards.
+    WorkFailed if the image in the engine is not that of the layout afterwards, IntegrityError if
+    the content of a layer is not what its diff id names.
     """
     stored = layout.image(arch)
+    if found.kind == "podman":  # Docker compares the diff ids itself
+        checked_layers.require_image(Store.open(), layout, arch, reporter=reporter)
     reference = archive.reference(tag)
     present = engine.inspect(found, reference)
     if present is not None and _same(present, stored):

@@ -7,9 +7,10 @@ and an overlay takes what commands write.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
+from imgbuild.cache import checked_layers
 from imgbuild.cache.store import Store
 from imgbuild.container import sandbox
 from imgbuild.oci import tree
@@ -36,7 +37,7 @@ def root_folder(
         root = sandbox.Root(path=scratch / "root", changes=scratch if overlay else None)
         with files.plain_errors(store.root):
             if overlay:
-                kept = _kept_layers(layout, digests, store, scratch, reporter)
+                kept = _kept_layers(layout, arch, store, scratch, reporter)
                 stack(kept, root.path, reporter=reporter)
             else:
                 reporter.detail(
@@ -45,8 +46,7 @@ def root_folder(
                 with reporter.step(f"unpacking {len(digests)} layers"):
                     for digest in digests:
                         layout.require_intact(digest)
-                    blobs = [layout.blob(digest) for digest in digests]
-                    unpack(blobs, root.path, reporter=reporter)
+                    unpack(layout.layer_files(arch), root.path, reporter=reporter)
         try:
             yield root
         finally:
@@ -54,15 +54,20 @@ def root_folder(
 
 
 def _kept_layers(
-    layout: Layout, digests: Sequence[str], store: Store, scratch: Path, reporter: Reporter
+    layout: Layout, arch: Arch, store: Store, scratch: Path, reporter: Reporter
 ) -> list[Path]:
     """The folders of the unpacked layers, bottom first; those that the cache lacks are made."""
-    found = {digest: path for digest in digests if (path := store.unpacked(digest)) is not None}
-    made = {digest: scratch / digest for digest in digests if digest not in found}
+    digests = [layer.digest for layer in layout.image(arch).layers]
+    files_of = dict(zip(digests, layout.layer_files(arch), strict=True))
+    found = {digest: path for digest in files_of if (path := store.unpacked(digest)) is not None}
+    made = {digest: scratch / digest for digest in files_of if digest not in found}
     for digest in made:  # others will take these folders for what the digest names
         layout.require_intact(digest)
     if made:
         with reporter.step(f"unpacking {len(made)} of {len(made) + len(found)} layers"):
-            keep({layout.blob(digest): path for digest, path in made.items()}, reporter=reporter)
+            keep({files_of[digest]: path for digest, path in made.items()}, reporter=reporter)
+        for digest in made:
+            checked_layers.note(store, digest, files_of[digest].diff_id)
         found |= store.add_unpacked(made)
+    checked_layers.require_image(store, layout, arch, reporter=reporter)
     return [found[digest] for digest in digests]

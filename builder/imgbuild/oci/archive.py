@@ -17,8 +17,8 @@ from typing import Literal, get_args
 
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci.image import BLOBS, CHUNK, INDEX_FILE
 from imgbuild.oci.layout import MARKER, MARKER_TEXT, REF_NAME, Layout, index_file, read
+from imgbuild.oci.storage import BLOBS, CHUNK, INDEX_FILE
 from imgbuild.oci.tar import END, Member, MemberKind, header, padding
 from imgbuild.system import files
 from imgbuild.system.reporter import SILENT, Reporter

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild import codec
+from imgbuild.errors import IntegrityError
 from imgbuild.values import Arch, Digest, FileSize, digest_of
 
 if TYPE_CHECKING:
@@ -16,16 +17,30 @@ if TYPE_CHECKING:
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+MANIFESTS = (MANIFEST, DOCKER_MANIFEST)
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 LAYER_GZIP = f"{LAYER}+gzip"
 LAYER_ZSTD = f"{LAYER}+zstd"
+# The layers that are read → OCI's name of the form; Docker's types name the same bytes. Not zstd:
+# neither Docker 20.10 nor Python's tarfile reads it.
+LAYER_TYPES = {
+    LAYER: LAYER,
+    LAYER_GZIP: LAYER_GZIP,
+    "application/vnd.docker.image.rootfs.diff.tar": LAYER,
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": LAYER_GZIP,
+}
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 EMPTY = b"{}"  # the configuration of artifacts that need none
 TITLE = "org.opencontainers.image.title"  # the file name that `oras pull` gives a layer
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A descriptor: media type, digest and size of a blob."""
+    """A descriptor: media type, digest and size of a blob.
+
+    `urls` are other places of the blob, `data` is its content, which must have the digest.
+    """
 
     media_type: str
     digest: Digest
@@ -33,6 +48,13 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     platform: dict[str, str | list[str]] = {}
     annotations: dict[str, str] = {}
     artifact_type: str = ""
+    urls: tuple[str, ...] = ()
+    data: bytes = b""
+
+    def __post_init__(self) -> None:
+        if self.data and digest_of(self.data) != self.digest:
+            message = f"the content in the descriptor of {self.digest} has another digest"
+            raise ValueError(message)
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -50,6 +72,29 @@ class Document(msgspec.Struct, frozen=True):
     def descriptor(self) -> Descriptor:
         """Its descriptor, without a platform."""
         return descriptor(self.media_type, self.data)
+
+
+class _Shape(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields that distinguish an index from an image."""
+
+    media_type: str = ""
+    manifests: msgspec.Raw = msgspec.Raw()
+    layers: msgspec.Raw = msgspec.Raw()
+
+
+def stated_type(data: bytes, name: object) -> str:
+    """The media type that a manifest or an index contains; "" if it contains none.
+
+    IntegrityError, with `name`, if it is both an index and an image.
+    """
+    try:
+        shape = msgspec.json.decode(data, type=_Shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    if shape.manifests and shape.layers:
+        message = f"{name} is both an index and an image"
+        raise IntegrityError(message, hint="its readers do not agree what it is: do not use it")
+    return shape.media_type
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):

@@ -6,34 +6,33 @@ An `ImageSource` is the place of an image. Here are folders and archives of an O
 
 from __future__ import annotations
 
-import hashlib
-import stat
-import tarfile
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci import documents
 from imgbuild.oci.documents import CONFIG, INDEX, Configuration, Descriptor, Index, Manifest
-from imgbuild.system.boundary import reads, regular
+from imgbuild.oci.reader import LayerFile
+from imgbuild.oci.storage import (
+    AGAIN,
+    HINT,
+    INDEX_FILE,
+    Archive,
+    Blob,
+    Folder,
+    ImageStorage,
+    blob_name,
+    decode,
+)
 from imgbuild.values import Arch, Digest, digest_of
 
-INDEX_FILE = "index.json"
-BLOBS = "blobs/sha256"
 LISTING = "manifest.json"  # how `docker save` described an image before it wrote layouts
-MEMBER_LIMIT = 10_000  # files of an archive; an image has some hundred blobs
-DOCUMENT_LIMIT = 16 << 20  # bytes; a configuration has some kilobytes
-CHUNK = 1 << 20
-LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
+LISTS = (INDEX, documents.DOCKER_INDEX)
 CONFIGS = (CONFIG, "application/vnd.docker.container.image.v1+json")
-HINT = "name an OCI layout, an archive of one, or a file from `docker save` or `podman save`"
-AGAIN = "build or save the image again"
-
-T = TypeVar("T")
 
 
 class ImageSource(Protocol):
@@ -53,8 +52,10 @@ class ImageSource(Protocol):
     def size(self, layer: Descriptor) -> int | None:
         """How many bytes a layer has there; None if it is not there."""
 
-    def read(self, layer: Descriptor, advance: Callable[[int], object]) -> None:
-        """Read a whole layer; IntegrityError if it has another digest."""
+    def read(
+        self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
+    ) -> None:
+        """Read a whole layer; IntegrityError if it has another digest, or its tar not `diff_id`."""
 
 
 class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,33 +92,58 @@ def manifests(source: ImageSource) -> tuple[Descriptor, ...]:
     """The manifests of an image: one for each architecture, or the image itself."""
     if source.top.media_type != INDEX:
         return (source.top,)
-    data = source.document(source.top)
+    data = _typed(source, source.top, (INDEX,), "image index")
     entries = codec.decode(data, Index, file=source.top.digest, what="image index").manifests
     return tuple(msgspec.structs.replace(one, annotations={}) for one in entries)
 
 
 def manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:
     """The manifest that `descriptor` names."""
-    data = source.document(descriptor)
+    data = _typed(source, descriptor, documents.MANIFESTS, "image manifest")
     return codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
+
+
+def by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, PlatformImage]:
+    """The images of the index `name` by architecture; InputError for two of the same one."""
+    result: dict[Arch, PlatformImage] = {}
+    for each in images:
+        if each.arch in result:
+            digests = f"{result[each.arch].descriptor.digest} and {each.descriptor.digest}"
+            message = f"{name} has two images for {each.arch}: {digests}"
+            raise InputError(message, hint="name one of them by its digest")
+        result[each.arch] = each
+    return result
+
+
+def _typed(source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], what: str) -> bytes:
+    """The document that `descriptor` names, which is of one of `types`; `what` is their name.
+
+    InputError if it is of another type, IntegrityError if it is not of the type that its descriptor
+    names.
+    """
+    data = source.document(descriptor)
+    stated = documents.stated_type(data, descriptor.digest)
+    if stated not in ("", descriptor.media_type):
+        message = f"{descriptor.digest} is of the type {stated}, not {descriptor.media_type}"
+        raise IntegrityError(message, hint=AGAIN)
+    if descriptor.media_type not in types:
+        kind = descriptor.media_type or "not stated"
+        message = f"{descriptor.digest} is not a valid {what}: its media type is {kind}"
+        raise InputError(message, hint=f"expected {' or '.join(types)}")
+    return data
 
 
 def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage:
     """The documents of the image whose manifest `descriptor` names.
 
-    InputError if it is not an image, or for an architecture that imgbuild does not know;
-    IntegrityError if a document's digest is another.
+    InputError if it is not an image, has layers of a type that is not read, or is for an
+    architecture that imgbuild does not know; IntegrityError if a document's digest is another, or
+    if manifest and configuration contradict each other.
     """
-    data = source.document(descriptor)
+    data = _typed(source, descriptor, documents.MANIFESTS, "image manifest")
     found = codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
-    if found.config.media_type not in CONFIGS:
-        kind = found.config.media_type
-        message = f"{descriptor.digest} is not an image: its configuration is of {kind}"
-        hint = "name the image itself; with --arch, one of its manifests"
-        raise InputError(message, hint=hint)
-    config = source.document(found.config)
+    config, configuration = image_configuration(source, descriptor, found)
     name = found.config.digest
-    configuration = codec.decode(config, Configuration, file=name, what="image configuration")
     try:
         arch = Arch.parse(configuration.architecture)
     except ValueError as error:
@@ -132,12 +158,40 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
     )  # fmt: skip
 
 
-class Blob(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of a layer: a file, or a `part` (offset, length) of an archive."""
+def image_configuration(
+    source: ImageSource, descriptor: Descriptor, manifest: Manifest
+) -> tuple[bytes, Configuration]:
+    """The configuration of the manifest `manifest`: its bytes, and as a value.
 
-    path: Path
-    size: int
-    part: tuple[int, int] | None = None
+    Errors as of `platform_image`, but for any architecture.
+    """
+    kind, name = manifest.config.media_type, manifest.config.digest
+    if kind not in CONFIGS:
+        message = f"{descriptor.digest} is not an image: its configuration is of {kind}"
+        hint = "name the image itself; with --arch, one of its manifests"
+        raise InputError(message, hint=hint)
+    for number, layer in enumerate(manifest.layers, start=1):
+        fault = f"is of the type {layer.media_type}, which imgbuild does not read"
+        if layer.media_type in documents.LAYER_TYPES:
+            if not layer.urls:
+                continue
+            fault = f"is to be downloaded from {layer.urls[0]}, which imgbuild does not do"
+        message = f"{descriptor.digest}: layer {number} ({layer.digest}) {fault}"
+        hint = "choose an image whose layers are gzip, or push it again with such layers"
+        raise InputError(message, hint=hint)
+    config = source.document(manifest.config)
+    configuration = codec.decode(config, Configuration, file=name, what="image configuration")
+    _diff_ids(configuration, len(manifest.layers), descriptor.digest)
+    return config, configuration
+
+
+def _diff_ids(configuration: Configuration, layers: int, name: str) -> tuple[Digest, ...]:
+    """The diff ids of an image with this number of layers."""
+    diff_ids = configuration.rootfs.diff_ids
+    if len(diff_ids) != layers:
+        message = f"{name}: {layers} layers, but {len(diff_ids)} diff ids in its configuration"
+        raise IntegrityError(message, hint=AGAIN)
+    return diff_ids
 
 
 class ImageSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +200,7 @@ class ImageSummary(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     digest: Digest
     configuration: Configuration
-    layers: tuple[Blob, ...]
+    layers: tuple[LayerFile, ...]
 
 
 class _Listed(msgspec.Struct, frozen=True, rename="pascal"):
@@ -162,7 +216,7 @@ def read(path: Path, arch: Arch | None = None) -> ImageSummary:
     holder = Folder(path) if path.is_dir() else Archive(path)
     if not holder.has(INDEX_FILE):
         return _listed(holder, arch)
-    entries = _decode(holder, holder.data(INDEX_FILE), Index, INDEX_FILE).manifests
+    entries = decode(holder, holder.data(INDEX_FILE), Index, INDEX_FILE).manifests
     found = {item.digest: item for entry in entries for item in _manifests(holder, entry)}
     summaries = [_summary(holder, item) for item in found.values()]
     return _chosen(path, summaries, arch)
@@ -192,7 +246,9 @@ def _manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
     if entry.media_type not in LISTS:
         yield entry
         return
-    for inner in _decode(holder, holder.document(entry), Index, entry.digest).manifests:
+    for inner in decode(
+        holder, _typed(holder, entry, LISTS, "image index"), Index, entry.digest
+    ).manifests:
         yield from _manifests(holder, inner)
 
 
@@ -202,7 +258,17 @@ def _summary(holder: ImageStorage, entry: Descriptor) -> ImageSummary:
         path=holder.path,
         digest=entry.digest,
         configuration=found.configuration,
-        layers=tuple(holder.place(_name(layer.digest)) for layer in found.layers),
+        layers=_layers(
+            (holder.place(blob_name(layer.digest)) for layer in found.layers),
+            found.configuration.rootfs.diff_ids,
+        ),
+    )
+
+
+def _layers(blobs: Iterable[Blob], diff_ids: Iterable[Digest]) -> tuple[LayerFile, ...]:
+    return tuple(
+        LayerFile(path=blob.path, part=blob.part, diff_id=diff_id)
+        for blob, diff_id in zip(blobs, diff_ids, strict=True)
     )
 
 
@@ -211,164 +277,18 @@ def _listed(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
     if not holder.has(LISTING):
         message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING}"
         raise InputError(message, hint=HINT)
-    listed = _decode(holder, holder.data(LISTING), tuple[_Listed, ...], LISTING)
+    listed = decode(holder, holder.data(LISTING), tuple[_Listed, ...], LISTING)
     summaries = []
     for item in listed:
         config = holder.data(item.config)
+        configuration = decode(holder, config, Configuration, item.config)
+        diff_ids = _diff_ids(configuration, len(item.layers), f"{holder.path}: {item.config}")
         summaries.append(
             ImageSummary(
                 path=holder.path,
                 digest=digest_of(config),
-                configuration=_decode(holder, config, Configuration, item.config),
-                layers=tuple(holder.place(name) for name in item.layers),
+                configuration=configuration,
+                layers=_layers(map(holder.place, item.layers), diff_ids),
             )
         )
     return _chosen(holder.path, summaries, arch)
-
-
-class ImageStorage:
-    """A folder or an archive that holds the files of an image, by their names."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = str(path)
-
-    @property
-    def top(self) -> Descriptor:
-        """See `ImageSource`."""
-        return msgspec.structs.replace(self.entry, annotations={})
-
-    @cached_property
-    def entry(self) -> Descriptor:
-        """The only entry of `index.json`, with its annotations."""
-        entries = _decode(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
-        if len(entries) != 1:
-            message = f"{self.path}: {INDEX_FILE} names {len(entries)} images"
-            raise InputError(message, hint="only layouts with one image are supported")
-        return entries[0]
-
-    def place(self, name: str) -> Blob:
-        """The place of the file `name`; IntegrityError if there is none."""
-        raise NotImplementedError
-
-    def has(self, name: str) -> bool:
-        """Whether there is a file `name`."""
-        try:
-            self.place(name)
-        except IntegrityError:
-            return False
-        return True
-
-    def data(self, name: str) -> bytes:
-        """The content of the small file `name`."""
-        found = self.place(name)
-        if found.size > DOCUMENT_LIMIT:
-            message = f"{self.path}: {name} has {found.size} bytes, too many for a document"
-            raise IntegrityError(message, hint=HINT)
-        try:
-            with found.path.open("rb") as file:
-                file.seek(found.part[0] if found.part else 0)
-                return file.read(found.size)
-        except OSError as error:
-            message = f"cannot read {found.path}: {error.strerror}"
-            raise IntegrityError(message, hint=AGAIN) from error
-
-    def document(self, descriptor: Descriptor) -> bytes:
-        """See `ImageSource`."""
-        found = self.data(_name(descriptor.digest))
-        self._expect(descriptor.digest, digest_of(found))
-        return found
-
-    def size(self, layer: Descriptor) -> int | None:
-        """See `ImageSource`."""
-        try:
-            return self.place(_name(layer.digest)).size
-        except IntegrityError:
-            return None
-
-    def read(self, layer: Descriptor, advance: Callable[[int], object]) -> None:
-        """See `ImageSource`."""
-        found = self.place(_name(layer.digest))
-        hashed, left = hashlib.sha256(), found.size
-        try:
-            with found.path.open("rb") as file:
-                file.seek(found.part[0] if found.part else 0)
-                while chunk := file.read(min(CHUNK, left)):
-                    hashed.update(chunk)
-                    left -= len(chunk)
-                    advance(len(chunk))
-        except OSError as error:
-            message = f"cannot read {error.filename}: {error.strerror}"
-            raise IntegrityError(message, hint=AGAIN) from error
-        self._expect(layer.digest, f"sha256:{hashed.hexdigest()}")
-
-    def _expect(self, named: Digest, found: Digest) -> None:
-        if named != found:
-            message = f"{self.path}: {named} has the digest {found}"
-            raise IntegrityError(message, hint=AGAIN)
-
-
-class Folder(ImageStorage):
-    """An OCI layout."""
-
-    def place(self, name: str) -> Blob:
-        """See `ImageStorage`."""
-        path = self.path / name
-        try:
-            found = path.stat()
-        except OSError as error:
-            message = f"{path}: {error.strerror}"
-            raise IntegrityError(message, hint="build the image again") from error
-        if not stat.S_ISREG(found.st_mode):
-            message = f"{path} is not a regular file"
-            raise IntegrityError(message, hint="build the image again")
-        return Blob(path=path, size=found.st_size)
-
-
-class Archive(ImageStorage):
-    """An archive of an OCI layout, or what `docker save` writes."""
-
-    @reads("path", hint=HINT)
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._members: dict[str, Blob] = {}
-        self._links: dict[str, str] = {}
-        try:
-            with (
-                open(path, "rb", opener=regular) as file,
-                tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar,
-            ):
-                for number, member in enumerate(tar):
-                    if number >= MEMBER_LIMIT:
-                        message = f"{path} has more than {MEMBER_LIMIT} files"
-                        raise IntegrityError(message, hint=HINT)
-                    name = member.name.removeprefix("./")
-                    if member.issym() or member.islnk():
-                        self._links[name] = member.linkname.removeprefix("./").removeprefix("../")
-                    elif member.isfile():
-                        part = (member.offset_data, member.size)
-                        self._members[name] = Blob(path=path, size=member.size, part=part)
-        except OSError as error:
-            message = f"cannot read {path}: {error.strerror}"
-            raise InputError(message, hint=HINT) from error
-        except tarfile.TarError as error:
-            message = f"{path} is not a tar archive: {error}"
-            raise InputError(
-                message, hint=f"{HINT}; decompress it first if it is compressed"
-            ) from error
-
-    def place(self, name: str) -> Blob:
-        """See `ImageStorage`."""
-        found = self._members.get(self._links.get(name, name))
-        if found is None:
-            message = f"{self.path} has no {name}"
-            raise IntegrityError(message, hint="save the image again")
-        return found
-
-
-def _decode(holder: ImageStorage, data: bytes, kind: type[T], name: str) -> T:
-    return codec.decode(data, kind, file=f"{holder.path}: {name}", what="image", hint=HINT)
-
-
-def _name(digest: Digest) -> str:
-    return f"{BLOBS}/{digest.removeprefix('sha256:')}"

@@ -20,7 +20,9 @@ from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index, Manifest
-from imgbuild.oci.image import BLOBS, INDEX_FILE, Folder, manifests, platform_image
+from imgbuild.oci.image import by_arch, manifests, platform_image
+from imgbuild.oci.reader import LayerFile
+from imgbuild.oci.storage import BLOBS, INDEX_FILE, Folder
 from imgbuild.system import files, known_hashes
 from imgbuild.system.boundary import regular
 from imgbuild.system.folder import OpenFolder, is_private
@@ -82,6 +84,14 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def blob(self, digest: Digest) -> Path:
         """The path of a blob in this layout."""
         return blob(self.path, digest)
+
+    def layer_files(self, arch: Arch) -> tuple[LayerFile, ...]:
+        """The files of the layers of the image on `arch`, bottom first."""
+        stored = self.image(arch)
+        return tuple(
+            LayerFile(path=self.blob(layer.digest), diff_id=diff_id)
+            for layer, diff_id in zip(stored.layers, stored.diff_ids, strict=True)
+        )
 
     def require_intact(self, digest: Digest) -> None:
         """IntegrityError if a blob has another digest; see `system.known_hashes`."""
@@ -199,16 +209,17 @@ def read(out: Path) -> Layout:
         hint = "build the target first, or pass the folder of a layout"
         raise InputError(message, hint=hint)
     _check_marker(out / MARKER)
-    images = {}
-    for descriptor in manifests(folder):
-        found = platform_image(folder, descriptor)
-        images[found.arch] = Stored(
-            manifest=found.descriptor,
-            config=found.manifest.config,
-            layers=found.layers,
-            diff_ids=found.configuration.rootfs.diff_ids,
-            settings=found.configuration.config or {},
+    by_machine = by_arch((platform_image(folder, each) for each in manifests(folder)), out)
+    images = {
+        arch: Stored(
+            manifest=each.descriptor,
+            config=each.manifest.config,
+            layers=each.layers,
+            diff_ids=each.configuration.rootfs.diff_ids,
+            settings=each.configuration.config or {},
         )
+        for arch, each in by_machine.items()
+    }
     annotations = folder.entry.annotations
     return Layout(
         path=out,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 
@@ -17,6 +19,7 @@ from isal import igzip_threaded, isal_zlib
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.tar import BLOCK, padding
 from imgbuild.system.boundary import reading, regular
+from imgbuild.values import Digest
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -40,6 +43,17 @@ FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 DEVICES = (tarfile.CHRTYPE, tarfile.BLKTYPE)
 
 Parts = tuple[str, ...]
+
+
+class LayerFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer on disk: its file, or a `part` (offset, length) of an archive.
+
+    `diff_id` is the digest of its tar that the image's configuration names.
+    """
+
+    path: Path
+    diff_id: Digest
+    part: tuple[int, int] | None = None
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -225,30 +239,93 @@ class Reader:
 
 
 @contextlib.contextmanager
-def inflated(
-    blob: Path,
+def decompressed(
+    path: Path,
     part: tuple[int, int] | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[BinaryIO]:
-    """The tar in a layer file, inflated by a thread of its own if it is a gzip.
+    """The content of a file, inflated by a thread of its own if it is a gzip.
 
-    `part` is offset and length of the layer in `blob`, where that is an archive of a whole image.
-    `advance` gets the count of bytes each time that some were read from `blob`. InputError if the
-    layer is compressed with zstd.
+    `part` is offset and length of what is read of it; `advance` gets the count of bytes each time
+    that some were read from the file. InputError if it is compressed with zstd.
     """
     with contextlib.ExitStack() as opened:
-        raw = opened.enter_context(io.FileIO(blob, opener=regular))
+        raw = opened.enter_context(io.FileIO(path, opener=regular))
         offset, length = part or (0, os.fstat(raw.fileno()).st_size)
         file = io.BufferedReader(_Part(raw, offset, length, advance), CHUNK)
         magic = file.peek(len(ZSTD))
         if magic.startswith(ZSTD):
-            message = f"{blob} is compressed with zstd, which imgbuild does not unpack"
-            raise InputError(message, hint="use a base image whose layers are gzip")
+            message = f"{path} is compressed with zstd, which imgbuild does not unpack"
+            raise InputError(message, hint="use an image whose layers are gzip")
         stream = cast("BinaryIO", file)
         if magic.startswith(GZIP):
             threaded = igzip_threaded.open(file, "rb", threads=1, block_size=CHUNK)  # type: ignore[no-untyped-call]
             stream = cast("BinaryIO", opened.enter_context(threaded))
         yield stream
+
+
+@contextlib.contextmanager
+def inflated(
+    layer: LayerFile, advance: Callable[[int], None] = lambda _: None
+) -> Iterator[BinaryIO]:
+    """The tar in a layer file, inflated and hashed by threads of their own.
+
+    `advance` and errors as for `decompressed`; IntegrityError, at the end, if the tar has another
+    digest than `layer.diff_id`.
+    """
+    with contextlib.ExitStack() as opened:
+        stream = opened.enter_context(decompressed(layer.path, layer.part, advance))
+        hashed = _Hashed(stream, opened.enter_context(ThreadPoolExecutor(1)))
+        tar = io.BufferedReader(hashed, CHUNK)
+        yield cast("BinaryIO", tar)
+        with reading(str(layer.path), hint=REMEDY):
+            while tar.read(CHUNK):
+                pass
+        if hashed.digest != layer.diff_id:
+            message = (
+                f"{layer.path}: its content has the digest {hashed.digest};"
+                f" the image's configuration names the diff id {layer.diff_id}"
+            )
+            raise IntegrityError(message, hint=REMEDY)
+
+
+def check(
+    layer: LayerFile, digest: Digest, advance: Callable[[int], None] = lambda _: None
+) -> None:
+    """IntegrityError, with the layer's `digest`, if its tar is not what its diff id names."""
+    try:
+        with inflated(layer, advance):
+            pass
+    except IntegrityError as error:
+        message = f"layer {digest}: {error.message}"
+        raise IntegrityError(message, hint=error.hint) from error
+
+
+class _Hashed(io.RawIOBase):
+    """The bytes of `stream`, hashed by the thread of `pool` as they are read."""
+
+    def __init__(self, stream: BinaryIO, pool: ThreadPoolExecutor) -> None:
+        super().__init__()
+        self._stream = stream
+        self._pool = pool
+        self._hash = hashlib.sha256()
+        self._hashing: Future[None] = pool.submit(self._hash.update, b"")
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of what was read so far."""
+        self._hashing.result()
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        size = cast("io.BufferedIOBase", self._stream).readinto(view)
+        self._hashing.result()  # at most one piece is waiting
+        self._hashing = self._pool.submit(self._hash.update, bytes(view[:size]))
+        return size
 
 
 class _Part(io.RawIOBase):

@@ -20,7 +20,16 @@ from typing import Protocol
 import msgspec
 
 from imgbuild.errors import InputError, IntegrityError, WorkFailed
-from imgbuild.oci.reader import FILES, REMEDY, Entry, Parts, Reader, hidden_by, inflated
+from imgbuild.oci.reader import (
+    FILES,
+    REMEDY,
+    Entry,
+    LayerFile,
+    Parts,
+    Reader,
+    hidden_by,
+    inflated,
+)
 from imgbuild.oci.tree import RootFolder
 from imgbuild.system.boundary import reading
 from imgbuild.system.files import FULL
@@ -44,25 +53,25 @@ class Members(Protocol):
         """
 
 
-def unpack(blobs: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) -> None:
-    """Unpack `blobs`, bottom first, into the folder `root`, which is new or empty.
+def unpack(layers: Sequence[LayerFile], root: Path, *, reporter: Reporter = SILENT) -> None:
+    """Unpack `layers`, bottom first, into the folder `root`, which is new or empty.
 
     IntegrityError if a layer is damaged or unsafe, OSError if the disk is full, WorkFailed if it
     refuses otherwise.
     """
-    with _plain_errors(root), _progress(f"unpacking {root.name}", blobs, reporter) as bar:
-        _make_root(root, (_Inflated(blob, bar, reporter) for blob in blobs), reporter)
+    with _plain_errors(root), _progress(f"unpacking {root.name}", layers, reporter) as bar:
+        _make_root(root, (_Inflated(layer, bar, reporter) for layer in layers), reporter)
 
 
-def keep(layers: Mapping[Path, Path], *, reporter: Reporter = SILENT) -> None:
-    """Unpack each layer file of `layers` to its folder, which is new, for `stack`.
+def keep(folders: Mapping[LayerFile, Path], *, reporter: Reporter = SILENT) -> None:
+    """Unpack each layer of `folders` to its folder, which is new, for `stack`.
 
     Errors: as `unpack`.
     """
-    with _progress("unpacking layers", list(layers), reporter) as bar:
-        for blob, folder in layers.items():
+    with _progress("unpacking layers", list(folders), reporter) as bar:
+        for layer, folder in folders.items():
             with _plain_errors(folder):
-                _keep(_Inflated(blob, bar, reporter), folder)
+                _keep(_Inflated(layer, bar, reporter), folder)
 
 
 def _keep(layer: Members, folder: Path) -> None:
@@ -80,10 +89,10 @@ def _keep(layer: Members, folder: Path) -> None:
 
 
 def _progress(
-    title: str, blobs: Sequence[Path], reporter: Reporter
+    title: str, layers: Sequence[LayerFile], reporter: Reporter
 ) -> contextlib.AbstractContextManager[ProgressBar]:
-    """A bar over the bytes of `blobs`, compressed."""
-    return reporter.progress(title, sum(blob.stat().st_size for blob in blobs))
+    """A bar over the bytes of `layers`, compressed."""
+    return reporter.progress(title, sum(layer.path.stat().st_size for layer in layers))
 
 
 def stack(layers: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) -> None:
@@ -124,16 +133,16 @@ def _plain_errors(folder: Path) -> Iterator[None]:
 class _Inflated:
     """The members of a layer file, inflated."""
 
-    def __init__(self, blob: Path, bar: ProgressBar, reporter: Reporter) -> None:
-        self._blob = blob
+    def __init__(self, layer: LayerFile, bar: ProgressBar, reporter: Reporter) -> None:
+        self._layer = layer
         self._bar = bar
         self._reporter = reporter
         self._root = os.geteuid() == 0
         self._content: Callable[[], Iterator[bytes]] = lambda: iter(())
 
     def __iter__(self) -> Iterator[Entry]:
-        with inflated(self._blob, advance=self._bar.advance) as stream:
-            reader = Reader(stream, str(self._blob))
+        with inflated(self._layer, advance=self._bar.advance) as stream:
+            reader = Reader(stream, str(self._layer.path))
             self._content = reader.content
             yield from reader
 

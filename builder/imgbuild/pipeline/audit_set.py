@@ -100,6 +100,9 @@ def audit_pins(
     has the indexes of builds for one CUDA release (`torch==2.10.0+cu130`).
     """
     context = request.context
+    extras = {package: pin.extras for package, pin in listed.pins.items() if pin.extras}
+    terms = msgspec.structs.replace(request.terms, extras=extras)
+    request = msgspec.structs.replace(request, terms=terms)
     if not request.terms.cuda and "torch" in listed.pins:
         # The index may lack this build, so that another one is read.
         terms = msgspec.structs.replace(request.terms, cuda=_cuda_tag(listed.pins["torch"].version))

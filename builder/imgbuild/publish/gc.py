@@ -16,12 +16,12 @@ from imgbuild import codec
 from imgbuild.lock.lock import read_lock
 from imgbuild.oci.documents import Index
 from imgbuild.oci.image import LISTS
-from imgbuild.plan import seal
+from imgbuild.plan import seal, tags
 from imgbuild.project import Project
 from imgbuild.publish.tag import ATTACHED, DATED, by_digest
 from imgbuild.registry.reference import Repository
 from imgbuild.system.threads import Stop, each
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Digest
 
 if TYPE_CHECKING:
     from imgbuild.registry.client import Client
@@ -31,7 +31,6 @@ AFTER = (
     " pushes: docker-registry garbage-collect CONFIG.yml"
 )
 THREADS = 8
-SUFFIXES = (*sorted(Arch, reverse=True), "base")  # of a tag, from its end
 
 
 class OldImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,16 +80,16 @@ def find(
     indexed = each(list(images), partial(_listed, client, repository), threads=THREADS)
     listed = dict(zip(images, indexed, strict=True))
     old = {
-        digest: tags
-        for digest, tags in images.items()
-        if digest not in kept and all(_is_old(tag, targets, before) for tag in tags)
+        digest: names_of
+        for digest, names_of in images.items()
+        if digest not in kept and all(_is_old(tag, targets, before) for tag in names_of)
     }
     used = {*images, *kept}.union(*(listed[digest] for digest in images if digest not in old))
     sweep = []
-    for digest, tags in sorted(old.items(), key=lambda item: item[1]):
+    for digest, names_of in sorted(old.items(), key=lambda item: item[1]):
         manifests = tuple(one for one in listed[digest] if one not in used)
         attached = _attached(names, (digest, *manifests))
-        sweep.append(OldImage(digest=digest, tags=tags, manifests=manifests, attached=attached))
+        sweep.append(OldImage(digest=digest, tags=names_of, manifests=manifests, attached=attached))
     return Sweep(repository=str(repository), kept=len(images) - len(old), old=tuple(sweep))
 
 
@@ -99,13 +98,13 @@ def delete(client: Client, repository: Repository, sweep: Sweep) -> Sweep:
 
     An image that has got another tag since is kept.
     """
-    tags = by_digest(client, repository, client.tags(repository))
+    named = by_digest(client, repository, client.tags(repository))
     removed = []
     with client.reporter.progress(f"deleting from {repository}", len(sweep.old), unit="images") as (
         bar
     ):
         for image in sweep.old:
-            if set(tags.get(image.digest, ())) <= set(image.tags):
+            if set(named.get(image.digest, ())) <= set(image.tags):
                 for tag in image.attached:
                     _delete_tag(client, repository, tag)
                 for digest in (image.digest, *image.manifests):
@@ -142,17 +141,10 @@ def _attached(names: Iterable[str], digests: Iterable[Digest]) -> tuple[str, ...
 
 def _is_old(tag: str, targets: Collection[str], before: datetime.date) -> bool:
     match = DATED.fullmatch(tag)
-    if match is None or _target(match[1]) not in targets:
+    if match is None or not any(tags.is_of(match[1], target) for target in targets):
         return False
     try:
-        day = datetime.datetime.strptime(match[2], "%Y%m%d").replace(tzinfo=datetime.UTC).date()
+        day = tags.day_of(tag, match[1])
     except ValueError:
         return False
-    return day < before
-
-
-def _target(name: str) -> str:
-    """The target of a stable tag: its name without `-base` and architectures."""
-    for suffix in SUFFIXES:
-        name = name.removesuffix(f"-{suffix}")
-    return name
+    return day is not None and day < before

@@ -1,19 +1,23 @@
 """Pulls an image from a registry into an OCI layout on disk, with its digest unchanged.
 
 Layers that the cache has are linked; others are downloaded into it, and an interrupted download
-continues from its last byte. Every blob is checked against its digest.
+continues from its last byte. Every blob is checked against its digest, and the content of every
+layer against its diff id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from imgbuild.cache import checked_layers
 from imgbuild.cache.store import Store
 from imgbuild.oci import documents, layout
 from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.image import PlatformImage
+from imgbuild.oci.reader import LayerFile
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import RegistryImage, read
 from imgbuild.registry.reference import Reference
@@ -46,15 +50,14 @@ def pull(
     top, images = found.top, found.images
     size = sum(one.size for one in images.values())
     layout.refuse_others(output, name(reference))
-    moved, unchanged = 0, layout.check(output, top.digest, client.reporter)
+    unchanged = layout.check(output, top.digest, client.reporter)
+    layers = {layer.digest: layer for image in images.values() for layer in image.layers}
+    near = {digest: _near(store, output, layer) for digest, layer in layers.items()}
+    moved = sum(layer.size for digest, layer in layers.items() if near[digest] is None)
+    paths = _checked(client, reference, images.values(), near, store)
     if not unchanged:
-        layers = {layer.digest: layer for one in images.values() for layer in one.layers}
-        near = {digest: _near(store, output, layer) for digest, layer in layers.items()}
-        due = [layer for digest, layer in layers.items() if near[digest] is None]
-        moved = sum(layer.size for layer in due)
-        near |= _downloaded(client, reference, due, store)
         small_documents = [data for one in images.values() for data in (one.config, one.data)]
-        placed = [(layers[digest], path) for digest, path in near.items() if path is not None]
+        placed = [(layers[digest], path) for digest, path in paths.items()]
         layout.keep(output, _top(found), [*small_documents, top.data], placed, name(reference))
     return Pulled(
         reference=f"{reference.repository}@{top.digest}",
@@ -87,18 +90,43 @@ def _near(store: Store, output: Path, layer: Descriptor) -> Path | None:
     return layout.blob(output, layer.digest) if layout.intact(output, layer) else None
 
 
-def _downloaded(
-    client: Client, reference: Reference, due: Sequence[Descriptor], store: Store
+def _checked(
+    client: Client,
+    reference: Reference,
+    images: Iterable[PlatformImage],
+    near: Mapping[Digest, Path | None],
+    store: Store,
 ) -> dict[Digest, Path]:
-    """Bring the layers `due` into the store; digest → path."""
-    total = sum(layer.size for layer in due)
+    """The blobs of all layers; those that `near` lacks are downloaded into the store.
+
+    IntegrityError if the content of one is not what its diff id names.
+    """
+    layers: dict[Digest, Descriptor] = {}
+    diff_ids: dict[Digest, set[Digest]] = {}
+    for image in images:
+        for layer, diff_id in zip(image.layers, image.configuration.rootfs.diff_ids, strict=True):
+            layers[layer.digest] = layer
+            if not checked_layers.is_noted(store, layer.digest, diff_id):
+                diff_ids.setdefault(layer.digest, set()).add(diff_id)
+    paths = {digest: path for digest, path in near.items() if path is not None}
+    unread = [
+        layer for digest, layer in layers.items() if digest not in paths or digest in diff_ids
+    ]
+    total = sum(layer.size for layer in unread if layer.digest not in paths)
+    if not unread:
+        return paths
     with client.reporter.progress(f"pulling {reference.repository}", total) as bar:
 
         def _fetch(layer: Descriptor, stop: Stop) -> Path:
-            return _download(client, reference, layer, store, bar, stop)
+            path = paths.get(layer.digest)
+            path = path or _download(client, reference, layer, store, bar, stop)
+            for diff_id in diff_ids.get(layer.digest, ()):
+                file = LayerFile(path=path, diff_id=diff_id)
+                checked_layers.require(store, layer.digest, file, stop.checked(lambda _: None))
+            return path
 
-        paths = each(due, _fetch, threads=DOWNLOADS, kept=KEPT)
-    return {layer.digest: path for layer, path in zip(due, paths, strict=True)}
+        fetched = each(unread, _fetch, threads=DOWNLOADS, kept=KEPT)
+    return paths | {layer.digest: path for layer, path in zip(unread, fetched, strict=True)}
 
 
 def _download(

@@ -11,12 +11,12 @@ from imgbuild.lock.lock import Lock
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Document
 from imgbuild.plan import seal as seals
+from imgbuild.plan import tags
 from imgbuild.plan.plan import Layer, base_of, plan
 from imgbuild.plan.seal import ImageDocuments, Seal
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
 CONFIG = "configuration"
-BASE = "base"
 
 
 class PlannedBlob(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +62,7 @@ def push_plan(
 ) -> PushPlan:
     """The plan of a push of `lock` on `arches`; with `only_base`, of only its base's layers.
 
-    The tags are the target's name, and the same with the date. An image with only some of the
-    target's architectures has their names in its tags, so that it never replaces the complete
-    image.
+    The tags are those of `plan.tags`: without and with the date.
     """
     known = seals.sealed_records(sealed)
     plans = {arch: plan(lock, arch) for arch in sorted(arches)}
@@ -79,9 +77,7 @@ def push_plan(
         Document(manifest, documents.MANIFEST) for manifest in manifests.values()
     )
     index = Document(documents.index(manifests), documents.INDEX)
-    some = set(arches) != set(sealed.arch)
-    words = [lock.target, *([BASE] if only_base else []), *(sorted(arches) if some else [])]
-    stable = "-".join(words)
+    stable = tags.stable(lock.target, arches, sealed.arch, base=only_base)
     return PushPlan(
         target=lock.target,
         lock=lock,
@@ -91,7 +87,7 @@ def push_plan(
         blobs=_blobs({arch: planned.layers for arch, planned in plans.items()}, made),
         manifests=small_documents,
         top=small_documents[0] if len(small_documents) == 1 else index,
-        tags=(f"{stable}-{date:%Y%m%d}", stable),  # where the last is there, all of it is
+        tags=(tags.dated(stable, date), stable),  # where the last is there, all of it is
     )
 
 

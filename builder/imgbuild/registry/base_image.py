@@ -18,15 +18,6 @@ from imgbuild.registry.image import InRegistry, platform
 from imgbuild.registry.reference import Reference
 from imgbuild.values import Arch, Digest
 
-# Docker's own types name the same bytes; in an OCI manifest they are written as OCI has them. Not
-# zstd: neither Docker 20.10 nor Python's tarfile reads it, and the accounts stand in some layer.
-LAYER_TYPES = {
-    documents.LAYER: documents.LAYER,
-    documents.LAYER_GZIP: documents.LAYER_GZIP,
-    "application/vnd.docker.image.rootfs.diff.tar": documents.LAYER,
-    "application/vnd.docker.image.rootfs.diff.tar.gzip": documents.LAYER_GZIP,
-}
-
 
 class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
     """A registry image on one architecture; `settings` is what its configuration says to run."""
@@ -51,8 +42,8 @@ def parse(text: str) -> Reference:
 def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
     """The image `text` on `arch`, documents only.
 
-    InputError if it has no such architecture or a layer that cannot be copied, IntegrityError if a
-    document is not what its digest names, FetchFailed if the registry does not give it.
+    InputError if it has no such architecture or a layer of a type that is not read, IntegrityError
+    if a document is not what its digest names, FetchFailed if the registry does not give it.
     """
     found = platform(InRegistry(client or Client(), parse(text)), arch)
     layers = tuple(
@@ -60,7 +51,7 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
             digest=layer.digest,
             size=layer.size,
             diff_id=diff_id,
-            media_type=_layer_type(text, layer.media_type),
+            media_type=documents.LAYER_TYPES[layer.media_type],
         )
         for layer, diff_id in zip(found.layers, found.configuration.rootfs.diff_ids, strict=True)
     )
@@ -96,11 +87,3 @@ def fetch_layers(
                 shutil.copyfile(path, blob)
             store.add_blob(blob, f"sha256:{key}")
         store.drop_file(key)
-
-
-def _layer_type(text: str, found: str) -> str:
-    if found not in LAYER_TYPES:
-        message = f"{text} has a layer of the type {found}, which imgbuild does not read"
-        hint = "choose a base whose layers are gzip, or push it again with such layers"
-        raise InputError(message, hint=hint)
-    return LAYER_TYPES[found]

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.http.client import Refused
 from imgbuild.http.headers import number
@@ -29,9 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BLOB_UNKNOWN = "MANIFEST_BLOB_UNKNOWN"  # the distribution specification's code
-DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
-DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
-TYPES = (documents.INDEX, documents.MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST)
+TYPES = (documents.INDEX, documents.MANIFEST, documents.DOCKER_INDEX, documents.DOCKER_MANIFEST)
 ACCEPT = ", ".join(TYPES)
 LIMIT = 16 * 1024 * 1024  # registries need not take more than 4
 REFUSED = "the registry does not serve what the digest names: do not use it"
@@ -54,14 +50,6 @@ def expected(what: object) -> Iterator[None]:
         if refused.status != 404:
             raise
         raise NotFound(what, refused) from None
-
-
-class _Shape(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields that distinguish an index from an image."""
-
-    media_type: str = ""
-    manifests: msgspec.Raw = msgspec.Raw()
-    layers: msgspec.Raw = msgspec.Raw()
 
 
 def resolve(
@@ -103,7 +91,8 @@ def resolve(
 def fetch(http: RegistryHttp, reference: Reference, capability: str | None = None) -> Document:
     """The manifest or index that `reference` names.
 
-    NotFound if there is none, IntegrityError if the bytes are not what the digest names.
+    NotFound if there is none, IntegrityError if the bytes are not what the digest names, or of
+    another type than the registry says.
     """
 
     def _read(response: Response) -> Document:
@@ -114,7 +103,11 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
         if found != wanted:
             message = f"{reference.host} gives {found} for {reference.name}@{wanted}"
             raise IntegrityError(message, hint=REFUSED)
-        return Document(data, _type(data, reference) or media_type(response))
+        stated, served = documents.stated_type(data, reference), media_type(response)
+        if stated and served in TYPES and served != stated:
+            message = f"{reference} is served with the media type {served}; its own is {stated}"
+            raise IntegrityError(message, hint=REFUSED)
+        return Document(data, stated or served)
 
     capability = capability or _capability(reference)
     with expected(reference):
@@ -203,15 +196,3 @@ def _asked(reference: Reference, method: str) -> Request:
         method,
         scopes=(pulling(reference.name),),
     )
-
-
-def _type(data: bytes, reference: Reference) -> str:
-    """The type in a document; IntegrityError if it is both an index and an image."""
-    try:
-        shape = msgspec.json.decode(data, type=_Shape)
-    except msgspec.DecodeError:
-        return ""
-    if shape.manifests and shape.layers:
-        message = f"{reference} is both an index and an image"
-        raise IntegrityError(message, hint=REFUSED)
-    return shape.media_type

@@ -109,7 +109,7 @@ def _merged(
 
         summary, tree = summaries[number], Merged()
         for layer in summary.layers:
-            with inflated(layer.path, layer.part) as stream:
+            with inflated(layer) as stream:
                 reader = Reader(stream, str(layer.path))
                 tree.add(reader, advance=_advance, also=acceptor.watch(number))
         return tree

@@ -84,8 +84,8 @@ def convert(
     flat = Flat()
     if layers is None:
         layers = [
-            LayerSource(path=layout.blob(layer.digest), digest=layer.digest, size=layer.size)
-            for layer in layout.image(arch).layers
+            LayerSource(path=file.path, digest=layer.digest, size=layer.size, diff_id=file.diff_id)
+            for layer, file in zip(layout.image(arch).layers, layout.layer_files(arch), strict=True)
         ]
     flat.add(layers, reporter=reporter)
     for attribute, path in flat.lost.items():

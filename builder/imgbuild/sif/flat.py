@@ -5,8 +5,8 @@ Nothing is written to disk; memory use is a few hundred bytes for each path.
 
 Layers are read twice: once for names (`skim`), once for content. One reading is not enough, since a
 path may lead through a link in a lower layer, and a hard link may refer to a file that another
-layer hides. The first reading checks the digests of the layers, the second compares their members
-with those of the first.
+layer hides. The first reading checks the digests of the layers; the second checks their diff ids,
+and compares their members with those of the first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.merged import Merged, Node
-from imgbuild.oci.reader import XATTR, Entry, Reader, inflated
+from imgbuild.oci.reader import XATTR, Entry, LayerFile, Reader, inflated
 from imgbuild.oci.tar import END, padding
 from imgbuild.sif import skim
 from imgbuild.sif.skim import MembersHash
@@ -45,12 +45,18 @@ REMEDY = "remove the layout and build or pull the image again"
 
 
 class LayerSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer: a file with digest and size from its manifest, or `data`, an uncompressed tar."""
+    """A layer: a file with digest, size and diff id from its image, or `data`, a plain tar."""
 
     path: Path = Path()
     digest: Digest = ""
+    diff_id: Digest = ""
     size: Bytes = 0
     data: bytes = b""
+
+    @property
+    def file(self) -> LayerFile:
+        """The layer as a file."""
+        return LayerFile(path=self.path, diff_id=self.diff_id)
 
 
 class Flat:
@@ -136,7 +142,7 @@ def _entries(layer: LayerSource) -> list[Entry]:
     if layer.data:
         return list(Reader(io.BytesIO(layer.data), str(layer.path)))
     _check(layer)
-    return skim.entries(layer.path)
+    return skim.entries(layer.file)
 
 
 def _changed(layer: LayerSource) -> NoReturn:
@@ -161,7 +167,7 @@ def _opened(layer: LayerSource) -> Iterator[BinaryIO]:
     if layer.data:
         yield io.BytesIO(layer.data)
         return
-    with inflated(layer.path) as stream:
+    with inflated(layer.file) as stream:
         yield stream
 
 

@@ -12,14 +12,13 @@ import os
 import struct
 from collections.abc import Iterator
 from io import FileIO
-from pathlib import Path
 from typing import BinaryIO, cast
 
 from isal import isal_zlib
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import GZIP_HEADER
-from imgbuild.oci.reader import DAMAGED, GZIP, Entry, Reader, inflated
+from imgbuild.oci.reader import DAMAGED, GZIP, Entry, LayerFile, Reader, inflated
 from imgbuild.system.boundary import regular
 
 LEAST = 1 << 16  # bytes: inflating a smaller content is as fast as searching for its end
@@ -45,15 +44,18 @@ class MembersHash:
         ))  # fmt: skip
 
 
-def entries(path: Path) -> list[Entry]:
-    """The members of a layer; IntegrityError if it is damaged."""
+def entries(layer: LayerFile) -> list[Entry]:
+    """The members of a layer; IntegrityError if it is damaged.
+
+    The diff id is compared only if the layer is read in full.
+    """
     try:
-        with FileIO(path, opener=regular) as file:
+        with FileIO(layer.path, opener=regular) as file:
             compressed = os.pread(file.fileno(), len(GZIP), 0) == GZIP
-            return list(_Names((_Gzip if compressed else _Plain)(file), str(path)))
+            return list(_Names((_Gzip if compressed else _Plain)(file), str(layer.path)))
     except (IntegrityError, *DAMAGED):
-        with inflated(path) as stream_:
-            return list(Reader(stream_, str(path)))
+        with inflated(layer) as stream_:
+            return list(Reader(stream_, str(layer.path)))
 
 
 class _Plain:

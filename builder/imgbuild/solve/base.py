@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -15,7 +14,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock.resolution import Deb, RegistryLayer
 from imgbuild.matrix.model import Base, DebianBase, RegistryBase
 from imgbuild.oci.merged import Merged
-from imgbuild.oci.reader import FILES, Entry, Reader, inflated
+from imgbuild.oci.reader import FILES, Entry, LayerFile, Reader, inflated
 from imgbuild.registry import base_image
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch, Digest
@@ -69,9 +68,10 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     own = Client(offline=context.http.offline)
     image = base_image.base(base.image, arch, own)
     base_image.fetch_layers(base.image, image.layers, context, own)
-    found_blobs = (context.store.blob(layer.digest) for layer in image.layers)
-    blobs = [path for path in found_blobs if path is not None]
-    found = contents(blobs)
+    blobs = ((context.store.blob(layer.digest), layer.diff_id) for layer in image.layers)
+    found = contents(
+        [LayerFile(path=path, diff_id=diff_id) for path, diff_id in blobs if path is not None]
+    )
     refuse_other_python(base, found)
     return ResolvedBase(
         layers=image.layers, manifest=image.manifest, files=accounts(base.image, found)
@@ -111,13 +111,13 @@ def refuse_other_python(base: RegistryBase, found: Contents) -> None:
     raise InputError(message, hint=f"{hint}; say which with `interpreter` and `python`")
 
 
-def contents(blobs: Sequence[Path]) -> Contents:
-    """The merged paths of the layers `blobs`, bottom first; IntegrityError if one is damaged."""
+def contents(layers: Sequence[LayerFile]) -> Contents:
+    """The merged paths of `layers`, bottom first; IntegrityError if one is damaged."""
     tree = Merged()
     texts: dict[tuple[int, int], bytes] = {}  # of accounts, by layer and member
-    for number, blob in enumerate(blobs, start=1):
-        with inflated(blob) as stream:
-            tree.add_headers(_keeping(Reader(stream, str(blob)), number, texts))
+    for number, layer in enumerate(layers, start=1):
+        with inflated(layer) as stream:
+            tree.add_headers(_keeping(Reader(stream, str(layer.path)), number, texts))
     paths = {path.strip("/"): node.target or None for path, node in tree.walk()}
     found = {path: tree.find(path) for path in ACCOUNTS}
     accounts = {

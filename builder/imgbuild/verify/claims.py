@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import datetime
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,8 +14,10 @@ from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Statement
 from imgbuild.attest.signing.stored import AttachedSignatures
 from imgbuild.cves import vex
-from imgbuild.values import Arch, Digest, Sha256
+from imgbuild.plan import tags
+from imgbuild.values import Digest, Sha256
 from imgbuild.verify.checks import Failed, Lacking, Unchecked
+from imgbuild.verify.image import Expected
 
 NO_KEY = (
     "no --key: anyone who can write to the registry could have put it there"
@@ -57,13 +59,40 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
     return f"the key signed this digest ({len(right)} signatures)"
 
 
-def name(tag: str, target: str) -> str:
-    """Whether `tag` is one that a push gives `target`, alone or with architecture and day."""
-    arches = "|".join(re.escape(arch) for arch in Arch)
-    if not re.fullmatch(rf"{re.escape(target)}(-({arches}))?(-[0-9]{{8}})?", tag):
-        message = f"{tag} is not a tag that a push gives {target}, the target of this image"
+def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> str:
+    """Whether `tag` is one that a push gives the image `digest`, up to the day `today` (UTC).
+
+    Failed for a tag of another image of the target, or of a day on which none was pushed; Unchecked
+    for any other name, which may be one of your own.
+    """
+    arches = expected.arches(digest)
+    if not arches:
+        message = f"the image is not of the lock of {expected.target}, so its tags are not known"
         raise Unchecked(message)
-    return f"{tag} is a tag of {target}"
+    stable = tags.stable(expected.target, arches, expected.documents)
+    if tag == stable:
+        return f"{tag} is the tag of {expected.target} for {', '.join(arches)}"
+    last = today + datetime.timedelta(days=1)  # where the clock of who pushed it is ahead
+    try:
+        day = tags.day_of(tag, stable)
+    except ValueError as error:
+        message = f"{tag} does not end in a day (expected {stable}-YYYYMMDD)"
+        raise Failed(message) from error
+    if day is None and tags.is_of(tag, expected.target):
+        message = f"{tag} is the tag of another image (expected {stable} or {stable}-YYYYMMDD)"
+        raise Failed(message)
+    if day is None:
+        message = (
+            f"{tag} is none of the tags of {expected.target}, which this image is: is it what you"
+            " want"
+        )
+        raise Unchecked(message)
+    if not expected.as_of <= day.isoformat() <= last.isoformat():
+        message = (
+            f"{tag}: no day on which the image was pushed (expected {expected.as_of} to {today})"
+        )
+        raise Failed(message)
+    return f"{tag} is the tag of {expected.target} for {', '.join(arches)}, pushed on {day}"
 
 
 def statements(

@@ -21,13 +21,18 @@ from imgbuild.system.threads import Stop
 from imgbuild.values import Arch, Digest, digest_of
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked
 
+NO_PLATFORM = "unknown"  # what BuildKit gives its statements in an index
 NO_LAYERS = "no manifest that could be read names a layer"
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lock seals: the image's digest, and its documents and layers by architecture."""
+    """What a lock seals: the image's digest, and its documents and layers by architecture.
+
+    `as_of` is the cut-off day of the lock (YYYY-MM-DD): no image of it is older.
+    """
 
     target: str
+    as_of: str
     digest: Digest
     documents: dict[Arch, ImageDocuments]
     layers: dict[Arch, tuple[SealedLayer, ...]]
@@ -51,13 +56,19 @@ def expected(lock: Lock, sealed: Seal) -> Expected:
         for arch, item in sealed.arch.items()
     }
     layers = {arch: item.layers for arch, item in sealed.arch.items()}
-    return Expected(target=lock.target, digest=sealed.digest, documents=made, layers=layers)
+    return Expected(
+        target=lock.target,
+        as_of=lock.as_of,
+        digest=sealed.digest,
+        documents=made,
+        layers=layers,
+    )
 
 
 def check(place: ImageSource, due: Expected, checklist: Checklist, *, whole: bool) -> None:
     """Check documents and layers of the image at `place`; with `whole`, every byte of a layer."""
     checklist.run("image", partial(_named, place.top.digest, due))
-    layers: list[Descriptor] = []
+    layers: list[tuple[Descriptor, Digest | None]] = []
     for descriptor in checklist.read("index", partial(images.manifests, place)) or ():
         summary = checklist.read("manifest", partial(images.platform_image, place, descriptor))
         if summary is None:
@@ -66,26 +77,43 @@ def check(place: ImageSource, due: Expected, checklist: Checklist, *, whole: boo
         checklist.run("manifest", partial(_manifest, summary, due), arch)
         checklist.run("config", partial(_config, summary, due), arch)
         checklist.run("layers", partial(_layers, summary, due), arch)
-        layers += summary.manifest.layers
+        layers += [(layer, None) for layer in summary.layers]  # the lock has the diff ids
     _check_layers(place, layers, checklist, whole=whole)
 
 
 def check_alone(place: ImageSource, checklist: Checklist) -> None:
     """Check every byte of what the image at `place` says it is, which needs no lock."""
-    layers: list[Descriptor] = []
+    layers: list[tuple[Descriptor, Digest | None]] = []
     for descriptor in checklist.read("index", partial(images.manifests, place)) or ():
-        found = checklist.read("manifest", partial(images.manifest, place, descriptor))
-        layers += found.layers if found else ()
+        layers += checklist.read("manifest", partial(_contents, place, descriptor)) or ()
     _check_layers(place, layers, checklist, whole=True)
 
 
+def _contents(place: ImageSource, descriptor: Descriptor) -> list[tuple[Descriptor, Digest | None]]:
+    """The layers of a manifest with their diff ids; None for BuildKit's statements, no image."""
+    manifest = images.manifest(place, descriptor)
+    if descriptor.platform.get("os") == NO_PLATFORM:
+        return [(layer, None) for layer in manifest.layers]
+    _, configuration = images.image_configuration(place, descriptor, manifest)
+    return list(zip(manifest.layers, configuration.rootfs.diff_ids, strict=True))
+
+
 def _check_layers(
-    place: ImageSource, layers: Sequence[Descriptor], checklist: Checklist, *, whole: bool
+    place: ImageSource,
+    layers: Sequence[tuple[Descriptor, Digest | None]],
+    checklist: Checklist,
+    *,
+    whole: bool,
 ) -> None:
-    """Check that `layers` are at `place`, each once though several manifests name it."""
-    each = tuple({(layer.digest, layer.size): layer for layer in layers}.values())
+    """Check that `layers` are at `place`, each once though several manifests name it.
+
+    With a diff id, the content of a layer is compared with it.
+    """
+    each = tuple(
+        {(layer.digest, layer.size, diff): (layer, diff) for layer, diff in layers}.values()
+    )
     asked = "--blobs" if whole else ""
-    checklist.run("layer sizes", partial(_sizes, place, each), asked=asked)
+    checklist.run("layer sizes", partial(_sizes, place, [layer for layer, _ in each]), asked=asked)
     checklist.run(
         "layer bytes", partial(_bytes, place, each, checklist.reporter, whole=whole), asked=asked
     )
@@ -152,9 +180,13 @@ def _sizes(place: ImageSource, layers: Sequence[Descriptor]) -> str:
 
 
 def _bytes(
-    place: ImageSource, layers: Sequence[Descriptor], reporter: Reporter, *, whole: bool
+    place: ImageSource,
+    layers: Sequence[tuple[Descriptor, Digest | None]],
+    reporter: Reporter,
+    *,
+    whole: bool,
 ) -> str:
-    total = sum(layer.size for layer in layers)
+    total = sum(layer.size for layer, _ in layers)
     if not whole:
         message = f"--blobs reads and hashes {total / 1e9:.2f} GB; engines do so when they pull"
         raise Unchecked(message)
@@ -162,9 +194,10 @@ def _bytes(
         raise Lacking(NO_LAYERS)
     with reporter.progress(f"reading layers of {place.name}", total) as bar:
 
-        def _read(layer: Descriptor, stop: Stop) -> str:
+        def _read(item: tuple[Descriptor, Digest | None], stop: Stop) -> str:
+            layer, diff_id = item
             try:
-                place.read(layer, stop.checked(bar.advance))
+                place.read(layer, stop.checked(bar.advance), diff_id)
             except IntegrityError as error:
                 return error.message
             return ""

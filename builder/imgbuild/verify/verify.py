@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -122,7 +123,10 @@ class Verification:
         checklist, asked = self.checklist, self.wanted.asked
         trusted = checklist.run("lock", partial(self.trusted, held, text), asked=asked["lock"])
         if self.remote is not None and self.remote.tag:
-            checklist.run("name", partial(claims.name, self.remote.tag, held.due.target))
+            today = datetime.datetime.now(datetime.UTC).date()
+            digest = self.place.top.digest
+            work = partial(claims.name, self.remote.tag, digest, held.due, today)
+            checklist.run("name", work)
         image.check(self.place, held.due, checklist, whole=self.wanted.whole)
         if said_of:
             work = partial(self.provenance, held)

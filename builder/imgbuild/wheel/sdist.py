@@ -19,7 +19,7 @@ import msgspec
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import Files, pieces
-from imgbuild.oci.reader import DEVICES, FILES, GZIP, Reader, inflated
+from imgbuild.oci.reader import DEVICES, FILES, GZIP, Reader, decompressed
 from imgbuild.oci.tar import Slice
 from imgbuild.system.boundary import reading, regular
 from imgbuild.wheel.archive import NAME_LIMIT, PATH_LIMIT
@@ -82,7 +82,7 @@ def _inflated(sdist: Path, file: BinaryIO) -> contextlib.AbstractContextManager[
     magic = file.read(len(BZIP2))
     file.seek(0)
     if magic.startswith(GZIP):
-        return inflated(sdist)
+        return decompressed(sdist)
     if magic == BZIP2:
         return cast("contextlib.AbstractContextManager[BinaryIO]", bz2.BZ2File(file))
     return contextlib.nullcontext(file)

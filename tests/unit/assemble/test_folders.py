@@ -25,6 +25,7 @@ from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan.plan import AddedFilesRecipe, plan
 from imgbuild.values import Arch, sha256
 from tests.support import extended, images
+from tests.support.layer_files import layer_file
 
 PRIVATE, OWNED = "/etc/ssl/private/team.pem", "/var/lib/agent/team/list"
 BASE = (
@@ -109,7 +110,7 @@ def test_the_image_has_them_as_the_base_has(sample: Sample) -> None:
     blobs = [sample.store.blob(record.digest) for record, _ in sample.layers]
     for blob in (*blobs, sample.store.root.parent / "own"):
         assert blob is not None
-        with inflated(blob) as stream:
+        with inflated(layer_file(blob)) as stream:
             tree.add(Reader(stream, str(blob)))
     found = {path: (node.mode, node.uid, node.gid) for path, node in tree.walk()}
     assert found["/etc/ssl/private"] == (0o700, 0, 0)

@@ -29,7 +29,7 @@ def paths(found: image.ImageSummary) -> list[str]:
     """What the layers really hold."""
     tree = Merged()
     for blob in found.layers:
-        with inflated(blob.path, blob.part) as stream:
+        with inflated(blob) as stream:
             tree.add(Reader(stream, "test"))
     return [path for path, _ in tree.walk()]
 
@@ -72,10 +72,12 @@ def test_one_architecture_of_several(tmp_path):
 
 
 def test_what_docker_saved_before_it_wrote_layouts(tmp_path):
-    config = json.dumps({"architecture": "amd64", "os": "linux", "config": None}).encode()
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as out:
         out.addfile(tarfile.TarInfo("file"))
+    rootfs = {"type": "layers", "diff_ids": [f"sha256:{sha256(layer.getvalue())}"] * 2}
+    document = {"architecture": "amd64", "os": "linux", "config": None, "rootfs": rootfs}
+    config = json.dumps(document).encode()
     listing = [{"Config": "c.json", "RepoTags": None, "Layers": ["a/layer.tar", "b/layer.tar"]}]
     files = {
         "c.json": config, "a/layer.tar": layer.getvalue(),

@@ -18,7 +18,7 @@ from imgbuild.errors import IntegrityError, WorkFailed
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.reader import Reader
 from imgbuild.oci.tree import remove
-from imgbuild.oci.unpack import unpack
+from tests.support.layer_files import unpacked
 
 KINDS = {
     "folder": tarfile.DIRTYPE,
@@ -132,7 +132,7 @@ def test_a_tree_in_memory_is_the_tree_on_disk(stack: list[list[Given]]) -> None:
             blobs.append(folder / f"{number}.tar")
             blobs[-1].write_bytes(layer(given_))
         try:
-            unpack(blobs, folder / "root")
+            unpacked(blobs, folder / "root")
         except (IntegrityError, WorkFailed):
             return  # a disk refuses more than memory does: a hard link to a folder, to itself
         else:

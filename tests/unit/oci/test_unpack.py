@@ -13,8 +13,9 @@ import pytest
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.oci.tree import RootFolder, remove
-from imgbuild.oci.unpack import keep, stack, unpack
+from imgbuild.oci.unpack import keep, stack
 from tests.support import images
+from tests.support.layer_files import layer_file, unpacked
 
 ROOT = os.geteuid() == 0
 
@@ -56,17 +57,17 @@ def _root(tmp_path: Path):
 def _layered(request: pytest.FixtureRequest, tmp_path: Path, root: Path) -> Callable[..., Path]:
     """Make a root folder of layers given as lists of entries."""
 
-    def unpacked(*layers: list[tuple[str, str, object]]) -> Path:
+    def rooted(*layers: list[tuple[str, str, object]]) -> Path:
         blobs = [tar(tmp_path / f"{n}.gz", *entries) for n, entries in enumerate(layers)]
         if request.param == "unpacked":
-            unpack(blobs, root)
+            unpacked(blobs, root)
         else:
-            folders = {blob: tmp_path / f"kept-{blob.name}" for blob in blobs}
+            folders = {layer_file(blob): tmp_path / f"kept-{blob.name}" for blob in blobs}
             keep(folders)
             stack(list(folders.values()), root)
         return root
 
-    return unpacked
+    return rooted
 
 
 def test_our_own_layers_come_out_as_they_went_in(tmp_path, root):
@@ -87,7 +88,7 @@ def test_our_own_layers_come_out_as_they_went_in(tmp_path, root):
         images.text("owned", "z"),
     ]
     _, blob = images.layer(tmp_path, members)
-    unpack([blob], root)
+    unpacked([blob], root)
     for member in members:
         path = root / member.path
         found = path.lstat()
@@ -109,7 +110,7 @@ def test_our_own_layers_come_out_as_they_went_in(tmp_path, root):
 def test_root_keeps_owners(tmp_path, root):
     member = Member(path="mine", uid=1234, gid=70_000_000, size=1, content=b"x", mode=0o4750)
     _, blob = images.layer(tmp_path, [member])
-    unpack([blob], root)
+    unpacked([blob], root)
     found = (root / "mine").stat()
     assert (found.st_uid, found.st_gid) == (1234, 70_000_000)
     assert stat.S_IMODE(found.st_mode) == 0o4750  # the change of owner comes first: it drops setuid
@@ -119,7 +120,7 @@ def test_umask_has_no_say(tmp_path, root):
     _, blob = images.layer(tmp_path, [images.text("a/b/c", "x", mode=0o666)])
     before = os.umask(0o077)
     try:
-        unpack([blob], root)
+        unpacked([blob], root)
     finally:
         os.umask(before)
     modes = [stat.S_IMODE((root / path).stat().st_mode) for path in ("", "a", "a/b", "a/b/c")]
@@ -245,7 +246,7 @@ def test_pipes_are_made(layered):
 def test_long_names_of_other_writers(tmp_path, root, form):
     name = "/".join(["folder" * 10] * 6)
     entries = [(name, "file", "x"), ("link", "link", name), ("hard", "hard", name)]
-    unpack([tar(tmp_path / "blob", *entries, form=form)], root)
+    unpacked([tar(tmp_path / "blob", *entries, form=form)], root)
     assert (root / name).read_text() == (root / "link").read_text() == "x"
     assert (root / "hard").samefile(root / name)
 
@@ -253,14 +254,14 @@ def test_long_names_of_other_writers(tmp_path, root, form):
 def test_a_plain_tar_is_a_layer_too(tmp_path, root):
     blob = tar(tmp_path / "blob", ("a", "file", "x"))
     blob.write_bytes(gzip.decompress(blob.read_bytes()))
-    unpack([blob], root)
+    unpacked([blob], root)
     assert (root / "a").read_text() == "x"
 
 
 def test_zstd_is_refused_in_words(tmp_path, root):
     (tmp_path / "blob").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
     with pytest.raises(InputError, match="zstd"):
-        unpack([tmp_path / "blob"], root)
+        unpacked([tmp_path / "blob"], root)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +281,7 @@ def test_damaged_layers_are_refused(tmp_path, root, harm):
     _, blob = images.layer(tmp_path, [images.text("a", "x" * 3000), images.text("b", "y")])
     blob.write_bytes(harm(blob.read_bytes()))
     with pytest.raises(IntegrityError):
-        unpack([blob], root)
+        unpacked([blob], root)
 
 
 def test_sparse_files_are_refused(tmp_path, root):
@@ -291,14 +292,14 @@ def test_sparse_files_are_refused(tmp_path, root):
         out.addfile(info)
     (tmp_path / "blob").write_bytes(data.getvalue())
     with pytest.raises(IntegrityError, match="sparse"):
-        unpack([tmp_path / "blob"], root)
+        unpacked([tmp_path / "blob"], root)
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path, root):
     root.mkdir()
     (root / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="is not empty"):
-        unpack([], root)
+        unpacked([], root)
 
 
 def test_remove_takes_locked_folders_and_spares_what_links_name(tmp_path):

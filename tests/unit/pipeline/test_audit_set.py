@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from imgbuild.audit.judge import CHECKS, Terms
-from imgbuild.audit.packages.pinned import PinList, read_pins
+from imgbuild.audit.packages.pinned import PinList
+from imgbuild.audit.packages.requirement_files import RequirementText, read_pins
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
@@ -52,7 +53,7 @@ class Asked:
         return audit_set.audit_pins(self.pins(*lines), request, partial=partial, matrix=self.matrix)
 
     def pins(self, *lines: str) -> PinList:
-        return read_pins("\n".join(lines), "pins.txt", MACHINE)
+        return read_pins([RequirementText(name="pins.txt", text="\n".join(lines))], MACHINE)
 
 
 @pytest.fixture
@@ -62,6 +63,9 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
     index.wheel("user", "1.0", ["torch>=2.8"], files={"user.py": USER})
     index.wheel("needy", "1.0", ["odd<2"], files={"needy.py": b"import odd\n"})
     index.wheel("nvidia-cuda-nvcc", "12.8.93")
+    index.wheel("rays", "2.0", ['aiohttp>=3.7; extra == "default"', "click"])
+    index.wheel("aiohttp", "3.0")
+    index.wheel("click", "8.0")
     builds.wheel("torch", "2.10.0+cu130", files={"torch/__init__.py": b""})
     with serve(Site(files={**index.site_files(), **builds.pytorch_files("cu130")})) as site:
         yield Asked(tmp_path, site)
@@ -117,6 +121,16 @@ def test_of_a_package_without_a_wheel_the_version_is_compared(asked: Asked) -> N
 def test_what_named_packages_require_beside_is_no_error(asked: Asked) -> None:
     assert errors(asked.audit("needy==1.0", partial=True)) == []
     assert len(errors(asked.audit("needy==1.0"))) > 0
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_an_extra_is_asked_for(asked: Asked, partial: bool) -> None:
+    assert errors(asked.audit("rays==2.0", "click==8.0", partial=partial)) == []
+    extra = ("rays[default]==2.0", "click==8.0")
+    (absent,) = errors(asked.audit(*extra, partial=partial))
+    assert "aiohttp is not in this package set" in absent
+    (older,) = errors(asked.audit(*extra, "aiohttp==3.0", partial=partial))
+    assert older.endswith("and aiohttp is 3.0")
 
 
 def test_a_report_is_kept_until_it_is_asked_for_again(asked: Asked) -> None:

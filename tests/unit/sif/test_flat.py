@@ -15,6 +15,7 @@ from imgbuild.oci.reader import Reader
 from imgbuild.oci.tar import END, Member, MemberKind, header
 from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.values import sha256
+from tests.support.layer_files import layer_file
 from tests.unit.oci import test_merged as merging
 
 Facts = tuple[object, ...]
@@ -169,7 +170,9 @@ def _stored(folder: Path, content: bytes) -> LayerSource:
     data = header(Member(path="file", size=len(content))) + content.ljust(512, b"\0") + END
     path = folder / "layer"
     path.write_bytes(data)
-    return LayerSource(path=path, digest=f"sha256:{sha256(data)}", size=len(data))
+    return LayerSource(
+        path=path, digest=f"sha256:{sha256(data)}", size=len(data), diff_id=layer_file(path).diff_id
+    )
 
 
 def test_a_damaged_layer_is_an_error(tmp_path):

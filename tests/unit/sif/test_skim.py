@@ -21,6 +21,7 @@ from imgbuild.oci.tar import END, Member, MemberKind, header
 from imgbuild.sif import skim
 from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.values import sha256
+from tests.support.layer_files import layer_file
 from tests.unit.oci.test_layer import member, noise, placed, text
 
 LARGE = 300_000  # bytes: enough for a content to be passed over
@@ -28,7 +29,7 @@ LARGE = 300_000  # bytes: enough for a content to be passed over
 
 def whole(path: Path) -> list[Entry]:
     """The members, by reading all of the layer."""
-    with inflated(path) as stream:
+    with inflated(layer_file(path)) as stream:
         return list(Reader(stream, str(path)))
 
 
@@ -66,7 +67,7 @@ def _members(tmp_path: Path) -> list[Member]:
 
 def test_a_layer_of_imgbuild(members, tmp_path):
     path = blob(tmp_path, members)
-    found = skim.entries(path)
+    found = skim.entries(layer_file(path))
     assert found == whole(path)
     assert [entry.size for entry in found] == [each.size for each in members]
 
@@ -81,7 +82,7 @@ def test_a_large_content_is_not_inflated(members, tmp_path):
     path.write_bytes(data.replace(content, bytes(len(content))))
     with pytest.raises(IntegrityError):
         whole(path)
-    assert skim.entries(path) == due
+    assert skim.entries(layer_file(path)) == due
 
 
 @pytest.mark.parametrize("cut", [1 << 30, 100_000, 512, 777])
@@ -98,12 +99,12 @@ def test_a_layer_of_another_tool(tmp_path, cut):
     path.write_bytes(
         b"".join(gzip.compress(tar[at : at + cut], 1) for at in range(0, len(tar), cut))
     )
-    assert skim.entries(path) == whole(path)
+    assert skim.entries(layer_file(path)) == whole(path)
     path.write_bytes(tar)
-    assert skim.entries(path) == whole(path)
+    assert skim.entries(layer_file(path)) == whole(path)
     path.write_bytes(tar[: len(tar) // 2])
     with pytest.raises(IntegrityError, match="middle of a member"):
-        skim.entries(path)
+        skim.entries(layer_file(path))
 
 
 @given(st.lists(st.tuples(st.integers(0, 200_000), st.sampled_from("spr")), max_size=6))
@@ -118,7 +119,7 @@ def test_layers_of_any_contents(tmp_path_factory, wanted):
         else:
             members.append(member(f"{number}", content, pack=kind == "p"))
     path = blob(folder, members)
-    assert skim.entries(path) == whole(path)
+    assert skim.entries(layer_file(path)) == whole(path)
 
 
 def misleading(behind: bytes) -> bytes:
@@ -135,13 +136,18 @@ def misleading(behind: bytes) -> bytes:
 def test_bytes_that_look_like_an_end(tmp_path, behind):
     path = tmp_path / "blob"
     path.write_bytes(misleading(behind))
-    assert [entry.path for entry in skim.entries(path)] == ["file"]
-    assert skim.entries(path) == whole(path)
+    assert [entry.path for entry in skim.entries(layer_file(path))] == ["file"]
+    assert skim.entries(layer_file(path)) == whole(path)
 
 
 def test_members_that_changed_are_an_error(members, tmp_path, monkeypatch):
     path = blob(tmp_path, members)
-    layer = LayerSource(path=path, digest=f"sha256:{sha256(path.read_bytes())}", size=1)
+    layer = LayerSource(
+        path=path,
+        digest=f"sha256:{sha256(path.read_bytes())}",
+        size=1,
+        diff_id=layer_file(path).diff_id,
+    )
     first, second, *others = whole(path)
     renamed = msgspec.structs.replace(second, path="d/other")
     monkeypatch.setattr(skim, "entries", lambda _: [first, renamed, *others])

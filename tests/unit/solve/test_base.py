@@ -12,6 +12,7 @@ import pytest
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.matrix.model import RegistryBase
 from imgbuild.solve import base as bases
+from tests.support.layer_files import layer_file
 
 IMAGE = f"localhost:5000/base@sha256:{'a' * 64}"
 ROOT = b"root:x:0:0::/root:/bin/sh\n"
@@ -35,7 +36,7 @@ def layer(folder: Path, members: Mapping[str, bytes | str | None]) -> Path:
 
 
 def read(folder: Path, *layers: Mapping[str, bytes | str | None]) -> bases.Contents:
-    return bases.contents([layer(folder, members) for members in layers])
+    return bases.contents([layer_file(layer(folder, members)) for members in layers])
 
 
 def base(interpreter: str = "/usr/bin/python3", python: str = "3.11") -> RegistryBase:
@@ -123,4 +124,4 @@ def test_a_damaged_layer(tmp_path):
     path = layer(tmp_path, {"etc/passwd": ROOT * 1000})
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(IntegrityError, match=path.name):
-        bases.contents([path])
+        bases.contents([layer_file(path)])

@@ -1,16 +1,16 @@
 """The check `metadata`: requirements, Python versions and platforms of wheels; learned constraints.
 
 Findings are requirements that are absent or of a wrong version (with markers and the extras that
-other packages ask for), and a Python or platform that a wheel does not allow. uv has checked most
-of this; overrides, wheels from other sources and wheels built from sdists can still be wrong. A
-version that no extra of another package allows is a warning.
+the user and other packages ask for), and a Python or platform that a wheel does not allow. uv has
+checked most of this; overrides, wheels from other sources and wheels built from sdists can still be
+wrong. A version that no extra of another package allows is a warning.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -25,13 +25,15 @@ from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
 CHECK = "metadata"
+NO_EXTRAS: Mapping[str, Collection[str]] = {}
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 
 
 class Need(msgspec.Struct, frozen=True):
     """A requirement that applies in a package set; `extra` is the extra of `package` that has it.
 
-    `number` is its line in METADATA, 0 if unknown.
+    `number` is its line in METADATA, 0 if unknown. `requested`: the user asks for the extra, or
+    for one that brings it.
     """
 
     package: str
@@ -39,13 +41,25 @@ class Need(msgspec.Struct, frozen=True):
     line: str
     extra: str = ""
     number: int = 0
+    requested: bool = False
 
 
-def check(package_set: PackageSet, constraints: Sequence[Constraint] = ()) -> list[Finding]:
-    """Violations of METADATA, file names and learned constraints."""
+def check(
+    package_set: PackageSet,
+    constraints: Sequence[Constraint] = (),
+    extras: Mapping[str, Collection[str]] = NO_EXTRAS,
+) -> list[Finding]:
+    """Violations of METADATA, file names and learned constraints.
+
+    `extras` are those that the user asks for, by package: what they require is never left out.
+    """
     tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
-    applied = needs(package_set)
-    found = [finding for need in applied for finding in _of_need(package_set, need)]
+    applied = needs(package_set, extras)
+    found: list[Finding] = []
+    for need in applied:
+        found += _of_need(package_set, need)
+    for package in sorted(extras):
+        found += _of_unknown_extras(package_set, package, extras[package])
     for package in package_set.packages:
         found += _of_extras(package_set, package, {need.line for need in applied})
         found += _of_python(package_set, package, tags)
@@ -55,25 +69,37 @@ def check(package_set: PackageSet, constraints: Sequence[Constraint] = ()) -> li
     return found
 
 
-def needs(package_set: PackageSet) -> list[Need]:
-    """Every requirement that applies, with the extras that other packages ask for."""
+def needs(
+    package_set: PackageSet, requested_extras: Mapping[str, Collection[str]] = NO_EXTRAS
+) -> list[Need]:
+    """Every requirement that applies, with the extras that the user and other packages ask for."""
     markers = Tags(
         python=package_set.python, glibc=package_set.glibc, arch=package_set.arch
     ).markers
-    extras: dict[str, set[str]] = {package: {""} for package in package_set.packages}
-    counted: dict[tuple[str, str, str], Need] = {}
+    extras = {package: {"", *requested_extras.get(package, ())} for package in package_set.packages}
+    requested = {package: set(each) for package, each in requested_extras.items()}
+    counted: dict[tuple[str, str], Need] = {}
     grown = True
     while grown:
         grown = False
         for package in package_set.packages:
-            for need in _needs_of(package_set, package, extras[package], markers):
-                counted.setdefault((package, need.line, need.extra), need)
+            # A line holds without an extra, else by one that the user asks for, else by another.
+            first = requested.get(package, set())
+            order = ["", *sorted(first), *sorted(extras[package] - first - {""})]
+            for need in _needs_of(package_set, package, order, markers):
+                counted[package, need.line] = need
                 other = normalize(need.requirement.name)
-                asked = {normalize(extra) for extra in need.requirement.extras}
-                if other in extras and not asked <= extras[other]:
-                    extras[other] |= asked
+                more = {normalize(extra) for extra in need.requirement.extras}
+                if other in extras and not more <= extras[other]:
+                    extras[other] |= more
                     grown = True
-    return [counted[key] for key in sorted(counted)]
+                if need.extra in first and not more <= requested.get(other, set()):
+                    requested.setdefault(other, set()).update(more)
+                    grown = True
+    return [
+        msgspec.structs.replace(need, requested=need.extra in requested.get(need.package, ()))
+        for _, need in sorted(counted.items(), key=lambda item: item[0])
+    ]
 
 
 def _needs_of(
@@ -88,7 +114,7 @@ def _needs_of(
             requirement = Requirement(line)
         except InvalidRequirement:
             continue  # uv reads these, or has refused the wheel
-        for extra in sorted(extras):
+        for extra in extras:
             marker = requirement.marker
             if marker is None or marker.evaluate({**markers, "extra": extra}):
                 yield Need(package, requirement, line, extra, number)
@@ -99,7 +125,7 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
     other = normalize(need.requirement.name)
     version = package_set.version(other)
     if version is None:
-        if not package_set.partial:
+        if need.requested or not package_set.partial:
             yield _finding(
                 package_set,
                 need.package,
@@ -121,6 +147,25 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
             spec=str(need.requirement.specifier),
             line=need.number,
         )
+
+
+def _of_unknown_extras(
+    package_set: PackageSet, package: str, requested: Collection[str]
+) -> Iterator[Finding]:
+    """Warnings for extras that are asked for and that the package does not have."""
+    metadata = package_set.metadata(package)
+    if metadata is None:
+        return
+    provided = {normalize(extra) for extra in metadata.extras}
+    for extra in sorted(set(requested) - provided):
+        finding = _finding(
+            package_set,
+            package,
+            f"has no extra {extra}, so that nothing is required for it",
+            remedy=f"its extras: {', '.join(sorted(provided)) or 'none'}",
+            subject=f"{package}[{extra}]",
+        )
+        yield msgspec.structs.replace(finding, severity=Severity.WARNING)
 
 
 def _of_extras(

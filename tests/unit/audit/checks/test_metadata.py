@@ -8,14 +8,14 @@ from imgbuild.report import Relation, Severity
 from tests.support import audited
 
 
-def found(tmp_path, packages, requires=None, constraints=(), **more):
+def found(tmp_path, packages, requires=None, constraints=(), extras=None, **more):
     lines = {
         name: "".join(f"{line}\n" for line in lines) for name, lines in (requires or {}).items()
     }
     package_set = audited.package_set(
         tmp_path, {pin: {} for pin in packages}, metadata=lines, **more
     )
-    return metadata.check(package_set, constraints)
+    return metadata.check(package_set, constraints, extras or {})
 
 
 def test_a_sound_package_set_is_clean(tmp_path):
@@ -108,3 +108,57 @@ def test_a_version_that_no_extra_named_after_the_package_allows_is_a_warning(tmp
     assert finding.severity is Severity.WARNING
     assert finding.message == "a 1 supports b<2,>=1 by its extra b, and b is 3"
     assert found(tmp_path / "fits", ["a==1", "b==1.5"], requires) == []
+
+
+RAY = {
+    "ray==2.48": [
+        "Provides-Extra: default",
+        "Provides-Extra: all_of_it",
+        'Requires-Dist: aiohttp>=3.7; extra == "default"',
+        'Requires-Dist: grpcio; extra == "all-of-it"',
+        'Requires-Dist: ray[default]; extra == "all-of-it"',
+        "Requires-Dist: click",
+    ]
+}
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_what_an_extra_that_is_asked_for_requires_is_not_left_out(tmp_path, partial):
+    packages = ["ray==2.48", "click==8"]
+    assert found(tmp_path, packages, RAY, partial=partial) == []
+    extras = {"ray": ("default",)}
+    (finding,) = found(tmp_path / "absent", packages, RAY, extras=extras, partial=partial)
+    assert finding.severity is Severity.ERROR
+    assert "aiohttp is not in this package set" in finding.message
+    assert finding.evidence.relation is Relation.REQUIREMENT
+    assert finding.where.startswith("ray 2.48 ray-2.48.dist-info/METADATA:")
+    (finding,) = found(
+        tmp_path / "old", [*packages, "aiohttp==3.0"], RAY, extras=extras, partial=partial
+    )
+    assert "aiohttp is 3.0" in finding.message
+    whole = [*packages, "aiohttp==3.9"]
+    assert found(tmp_path / "whole", whole, RAY, extras=extras, partial=partial) == []
+
+
+def test_what_a_package_itself_requires_may_be_absent_from_a_partial_set(tmp_path):
+    packages = ["ray==2.48", "aiohttp==3.9"]
+    assert found(tmp_path, packages, RAY, extras={"ray": ("default",)}, partial=True) == []
+
+
+def test_an_extra_that_asks_for_another_extra(tmp_path):
+    messages = [
+        one.message
+        for one in found(
+            tmp_path, ["ray==2.48", "click==8"], RAY, extras={"ray": ("all-of-it",)}, partial=True
+        )
+    ]
+    assert len(messages) == 2
+    assert any("aiohttp" in one for one in messages)
+    assert any("grpcio" in one for one in messages)
+
+
+def test_an_unknown_extra_is_named_with_those_that_there_are(tmp_path):
+    (finding,) = found(tmp_path, ["ray==2.48"], RAY, extras={"ray": ("defualt",)}, partial=True)
+    assert finding.severity is Severity.WARNING
+    assert finding.message == "ray 2.48 has no extra defualt, so that nothing is required for it"
+    assert finding.remedy == "its extras: all-of-it, default"

@@ -1,0 +1,303 @@
+"""Requirements files as one set of pins, as `pip install -r A -r B` would install them.
+
+Files that they include with -r and -c are read. Lines about one package are compared: a package has
+one pin, and all other lines about it must allow this version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.audit.packages.pinned import Pin, PinList
+from imgbuild.errors import InputError, Problem
+from imgbuild.report import Unread
+from imgbuild.system import boundary
+from imgbuild.values import normalize
+from imgbuild.wheel.tags import Tags
+
+STDIN = "stdin"
+LIMIT = 16 << 20  # bytes of a requirements file
+PROJECTS = (".toml", ".py", ".cfg")  # files that uv reads, of a project
+SHOWN = 3  # requirements, or lines that are not any, that a message names
+_HASH = re.compile(r"\s--hash[= ]\S+")
+_COMMENT = re.compile(r"(?:^|\s+)#.*$")
+_INCLUDES = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
+_PATH = re.compile(r"(?:\.{0,2}/|\w+:|[^\s=<>~!@\[]+/)\S*|[^\s@]+\.(?:whl|tar\.gz|zip)")
+
+
+class RequirementText(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of requirements. `name` is their place in messages; `path` is None for no file."""
+
+    name: str
+    text: str
+    path: Path | None = None
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A statement and its place. A `constraint` adds no package."""
+
+    file: str
+    number: int
+    text: str
+    constraint: bool
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.number}"
+
+    def problem(self, message: str) -> Problem:
+        return Problem(file=self.file, line=self.number, message=message)
+
+
+class _Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """A requirement that applies, and where it is; `pin` if it is an exact version."""
+
+    line: _Line
+    requirement: Requirement
+    pin: Pin | None
+
+
+def read_file(path: Path, name: str = "") -> RequirementText:
+    """The text of a requirements file; InputError if it cannot be read, or is another kind."""
+    if path.suffix in PROJECTS:
+        message = f"{path} is not a requirements file"
+        raise InputError(message, hint=f"pin what it requires: {_piped([path])}")
+    try:
+        text = boundary.content(path, LIMIT).decode("utf-8-sig")
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise InputError(message, hint="name a file of pins") from error
+    except UnicodeDecodeError as error:
+        message = f"{path} is not a text file in UTF-8: byte {error.start} does not fit"
+        raise InputError(message, hint="name a file of pins") from error
+    return RequirementText(name=name or str(path), text=text, path=path)
+
+
+def read_pins(texts: Sequence[RequirementText], tags: Tags) -> PinList:
+    """The pins of all `texts` together, for the machine.
+
+    InputError for a line that is no requirement, for a package without an exact version, and for
+    lines that no version satisfies. Hashes, comments, markers and continued lines, as pip and uv
+    write them, are understood.
+    """
+    reader = _Reading(tags)
+    for text in texts:
+        reader.read(text)
+    names = ", ".join(text.name for text in texts)
+    pins = reader.pins()
+    loose = reader.loose(pins)
+    if loose:
+        reader.refuse_loose(names, loose, [text.path for text in texts])
+    if reader.problems or not (pins or reader.unread):
+        message = f"{names} is not a list of pinned versions"
+        left = len(reader.problems) - SHOWN
+        message += f"; the first {SHOWN} of {left + SHOWN} faults:" if left > 0 else ""
+        hint = "write name==version, as `uv pip freeze` and `uv pip compile` do"
+        raise InputError(message, problems=tuple(reader.problems[:SHOWN]), hint=hint)
+    return PinList(pins=pins, unread=tuple(reader.unread))
+
+
+class _Reading:
+    """What was read so far: requirements, what has no known version, and what is wrong."""
+
+    def __init__(self, tags: Tags) -> None:
+        self._tags = tags
+        self._wishes: dict[str, list[_Wish]] = {}
+        self._seen: set[tuple[Path, bool]] = set()
+        self.unread: list[Unread] = []
+        self.problems: list[Problem] = []
+
+    def read(self, text: RequirementText, *, constraint: bool = False) -> None:
+        """Add the lines of `text`, and of the files that it includes, each once."""
+        if text.path is not None:
+            key = (text.path.resolve(), constraint)
+            if key in self._seen:
+                return
+            self._seen.add(key)
+        for number, statement in _statements(text.text):
+            line = _Line(file=text.name, number=number, text=statement, constraint=constraint)
+            try:
+                if statement.startswith("-"):
+                    self._option(line, text.path)
+                else:
+                    self._requirement(line)
+            except (InvalidRequirement, InvalidVersion, ValueError) as error:
+                self.problems.append(line.problem(str(error).partition("\n")[0]))
+
+    def _option(self, line: _Line, origin: Path | None) -> None:
+        words = shlex.split(line.text)
+        name, equals, value = words[0].partition("=")
+        if not equals and name[:2] in ("-r", "-c", "-e") and len(name) > 2 and name[1] != "-":
+            name, value = name[:2], name[2:]
+        value = value or " ".join(words[1:])
+        if name in ("-e", "--editable"):
+            why = "an editable installation, which --environment reads"
+            self.unread.append(Unread(what=value, why=why, required=True))
+        constraint = _INCLUDES.get(name)
+        if constraint is None:
+            return
+        if "://" in value:
+            message = f"{line.text}: files on a server are not read; download it and name the copy"
+            raise ValueError(message)
+        folder = origin.parent if origin is not None else Path()
+        try:
+            included = read_file(folder / value)
+        except InputError as error:
+            self.problems.append(line.problem(error.message))
+            return
+        self.read(included, constraint=line.constraint or constraint)
+
+    def _requirement(self, line: _Line) -> None:
+        if _PATH.fullmatch(line.text.partition(";")[0].strip()):
+            why = "its package and version are unknown: write NAME @ ADDRESS"
+            self.unread.append(Unread(what=line.text, why=why, required=True))
+            return
+        requirement = Requirement(line.text)
+        marker = requirement.marker
+        if marker is not None and not marker.evaluate(dict(self._tags.markers)):
+            return
+        pin: Pin | None
+        if requirement.url is not None:
+            pin = _of_url(requirement)
+            if pin is None:
+                why = "names neither a wheel nor an sdist, so its version is unknown"
+                unread = Unread(what=str(requirement), why=why, required=True)
+                self.unread.append(unread)
+                return
+        else:
+            pin = _exact(requirement)
+        wish = _Wish(line=line, requirement=requirement, pin=pin)
+        self._wishes.setdefault(normalize(requirement.name), []).append(wish)
+
+    def pins(self) -> dict[str, Pin]:
+        """Package → pin, of the packages that a requirement names and a line pins."""
+        pins: dict[str, Pin] = {}
+        for package, wishes in self._wishes.items():
+            pinned = [(wish, wish.pin) for wish in wishes if wish.pin is not None]
+            if not pinned or all(wish.line.constraint for wish in wishes):
+                continue
+            first, pin = pinned[0]
+            self.problems += [
+                wish.line.problem(
+                    f"{_shown(wish)} contradicts {_shown(first)} in {first.line.place}"
+                )
+                for wish in wishes
+                if not _agree(first, wish)
+            ]
+            extras = {
+                normalize(extra)
+                for wish in wishes
+                if not wish.line.constraint
+                for extra in wish.requirement.extras
+            }
+            url = next((each.url for _, each in pinned if each.url), "")
+            pins[package] = Pin(version=pin.version, url=url, extras=tuple(sorted(extras)))
+        return pins
+
+    def loose(self, pins: dict[str, Pin]) -> list[_Wish]:
+        """The first requirement of each package without a pin."""
+        first = []
+        for package, wishes in self._wishes.items():
+            named = [wish for wish in wishes if not wish.line.constraint]
+            if package not in pins and named:
+                first.append(named[0])
+        return first
+
+    def refuse_loose(
+        self, names: str, loose: Sequence[_Wish], paths: Sequence[Path | None]
+    ) -> None:
+        """InputError that names the first requirements without a pin, and how to pin them."""
+        packages = sum(
+            any(not wish.line.constraint for wish in wishes) for wishes in self._wishes.values()
+        )
+        first = ", ".join(f"{_shown(wish)} ({wish.line.place})" for wish in loose[:SHOWN])
+        more = f" and {len(loose) - SHOWN} more" if len(loose) > SHOWN else ""
+        message = (
+            f"{names}: {len(loose)} of {packages} packages have no exact version: {first}{more}"
+        )
+        hint = f"pin them: {_piped(paths, self._tags.python)}"
+        raise InputError(message, problems=tuple(self.problems[:SHOWN]), hint=hint)
+
+
+def _piped(paths: Sequence[Path | None], python: str = "") -> str:
+    """A command that pins the requirements of these files, and audits the pins."""
+    files = shlex.join(str(path) if path is not None else "-" for path in paths)
+    version = f" --python-version {python}" if python else ""
+    same = f" --python {python}" if python else ""
+    return f"uv pip compile {files}{version} | imgbuild audit -r -{same}"
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """The number of its first line and the text of each statement, without comments and hashes."""
+    start, whole = 1, ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        start = start if whole else number
+        whole += _COMMENT.sub("", line).rstrip()
+        if whole.endswith("\\"):
+            whole = whole[:-1] + " "
+            continue
+        statement, whole = _HASH.sub("", whole).strip(), ""
+        if statement:
+            yield start, statement
+    if whole.strip():
+        yield start, _HASH.sub("", whole).strip()
+
+
+def _of_url(requirement: Requirement) -> Pin | None:
+    """The pin of `NAME @ URL`, by the version in the name of a wheel or sdist."""
+    url = requirement.url or ""
+    file = unquote(urlsplit(url).path).rpartition("/")[2]
+    with contextlib.suppress(InvalidWheelFilename):
+        return Pin(version=str(parse_wheel_filename(file)[1]), url=url)
+    with contextlib.suppress(InvalidSdistFilename):
+        return Pin(version=str(parse_sdist_filename(file)[1]), url=url)
+    return None
+
+
+def _exact(requirement: Requirement) -> Pin | None:
+    """The pin of a requirement; None if it allows several versions."""
+    exact = [
+        clause.version
+        for clause in requirement.specifier
+        if clause.operator in ("==", "===") and not clause.version.endswith(".*")
+    ]
+    if len(exact) != 1:
+        return None
+    Version(exact[0])
+    return Pin(version=exact[0])
+
+
+def _agree(first: _Wish, other: _Wish) -> bool:
+    """Whether the pin `first` is what `other` asks for."""
+    pin, second = first.pin, other.pin
+    if pin is None or second is None:
+        return pin is None or other.requirement.specifier.contains(
+            Version(pin.version), prereleases=True
+        )
+    return Version(pin.version) == Version(second.version) and (
+        not pin.url or not second.url or pin.url == second.url
+    )
+
+
+def _shown(wish: _Wish) -> str:
+    """A requirement without its marker."""
+    requirement = wish.requirement
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    if requirement.url:
+        return f"{requirement.name}{extras} @ {requirement.url}"
+    return f"{requirement.name}{extras}{requirement.specifier}"

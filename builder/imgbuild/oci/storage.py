@@ -1,0 +1,192 @@
+"""Folders and archives that hold the files of an image: an OCI layout, or what Docker saves."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+import tarfile
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci.documents import Descriptor, Index
+from imgbuild.oci.reader import LayerFile, check
+from imgbuild.system.boundary import reads, regular
+from imgbuild.values import Digest, digest_of
+
+INDEX_FILE = "index.json"
+BLOBS = "blobs/sha256"
+MEMBER_LIMIT = 10_000  # files of an archive; an image has some hundred blobs
+DOCUMENT_LIMIT = 16 << 20  # bytes; a configuration has some kilobytes
+CHUNK = 1 << 20
+HINT = "name an OCI layout, an archive of one, or a file from `docker save` or `podman save`"
+AGAIN = "build or save the image again"
+
+T = TypeVar("T")
+
+
+class Blob(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of a blob: a file, or a `part` (offset, length) of an archive."""
+
+    path: Path
+    size: int
+    part: tuple[int, int] | None = None
+
+
+class ImageStorage:
+    """A folder or an archive that holds the files of an image, by their names."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+
+    @property
+    def top(self) -> Descriptor:
+        """See `ImageSource`."""
+        return msgspec.structs.replace(self.entry, annotations={})
+
+    @cached_property
+    def entry(self) -> Descriptor:
+        """The only entry of `index.json`, with its annotations."""
+        entries = decode(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
+        if len(entries) != 1:
+            message = f"{self.path}: {INDEX_FILE} names {len(entries)} images"
+            raise InputError(message, hint="only layouts with one image are supported")
+        return entries[0]
+
+    def place(self, name: str) -> Blob:
+        """The place of the file `name`; IntegrityError if there is none."""
+        raise NotImplementedError
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file `name`."""
+        try:
+            self.place(name)
+        except IntegrityError:
+            return False
+        return True
+
+    def data(self, name: str) -> bytes:
+        """The content of the small file `name`."""
+        found = self.place(name)
+        if found.size > DOCUMENT_LIMIT:
+            message = f"{self.path}: {name} has {found.size} bytes, too many for a document"
+            raise IntegrityError(message, hint=HINT)
+        try:
+            with found.path.open("rb") as file:
+                file.seek(found.part[0] if found.part else 0)
+                return file.read(found.size)
+        except OSError as error:
+            message = f"cannot read {found.path}: {error.strerror}"
+            raise IntegrityError(message, hint=AGAIN) from error
+
+    def document(self, descriptor: Descriptor) -> bytes:
+        """See `ImageSource`."""
+        found = self.data(blob_name(descriptor.digest))
+        self._expect(descriptor.digest, digest_of(found))
+        return found
+
+    def size(self, layer: Descriptor) -> int | None:
+        """See `ImageSource`."""
+        try:
+            return self.place(blob_name(layer.digest)).size
+        except IntegrityError:
+            return None
+
+    def read(
+        self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
+    ) -> None:
+        """See `ImageSource`."""
+        found = self.place(blob_name(layer.digest))
+        hashed, left = hashlib.sha256(), found.size
+        try:
+            with found.path.open("rb") as file:
+                file.seek(found.part[0] if found.part else 0)
+                while chunk := file.read(min(CHUNK, left)):
+                    hashed.update(chunk)
+                    left -= len(chunk)
+                    advance(len(chunk))
+        except OSError as error:
+            message = f"cannot read {error.filename}: {error.strerror}"
+            raise IntegrityError(message, hint=AGAIN) from error
+        self._expect(layer.digest, f"sha256:{hashed.hexdigest()}")
+        if diff_id is not None:
+            check(LayerFile(path=found.path, part=found.part, diff_id=diff_id), layer.digest)
+
+    def _expect(self, named: Digest, found: Digest) -> None:
+        if named != found:
+            message = f"{self.path}: {named} has the digest {found}"
+            raise IntegrityError(message, hint=AGAIN)
+
+
+class Folder(ImageStorage):
+    """An OCI layout."""
+
+    def place(self, name: str) -> Blob:
+        """See `ImageStorage`."""
+        path = self.path / name
+        try:
+            found = path.stat()
+        except OSError as error:
+            message = f"{path}: {error.strerror}"
+            raise IntegrityError(message, hint="build the image again") from error
+        if not stat.S_ISREG(found.st_mode):
+            message = f"{path} is not a regular file"
+            raise IntegrityError(message, hint="build the image again")
+        return Blob(path=path, size=found.st_size)
+
+
+class Archive(ImageStorage):
+    """An archive of an OCI layout, or what `docker save` writes."""
+
+    @reads("path", hint=HINT)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._members: dict[str, Blob] = {}
+        self._links: dict[str, str] = {}
+        try:
+            with (
+                open(path, "rb", opener=regular) as file,
+                tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar,
+            ):
+                for number, member in enumerate(tar):
+                    if number >= MEMBER_LIMIT:
+                        message = f"{path} has more than {MEMBER_LIMIT} files"
+                        raise IntegrityError(message, hint=HINT)
+                    name = member.name.removeprefix("./")
+                    if member.issym() or member.islnk():
+                        self._links[name] = member.linkname.removeprefix("./").removeprefix("../")
+                    elif member.isfile():
+                        part = (member.offset_data, member.size)
+                        self._members[name] = Blob(path=path, size=member.size, part=part)
+        except OSError as error:
+            message = f"cannot read {path}: {error.strerror}"
+            raise InputError(message, hint=HINT) from error
+        except tarfile.TarError as error:
+            message = f"{path} is not a tar archive: {error}"
+            raise InputError(
+                message, hint=f"{HINT}; decompress it first if it is compressed"
+            ) from error
+
+    def place(self, name: str) -> Blob:
+        """See `ImageStorage`."""
+        found = self._members.get(self._links.get(name, name))
+        if found is None:
+            message = f"{self.path} has no {name}"
+            raise IntegrityError(message, hint="save the image again")
+        return found
+
+
+def decode(holder: ImageStorage, data: bytes, kind: type[T], name: str) -> T:
+    """The document `data`, which is the file `name` of `holder`."""
+    return codec.decode(data, kind, file=f"{holder.path}: {name}", what="image", hint=HINT)
+
+
+def blob_name(digest: Digest) -> str:
+    """The name of the file of a blob."""
+    return f"{BLOBS}/{digest.removeprefix('sha256:')}"

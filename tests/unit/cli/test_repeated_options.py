@@ -1,0 +1,117 @@
+"""An option that is given twice has both values, or is refused; a setting has the last value."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from imgbuild.cli import _help
+from imgbuild.cli._app import USAGE_ERRORS, app
+from imgbuild.cli._verb import SETTINGS, Definition
+from imgbuild.errors import InputError
+from tests.support.inprocess_project import Command
+from tests.unit.cli.test_verbs import VERBS
+
+VALUES = ("9.0", "1", "2025-01-01", "12.8", "1/2", "x86_64", "a=b", "embedded,docker", "90d", "x")
+
+
+def _options() -> Iterator[tuple[str, Any]]:
+    """Every option of every verb that has a value."""
+    for name, command in VERBS.items():
+        for option in command.params:
+            if option.opts[0].startswith("-") and not option.is_flag:
+                yield name, option
+
+
+OPTIONS = [
+    pytest.param(verb, option, id=f"{verb} {max(option.opts, key=len)}")
+    for verb, option in _options()
+]
+
+
+def _parsed(verb: str, *words: str) -> dict[str, Any]:
+    """What the parser of the command line makes of words after a verb."""
+    command: Any = typer.main.get_command(app)
+    names = verb.split()
+    for name in names:
+        command = command.commands[name]
+    for parameter in command.params:
+        parameter.required = False
+    context = command.make_context(f"imgbuild {verb}", list(words))
+    return dict(context.params)
+
+
+def _value(verb: str, option: Any) -> str:
+    """A value that the option takes."""
+    for text in (*_help.choices(option), *VALUES):
+        with contextlib.suppress(*USAGE_ERRORS):
+            _parsed(verb, option.opts[0], text)
+            return text
+    raise AssertionError(option.opts)
+
+
+@pytest.mark.parametrize(("verb", "option"), OPTIONS)
+def test_no_value_is_ignored_without_a_word(verb: str, option: Any) -> None:
+    flag, value = max(option.opts, key=len), _value(verb, option)
+    if option.multiple:
+        assert len(_parsed(verb, flag, value, flag, value)[option.name]) == 2
+        return
+    if SETTINGS.isdisjoint(option.opts):
+        for words in ((flag, value, flag, value), (f"{flag}={value}", flag, value)):
+            with pytest.raises(InputError) as caught:
+                _parsed(verb, *words)
+            assert caught.value.message == (
+                f"imgbuild {verb}: {flag} takes one value, not {value} and {value}"
+            )
+        return
+    last = _parsed(verb, flag, value)
+    assert _parsed(verb, flag, value, flag, value) == last
+
+
+def test_settings_do_not_name_what_is_read_or_written() -> None:
+    """This list is complete: a new option is none unless it says so here and in its definition."""
+    flags = {flag for flag in SETTINGS if flag.startswith("--")}
+    assert flags <= {
+        "--account", "--compress", "--cpus-per-task", "--depth", "--gpus", "--jobs", "--max-size",
+        "--mem", "--nodes", "--older-than", "--partition", "--severity", "--share", "--shared",
+        "--shm-size", "--throttle", "--time", "--timeout-factor",
+    }  # fmt: skip
+
+
+def test_the_last_value_of_a_setting_holds() -> None:
+    assert _parsed("lock", "--jobs", "2", "-j3")["jobs"] == 3
+    assert _parsed("lock", "-j3", "--jobs=2")["jobs"] == 2
+
+
+def test_both_values_and_the_remedy_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imgbuild = Command(monkeypatch, capsys)
+    done = imgbuild("audit", "--environment", "A", "--environment=B")
+    assert (done.status, done.stdout) == (2, "")
+    assert "imgbuild audit: --environment takes one value, not A and B" in done.stderr
+    assert "run the command once for each" in done.stderr
+    done = imgbuild("build", "--help", "-o", "A", "-oB")
+    assert done.status == 0  # help comes first
+    done = imgbuild("build", "t", "-o", "A", "-oB", "--output", "C")
+    assert done.status == 2
+    assert "--output takes one value, not A and B and C" in done.stderr
+
+
+def test_words_of_a_user_s_command_are_not_options_of_the_verb() -> None:
+    words = ("x", "--", "prog", "--output", "1", "--output", "2")
+    assert "--output" in _parsed("slurm", *words)["command"]
+    assert _parsed("run", "x", "prog", "--layout", "1", "--layout", "2")["name"] == "x"
+
+
+def test_a_definition_says_what_a_second_value_does() -> None:
+    assert "--first-of-a-test" not in SETTINGS
+    Definition("--first-of-a-test", "Names a file.")
+    Definition("--second-of-a-test", "A number.", setting=True)
+    assert "--first-of-a-test" not in SETTINGS
+    assert "--second-of-a-test" in SETTINGS
+    SETTINGS.discard("--second-of-a-test")

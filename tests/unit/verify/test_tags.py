@@ -1,0 +1,123 @@
+"""The tags that `push` gives an image are those that `verify` takes for tags of that image."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from imgbuild.plan import tags
+from imgbuild.values import Arch
+from imgbuild.verify import claims, image
+from imgbuild.verify.checks import Failed, Unchecked
+from imgbuild.verify.image import Expected
+from tests.support import registry_project
+
+TODAY = datetime.date(2026, 11, 26)
+DIGEST = {arch: f"sha256:{number * 64}" for arch, number in zip(Arch, "12", strict=True)}
+BOTH_DIGEST = f"sha256:{'3' * 64}"
+
+
+class WithoutDocuments(Expected, frozen=True, kw_only=True):
+    """What a lock seals, with digests of its images that need no documents."""
+
+    def manifest(self, arch: Arch) -> str:
+        return DIGEST[arch]
+
+
+def expected(*arches: Arch) -> Expected:
+    """The lock of the target "small" on `arches`."""
+    documents: Any = dict.fromkeys(arches)
+    digest = BOTH_DIGEST if len(arches) > 1 else DIGEST[arches[0]]
+    return WithoutDocuments(
+        target="small", as_of="2025-06-20", digest=digest, documents=documents, layers={}
+    )
+
+
+def name(tag: str, digest: str = DIGEST[Arch.X86_64], *arches: Arch) -> str:
+    return claims.name(tag, digest, expected(*(arches or (Arch.X86_64,))), TODAY)
+
+
+@pytest.mark.parametrize(
+    "tag", ["small", "small-20250620", "small-20261126", "small-20261127", "small-20260228"]
+)
+def test_tags_of_an_image(tag):
+    assert name(tag).startswith(f"{tag} is the tag of small for x86_64")
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_one_architecture_of_several_has_its_name_in_the_tag(arch):
+    for tag in (f"small-{arch}", f"small-{arch}-20261126"):
+        assert str(arch) in name(tag, DIGEST[arch], *Arch)
+    other = next(each for each in Arch if each is not arch)
+    for tag in ("small", "small-20261126", f"small-{other}", f"small-{other}-20261126"):
+        with pytest.raises(Failed, match=f"expected small-{arch}"):
+            name(tag, DIGEST[arch], *Arch)
+
+
+def test_an_image_for_all_architectures_has_none_in_its_tag():
+    assert "x86_64, arm64" in name("small-20261126", BOTH_DIGEST, *Arch)
+    for tag in ("small-x86_64", "small-arm64-20261126", "small-x86_64-arm64"):
+        with pytest.raises(Failed, match="another image"):
+            name(tag, BOTH_DIGEST, *Arch)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "small-19700101", "small-20250619", "small-20261128", "small-20991231", "small-99999999",
+        "small-20260230", "small-20261301", "small-20260001", "small-00000000",
+    ],
+)  # fmt: skip
+def test_a_day_on_which_nothing_can_have_been_pushed(tag):
+    with pytest.raises(Failed, match="day"):
+        name(tag)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["small-arm64", "small-x86_64", "small-base", "small-base-20261126", "small-arm64-20261126"],
+)
+def test_a_tag_of_another_image_of_the_target(tag):
+    with pytest.raises(Failed, match="another image"):
+        name(tag)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "smaller", "Small", "small-2026112", "small-202611260", "small-20261126-1", "small-latest",
+        "xsmall-20261126", "small-2026112\u0666",
+        "small-20261126\n", "small--20261126", "prod",
+    ],
+)  # fmt: skip
+def test_any_other_name_is_not_checked(tag):
+    with pytest.raises(Unchecked, match="none of the tags"):
+        name(tag)
+
+
+def test_an_image_of_another_lock_has_no_tags():
+    with pytest.raises(Unchecked, match="not of the lock"):
+        name("small", f"sha256:{'9' * 64}")
+
+
+def test_what_push_writes_is_what_verify_expects(tmp_path, monkeypatch):
+    """For each plan of a push: its tags pass for its digest, and for no other plan's."""
+    for place in registry_project.place(tmp_path, monkeypatch):
+        plans = [place.plan(), place.both(), *(place.both(arch) for arch in Arch)]
+        for plan in plans:
+            lock = image.expected(plan.lock, plan.sealed)
+            for tag in plan.tags:
+                assert claims.name(tag, plan.top.digest, lock, TODAY).startswith(f"{tag} is")
+                for other in plans:
+                    if other is not plan and other.target == plan.target:
+                        with pytest.raises(Failed):
+                            claims.name(tag, other.top.digest, lock, TODAY)
+
+
+def test_the_parts_of_a_tag():
+    assert tags.stable("t", list(Arch), list(Arch), base=True) == "t-base"
+    assert tags.stable("t", (Arch.ARM64,), list(Arch), base=True) == "t-base-arm64"
+    assert tags.dated("t", TODAY) == "t-20261126"
+    assert tags.day_of("t-20261126", "t") == TODAY
