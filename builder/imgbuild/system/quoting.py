@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterable
 
 from imgbuild.errors import InputError
-from imgbuild.system.console import visible
+from imgbuild.system.control_characters import visible
 from imgbuild.values import CONTROLS
 
 HINT = "change it where it comes from: matrix.yaml, the lock, or the command line"

@@ -8,7 +8,8 @@ import pytest
 from rich.progress import Progress
 
 from imgbuild.cli import _output
-from imgbuild.system.console import Console, amount_text, time_text, visible, wrapped
+from imgbuild.system.console import Console, amount_text, time_text, wrapped
+from imgbuild.system.control_characters import visible
 from tests.support import terminal
 
 # Clears the screen, colours, erases, moves back, ends a line in another way, turns the direction.

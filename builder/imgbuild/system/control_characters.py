@@ -1,0 +1,27 @@
+"""Control characters in text that others wrote."""
+
+from __future__ import annotations
+
+import re
+
+from imgbuild.values import CONTROLS
+
+_CONTROL = re.compile(rf"(?![\t\n])[{CONTROLS}]")
+
+
+def visible(text: str) -> str:
+    """`text` with control characters, except tab and newline, replaced by visible escapes.
+
+    Text from servers and files could otherwise control the terminal.
+    """
+    return _CONTROL.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+def ascii_controls(document: str) -> str:
+    """JSON with all control characters in its strings as JSON's own escapes."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
