@@ -65,6 +65,8 @@ def test_stop_ends_calls_and_close_waits_for_them() -> None:
     pool = Workers(1)
     assert pool.submit(math.sqrt, 4).result() == 2
     busy, waiting = pool.submit(time.sleep, 600), pool.submit(time.sleep, 600)
+    while not busy.running():
+        time.sleep(0.01)
     pool.stop()
     assert isinstance(busy.exception(), WorkFailed)
     assert waiting.cancelled() or isinstance(waiting.exception(), WorkFailed)
