@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import typer
@@ -172,7 +174,18 @@ def resolve(
             return
     inputs = session.inputs()
     learned = constraints.read(session.project.images)
-    similar = locked.similar(ask, session.project, session.matrix)
+    with _questions(locked.similar(ask, session.project, session.matrix)):
+        found = stored.answer(
+            ask, session.project, session.matrix, learned, inputs.context, again=again
+        )
+    answer(found, words.lines(found, everything=everything))
+    if words.say_refusals(found):
+        raise typer.Exit(NoSolution.exit_code)
+
+
+@contextlib.contextmanager
+def _questions(similar: Mapping[str, str]) -> Iterator[None]:
+    """Ask for packages that no target has whether similar ones are meant, also if they fail."""
     questions = [
         f"no target has the package {package}; did you mean {near}?"
         for package, near in similar.items()
@@ -180,17 +193,12 @@ def resolve(
     for question in questions:
         console.warn(question)
     try:
-        found = stored.answer(
-            ask, session.project, session.matrix, learned, inputs.context, again=again
-        )
+        yield
     except InputError as error:
         if not questions:
             raise
         hint = f"{error.message}; {error.hint}"
         raise InputError(" ".join(questions), hint=hint) from error
-    answer(found, words.lines(found, everything=everything))
-    if words.say_refusals(found):
-        raise typer.Exit(NoSolution.exit_code)
 
 
 def _day(text: str | None) -> datetime.date | None:
