@@ -22,7 +22,8 @@ WIDTH = 100
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./!-]*")
 _CONTROL = re.compile(f"[{CONTROLS}]")
 _CONTROL_IN_LINES = re.compile(rf"(?![\n\t])[{CONTROLS}]")
-_MARKDOWN = re.compile(r"[\\`*_\[\]<>|#~&$]")
+# An underscore between letters or digits is none of emphasis (CommonMark 0.31, section 6.2).
+_MARKDOWN = re.compile(r"[\\`*\[\]<>|#~&$]|(?<![^\W_])_|_(?![^\W_])")
 
 
 class Quoted(str):
