@@ -8,7 +8,7 @@ import msgspec
 
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan.plan import AddedFilesRecipe, FilesRecipe, VenvRecipe
-from imgbuild.system import files
+from imgbuild.system import files, quoting
 
 DATA = files.data("image")
 HOME = "opt/imgbuild"
@@ -36,7 +36,10 @@ def venv_members(recipe: VenvRecipe) -> tuple[Member, ...]:
     """An empty virtual environment on the base's interpreter, with links and no copies."""
     prefix = recipe.prefix.strip("/")
     home, _, _ = recipe.interpreter.rpartition("/")
-    config = f"home = {home}\ninclude-system-site-packages = false\nversion = {recipe.python}\n"
+    config = (
+        f"home = {quoting.plain(home)}\ninclude-system-site-packages = false\n"
+        f"version = {quoting.plain(recipe.python)}\n"
+    )
     return (
         _folder(f"{prefix}/include"),
         _folder(f"{prefix}/lib/python{recipe.python}/site-packages"),
@@ -44,7 +47,7 @@ def venv_members(recipe: VenvRecipe) -> tuple[Member, ...]:
         _link(f"{prefix}/bin/python", recipe.interpreter),
         _link(f"{prefix}/bin/python3", "python"),
         _link(f"{prefix}/bin/python{recipe.python}", "python"),
-        _file(f"{prefix}/bin/activate", ACTIVATE.format(prefix=recipe.prefix)),
+        _file(f"{prefix}/bin/activate", ACTIVATE.format(prefix=quoting.plain(recipe.prefix))),
         _file(f"{prefix}/pyvenv.cfg", config),
     )
 
@@ -53,7 +56,7 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
     """Entry point, home, work and cache folders; on a registry base also the user's entries."""
     user = recipe.user
     private = recipe.private is True
-    words = {**(PRIVATE if private else SHARED), "@CACHE@": recipe.cache}
+    words = {**(PRIVATE if private else SHARED), "@CACHE@": quoting.plain(recipe.cache)}
     members = [
         _file(f"{HOME}/{name}", _template(name, words), mode=mode)
         for name, mode in (("entrypoint", 0o755), ("environment.sh", 0o644))

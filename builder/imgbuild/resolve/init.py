@@ -25,6 +25,7 @@ from imgbuild.errors import FetchFailed, InputError, NothingSelected
 from imgbuild.lock import lock as locks
 from imgbuild.lock import published
 from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
+from imgbuild.matrix.fields import NAME
 from imgbuild.matrix.notes import nearest
 from imgbuild.matrix.schema import published_extension
 from imgbuild.matrix.settings import leads_out
@@ -35,7 +36,7 @@ from imgbuild.smoke import recording
 from imgbuild.smoke.records import TIERS
 from imgbuild.values import Arch
 
-TARGET_NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # as matrix.model.Name
+TARGET_NAME = re.compile(NAME)
 FOLDER = "published"  # of the copies, beside the matrix
 REMOTE = re.compile(r"https?://")
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from imgbuild.assemble import skeleton
+from imgbuild.errors import InputError
 from imgbuild.lock import lock as locks
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import MemberKind
@@ -37,6 +38,14 @@ def test_any_user_can_write_work_and_cache_folders():
     assert members["workspace"].mode == members["var/cache/imgbuild"].mode == 0o1777
     home = members["home/imgbuild"]
     assert (home.uid, home.gid, home.mode) == (1000, 1000, 0o755)
+
+
+@pytest.mark.parametrize("text", ["/c$(id)", '/c"', "/c\nid", "/c d", "/c;id"])
+def test_scripts_of_the_image_have_plain_paths_only(text: str) -> None:
+    with pytest.raises(InputError, match="is not a plain word"):
+        skeleton.files_members(msgspec.structs.replace(FILES, cache=text))
+    with pytest.raises(InputError, match="is not a plain word"):
+        skeleton.venv_members(msgspec.structs.replace(VENV, prefix=text))
 
 
 def test_a_private_cache_folder_is_the_users_alone() -> None:
