@@ -19,7 +19,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class HostOnly(msgspec.Struct, frozen=True):
     """Variables that are not passed, for one reason."""
 
     reason: str
@@ -34,7 +34,7 @@ class JobPaths(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     mounted: tuple[str, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[HostOnly, ...]
     families: tuple[str, ...]
     named: tuple[str, ...]
 
@@ -50,7 +50,7 @@ def job_paths(values: Collection[str], passed: Collection[str]) -> JobPaths:
             continue
         without = (*values, *passed, *OWN)
         names = tuple(name for name in row.names if name not in without)
-        left_out += [LeftOut(row.reason, names)] if names else []
+        left_out += [HostOnly(row.reason, names)] if names else []
     named = tuple(sorted(path_variables.names().intersection(passed)))
     return JobPaths(
         mounted=tuple(mounted), left_out=tuple(left_out), families=FAMILIES, named=named
