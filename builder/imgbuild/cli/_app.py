@@ -23,7 +23,6 @@ from imgbuild.cli import (
     init,
     load,
     lock,
-    precompile,
     pull,
     push,
     registry,
@@ -63,8 +62,6 @@ REPLACED = {
     "tag": "registry tag",
     "gc": "registry gc",
     "mirror": "registry mirror",
-    "kernels": "precompile flashinfer",
-    "bytecode": "precompile bytecode",
     "nightly": "ci nightly",
     "sif": "build TARGET --format sif",
 }
@@ -148,7 +145,6 @@ add(app, "verify", verify.verify, rich_help_panel=DISTRIBUTION)
 app.add_typer(registry.app, name="registry", rich_help_panel=DISTRIBUTION)
 add(app, "slurm", slurm.slurm, rich_help_panel=SITES)
 app.add_typer(ci.app, name="ci", rich_help_panel=SITES)
-app.add_typer(precompile.app, name="precompile", rich_help_panel=SITES)
 app.add_typer(cache.app, name="cache", rich_help_panel=SITES)
 add(app, "schema", schema.schema, hidden=True)
 

@@ -183,7 +183,6 @@ DRY_RUN = Definition("--dry-run", "Print what would be done, and change nothing.
 SHARED = Definition("--shared", "Shared memory in MB that must be free. 0: at least 1 GB is"
                     " recommended.", metavar="MB", min=0)  # fmt: skip
 FROM = Definition("--from", "Start from this instead of a target of the matrix.", metavar="PLACE")
-MODULE = Definition("--module", "A module; repeatable.", metavar="MODULE")
 
 Arches = Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")]
 OneArch = Annotated[list[Arch] | None, ARCH("Default: this machine's, or the image's only one.")]
