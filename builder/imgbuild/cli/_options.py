@@ -5,7 +5,7 @@
 | --target, --all | which targets; the same as positional names                                |
 | --arch          | which architectures                                                        |
 | --through       | what runs the image: docker, podman, apptainer, root (`here`: no image)    |
-| --builder       | what builds the image: embedded, docker, podman, buildah                   |
+| --builder       | what builds the image: embedded (imgbuild itself), docker                  |
 | --on            | where the work is done: this machine, or nodes of Slurm                    |
 | --jobs N        | how many processes run at once                                             |
 | --gpus          | how many GPUs: a number or `all`                                           |
@@ -48,12 +48,10 @@ class Through(enum.StrEnum):
 
 
 class Builder(enum.StrEnum):
-    """What builds an image. All but `embedded` build the rendered Dockerfile."""
+    """What builds an image: imgbuild itself, or Docker from the rendered Dockerfile."""
 
     EMBEDDED = "embedded"
     DOCKER = "docker"
-    PODMAN = "podman"
-    BUILDAH = "buildah"
 
 
 class ImagePart(enum.StrEnum):

@@ -59,16 +59,12 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout that was read. `top` is the descriptor of its only manifest, or of its index.
-
-    `notes` are the annotations in `index.json`, which are not covered by a digest.
-    """
+    """A layout that was read. `top` is the descriptor of its only manifest, or of its index."""
 
     path: Path
     name: str
     top: Descriptor
     images: dict[Arch, Stored]
-    notes: dict[str, str] = {}
 
     @property
     def digest(self) -> Digest:
@@ -103,14 +99,13 @@ def write(
     images: Mapping[Arch, ImageFiles],
     name: str,
     *,
-    notes: Mapping[str, str] | None = None,
     reporter: Reporter = SILENT,
 ) -> Digest:
     """Write the layout `out` of `images`, with the tag `name`; returns the digest of the image.
 
     Layers are hard links to the given files. If a link cannot be made they are copied, and a blob
-    that is there already is kept. `notes` are annotations in `index.json`, which are not covered by
-    a digest. InputError if `out` is not empty and not a layout, or has another image.
+    that is there already is kept. InputError if `out` is not empty and not a layout, or has another
+    image.
     """
     texts = [data for summary in images.values() for data in (summary.config, summary.manifest)]
     layers = {digest: path for one in images.values() for digest, path in one.layers.items()}
@@ -128,7 +123,7 @@ def write(
         for layer in codec.decode(manifest, Manifest, file=str(out)).layers
     ]
     placed = [(layer, layers[layer.digest]) for layer in named]
-    keep(out, top, texts, placed, name, notes=notes, reporter=reporter)
+    keep(out, top, texts, placed, name, reporter=reporter)
     return top.digest
 
 
@@ -139,7 +134,6 @@ def keep(
     layers: Iterable[tuple[Descriptor, Path]],
     name: str,
     *,
-    notes: Mapping[str, str] | None = None,
     reporter: Reporter = SILENT,
 ) -> None:
     """Write the layout `out` of the image `top`, like `write`, from its existing documents."""
@@ -148,8 +142,7 @@ def keep(
             _place_file(out, layer, path, reporter)
         for data in texts:
             _place_bytes(out, data)
-        annotations = {**(notes or {}), REF_NAME: name}
-        codec.write_bytes(out / INDEX_FILE, index_file(top, annotations))
+        codec.write_bytes(out / INDEX_FILE, index_file(top, {REF_NAME: name}))
         _sweep(out)
 
 
@@ -204,14 +197,8 @@ def read(out: Path) -> Layout:
             diff_ids=found.configuration.rootfs.diff_ids,
             settings=found.configuration.config or {},
         )
-    annotations = folder.entry.annotations
-    return Layout(
-        path=out,
-        name=annotations.get(REF_NAME, ""),
-        top=folder.top,
-        images=images,
-        notes={key: text for key, text in annotations.items() if key != REF_NAME},
-    )
+    name = folder.entry.annotations.get(REF_NAME, "")
+    return Layout(path=out, name=name, top=folder.top, images=images)
 
 
 def _check_marker(path: Path) -> None:
