@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 import smoke_gpu
-from smoke_support import OWN_CACHE, finish
+from smoke_support import finish
 
 KERNEL = """\
 import triton
@@ -32,7 +32,6 @@ def main() -> None:
     """Run both kernels; sums are exact, since the factor is a power of two."""
     smoke_gpu.require()
     os.environ["TRITON_CACHE_DIR"] = str(Path("triton").absolute())
-    os.environ["TRITON_CACHE_MANAGER"] = OWN_CACHE
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("inductor").absolute())
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # compile in this process
     import torch

@@ -20,8 +20,6 @@ HERE = Path(__file__).resolve().parent
 SKIPPED = 77
 # Devices of the driver: on a host, in WSL, on a Jetson.
 DRIVER = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
-# Triton's own cache: that of an image with precompiled kernels would load these, not compile.
-OWN_CACHE = "triton.runtime.cache:FileCacheManager"
 
 
 def expectation() -> dict[str, Any]:

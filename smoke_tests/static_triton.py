@@ -22,7 +22,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from smoke_support import OWN_CACHE, expectation, finish, skip
+from smoke_support import expectation, finish, skip
 
 KERNEL = """\
 import triton
@@ -83,7 +83,6 @@ def main() -> None:
         skip("the lock has no triton")
     os.environ["TRITON_CACHE_DIR"] = str(Path("cache").absolute())
     os.environ["TRITON_LIBCUDA_PATH"] = str(Path.cwd())
-    os.environ["TRITON_CACHE_MANAGER"] = OWN_CACHE
     triton = importlib.import_module("triton")
     driver = importlib.import_module("triton.backends.nvidia.driver")
     text = Path(str(driver.__file__)).read_text("utf-8")

@@ -19,7 +19,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("plan", "index", "cache"),
     ("registry", "deb", "container"),
     ("solve", "audit", "attest", "sif"),
-    ("assemble", "cves", "learn", "smoke", "precompile"),
+    ("assemble", "cves", "learn", "smoke"),
     ("resolve", "show", "render", "doctor"),
     ("pipeline", "slurm"),
     ("ci", "publish", "verify"),

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.oci import layout
 from tests.support import needs
 
 ROOT = Path(__file__).parents[2]
@@ -68,15 +67,11 @@ def imgbuild(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_docker_makes_the_same_files_from_the_committed_dockerfile(project, target):
-    done = imgbuild(project, "diff", target, *ARCH, "--builders", "embedded,docker", "--json")
+    done = imgbuild(project, "diff", target, *ARCH, "--builder", "docker", "--json")
     assert f"building {target} for x86_64 with docker …" in done.stderr
-    assert "does not follow from the lock" not in done.stderr
-    place = project / "build/compare/docker" / target
-    assert layout.read(place).notes["dev.imgbuild.builder"] == "docker"
     (answer,) = json.loads(done.stdout)
     comparison = answer["comparison"]
     assert (answer["name"], answer["arch"], comparison["equal"]) == (target, "x86_64", True)
-    assert comparison["right"]["digest"] == layout.read(place).digest
     assert comparison["left"]["paths"] > 40_000
     assert comparison["left"]["bytes"] > 8e9
     assert int(done.stderr.split()[-1]) / 1000 < MEMORY

@@ -42,13 +42,13 @@ def test_docker_makes_the_same_files(ours: Project) -> None:
     needs.buildx()
     assert (ours.folder / f"images/{OWN}/Dockerfile").is_file()
     ours.run("render", OWN, "--check")
-    (answer,) = json.loads(ours.run("diff", OWN, "--builders", "embedded,docker", "--json").stdout)
+    (answer,) = json.loads(ours.run("diff", OWN, "--builder", "docker", "--json").stdout)
     assert answer["comparison"]["equal"], answer["comparison"]["differences"]
     assert answer["comparison"]["left"]["paths"] > 1000
     # A folder of an added package, into which a file is put, is as it is there.
     (added,) = ours.read(f"{OWN}/lock.json")["extends"]["arch"].values()
     assert added["folders"] == {"/etc/ssl/private": {"mode": "0700"}}
-    place = answer["comparison"]["right"]["path"]
-    said = ours.run("run", OWN, "--layout", place, "--through", "root", "--",
+    (built,) = json.loads(ours.run("build", OWN, "--builder", "docker", "--json").stdout)
+    said = ours.run("run", OWN, "--layout", built["output"], "--through", "root", "--",
                     "/opt/team/go").stdout  # fmt: skip
     assert said == "jq-1.6\n"

@@ -15,10 +15,8 @@ from urllib.parse import unquote
 import pytest
 
 from imgbuild.cache.store import Store
-from imgbuild.oci import layout
 from imgbuild.values import Arch, sha256
-from tests.support import images, sample_project, samples
-from tests.support.layer_files import unpacked
+from tests.support import images, sample_project
 from tests.support.local_index import LocalIndex, wheel_bytes
 from tests.support.sample_project import Project
 from tests.support.servers import Site, serve
@@ -100,12 +98,6 @@ targets:
     requires: {{flash-attn: {{reason: no index has a wheel of it}}}}
     indexes: {{flash-attn: wheels}}
     flashinfer: {{mode: "off", reason: nothing asks for it}}
-"""
-JIT = """\
-    {common}
-    cuda: "13.0"
-    arch: [x86_64]
-    flashinfer: {{mode: jit, reason: what is not there is compiled at first use}}
 """
 COMMON = "summary: a small image\n    base: below\n    as_of: 2026-01-01"
 
@@ -299,45 +291,6 @@ def test_a_wheel_that_the_user_brings(project: Project) -> None:
     other = wheel_bytes("flash-attn", version, ["torch", "helper"], tag=tag)
     (project.folder / "wheels" / OWN).write_bytes(other)
     project.run("build", "own", status=9)
-
-
-def test_kernels_are_a_locked_input_of_a_variant(project: Project, tmp_path: Path) -> None:
-    matrix, common = project.folder / "matrix.yaml", JIT.format(common=COMMON)
-    pins = '{torch: "2.11.0", flashinfer-python: "0.6.12"}'
-    own = f'  jit:\n{common}    gpu: ["9.0"]\n    pins: {pins}\n'
-    matrix.write_text(matrix.read_text("utf-8") + own, encoding="utf-8")
-    project.run("lock", "jit")
-    runs = [tmp_path / "first", tmp_path / "second"]
-    for folder in runs:  # as two runs on a GPU machine leave them
-        place = folder / ".cache/flashinfer/0.6.12/90a/cached_ops/sampling"
-        place.mkdir(parents=True)
-        (place / "sampling.so").write_bytes(samples.elf())
-    words = [word for folder in runs for word in ("--cache", str(folder))]
-    done = project.run("precompile", "flashinfer", "jit", "--gpu", "9.0", *words, "--json")
-    made = json.loads(done.stdout)
-    # The row is the one that the verb shows, with the rest of the target's own.
-    shown = done.stderr.partition("add to matrix.yaml:\n")[2]
-    row = shown.replace("    # the rest as in jit\n", common)
-    matrix.write_text(f"{matrix.read_text('utf-8')}{row.rstrip()}\n", encoding="utf-8")
-    project.run("lock", "jit-kernels")
-    below, variant = (wheels(project, target) for target in ("jit", "jit-kernels"))
-    wheel = variant.pop("flashinfer-jit-cache")
-    assert (wheel["sha256"], wheel["index"]) == (made["sha256"], "wheels")
-    assert wheel["version"] == made["version"]
-    assert variant == below
-    project.run("build", "jit-kernels")
-    built = layout.read(project.folder / "build/jit-kernels")
-    layers = [built.blob(layer.digest) for layer in built.image(Arch.X86_64).layers]
-    unpacked(layers, tmp_path / "root")
-    site = tmp_path / "root/opt/venv/lib/python3.11/site-packages/flashinfer_jit_cache"
-    assert (site / "jit_cache/sampling/sampling.so").read_bytes() == samples.elf()
-    # Others by the same name are not the lock's.
-    assert project.cache is not None
-    Store.open(project.cache).drop_file(made["sha256"])
-    (project.folder / "wheels" / made["file"]).write_bytes(b"others")
-    project.run("lock", "jit-kernels", "--check")
-    (project.folder / "build").rename(tmp_path / "elsewhere")
-    project.run("build", "jit-kernels", "--verify", status=9)
 
 
 def test_all_takes_on_what_the_default_index_has_and_tells_the_rest(project: Project) -> None:

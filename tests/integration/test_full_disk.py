@@ -120,7 +120,6 @@ def test_a_lock_in_a_read_only_folder_ends_before_it_works(project, tmp_path):
         ("build", TARGET),
         ("build", TARGET, "--format", "sif"),
         ("render", TARGET, "--format", "requirements"),
-        ("precompile", "bytecode", TARGET),
     ],
 )
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(project, tmp_path, verb):

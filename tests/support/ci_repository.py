@@ -151,13 +151,6 @@ def run_job(project: Project, workflow: str, job: str, env: dict[str, str], fold
     return Ran(status=status, said="\n".join(said), outputs=found, summary=summary.read_text())
 
 
-def result(project: Project, job: str, step: str) -> dict[str, Any]:
-    """The result of a step."""
-    path = project.folder / "build/ci" / job / f"{step}.json"
-    found: dict[str, Any] = json.loads(path.read_bytes())
-    return found
-
-
 def with_programs(folder: Path) -> str:
     """PATH with the programs of `folder` first."""
     return f"{folder}:{os.environ['PATH']}"

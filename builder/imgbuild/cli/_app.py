@@ -24,7 +24,6 @@ from imgbuild.cli import (
     init,
     load,
     lock,
-    precompile,
     pull,
     push,
     registry,
@@ -67,9 +66,7 @@ REPLACED = {
     "tag": "registry tag",
     "gc": "registry gc",
     "mirror": "registry mirror",
-    "kernels": "precompile flashinfer",
-    "bytecode": "precompile bytecode",
-    "nightly": "ci nightly",
+    "nightly": "ci script",
     "sif": "build TARGET --format sif",
 }
 
@@ -152,7 +149,6 @@ add(app, "verify", verify.verify, rich_help_panel=DISTRIBUTION)
 app.add_typer(registry.app, name="registry", rich_help_panel=DISTRIBUTION)
 add(app, "slurm", slurm.slurm, rich_help_panel=SITES)
 app.add_typer(ci.app, name="ci", rich_help_panel=SITES)
-app.add_typer(precompile.app, name="precompile", rich_help_panel=SITES)
 app.add_typer(cache.app, name="cache", rich_help_panel=SITES)
 add(app, "schema", schema.schema, hidden=True)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from imgbuild.cli import _builders
 from imgbuild.cli._options import Builder
 from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._selection import at_most_one
@@ -35,42 +34,26 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Comparison
 
 
-class Pair(msgspec.Struct, frozen=True):
-    """Two builders, in the order in which they are named."""
-
-    left: Builder
-    right: Builder
-
-
-def pair(text: object) -> Pair:
-    """The value of --builders."""
-    names = [name.strip() for name in str(text).split(",")]
-    known = ", ".join(one.value for one in Builder)
-    if len(names) != 2 or len(set(names)) != 2 or not set(names) <= {one.value for one in Builder}:
-        message = f"{text!r}: name two builders with a comma between them; known are {known}"
-        raise typer.BadParameter(message)
-    return Pair(Builder(names[0]), Builder(names[1]))
-
-
 def compare(
     names: Sequence[str],
     selection: Filter,
-    builders: Pair | None,
     accept: Sequence[Path],
     work: Options,
+    *,
+    docker: bool,
 ) -> None:
-    """Compare two images, or with `builders` what two builders make of each target.
+    """Compare two images, or with `docker` imgbuild's image of each target with Docker's.
 
     Exit 1 if anything differs that no entry of the lists accepts.
     """
     from imgbuild.show import accepted as accepting
 
     accepted = [entry for path in accept for entry in accepting.read(path)]
-    if builders is not None:
+    if docker:
         session = selection.session(work)
         selected = session.select(names, everything=selection.everything, arches=selection.arches)
         accepted += accepting.builders()
-        made = _by_builders(session, selected, builders, accepted, named=bool(selection.arches))
+        made = _with_docker(session, selected, accepted, named=bool(selection.arches))
     else:
         made = [_of_files(names, selection.arches, accepted)]
     for item in made:
@@ -92,40 +75,26 @@ def _of_files(
     return Compared(name=f"{names[0]} {names[1]}", arch=wanted, comparison=found)
 
 
-def _by_builders(
-    session: Session,
-    selected: Sequence[Selected],
-    builders: Pair,
-    accepted: Sequence[Accepted],
-    *,
-    named: bool,
+def _with_docker(
+    session: Session, selected: Sequence[Selected], accepted: Sequence[Accepted], *, named: bool
 ) -> list[Compared]:
     from imgbuild.oci import image
-    from imgbuild.pipeline import dockerfile_builders
+    from imgbuild.pipeline import docker_build, targets
     from imgbuild.show import compare as comparing
 
     made = []
     for item in selected:
-        each = item if named else dockerfile_builders.native(item)
-        places = [_built(session, each, builder) for builder in (builders.left, builders.right)]
-        for arch in each.arches:
-            left, right = (image.read(place, arch) for place in places)
-            with console.step(f"comparing {item.name} for {arch}"):
-                names = (builders.left.value, builders.right.value)
-                found = comparing.compare(left, right, accepted, names=names, reporter=console)
-            made.append(Compared(name=item.name, arch=arch, comparison=found))
+        each = item if named else docker_build.native(item)
+        folder = session.project.below(f"build/{Builder.EMBEDDED}/{item.name}")
+        left_path = targets.build_all(session, [each], folder)[0].output
+        with docker_build.temporary(session, each) as built:
+            for arch in each.arches:
+                left, right = (image.read(place, arch) for place in (left_path, built.path))
+                with console.step(f"comparing {item.name} for {arch}"):
+                    names = (Builder.EMBEDDED.value, Builder.DOCKER.value)
+                    found = comparing.compare(left, right, accepted, names=names, reporter=console)
+                made.append(Compared(name=item.name, arch=arch, comparison=found))
     return made
-
-
-def _built(session: Session, item: Selected, builder: Builder) -> Path:
-    """The layout that `builder` makes of a target, built unless it is there and current."""
-    from imgbuild.pipeline import dockerfile_builders, targets
-
-    choice = _builders.choice(_builders.DockerfileBuild(builder=builder))
-    if choice is None:
-        folder = session.project.below(f"build/{builder}/{item.name}")
-        return targets.build_all(session, [item], folder)[0].output
-    return dockerfile_builders.compared(session, item, choice)
 
 
 def _show(found: Comparison) -> None:

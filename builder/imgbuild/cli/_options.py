@@ -5,7 +5,7 @@
 | --target, --all | which targets; the same as positional names                                |
 | --arch          | which architectures                                                        |
 | --through       | what runs the image: docker, podman, apptainer, root (`here`: no image)    |
-| --builder       | what builds the image: embedded, docker, podman, buildah                   |
+| --builder       | what builds the image: embedded (imgbuild itself), docker                  |
 | --on            | where the work is done: this machine, or nodes of Slurm                    |
 | --jobs N        | how many processes run at once                                             |
 | --gpus          | how many GPUs: a number or `all`                                           |
@@ -49,12 +49,10 @@ Engine = Literal["docker", "podman", "apptainer", "root"]  # what runs any comma
 
 
 class Builder(enum.StrEnum):
-    """What builds an image. All but `embedded` build the rendered Dockerfile."""
+    """What builds an image: imgbuild itself, or Docker from the rendered Dockerfile."""
 
     EMBEDDED = "embedded"
     DOCKER = "docker"
-    PODMAN = "podman"
-    BUILDAH = "buildah"
 
 
 class ImagePart(enum.StrEnum):
@@ -188,7 +186,6 @@ DRY_RUN = Definition("--dry-run", "Print what would be done, and change nothing.
 SHARED = Definition("--shared", "Shared memory in MB that must be free. 0: at least 1 GB is"
                     " recommended.", metavar="MB", min=0, setting=True)  # fmt: skip
 FROM = Definition("--from", "Start from this instead of a target of the matrix.", metavar="PLACE")
-MODULE = Definition("--module", "A module; repeatable.", metavar="MODULE")
 
 Arches = Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")]
 OneArch = Annotated[list[Arch] | None, ARCH("Default: this machine's, or the image's only one.")]

@@ -24,8 +24,6 @@ WORDS = {
     "slurm": "set by the job scripts of imgbuild slurm",
     "smoke": "set by imgbuild smoke, for each of its cases",
     "root folder with GPUs": "set by imgbuild smoke and doctor, in a root folder with GPUs",
-    "kernels": "set by imgbuild precompile flashinfer, while it compiles",
-    "bytecode": "set by imgbuild precompile bytecode, while it compiles",
 }
 
 

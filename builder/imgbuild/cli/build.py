@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from imgbuild.cli import _builders, _sif
+from imgbuild.cli import _sif
 from imgbuild.cli._options import (
+    BUILDER,
     FORMAT,
     FROM,
     OUTPUT_PATH,
     PART,
+    Builder,
     ImagePart,
     Jobs,
     Mirror,
@@ -28,8 +30,10 @@ from imgbuild.system import files
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild.pipeline.dockerfile_builders import BuilderChoice
-    from imgbuild.pipeline.targets import Options
+    from imgbuild.assemble.layout import BuiltImage
+    from imgbuild.matrix.select import Selected
+    from imgbuild.pipeline.targets import Options, Session
+    from imgbuild.render.contexts import Wheels
 
 
 BuildFormat = Literal["oci", "oci-archive", "docker-archive", "sif", "squashfs"]
@@ -57,13 +61,21 @@ PartOption = Annotated[
         " build/base/TARGET. wheels: a folder of wheels, build/wheels/TARGET."
     ),
 ]
+BuilderOption = Annotated[
+    Builder,
+    BUILDER(
+        "embedded needs no engine and gives the locked digest. docker builds"
+        " images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET: the same"
+        " files with another digest, for this machine's architecture."
+    ),
+]
 VerifyOption = Annotated[bool, option("--verify", "Build every layer again, and check every file.")]
 
 
 @verb
 def build(
     selection: Selection,
-    dockerfile: _builders.DockerfileBuild,
+    builder: BuilderOption = Builder.EMBEDDED,
     origin: OriginOption = None,
     output: OutputOption = None,
     form: Form = "oci",
@@ -114,11 +126,11 @@ def build(
         mirror_only=mirror_only,
         plain_http=tuple(plain_http or ()),
     )
-    choice = _builders.choice(dockerfile)
+    docker = builder is Builder.DOCKER
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)
     if form == "sif" or form == "squashfs":  # noqa: PLR1714 - mypy narrows the type by this
-        _refuse_file(part, choice)
+        _refuse_file(part, docker=docker)
         _sif.build(selection, origin, output, form, compress, how)
         return
     if compress != "zstd":
@@ -126,23 +138,21 @@ def build(
         raise InputError(message, hint="add --format sif, or leave --compress out")
     if origin is not None:
         _refuse_beside(
-            origin, [selection.named, selection.everything, selection.matrix, part, choice]
+            origin, [selection.named, selection.everything, selection.matrix, part, docker]
         )
         _again(origin, selection.arches, output, form, how)
         return
     session = selection.session(how)
     selected = selection.of(session)
-    _refuse_part(part, choice, form)
+    _refuse_part(part, form, docker=docker)
     if part is ImagePart.WHEELS:
-        folders = _builders.wheels(session, selected, output)
+        folders = _wheels(session, selected, output)
         lines = [f"{item.target} {item.files} {item.output}" for item in folders]
         answer(folders, lines)
         return
-    if choice is not None:
+    if docker:
         opened.report_templates(session.project)
-        made = _builders.build(
-            session, selected, output, choice, form, named=bool(selection.arches)
-        )
+        made = _with_docker(session, selected, output, native=not selection.arches)
     else:
         made = targets.build_all(
             session, selected, output, form=form, only_base=part is ImagePart.BASE
@@ -157,14 +167,42 @@ def _refuse_beside(origin: str, given: Sequence[object]) -> None:
         raise InputError(message, hint="leave out targets, --all, --matrix, --only and --builder")
 
 
-def _refuse_part(part: ImagePart | None, choice: BuilderChoice | None, form: BuildFormat) -> None:
-    if part is not None and (choice is not None or (part is ImagePart.WHEELS and form != "oci")):
+def _refuse_part(part: ImagePart | None, form: BuildFormat, *, docker: bool) -> None:
+    if part is not None and (docker or (part is ImagePart.WHEELS and form != "oci")):
         message = f"--only {part} cannot be combined with --builder or --format"
         raise InputError(message, hint="leave out --builder and --format")
+    if docker and form != "oci":
+        message = f"--builder docker and --format {form} cannot be combined"
+        raise InputError(message, hint="leave out --format: Docker's image is an OCI layout")
 
 
-def _refuse_file(part: ImagePart | None, choice: BuilderChoice | None) -> None:
-    if part is not None or choice is not None:
+def _wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> list[Wheels]:
+    """The wheels of each target as a folder."""
+    from imgbuild.pipeline import targets
+    from imgbuild.plan import current
+    from imgbuild.render import contexts
+
+    inputs, made = session.inputs(), []
+    for item in selected:
+        lock, _ = current.read_current(session.project, session.matrix, item.name)
+        default = contexts.wheels_folder(session.project, item.name)
+        several = len(selected) > 1
+        folder = targets.placed(default, item.name, output, several=several, form="oci")
+        made.append(contexts.wheels(lock, item.arches, folder, inputs))
+    return made
+
+
+def _with_docker(
+    session: Session, selected: Sequence[Selected], output: Path | None, *, native: bool
+) -> list[BuiltImage]:
+    from imgbuild.pipeline import docker_build
+
+    chosen = [docker_build.native(item) for item in selected] if native else selected
+    return docker_build.build_all(session, chosen, output)
+
+
+def _refuse_file(part: ImagePart | None, *, docker: bool) -> None:
+    if part is not None or docker:
         message = "--format sif and squashfs cannot be combined with --only or --builder"
         raise InputError(message, hint="leave out --only and --builder")
 

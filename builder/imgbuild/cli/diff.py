@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli import _diff_files
-from imgbuild.cli._options import Jobs, Offline, PlainHttp, complete_target, processes
+from imgbuild.cli._options import (
+    BUILDER,
+    Builder,
+    Jobs,
+    Offline,
+    PlainHttp,
+    complete_target,
+    processes,
+)
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
@@ -21,7 +29,7 @@ NamesOption = Annotated[
         metavar="A B | TARGET...",
         help="Two images: a target, TARGET@REVISION of git, a lock.json or its folder, or an"
         " image in a registry. With --files: OCI layouts and archives, also those of docker"
-        " save. With --builders: targets.",
+        " save. With --builder docker: targets.",
         autocompletion=complete_target,
         show_default=False,
     ),
@@ -34,15 +42,11 @@ FilesOption = Annotated[
         often=True,
     ),
 ]
-BuildersOption = Annotated[
-    _diff_files.Pair | None,
-    option(
-        "--builders",
-        "Compare the files of what two builders make of each target: embedded, docker, podman,"
-        " buildah. What is not built yet is built.",
-        metavar="A,B",
-        often=True,
-        parser=_diff_files.pair,
+BuilderOption = Annotated[
+    Builder,
+    BUILDER(
+        "docker: compare the files of each target's image with those of the image that Docker"
+        " builds from the Dockerfile. Both are built."
     ),
 ]
 AcceptOption = Annotated[
@@ -50,7 +54,7 @@ AcceptOption = Annotated[
     option(
         "--accept",
         "With --files: a list of accepted differences, each with path, field and reason;"
-        " repeatable. With --builders, the list of imgbuild is used too.",
+        " repeatable. With --builder docker, the list of imgbuild is used too.",
         metavar="FILE",
     ),
 ]
@@ -61,7 +65,7 @@ def diff(
     selection: Filter,
     names: NamesOption = None,
     files: FilesOption = False,
-    builders: BuildersOption = None,
+    builder: BuilderOption = Builder.EMBEDDED,
     accept: AcceptOption = None,
     plain_http: PlainHttp = None,
     jobs: Jobs = 0,
@@ -84,23 +88,24 @@ def diff(
 
         imgbuild diff --files build/cu124-vllm image.tar --json
 
-        imgbuild diff --builders embedded,docker cu124-vllm
+        imgbuild diff --builder docker cu124-vllm
     """
     from imgbuild.pipeline.targets import Options
     from imgbuild.registry.client import Client
     from imgbuild.show import diff as diffs
     from imgbuild.show import diff_sides
 
+    docker = builder is Builder.DOCKER
     wanted = [*(names or []), *selection.named]
-    if builders is None and (len(wanted) != 2 or selection.everything):
+    if not docker and (len(wanted) != 2 or selection.everything):
         message = f"expected two images, got {len(wanted)}"
-        raise InputError(message, hint="name two images, or targets and --builders")
-    if files or builders is not None:
+        raise InputError(message, hint="name two images, or targets and --builder docker")
+    if files or docker:
         work = Options(jobs=processes(jobs), offline=offline)
-        _diff_files.compare(wanted, selection, builders, accept or [], work)
+        _diff_files.compare(wanted, selection, accept or [], work, docker=docker)
         return
     if accept or selection.arches:
-        message = "--accept and --arch need --files or --builders"
+        message = "--accept and --arch need --files or --builder docker"
         raise InputError(message, hint="add --files, or leave them out")
     client = Client(plain_http=plain_http or (), reporter=console)
     old, new = (diff_sides.side(name, client, selection.matrix, console) for name in wanted)

@@ -1,1 +1,1 @@
-"""Container engines and sandboxes: docker, podman, BuildKit, Apptainer, namespaces."""
+"""Container engines and sandboxes: docker, podman, buildx, Apptainer, namespaces."""

@@ -60,7 +60,7 @@ def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]
         VARIABLE: Variable(
             value=mode,
             reason="how this image has FlashInfer's kernels",
-            source=("smoke_tests/gpu_flashinfer.py", "docs/precompile.md"),
+            source=("smoke_tests/gpu_flashinfer.py", "docs/howto/flashinfer-index.md"),
         ),
         "FLASHINFER_WORKSPACE_BASE": Variable(
             value=image.cache,

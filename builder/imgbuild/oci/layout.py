@@ -65,16 +65,12 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout that was read. `top` is the descriptor of its only manifest, or of its index.
-
-    `notes` are the annotations in `index.json`, which are not covered by a digest.
-    """
+    """A layout that was read. `top` is the descriptor of its only manifest, or of its index."""
 
     path: Path
     name: str
     top: Descriptor
     images: dict[Arch, Stored]
-    notes: dict[str, str] = {}
 
     @property
     def digest(self) -> Digest:
@@ -117,14 +113,13 @@ def write(
     images: Mapping[Arch, ImageFiles],
     name: str,
     *,
-    notes: Mapping[str, str] | None = None,
     reporter: Reporter = SILENT,
 ) -> Digest:
     """Write the layout `out` of `images`, with the tag `name`; returns the digest of the image.
 
     Layers are hard links to the given files. If a link cannot be made they are copied, and a blob
-    that is there already is kept. `notes` are annotations in `index.json`, which are not covered by
-    a digest. InputError if `out` is not empty and not a layout, or has another image.
+    that is there already is kept. InputError if `out` is not empty and not a layout, or has another
+    image.
     """
     texts = [data for summary in images.values() for data in (summary.config, summary.manifest)]
     layers = {digest: path for one in images.values() for digest, path in one.layers.items()}
@@ -142,7 +137,7 @@ def write(
         for layer in codec.decode(manifest, Manifest, file=str(out)).layers
     ]
     placed = [(layer, layers[layer.digest]) for layer in named]
-    keep(out, top, texts, placed, name, notes=notes, reporter=reporter)
+    keep(out, top, texts, placed, name, reporter=reporter)
     return top.digest
 
 
@@ -153,7 +148,6 @@ def keep(
     layers: Iterable[tuple[Descriptor, Path]],
     name: str,
     *,
-    notes: Mapping[str, str] | None = None,
     reporter: Reporter = SILENT,
 ) -> None:
     """Write the layout `out` of the image `top`, like `write`, from its existing documents."""
@@ -163,8 +157,7 @@ def keep(
                 _place_file(out, blobs, layer, path, reporter)
             for data in texts:
                 blobs.write(digest_of(data).removeprefix("sha256:"), data)
-        annotations = {**(notes or {}), REF_NAME: name}
-        folder.write(INDEX_FILE, index_file(top, annotations))
+        folder.write(INDEX_FILE, index_file(top, {REF_NAME: name}))
         _sweep(folder, _named(out))
 
 
@@ -220,14 +213,8 @@ def read(out: Path) -> Layout:
         )
         for arch, each in by_machine.items()
     }
-    annotations = folder.entry.annotations
-    return Layout(
-        path=out,
-        name=annotations.get(REF_NAME, ""),
-        top=folder.top,
-        images=images,
-        notes={key: text for key, text in annotations.items() if key != REF_NAME},
-    )
+    name = folder.entry.annotations.get(REF_NAME, "")
+    return Layout(path=out, name=name, top=folder.top, images=images)
 
 
 def _check_marker(path: Path) -> None:

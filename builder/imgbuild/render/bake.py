@@ -10,6 +10,7 @@ from typing import Any
 
 from imgbuild.render.dockerfile import Dockerfile
 from imgbuild.render.templates import slug
+from imgbuild.values import Digest
 
 FILE = "docker-bake.json"
 BASES = "build/base"
@@ -22,10 +23,15 @@ def bake(made: Iterable[Dockerfile]) -> dict[str, Any]:
     return {"group": {"default": {"targets": sorted(targets)}}, "target": targets}
 
 
+def base_context(target: str, digest: Digest) -> str:
+    """The base of `target` as a named context, from the project's folder."""
+    return f"oci-layout://{BASES}/{target}@{digest}"
+
+
 def contexts(one: Dockerfile) -> dict[str, str]:
     """Named contexts: where `imgbuild build --only` leaves them, from the project's folder."""
     return {
-        "base": f"oci-layout://{BASES}/{one.target}@{one.base.digest}",
+        "base": base_context(one.target, one.base.digest),
         "wheels": f"{WHEELS}/{one.target}",
     }
 

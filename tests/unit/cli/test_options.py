@@ -202,7 +202,7 @@ def test_the_command_of_run_begins_after_the_target(words: list[str], place: int
 RUN = ("run", "--through", "root", "--dry-run")
 
 
-@pytest.mark.parametrize("words", [RUN, ("slurm",), ("precompile", "bytecode")])
+@pytest.mark.parametrize("words", [RUN, ("slurm",)])
 def test_one_target_is_positional_or_an_option(
     words: tuple[str, ...], imgbuild: Command, sample: Sample
 ) -> None:

@@ -196,7 +196,7 @@ def test_commands_in_heads_name_one_platform():
         (several,) = re.findall(r"^# --platform (\S+) builds both", _head(made), re.MULTILINE)
         assert sorted(several.split(",")) == ["linux/amd64", "linux/arm64"]
     arm = value(Arch.ARM64)
-    assert re.findall(r"--platform (\S+)", _head(arm)) == ["linux/arm64"] * 2
+    assert re.findall(r"--platform (\S+)", _head(arm)) == ["linux/arm64"]
 
 
 def test_a_head_elsewhere_than_beside_the_lock_says_so():
@@ -210,7 +210,7 @@ def test_a_head_elsewhere_than_beside_the_lock_says_so():
     assert "imgbuild render small --arch arm64 --output FOLDER" in head
     assert "imgbuild build small --arch arm64 --only base " in head
     assert "imgbuild build small --arch arm64 --only wheels " in head
-    assert re.findall(r"--platform (\S+)", head) == ["linux/arm64"] * 2
+    assert re.findall(r"--platform (\S+)", head) == ["linux/arm64"]
 
 
 def test_texts_of_one_architecture_name_their_own_file():

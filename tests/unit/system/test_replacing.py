@@ -14,7 +14,6 @@ from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.oci import archive, layout
 from imgbuild.system import files
 from imgbuild.values import Arch
-from imgbuild.wheel import packed
 from tests.support import images
 
 
@@ -89,19 +88,16 @@ def test_planted_links_are_not_followed(tmp_path):
     target.write_bytes(b"mine")
     source, out = built(tmp_path), tmp_path / "out"
     out.mkdir()
-    wheel = "data-1.0-py3-none-any.whl"
-    for name in (".image.tar.tmp", f".{wheel}.tmp"):
-        (out / name).symlink_to(target)
+    (out / ".image.tar.tmp").symlink_to(target)
     digest = layout.read(source).image(Arch.X86_64).layers[0].digest.removeprefix("sha256:")
     (out / "again/blobs/sha256").mkdir(parents=True)
     (out / "again/oci-layout").write_bytes(layout.MARKER_TEXT)
     (out / f"again/blobs/sha256/.tmp-{digest}").symlink_to(target)
     archive.write(source, out / "image.tar", "oci-archive", "tiny")
-    packed.write("data", "1.0", "py3-none-any", {"a": b"b"}, out)
     layout.write(out / "again", {Arch.X86_64: summary(source)}, "tiny")
     codec.write_bytes(out / "lock.json", b"{}")
     assert target.read_bytes() == b"mine"
-    for path in ("image.tar", wheel, "lock.json", f"again/blobs/sha256/{digest}"):
+    for path in ("image.tar", "lock.json", f"again/blobs/sha256/{digest}"):
         assert not (out / path).is_symlink()
         assert (out / path).is_file()
     assert images.verified(out / "again").digest == layout.read(source).digest

@@ -1,0 +1,109 @@
+"""Runs `docker buildx bake`. buildx itself selects the builder: its current one, or BUILDX_BUILDER.
+
+buildx draws its own progress on a terminal; elsewhere its plain lines are passed on.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from imgbuild.container import engine
+from imgbuild.errors import ImgbuildError, InputError, ToolMissing, WorkFailed
+from imgbuild.system import process
+from imgbuild.system.reporter import SILENT, Reporter
+
+LEAST = (0, 12)  # layouts as contexts and as results
+LINES = 40  # of the builder's output, in an error
+REMEDY = (
+    "install Docker's buildx plugin (Debian: docker-buildx); the embedded builder does not need it"
+)
+# Files below the folder of the matrix are read and written, also through links: no question.
+SETTINGS = {"BUILDX_BAKE_ENTITLEMENTS_FS": "0"}
+STORE = (
+    "let Docker use the containerd image store, or create a builder in a container:"
+    " docker buildx create --use"
+)
+# What buildx prints, the class of the error, and what to do.
+CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
+    (
+        r"exporter is not supported for the docker driver|OCI exporter is not",
+        ToolMissing,
+        STORE,
+    ),
+    (
+        r"Cannot connect to the Docker daemon|is the docker daemon running",
+        ToolMissing,
+        engine.REMEDY,
+    ),
+    (
+        r"no builder .* found|failed to find (builder|driver)",
+        InputError,
+        "name a builder of `docker buildx ls` in BUILDX_BUILDER",
+    ),
+    (
+        r"no space left on device",
+        WorkFailed,
+        "make room for three times the image: docker buildx prune, docker image prune",
+    ),
+)
+
+
+def find() -> tuple[str, ...]:
+    """The command of buildx, a plugin of docker or a program of its own.
+
+    ToolMissing if it is not installed or older than `LEAST`.
+    """
+    for command in (("docker", "buildx"), ("docker-buildx",), ("buildx",)):
+        if shutil.which(command[0]) is None:
+            continue
+        answer = process.run([*command, "version"], check=False)
+        version = re.search(r"\bv?(\d+)\.(\d+)\.\d\S*", answer.stdout)
+        if answer.status == 0 and version:
+            if (int(version[1]), int(version[2])) < LEAST:
+                message = f"buildx {version[0]} is too old: {LEAST[0]}.{LEAST[1]} is the least"
+                raise ToolMissing(message, hint=REMEDY)
+            return command
+    message = "docker buildx is not installed"
+    raise ToolMissing(message, hint=REMEDY)
+
+
+def bake(
+    folder: Path,
+    file: str,
+    target: str,
+    values: Mapping[str, str],
+    *,
+    reporter: Reporter = SILENT,
+    terminal: bool = False,
+) -> None:
+    """Build `target` of the bake file `file` in `folder`; interrupted, the build is cancelled.
+
+    `values` replace keys of the target. With `terminal` buildx draws its progress there. Without
+    it, an error has the end of its output. ToolMissing if no engine answers, InputError for an
+    unknown builder, else WorkFailed.
+    """
+    words = [*find(), "bake", "--progress=auto", f"--file={file}"]
+    words += [f"--set={target}.{key}={value}" for key, value in values.items()]
+    words.append(target)
+    last: collections.deque[str] = collections.deque(maxlen=LINES)
+
+    def _line(text: str) -> None:
+        last.append(text)
+        reporter.info(text)
+
+    status = process.follow(words, None if terminal else _line, cwd=folder, env=SETTINGS)
+    if status != 0:
+        raise _error(target, last, words)
+
+
+def _error(target: str, last: Iterable[str], words: list[str]) -> ImgbuildError:
+    output = "\n".join(last)
+    message = f"docker buildx bake {target} failed" + (f":\n{output}" if output else "")
+    for pattern, kind, remedy in CAUSES:
+        if re.search(pattern, output):
+            return kind(message, hint=remedy)
+    return WorkFailed(message, hint=f"to repeat: {process.pasted(words)}")

@@ -1,0 +1,130 @@
+"""Builds the committed Dockerfile of a target with Docker: the same files, other bytes.
+
+The OCI layout goes to `build/docker/TARGET`, so that it is not mistaken for imgbuild's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.assemble.layout import BuiltImage
+from imgbuild.cache import prune
+from imgbuild.container import buildx
+from imgbuild.matrix.select import Selected
+from imgbuild.oci import layout
+from imgbuild.oci.layout import Layout
+from imgbuild.pipeline import targets
+from imgbuild.pipeline.targets import Session
+from imgbuild.plan import current
+from imgbuild.render import bake, contexts, templates, write
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+COMMAND = "imgbuild build --builder docker"
+# BuildKit compresses each layer again to rewrite its times, with one thread: hence the low level.
+OUTPUT = "type=oci,tar=false,oci-mediatypes=true,compression=gzip,compression-level=1"
+
+
+def build_all(
+    session: Session, selected: Sequence[Selected], output: Path | None
+) -> list[BuiltImage]:
+    """Build each target with Docker into a layout; LockStale if what is committed is stale."""
+    targets.refuse_one_file(selected, output, "oci")
+    made = []
+    for item in selected:
+        default = session.project.below(f"build/docker/{item.name}")
+        place = targets.placed(default, item.name, output, several=len(selected) > 1, form="oci")
+        layout.refuse_others(place, item.name)
+        with temporary(session, item, dated=True) as built:
+            digest = layout.write(place, _images(built, item.arches), item.name, reporter=console)
+        made.append(_summary(layout.read(place)))
+        console.info(
+            f"{item.name}: {made[-1].size / 1e9:.2f} GB in {place}, {digest}; the files are those"
+            f" of imgbuild's image, the bytes are Docker's own (imgbuild diff --builder docker)"
+        )
+    return made
+
+
+@contextlib.contextmanager
+def temporary(session: Session, item: Selected, *, dated: bool = False) -> Iterator[Layout]:
+    """A layout of the image of a target, built with Docker; removed at the end.
+
+    Unless `dated`, files have the time at which they were written, which saves BuildKit from
+    compressing each layer a second time. LockStale if what is committed does not follow from the
+    lock, InputError in the catalogue, which has no Dockerfiles.
+    """
+    project, target = session.project, item.name
+    project.require_writable(COMMAND)
+    lock, sealed = current.read_current(project, session.matrix, target)
+    write.check(project, session.matrix, [lock], console)
+    inputs = session.inputs()
+    place = contexts.base_folder(project, target)
+    base = contexts.base(lock, sealed, item.arches, place, inputs, processes=session.options.jobs)
+    wheels = contexts.wheels_folder(project, target)
+    title = f"building {target} for {', '.join(item.arches)} with docker"
+    with (
+        console.step(title),
+        contexts.held_wheels(lock, item.arches, wheels, inputs),
+        tempfile.TemporaryDirectory(prefix=f".{target}-", dir=place.parent) as scratch,
+    ):
+        # Paths are relative to the folder of the matrix: buildx accepts no : or @ in that of a
+        # layout, and a comma separates the parts of an output.
+        dest = Path(scratch).relative_to(project.root) / "layout"
+        values = {
+            "platform": ",".join(f"linux/{arch.oci}" for arch in item.arches),
+            "contexts.base": bake.base_context(target, base.digest),
+            "output": f"{OUTPUT},dest={dest}" + (",rewrite-timestamp=true" if dated else ""),
+        }
+        buildx.bake(
+            project.root, bake.FILE, templates.slug(target), values,
+            reporter=console, terminal=console.on_terminal,
+        )  # fmt: skip
+        yield layout.read(project.root / dest)
+    prune.trim(inputs.store)
+
+
+def native(item: Selected) -> Selected:
+    """The target on this machine's architecture alone: others run under slow emulation.
+
+    It is left as it is if it has none for this machine.
+    """
+    with contextlib.suppress(ValueError):
+        arch = Arch.parse(platform.machine())
+        if arch in item.arches and len(item.arches) > 1:
+            console.info(f"{item.name}: building for {arch} only, as this machine; see --arch")
+            return msgspec.structs.replace(item, arches=(arch,))
+    return item
+
+
+def _images(built: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.ImageFiles]:
+    images = {}
+    for arch in arches:
+        stored = built.image(arch)
+        images[arch] = layout.ImageFiles(
+            config=built.blob(stored.config.digest).read_bytes(),
+            manifest=built.blob(stored.manifest.digest).read_bytes(),
+            layers={layer.digest: built.blob(layer.digest) for layer in stored.layers},
+        )
+    return images
+
+
+def _summary(built: Layout) -> BuiltImage:
+    layers = {layer.digest: layer.size for image in built.images.values() for layer in image.layers}
+    documents = [
+        part.size for image in built.images.values() for part in (image.manifest, image.config)
+    ]
+    return BuiltImage(
+        target=built.name,
+        digest=built.digest,
+        arch={arch: image.manifest.digest for arch, image in built.images.items()},
+        output=built.path,
+        size=sum(layers.values()) + sum(documents),
+        made=len(layers),
+        unchanged=False,
+    )

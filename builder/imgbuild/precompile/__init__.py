@@ -1,1 +1,0 @@
-"""FlashInfer and Triton kernels and bytecode, compiled ahead and packed as wheels."""

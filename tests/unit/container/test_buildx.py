@@ -1,0 +1,70 @@
+"""buildx: which command is used, and the class and remedy of what it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.container import buildx
+from imgbuild.errors import ImgbuildError, InputError, ToolMissing, WorkFailed
+from imgbuild.system import process
+from imgbuild.system.process import Result
+
+
+@pytest.fixture
+def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lines that a failing buildx 0.29.1 prints, to be filled by the test."""
+    lines: list[str] = []
+    answer = Result(0, "github.com/docker/buildx v0.29.1 abc", "")
+
+    def _follow(_: object, line, **__: object) -> int:
+        for text in lines:
+            line(text)
+        return 1
+
+    monkeypatch.setattr("imgbuild.container.buildx.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(process, "run", lambda *_, **__: answer)
+    monkeypatch.setattr(process, "follow", _follow)
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "hint"),
+    [
+        ("ERROR: Cannot connect to the Docker daemon at x", ToolMissing, "DOCKER_HOST"),
+        ('ERROR: no builder "farm" found', InputError, "docker buildx ls"),
+        ("ERROR: OCI exporter is not supported for the docker driver", ToolMissing, "containerd"),
+        ("ERROR: write /x: no space left on device", WorkFailed, "prune"),
+        ("ERROR: something new", WorkFailed, "to repeat: docker buildx bake"),
+    ],
+)
+def test_causes_have_their_class_and_a_remedy(output, line, kind, hint):
+    output += ["#1 a step", line]
+    with pytest.raises(ImgbuildError) as caught:
+        buildx.bake(Path("/"), "bake.json", "small", {})
+    assert type(caught.value) is kind
+    assert line in caught.value.message
+    assert hint in str(caught.value.hint)
+
+
+def test_an_error_has_the_end_of_the_output(output):
+    output += [f"line {number}" for number in range(50)]
+    with pytest.raises(WorkFailed) as caught:
+        buildx.bake(Path("/"), "bake.json", "small", {})
+    first, *lines = caught.value.message.splitlines()
+    assert first == "docker buildx bake small failed:"
+    assert lines == [f"line {number}" for number in range(10, 50)]
+
+
+def test_an_old_buildx_is_refused(output, monkeypatch):
+    monkeypatch.setattr(process, "run", lambda *_, **__: Result(0, "buildx v0.9.1 abc", ""))
+    with pytest.raises(ToolMissing, match=r"buildx v0\.9\.1 is too old: 0\.12 is the least"):
+        buildx.find()
+
+
+def test_without_buildx_the_package_is_named(monkeypatch):
+    monkeypatch.setattr("imgbuild.container.buildx.shutil.which", lambda _: None)
+    with pytest.raises(ToolMissing) as caught:
+        buildx.find()
+    assert "docker-buildx" in str(caught.value.hint)
