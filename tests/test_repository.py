@@ -89,7 +89,7 @@ def test_shellcheck_is_content():
     linter = Path(sys.executable).with_name("shellcheck")  # its wheel is for x86_64 alone
     program = linter if linter.exists() else needs.tool("shellcheck")
     words = ("ci", "script", "--all", "--all-published", "--registry", "registry.example/rl")
-    for more in ((), ("--on", "slurm", "--sign-key", "it's $a key", "--sbatch=--qos=high")):
+    for more in ((), ("--on", "slurm", "--sign-key", "it's a key", "--sbatch=--qos=high")):
         script = subprocess.run(
             [sys.executable, "-m", "imgbuild", *words, *more],
             cwd=ROOT, capture_output=True, text=True, check=True,

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,48 +22,12 @@ from imgbuild.attest.signing import forms
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse_repository
 from tests.support import ci_repository, docker_registry, needs
-from tests.support.ci_repository import BROKEN, CAUSE, OTHER, Ran
-from tests.support.docker_registry import OwnRegistry
-from tests.support.sample_project import TARGET, Project
+from tests.support.ci_repository import BROKEN, CAUSE, OTHER, Sample, run, script, states
+from tests.support.sample_project import TARGET
 from tests.support.servers import Site, serve
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.timeout(1200)]
 ARCH = "x86_64"
-
-
-@dataclass
-class Sample:
-    """The project, the registry, and where scripts write."""
-
-    project: Project
-    registry: OwnRegistry
-    base: str
-    folder: Path
-
-    def place(self, name: str) -> str:
-        """A repository of the registry."""
-        return f"{self.registry.host}/{name}"
-
-    def tags(self, name: str) -> dict[str, str]:
-        """The tags of a repository that are a target's, and what each names."""
-        repository = parse_repository(self.place(name))
-        client = Client(origin=True)
-        found = [tag for tag in client.tags(repository) if not tag.startswith("sha256-")]
-        done = {}
-        for tag in found:
-            named = client.resolve(Reference(repository.host, repository.name, tag=tag))
-            assert named is not None
-            done[tag] = named.digest
-        return done
-
-    def digest(self, target: str) -> str:
-        """The digest that the seal has."""
-        text: str = self.project.read(f"{target}/digests.json")["digest"]
-        return text
-
-    def job(self, workflow: str, job: str, **env: str) -> Ran:
-        """Run the scripts of a workflow's job."""
-        return ci_repository.run_job(self.project, workflow, job, env, self.folder / workflow / job)
 
 
 @pytest.fixture(scope="module")
@@ -78,38 +41,6 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
         project = ci_repository.make(folder / "project", site.url("simple"))
         base = ci_repository.git(project.folder, "rev-parse", "HEAD")
         yield Sample(project, registry, base, folder / "scripts")
-
-
-def script(sample: Sample, *words: str) -> Path:
-    """A script of `ci script` with these arguments."""
-    text = sample.project.run("ci", "script", "--through", "root", *words).stdout
-    sample.folder.mkdir(exist_ok=True)
-    path = sample.folder / "job.sh"
-    path.write_text(text)
-    return path
-
-
-def run(sample: Sample, path: Path, status: int = 0) -> str:
-    """Run a script, which must end with this exit status; its messages."""
-    done = subprocess.run(
-        ["bash", str(path)], cwd="/", env=sample.project.environment(), capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == status, done.stderr
-    assert done.stdout == ""
-    return done.stderr
-
-
-def states(sample: Sample) -> dict[str, tuple[int, int]]:
-    """The exit code of each step that ended, and when its file was written."""
-    paths = sorted((sample.project.folder / "build/ci").glob("*/*.json"))
-    found = {}
-    for path in paths:
-        document = json.loads(path.read_bytes())  # none is half written
-        if isinstance(document, dict) and "exit_code" in document and "key" in document:
-            name = f"{path.parent.name} {path.stem}"
-            found[name] = (document["exit_code"], path.stat().st_mtime_ns)
-    return found
 
 
 def test_a_script_is_interrupted_continues_and_repeats_nothing(sample):
@@ -143,11 +74,9 @@ def test_a_script_is_interrupted_continues_and_repeats_nothing(sample):
     } == set()
     put = [one.path for one in sample.registry.writes(asked) if one.method == "PUT"]
     assert not [path for path in put if f"/manifests/{TARGET}" in path]
-    named = sample.tags("rl")
-    assert {tag: named[tag] for tag in (TARGET, OTHER)} == {
-        TARGET: sample.digest(TARGET), OTHER: sample.digest(OTHER),
-    }  # fmt: skip
-    assert not [tag for tag in named if tag.startswith(BROKEN)]
+    tags = sample.tags("rl")
+    assert [tags[name] for name in (TARGET, OTHER)] == [*map(sample.digest, (TARGET, OTHER))]
+    assert not [tag for tag in tags if tag.startswith(BROKEN)]
     assert not list((sample.project.folder / "build").glob("*/oci-layout"))  # several are dropped
 
     found = json.loads(sample.project.run("ci", "report", "--json", status=1).stdout)["targets"]
@@ -162,9 +91,33 @@ def test_a_script_is_interrupted_continues_and_repeats_nothing(sample):
 def test_a_script_for_another_lock_publishes_nothing(sample):
     path = script(sample, BROKEN, "--registry", sample.place("stale"))
     path.write_text(path.read_text().replace(sample.digest(BROKEN), f"sha256:{'0' * 64}"))
+    writes = len(sample.registry.writes())
     messages = run(sample, path, status=5)
     assert f"{BROKEN} was locked again; write this script anew" in messages
-    assert sample.tags("stale") == {}
+    assert len(sample.registry.writes()) == writes
+
+
+def test_a_script_without_a_folder_for_results_does_nothing(sample, tmp_path):
+    (tmp_path / "file").touch()
+    path = script(sample, OTHER, "--no-push", "--results", str(tmp_path / "file/results"))
+    assert "ci: " not in run(sample, path, status=2)
+
+
+def test_a_job_of_another_machine_is_done_by_the_same_script_there(sample):
+    path = script(sample, OTHER, "--registry", sample.place("machines"), "--all-published")
+    text = path.read_text()
+    begin = f"begin {OTHER}@{ARCH} {sample.digest(OTHER)}"
+    path.write_text(re.sub(rf"(?m)^({begin} \w+) x86_64", r"\1 aarch64", text))
+    shutil.rmtree(sample.project.folder / f"build/ci/{OTHER}@{ARCH}")
+    messages = run(sample, path, status=1)
+    assert f"{OTHER}@{ARCH} needs a machine of aarch64; run this script there" in messages
+    assert f"{OTHER}@publish waits for {OTHER}@{ARCH}" in messages
+    other = sample.folder / "other.sh"  # of that machine
+    other.write_text(re.sub(rf"(?ms)^begin {OTHER}@publish .*?finish$", "", text))
+    run(sample, other)
+    messages = run(sample, path)
+    assert f"{OTHER}@{ARCH} has passed on another machine" in messages
+    assert sample.tags("machines")[OTHER] == sample.digest(OTHER)
 
 
 def test_nothing_is_left_to_do_but_what_failed(sample):
@@ -284,7 +237,7 @@ def test_a_change_that_no_machine_can_build_is_not_green(own):
     assert f"| {TARGET} | ⚠️ impossible |" in green.summary
 
 
-def tested(sample: Sample, target: str) -> dict[str, tuple[int, int]]:
+def results_of(sample: Sample, target: str) -> dict[str, tuple[int, int]]:
     """The results of the audits and tests of a target."""
     return {
         name: state
@@ -294,12 +247,12 @@ def tested(sample: Sample, target: str) -> dict[str, tuple[int, int]]:
 
 
 def test_a_moved_tag_is_put_back(own):
-    place, before = own.place("rl"), tested(own, OTHER)
+    place, before = own.place("rl"), results_of(own, OTHER)
     own.project.run("registry", "tag", f"{place}@{own.digest(TARGET)}", OTHER)
     assert own.tags("rl")[OTHER] == own.digest(TARGET)
     run(own, script(own, OTHER, "--registry", place))
     assert own.tags("rl")[OTHER] == own.digest(OTHER)
-    assert tested(own, OTHER) == before
+    assert results_of(own, OTHER) == before
     assert (own.project.folder / "build" / OTHER / "oci-layout").exists()  # one is kept
 
 
@@ -322,10 +275,12 @@ def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(own):
     client, place = Client(origin=True), parse_repository(own.place("gated"))
     found = client.resolve(Reference(place.host, place.name, digest=own.digest(OTHER)))
     assert found is not None
-    [run_] = json.loads(own.project.run("ci", "report", "--json", status=1).stdout)["targets"][:1]
-    assert run_["target"] == BROKEN
-    answer = own.project.folder / f"build/ci/{OTHER}@{ARCH}-gpu/smoke.answer.json"
-    assert [report["tier"] for report in json.loads(answer.read_bytes())] == ["gpu"]
+    jobs = own.project.run("ci", "jobs", OTHER, *gate, "--json").stdout
+    (own.folder / "jobs.json").write_text(jobs)
+    words = ("ci", "report", "--jobs-file", str(own.folder / "jobs.json"), "--json")
+    [found] = json.loads(own.project.run(*words, status=1).stdout)["targets"]
+    assert (found["job"], found["step"]) == (f"{OTHER}@{ARCH}-gpu", "smoke")
+    assert found["error"]
 
 
 # Read first by every Python that starts: `ci script` takes the static tier for one that needs a
@@ -333,7 +288,7 @@ def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(own):
 STATIC = """\
 import sys
 if "ci" in sys.orig_argv:
-    from imgbuild.ci import jobs, script, settings
+    from imgbuild.ci import jobs, settings
     jobs.GPU_TIERS = settings.GPU_TIERS = {"static": 1}
 """
 
@@ -370,7 +325,7 @@ def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_pat
     subprocess.run([openssl, "pkey", "-in", secret, "-pubout", "-out", public], check=True)
     bare, name = f"{own.place('rl')}:{OTHER}", f"{own.place('signed')}:{OTHER}"
     assert signature(own, bare, public, status=9) == "failed"
-    before = tested(own, OTHER)
+    before = results_of(own, OTHER)
     path = script(own, OTHER, "--registry", own.place("signed"), "--sign-key", str(secret))
     for _ in range(2):
         asked = len(own.registry.asked())
@@ -381,7 +336,7 @@ def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_pat
         assert (len(tags), f"/v2/signed/manifests/{own.digest(OTHER)}" in put) == (2, True)
         assert put.index(made) < min(tags)
         assert signature(own, name, public) == "passed"
-        assert tested(own, OTHER) == before
+        assert results_of(own, OTHER) == before
         trusted = ("--key", str(public), "--insecure-ignore-tlog")
         subprocess.run([needs.tool("cosign"), "verify", *trusted, name], check=True)
         shutil.rmtree(own.registry.storage / "docker/registry/v2/repositories/signed")

@@ -13,7 +13,7 @@ from imgbuild import codec
 from imgbuild.ci import jobs, results, settings
 from imgbuild.ci import script as scripts
 from imgbuild.ci.jobs import CiJob, TargetJobs
-from imgbuild.ci.results import State
+from imgbuild.ci.results import StepState
 from imgbuild.ci.script import ScriptOptions
 from imgbuild.ci.settings import CiSettings
 from imgbuild.project import Project
@@ -77,7 +77,7 @@ def of(sample: Sample, text: str = RUNNERS, *, again: bool = False, gate: str = 
 
 def ended(folder: Path, job: CiJob, step: str, exit_code: int = 0, *, digest: str = "") -> None:
     """Write how a step of `job`, or "job" itself, ended."""
-    state = State(digest=digest or job.digest, key="0", exit_code=exit_code, seconds=1.0)
+    state = StepState(digest=digest or job.digest, key="0", exit_code=exit_code, seconds=1.0)
     codec.write(results.place(folder, job.id, f"{step}.json"), state)
 
 

@@ -77,19 +77,19 @@ def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overv
 
 def verdict(folder: Path, own: TargetJobs, *, published: bool = False) -> TargetOutcome:
     """The outcome of one target; with `published` it is unfinished without its tags and SIFs."""
-    found = [results.read(folder, job) for job in own.all]
+    jobs = [results.read(folder, job) for job in own.all]
     publishing = {job.id for job in (*own.publish, *own.sif)}
-    seconds = round(sum(one.seconds for one in found), 3)
+    seconds = round(sum(result.seconds for result in jobs), 3)
     made = TargetOutcome(target=own.target, digest=own.digest, outcome="published", seconds=seconds)
-    failed = next((one for one in found if one.failed), None)
+    failed = next((result for result in jobs if result.failed), None)
     if failed is not None:
         return _failed(folder, made, failed)
-    unfinished = [one.job for one in found if not one.passed]
+    unfinished = [result.job for result in jobs if not result.passed]
     if not unfinished:
-        any_published = any(one.job.id in publishing for one in found)
+        any_published = any(result.job.id in publishing for result in jobs)
         return made if any_published else msgspec.structs.replace(made, outcome="tested")
     if not published and all(
-        one.passed or (one.job.id in publishing and not one.started) for one in found
+        result.passed or (result.job.id in publishing and not result.started) for result in jobs
     ):
         return msgspec.structs.replace(made, outcome="tested")
     return msgspec.structs.replace(
@@ -109,15 +109,15 @@ def _command(job: CiJob) -> str:
 
 def _failed(folder: Path, made: TargetOutcome, result: JobResult) -> TargetOutcome:
     job, step = result.job, result.failed
-    found = results.first_error(folder, job.id, step, result.exit_code)
+    error = results.first_error(folder, job.id, step, result.exit_code)
     return msgspec.structs.replace(
         made,
         outcome="failed",
         job=job.id,
         step=step,
         exit_code=result.exit_code,
-        error=found.error,
-        hint=found.hint,
+        error=error.error,
+        hint=error.hint,
         repeat=_command(job),
         log=str(results.place(folder, job.id, f"{step}.log")),
     )

@@ -20,7 +20,7 @@ LONGEST = 2000  # characters of an error that a report keeps; the log has all of
 SIGNALS = 128  # a shell adds the signal that ended a command to this
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class StepState(msgspec.Struct, frozen=True, kw_only=True):
     """How a step or job ended for an image. `key` is that under which it need not be repeated."""
 
     digest: str
@@ -58,7 +58,7 @@ def place(folder: Path, job: str, name: str) -> Path:
 
 def read(folder: Path, job: CiJob) -> JobResult:
     """The result of `job` for its digest so far, by the files in `folder`."""
-    steps: dict[str, State] = {
+    steps: dict[str, StepState] = {
         step: state for step in job.steps if (state := _state(folder, job, step)) is not None
     }
     failed = next((step for step, state in steps.items() if state.exit_code != 0), "")
@@ -77,13 +77,13 @@ def has_step(folder: Path, job: CiJob, step: Step) -> bool:
     return _state(folder, job, step) is not None
 
 
-def _state(folder: Path, job: CiJob, name: str) -> State | None:
+def _state(folder: Path, job: CiJob, name: str) -> StepState | None:
     """The state in a file; None if it is missing, damaged, or of another image."""
     path = place(folder, job.id, f"{name}.json")
     if not path.exists():
         return None
     try:
-        state = codec.read(path, State)
+        state = codec.read(path, StepState)
     except InputError:
         return None
     return state if state.digest == job.digest else None
@@ -100,9 +100,9 @@ def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError
         document = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):
         document = None
-    found = _of_document(document)
-    if found is not None:
-        return found
+    error = _of_document(document)
+    if error is not None:
+        return error
     log = place(folder, job, f"{step}.log")
     if exit_code > SIGNALS:
         number = exit_code - SIGNALS

@@ -61,6 +61,8 @@ def write(
 ) -> str:
     """The script that does the jobs of `targets`, only those of `names` if there are any.
 
+    Jobs of other machines wait, except for those of `names`, which are done by any machine.
+
     `drop`: an image is removed from build/ when its target is done, unless it was there before.
 
     InputError if a job of `names` needs a registry, and none is given.
@@ -109,7 +111,7 @@ class _Writer:
         yield f"matrix=({pasted(self.matrix)})"
         yield f"published=({pasted(published)})"
         yield f"changed={pasted([_answer(*message)])}"
-        yield 'mkdir -p -- "$results"'
+        yield 'mkdir -p -- "$results" || exit 2'
         yield ""
 
     def body(self, targets: Sequence[TargetJobs], *, drop: bool) -> Iterator[str]:
@@ -153,7 +155,8 @@ class _Writer:
 
     def _job(self, job: CiJob) -> Iterator[str]:
         """The commands of a job, to be joined by &&."""
-        anywhere = _publishes(job) or (job.gpus and self.options.slurm is not None)
+        on_slurm = job.gpus > 0 and self.options.slurm is not None
+        anywhere = self.names or _publishes(job) or on_slurm
         machine = "any" if anywhere else MACHINES[job.arch]
         needed = [word for name in job.needs for word in (name, self.keys[name])]
         if "sif" in job.steps:

@@ -76,7 +76,7 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
     ] = None
 
 
-Wanted = Annotated[
+TargetsOrJobs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET|JOB...",
@@ -91,7 +91,7 @@ def script(
     selection: Filter,
     how: ScriptGroup,
     request: AllocationOptions,
-    names: Wanted = None,
+    names: TargetsOrJobs = None,
 ) -> None:
     """Write jobs as one shell script, which can be run again.
 
@@ -106,54 +106,55 @@ def script(
 
         imgbuild ci script --all --registry registry.example/rl > night.sh && bash night.sh
 
-        imgbuild ci script cu124-vllm@x86_64 --no-push | bash
+        imgbuild ci script cu124-vllm@x86_64 --no-push > job.sh && bash job.sh
 
         imgbuild ci script 'cu130-*' --on slurm --partition gpu > night.sh
     """
     from imgbuild.ci import choosing
     from imgbuild.ci import script as scripts
 
-    named = [*(names or []), *selection.named]
-    jobs = {name for name in named if "@" in name}
-    wanted = list(dict.fromkeys(name.partition("@")[0] for name in named))
+    chosen = [*(names or []), *selection.named]
+    jobs = {name for name in chosen if "@" in name}
+    if jobs and (len(jobs) < len(chosen) or selection.everything):
+        message = "jobs and targets cannot be combined"
+        raise InputError(message, hint="name only jobs (TARGET@…), or only targets")
     session = selection.session()
     settings = _ci_options.settings_of(session, how.gate, gpu=not how.no_gpu)
     options = _script_options(session.project, session.matrix.registry, selection, how, request)
-    asked = choosing.JobQuery(arches=tuple(selection.arches), labels=False)
+    query = choosing.JobQuery(arches=tuple(selection.arches), labels=False)
     if jobs:
-        found = [_of_target(session, name, asked, settings, jobs) for name in wanted]
+        names_of_targets = sorted({job.partition("@")[0] for job in jobs})
+        targets = [_of_target(session, name, query, settings, jobs) for name in names_of_targets]
     else:
         registry = None if how.all_published or not options.registry else options.registry
-        found = list(
-            _ci_options.chosen(
-                session, wanted, asked, settings, registry, options.plain_http,
-                everything=selection.everything,
-            ).targets
+        plan = _ci_options.chosen(
+            session, chosen, query, settings, registry, options.plain_http,
+            everything=selection.everything,
         )  # fmt: skip
-    drop = len(found) > 1 if how.keep is None else not how.keep
-    text = scripts.write(session.project, settings, found, options, jobs, drop=drop)
-    put(text)
+        targets = list(plan.targets)
+    drop = len(targets) > 1 if how.keep is None else not how.keep
+    put(scripts.write(session.project, settings, targets, options, jobs, drop=drop))
 
 
 def _of_target(
-    session: Session, name: str, asked: JobQuery, settings: CiSettings, names: set[str]
+    session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
 ) -> TargetJobs:
     """All jobs of a target, of which some are named; InputError if one of these does not exist."""
     from imgbuild.ci import choosing, jobs
 
-    [item] = session.select([name], arches=[])
-    sealed = choosing.read_seal(session.project, name)
-    own = [job for job in names if job.startswith(f"{name}@")]
-    if all(job.endswith(f"-{jobs.SIF}") for job in own):
+    [item] = session.select([target], arches=[])
+    digests = choosing.read_seal(session.project, target)
+    selected = [name for name in names if name.startswith(f"{target}@")]
+    if all(name.endswith(f"-{jobs.SIF}") for name in selected):
         # The image is published and not tested again: no machine with a GPU is needed.
         settings = settings.gated(("static",))
-    made = jobs.jobs(name, asked.tested(item), sealed, settings, again=True)
-    known = [job.id for job in made.all]
-    for job in own:
-        if job not in known:
-            message = f"{name} has no job {job}"
-            raise InputError(message, hint=f"its jobs are {', '.join(known)}")
-    return made
+    target_jobs = jobs.jobs(target, query.tested(item), digests, settings, again=True)
+    existing = [job.id for job in target_jobs.all]
+    for name in selected:
+        if name not in existing:
+            message = f"{target} has no job {name}"
+            raise InputError(message, hint=f"its jobs are {', '.join(existing)}")
+    return target_jobs
 
 
 def _script_options(
@@ -167,11 +168,11 @@ def _script_options(
     from imgbuild.ci.script import ScriptOptions
     from imgbuild.registry.reference import parse_repository
 
-    named = how.registry or registry or ""
+    place = how.registry or registry or ""
     if how.no_push and (how.registry or how.sign_key or how.keyless):
         message = "--no-push cannot be combined with a registry or a signature"
         raise InputError(message, hint="leave out --registry, --sign-key and --keyless")
-    if not how.no_push and not named:
+    if not how.no_push and not place:
         message = "no repository is named to push images to"
         raise InputError(message, hint="--registry HOST/REPOSITORY, or registry: in the matrix")
     if how.through is Through.HERE:
@@ -188,7 +189,7 @@ def _script_options(
     selected += [f"--gate={tier}" for tier in how.gate or ()] + ["--no-gpu"] * how.no_gpu
     return ScriptOptions(
         results=_ci_options.results_folder(project, how.results),
-        registry="" if how.no_push else str(parse_repository(named)),
+        registry="" if how.no_push else str(parse_repository(place)),
         through=how.through.value if how.through else "",
         timeout_factor=how.timeout_factor,
         key=how.sign_key,
@@ -203,6 +204,6 @@ def _script_options(
 def _submission(request: AllocationOptions) -> tuple[str, ...]:
     """The options of `smoke --on slurm` for what is requested."""
     _allocation.requested(request)
-    named = {"partition": request.partition, "account": request.account, "time": request.time}
-    words = [f"--{name}={value}" for name, value in named.items() if value]
+    given = {"partition": request.partition, "account": request.account, "time": request.time}
+    words = [f"--{name}={value}" for name, value in given.items() if value]
     return (*words, *(f"--sbatch={word}" for word in request.sbatch or ()))

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import collections
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from imgbuild.container import engine
 from imgbuild.errors import ImgbuildError, InputError, ToolMissing, WorkFailed
-from imgbuild.system import process
+from imgbuild.system import process, programs
 from imgbuild.system.reporter import SILENT, Reporter
 
 LEAST = (0, 12)  # layouts as contexts and as results
@@ -58,7 +57,7 @@ def find() -> tuple[str, ...]:
     ToolMissing if it is not installed or older than `LEAST`.
     """
     for command in (("docker", "buildx"), ("docker-buildx",), ("buildx",)):
-        if shutil.which(command[0]) is None:
+        if programs.which(command[0]) is None:
             continue
         answer = process.run([*command, "version"], check=False)
         version = re.search(r"\bv?(\d+)\.(\d+)\.\d\S*", answer.stdout)

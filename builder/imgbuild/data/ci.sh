@@ -21,16 +21,16 @@ passed() { [ -e "$1" ] && grep -qF -- "\"key\":\"$2\",\"exit_code\":0," "$1"; }
 
 # target NAME: find out which of its jobs are not published yet
 target() {
-  due=every
+  pending=every
   if [ "${#published[@]}" -gt 0 ]; then
-    due=$("${imgbuild[@]}" ci jobs "$1" --quiet "${published[@]}" | awk 'NR > 1 { print $1 }') || due=every
+    pending=$("${imgbuild[@]}" ci jobs "$1" --quiet "${published[@]}" < /dev/null | awk 'NR > 1 { print $1 }') || pending=every
   fi
   # Only a folder that this script makes is removed by `drop`, also after an interruption.
   [ -e "build/$1" ] || : > "$results/$1.drop"
 }
 
-# is_due JOB: whether it has to be done for the image to be published
-is_due() { [ "$due" = every ] || grep -qxF -- "$1" <<< "$due"; }
+# is_pending JOB: whether it has to be done for the image to be published
+is_pending() { [ "$pending" = every ] || grep -qxF -- "$1" <<< "$pending"; }
 
 # drop NAME: remove the files of its image from build/
 drop() {
@@ -40,22 +40,26 @@ drop() {
 # begin JOB DIGEST KEY MACHINE [JOB KEY]...: start a job for this kind of machine (any: for all); it needs the others
 begin() {
   job=$1 digest=$2 job_key=$3 job_start=$SECONDS
-  if ! is_due "$job"; then
+  if ! is_pending "$job"; then
     say "$job: published"
+    return 1
+  fi
+  if [ "$4" != any ] && [ "$4" != "$(uname -m)" ]; then
+    if passed "$results/$job/job.json" "$3"; then
+      say "$job has passed on another machine"
+    else
+      say "$job needs a machine of $4; run this script there with the same results: $results"
+      wait_for_job
+    fi
     return 1
   fi
   mkdir -p -- "$results/$job"
   exec 9> "$results/$job/.lock"
   flock --nonblock 9 || { say "$job: waiting for another run of it" && flock 9; }
   rm -f -- "$results/$job/job.json"
-  if [ "$4" != any ] && [ "$4" != "$(uname -m)" ]; then
-    say "$job needs a machine of $4; run this script there with the same results: $results"
-    wait_for_job
-    return 1
-  fi
   shift 4
   while [ $# -gt 0 ]; do
-    passed "$results/$1/job.json" "$2" || ! is_due "$1" || { say "$job waits for $1" && wait_for_job && return 1; }
+    passed "$results/$1/job.json" "$2" || ! is_pending "$1" || { say "$job waits for $1" && wait_for_job && return 1; }
     shift 2
   done
 }
@@ -79,7 +83,7 @@ step() {
   shift 2
   rm -f -- "$place.json" "$place.answer.json"
   say "$job: $name"
-  NO_COLOR=1 "${imgbuild[@]}" "$@" --json 2>&1 > "$place.part" | tee -i -- "$place.log" >&2
+  NO_COLOR=1 "${imgbuild[@]}" "$@" --json 2>&1 > "$place.part" < /dev/null | tee -i -- "$place.log" >&2
   code=${PIPESTATUS[0]}
   mv -f -- "$place.part" "$place.answer.json"
   [ "$code" -ne 130 ] || exit 130 # interrupted
@@ -105,11 +109,11 @@ end() {
 
 # same NAME: whether the lock still has the digest for which this script was written
 same() {
-  [ "$("${imgbuild[@]}" digest "$1" "${matrix[@]}")" = "$digest" ] || refuse check 5 "$changed" "$1 was locked again; write this script anew"
+  [ "$("${imgbuild[@]}" digest "$1" "${matrix[@]}" < /dev/null)" = "$digest" ] || refuse check 5 "$changed" "$1 was locked again; write this script anew"
 }
 
 # submit ARGUMENT...: put tests into the queue of Slurm, for a later step that waits for them
-submit() { "${imgbuild[@]}" "$@" --no-wait --quiet > /dev/null || true; }
+submit() { "${imgbuild[@]}" "$@" --no-wait --quiet < /dev/null > /dev/null || true; }
 
 # finish: all steps of the job have passed
 finish() {

@@ -133,6 +133,10 @@ def test_a_report_of_a_night_asks_for_what_is_published(sample, command):
             "cannot be combined",
         ),
         (("script", TARGET, "--no-gpu"), "no repository is named"),
+        (
+            ("script", TARGET, f"{TARGET}@publish", "--no-push"),
+            "jobs and targets cannot be combined",
+        ),
         (("script", f"{TARGET}@publish", "--no-push"), "publishes, and no registry is named"),
         (("script", TARGET, "--no-push", "--through", "here"), "not the active environment"),
         (("script", TARGET, "--no-push", "--partition", "gpu"), "options of Slurm need --on slurm"),
