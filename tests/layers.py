@@ -53,7 +53,7 @@ CALLERS: dict[str, tuple[str, ...]] = {
     "os.system": ("system.process",),
     "os.popen": ("system.process",),
     # It also searches relative folders of PATH, such as the current one.
-    "shutil.which": ("system.programs", "container.buildkit"),
+    "shutil.which": ("system.programs",),
     "os.execv": ("system.process",),
     "os.execve": ("system.process", "container.enclosure"),
     "os.execvp": ("system.process",),

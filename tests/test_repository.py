@@ -247,6 +247,7 @@ def test_papers_name_verbs_that_exist():
     named = {
         (_name(path), verb)
         for path in [*tracked("*.md"), ROOT / "Makefile"]
+        if path.name != "CHANGELOG.md"  # it names what was removed
         for verb in re.findall(r"(?:\$ |`|\(IMGBUILD\) )imgbuild ([a-z]+)", path.read_text())
     }
     assert named

@@ -69,7 +69,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals = {}
         self.filters = {name: JINJA_FILTERS[name] for name in FILTERS}
         self.filters |= {name: _of_texts(function) for name, function in filters.items()}
-        self.filters |= {"list": self._listed, "join": self._joined}
+        self.filters |= {"list": self._listed, "join": self._joined, "batch": self._batched}
         self.filters |= {"_each": self._each, "_concat": self._concat}
         self._read = read
         self._spent = 0
@@ -161,6 +161,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _listed(self, items: Iterable[Any]) -> list[Any]:
         return self._each(items, 0)
+
+    def _batched(self, items: Iterable[Any], size: int) -> list[list[Any]]:
+        """Jinja's `batch` without a value that fills the last list: that could be of any length."""
+        listed = self._listed(items)
+        return [listed[start : start + size] for start in range(0, len(listed), max(size, 1))]
 
     def _joined(self, items: Iterable[Any], between: str = "") -> str:
         return str(self._concat(between, *self._listed(items), joined=True))

@@ -62,6 +62,7 @@ def filters(name: str) -> dict[str, Callable[..., object]]:
         "quoted": quoting.string,
         "comment": quoting.comment,
         "line": quoting.line,
+        "patterns": quoting.patterns,
         "sbatch": quoting.sbatch,
     }
     if name != APPTAINER:

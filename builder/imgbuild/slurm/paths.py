@@ -38,6 +38,11 @@ class JobPaths(msgspec.Struct, frozen=True, kw_only=True):
     families: tuple[str, ...]
     named: tuple[str, ...]
 
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """Patterns of all variables that may reach the image."""
+        return (*self.families, *self.named)
+
 
 def job_paths(values: Collection[str], passed: Collection[str]) -> JobPaths:
     """The table for a script in which `--env` sets `values`, and passes on the names `passed`."""

@@ -65,6 +65,16 @@ def words(texts: Iterable[str], *, lines: bool = False) -> Quoted:
     return Quoted(" ".join(word(text, lines=lines) for text in texts))
 
 
+def patterns(texts: Iterable[str]) -> Quoted:
+    """Names of variables, or starts of names with `*`, as the patterns of a shell's `case`."""
+    names = list(texts)
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", name):
+            message = f"{name!r} is not the name of a variable, nor the start of one with *"
+            raise InputError(message, hint=HINT)
+    return Quoted(" | ".join(names))
+
+
 def double(text: str) -> str:
     """`text` for between double quotes of a shell; InputError for control characters."""
     _refuse(text, _CONTROL)

@@ -101,10 +101,9 @@ def test_a_second_build_verifies_each_layer(sample):
 
 def test_known_vulnerabilities_are_looked_for_where_the_settings_say_so(sample):
     assert "step cves" not in script(sample, of(sample))
-    settings = RUNNERS + "cves: {severity: critical, ignore_unfixed: true, database: osv}\n"
+    settings = RUNNERS + "cves: {severity: critical, ignore_unfixed: true}\n"
     assert command(script(sample, of(sample, settings), settings), "cves") == [
         "cves", TARGET, "--arch", "x86_64", "--severity", "critical", "--ignore-unfixed",
-        "--database", str(sample.folder / "osv"),
     ]  # fmt: skip
     settings = RUNNERS + "cves: {}\n"
     words = command(script(sample, of(sample, settings), settings), "cves")

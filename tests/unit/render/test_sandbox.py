@@ -218,4 +218,4 @@ def test_the_documented_filters_are_those_of_the_sandbox() -> None:
     others = re.findall(
         r"`(\w+)`", page.partition("Of Jinja's own there are")[2].partition("\n\n")[0]
     )
-    assert {*others, "d", "count"} == {*sandbox.FILTERS, "list", "join"}
+    assert {*others, "d", "count"} == {*sandbox.FILTERS, "batch", "list", "join"}
