@@ -167,8 +167,8 @@ def _of_osv_scanner(report: _OsvScanner) -> Entries:
 def _of_grype(report: _Grype) -> Entries:
     for match in report.matches or ():
         vulnerability, artifact = match.vulnerability, match.artifact
-        related = (one.id for one in match.related_vulnerabilities or ())
-        scores = (one.metrics.base_score for one in vulnerability.cvss or ())
+        related = (alias.id for alias in match.related_vulnerabilities or ())
+        scores = (rating.metrics.base_score for rating in vulnerability.cvss or ())
         entry = _Entry(
             ids=tuple(dict.fromkeys((vulnerability.id, *related))),
             severity=vulnerability.severity,

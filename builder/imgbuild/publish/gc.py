@@ -87,7 +87,7 @@ def find(
     used = {*images, *kept}.union(*(listed[digest] for digest in images if digest not in old))
     sweep = []
     for digest, names_of in sorted(old.items(), key=lambda item: item[1]):
-        manifests = tuple(one for one in listed[digest] if one not in used)
+        manifests = tuple(manifest for manifest in listed[digest] if manifest not in used)
         attached = _attached(names, (digest, *manifests))
         sweep.append(OldImage(digest=digest, tags=names_of, manifests=manifests, attached=attached))
     return Sweep(repository=str(repository), kept=len(images) - len(old), old=tuple(sweep))

@@ -55,7 +55,7 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
 def filters(name: str) -> dict[str, Callable[..., object]]:
     """The filters that quote, for the language of the template `name`."""
     lines = name not in ONE_LINE
-    found: dict[str, Callable[..., object]] = {
+    quoting_filters: dict[str, Callable[..., object]] = {
         "word": lambda text: quoting.word(text, lines=lines),
         "words": lambda texts: quoting.words(texts, lines=lines),
         "value": quoting.dockerfile_value,
@@ -65,9 +65,9 @@ def filters(name: str) -> dict[str, Callable[..., object]]:
         "sbatch": quoting.sbatch,
     }
     if name != APPTAINER:
-        return found
+        return quoting_filters
     return {
-        **found,
+        **quoting_filters,
         "word": lambda text: _braces(quoting.word(text), "{''{"),
         "words": lambda texts: _braces(quoting.words(texts), "{''{"),
         "comment": lambda text, indent="": quoting.comment(text.replace("{{", "{ {"), indent),
@@ -76,7 +76,7 @@ def filters(name: str) -> dict[str, Callable[..., object]]:
     }
 
 
-def own(images: Path) -> tuple[str, ...]:
+def project_templates(images: Path) -> tuple[str, ...]:
     """The templates in `images` that imgbuild does not have, or not with that content."""
     folder = images / FOLDER
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.j2"))
@@ -117,8 +117,8 @@ def _source(images: Path | None, name: str) -> tuple[str, str] | None:
     if not name or "\\" in name or any(part in ("", ".", "..") for part in parts):
         message = f"{name!r} is not the name of a template"
         raise InputError(message, hint="templates are files below images/templates")
-    own_folder = [images / FOLDER] if images is not None else []
-    for folder in (*own_folder, DATA):
+    project_folder = [images / FOLDER] if images is not None else []
+    for folder in (*project_folder, DATA):
         path = folder / name
         if not os.path.lexists(path):
             continue

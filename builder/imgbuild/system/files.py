@@ -86,8 +86,8 @@ def free_bytes(place: Path) -> int | None:
     """The free bytes of the file system that `place` is on, or will be; None if that is unknown."""
     for folder in (place.absolute(), *place.absolute().parents):
         with contextlib.suppress(OSError):
-            found = os.statvfs(folder)
-            return found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
+            status = os.statvfs(folder)
+            return status.f_frsize * (status.f_bavail if os.geteuid() else status.f_bfree)
     return None
 
 

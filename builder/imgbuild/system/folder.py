@@ -348,8 +348,8 @@ def _is_made_private(folder: OpenFolder) -> bool:
 
 def is_private(status: os.stat_result) -> bool:
     """Whether `status` is of a regular file that only this user can have changed."""
-    own = status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
-    return own and stat.S_ISREG(status.st_mode)
+    exclusive = status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
+    return exclusive and stat.S_ISREG(status.st_mode)
 
 
 def copy(source: BinaryIO, target: BinaryIO) -> Sha256:

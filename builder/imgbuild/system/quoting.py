@@ -141,6 +141,6 @@ def _reference(match: re.Match[str]) -> str:
 
 
 def _refuse(text: str, signs: re.Pattern[str]) -> None:
-    if found := signs.search(text):
-        message = f"{text!r} has {found[0]!r}, which cannot be written there"
+    if match := signs.search(text):
+        message = f"{text!r} has {match[0]!r}, which cannot be written there"
         raise InputError(message, hint=HINT)

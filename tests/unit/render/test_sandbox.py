@@ -189,11 +189,11 @@ def test_templates_of_a_project_are_those_that_differ(tmp_path: Path) -> None:
     folder = tmp_path / "templates/slurm"
     folder.mkdir(parents=True)
     (folder / "single.j2").write_bytes((templates.DATA / "slurm/single.j2").read_bytes())
-    assert templates.own(tmp_path) == ()
+    assert templates.project_templates(tmp_path) == ()
     (folder / "ray.j2").write_text("# mine\n")
     (folder.parent / "mine.j2").write_text("# mine\n")
-    assert templates.own(tmp_path) == ("mine.j2", "slurm/ray.j2")
-    assert templates.own(tmp_path / "none") == ()
+    assert templates.project_templates(tmp_path) == ("mine.j2", "slurm/ray.j2")
+    assert templates.project_templates(tmp_path / "none") == ()
 
 
 def test_the_documented_values_are_those_of_the_templates() -> None:

@@ -146,7 +146,7 @@ def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
     ]
     inner = [*below, *_passed_on(package_set.module(module))]
     package_set.prefetch(inner)
-    return any(_uses(package_set.module(one), name) for one in (module, *inner))
+    return any(_uses(package_set.module(part), name) for part in (module, *inner))
 
 
 def _passed_on(facts: ModuleFacts | Opaque | None) -> Iterator[str]:

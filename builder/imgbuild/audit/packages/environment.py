@@ -89,11 +89,11 @@ def active() -> Path:
             return Path(os.environ[name])
     if Path(FOLDER, CONFIG).is_file():
         return Path(FOLDER)
-    found = programs.which("python3") or programs.which("python")
-    if found is None:
+    program = programs.which("python3") or programs.which("python")
+    if program is None:
         message = "no environment is active, and there is neither .venv nor a python3 on PATH"
         raise InputError(message, hint="name one: --environment .venv")
-    return Path(found)
+    return Path(program)
 
 
 def _place(path: Path, python: str | None, *, named: bool) -> _Place:
