@@ -105,7 +105,7 @@ def _first_misfit(data: bytes, kind: type[T], file: str) -> Problem | None:
     try:
         return _misfit(msgspec.json.decode(data), inspect.type_info(kind), (), file)
     except (ValueError, OverflowError, MemoryError, RecursionError):  # msgspec's are ValueErrors
-        return None  # of what follows the invalid text; the error of the typed decoder stands
+        return None  # of what follows the invalid text; the error of the typed decoder is used
 
 
 def _misfit(

@@ -1,6 +1,6 @@
-"""Checks of a lock beyond its types: what the matrix's checks refuse, a lock cannot bring either.
+"""Checks of a lock beyond its types: it cannot have a value that the checks of a matrix refuse.
 
-A lock may come from elsewhere, and its texts reach scripts, mounts and the user's own matrix.
+A lock may be another author's, and its texts reach scripts, mounts and the user's own matrix.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TAG = 128  # characters of a tag, which a target's name is
 
 
 def refuse(lock: Lock, file: str, *, hint: str) -> None:
-    """InputError, with `hint` and all problems, if the lock in `file` is not one of imgbuild's."""
+    """InputError, with `hint` and all problems, if `lock`, read from `file`, fails a check."""
     notes = Notes(file)
     if len(lock.target) > TAG:
         expected = f"at most {TAG} letters"
@@ -91,7 +91,7 @@ def _equal(
     """Note values, by name, that are set and differ from what the rest of the lock implies."""
     for name, text in expected.items():
         if values.get(name, text) != text:
-            message = "the rest of the lock has another value"
+            message = "contradicts the rest of the lock"
             notes.note((*path, name), message, value=values[name], expected=text)
 
 

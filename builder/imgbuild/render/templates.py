@@ -1,7 +1,7 @@
 """Loads and renders the templates of `images/templates/`; a project's own take precedence.
 
-Others may have written a project, so its templates run in `sandbox`. A name that a template does
-not know is an error, not an empty word.
+A project may be another author's, so its templates run in `sandbox`. An unknown name in a template
+is an error, not an empty text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
     """The text of template `name`, in which `value`'s fields are names.
 
     A file of that name in `images`/templates is read instead of imgbuild's own; InputError if it
-    cannot be, or does what templates may not.
+    cannot be read, or uses what templates may not use.
     """
     import jinja2  # slow to load
 

@@ -68,7 +68,7 @@ class _Writer(yaml.SafeDumper):
 
 
 def _text(writer: yaml.SafeDumper, text: str) -> yaml.Node:
-    # `null` is a word, and no text; `a: b` is a mapping.
+    # YAML reads a bare `null` as no value, and `a: b` as a mapping.
     bare = BARE.fullmatch(text) and ": " not in text and yaml.safe_load(text) == text
     return writer.represent_scalar("tag:yaml.org,2002:str", text, style=None if bare else '"')
 

@@ -1,6 +1,6 @@
 """Ranges that a package declares under an extra with another's name: `trl[vllm]` needs vllm>=0.12.
 
-Nothing asks for the extra, so a resolver may choose versions outside of the range, of which the
+Nothing requires the extra, so a resolver may choose versions outside of the range, of which the
 audit warns. Sets without such warnings are preferred: the ranges are constraints until no set keeps
 them.
 """
@@ -42,7 +42,7 @@ def violated(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator[Pair]
 def constraints_of(facts: PackageFacts, pair: Pair, spec: str) -> tuple[Constraint, ...]:
     """What the versions of a package that `spec` allows need of the other, by their extras.
 
-    Versions from before the extra need none: their code does not know the other package.
+    Versions from before the extra need none: their code does not use the other package.
     """
     package, other = pair
     versions = sorted((facts.fitting(package, spec) or ())[:READ])

@@ -55,7 +55,7 @@ def find(query: Query) -> SolvedTarget:
 
 
 def _find_newer(query: Query) -> SolvedTarget:
-    """The same for the ranges that are preferred now.
+    """As `find`, for the ranges that are preferred now.
 
     For requested packages that came out months older than necessary, newer versions are tried
     first.
@@ -69,7 +69,7 @@ def _find_newer(query: Query) -> SolvedTarget:
 
 
 def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
-    """The same, with or without asking for newer versions.
+    """As `find`; with `floors`, requested packages have newer versions.
 
     What is learned while it is solved may call for another torch: then it starts again.
     """

@@ -3,9 +3,10 @@
 A record holds device, inode, size, mtime and ctime of a file with its hash. A ctime cannot be set:
 every change of content, links or mode moves it. Records lie in a folder that only the user can
 enter, $XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild; without one, files are hashed each
-time. Files that others own or may write to are never recorded, nor remembered in the process: a
-write through a mapping may move no time. Damage below the file system, such as a bit that flips on
-the disk, moves no ctime either: `imgbuild cache verify` hashes everything.
+time. Files that others own or may write to are not recorded, not even for the time of the process:
+a write through a memory mapping may leave their times unchanged. Damage below the file system,
+such as a bit that flips on the disk, moves no ctime either: `imgbuild cache verify` hashes
+everything.
 """
 
 from __future__ import annotations

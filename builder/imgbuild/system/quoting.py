@@ -37,7 +37,7 @@ class Quoted(str):
 
 
 def is_plain(text: str) -> bool:
-    """Whether `text` is a word that no language reads into."""
+    """Whether `text` has no character that is special in one of these languages."""
     return _PLAIN.fullmatch(text) is not None
 
 

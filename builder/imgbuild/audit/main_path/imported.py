@@ -21,7 +21,7 @@ from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.source.facts import Import, ModuleFacts
 
 _BRANCHES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.TryStar)
-_DEEPEST = 8  # tables of names behind each other
+_DEEPEST = 8  # tables of names that refer to one another
 
 
 class _Importer(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ class CertainImports:
             self._import(inner, "", entry, how, depth + 1)
 
     def _listed(self, module: str) -> frozenset[str]:
-        """The texts in a module's tables that stand under no condition."""
+        """The texts in a module's tables, without those under a condition."""
         source = evaluator(self._view).source(module)
         return frozenset(_texts(source)) if source is not None else frozenset()
 

@@ -83,7 +83,7 @@ class ModuleTree:
         """What runs when the module is imported: each node, and the one to evaluate for it.
 
         That is the loop or comprehension around it, if there is one, else the node itself. With
-        them are the names of the class in whose body it stands.
+        them are the names of the class whose body has it.
         """
         none = frozenset[str]()
         todo: list[tuple[ast.AST, ast.AST | None, frozenset[str]]] = [
