@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from imgbuild.codec import dotted
 from imgbuild.errors import Problem
 
 Path = tuple[str | int, ...]
@@ -86,14 +87,6 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice that is most similar to `word`; None if none is similar."""
     found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return found[0] if found else None
-
-
-def dotted(path: Path) -> str:
-    """A path as text: targets.cu124-vllm.arch[0]."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
 
 
 def table(value: Any) -> Mapping[str, Any]:

@@ -382,5 +382,5 @@ def _status(name: str, above: int | None) -> os.stat_result | None:
 def _refusal(path: Path, status: os.stat_result | None, expected: str) -> InputError:
     """The error for what is at `path` in place of what was `expected`."""
     kind = 0 if status is None else stat.S_IFMT(status.st_mode)
-    message = f"cannot write {path}: it is {_KINDS.get(kind, 'something else')}, not {expected}"
+    message = f"cannot use {path}: it is {_KINDS.get(kind, 'something else')}, not {expected}"
     return InputError(message, hint=LINK_REMEDY if kind == stat.S_IFLNK else REMEDY)

@@ -171,7 +171,9 @@ def test_what_a_value_can_do_is_not_for_templates(tmp_path: Path) -> None:
         ("{% for step in files.steps('/x') %}{{ step[:7] if loop.first }}{% endfor %}", "install"),
     ],
 )  # fmt: skip
-def test_what_templates_can_do(text: str, written: str, tmp_path: Path) -> None:
+def test_templates_can_use_macros_loops_and_the_listed_filters(
+    text: str, written: str, tmp_path: Path
+) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates/mine.j2").write_text("{% macro hi(x) %}hi {{ x }}{% endmacro %}")
     assert written in rendered(tmp_path, text)
