@@ -1,1 +1,1 @@
-"""Images in a registry: push, pull, tag, list, deletion of old images, mirror."""
+"""Images in a registry: push, pull, tag, list, garbage collection, mirror."""
