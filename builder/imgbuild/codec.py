@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -105,7 +106,7 @@ def _first_misfit(data: bytes, kind: type[T], file: str) -> Problem | None:
     try:
         return _misfit(msgspec.json.decode(data), inspect.type_info(kind), (), file)
     except (ValueError, OverflowError, MemoryError, RecursionError):  # msgspec's are ValueErrors
-        return None  # of what follows the invalid text; the error of the typed decoder stands
+        return None  # of what follows the invalid text; the error of the typed decoder is used
 
 
 def _misfit(
@@ -119,7 +120,7 @@ def _misfit(
     match kind, value:
         case inspect.StrType(pattern=str(pattern)), str() if not re.search(pattern, value):
             return Problem(
-                file=file, path=_dotted(path), message="the text has another form",
+                file=file, path=dotted(path), message="the text has another form",
                 value=value if len(value) <= SHOWN else f"{value[:SHOWN]}…", expected=expected,
             )  # fmt: skip
         case inspect.StructType(), dict():
@@ -135,8 +136,12 @@ def _misfit(
     return next(filter(None, (_misfit(*part, file) for part in parts)), None)
 
 
-def _dotted(path: tuple[str | int, ...]) -> str:
-    return ".".join(str(part) for part in path)
+def dotted(path: Sequence[str | int]) -> str:
+    """The path of a value in a document as text: targets.cu124-vllm.arch[0]."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
 
 
 def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None = None) -> T:

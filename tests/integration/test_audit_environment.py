@@ -92,7 +92,7 @@ def test_the_finding_of_a_broken_environment_comes_first(machine: Machine) -> No
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_a_constructor_that_refuses_a_call_in_a_module_body_as_python_does(
+def test_a_constructor_refuses_a_call_in_a_module_body_as_in_python(
     machine: Machine, version: str
 ) -> None:
     repository = "class Repository:\n    def __init__(self, name, version=None):\n"

@@ -35,7 +35,7 @@ def test_torchvisions_own_datasets_are_no_part_for_datasets(cache: Path, torchvi
     assert errors(cache, *pins, "--python", "3.11", "--select", "imports") == []
 
 
-def test_transformers_with_kernels_that_want_a_version(cache: Path) -> None:
+def test_transformers_is_refused_by_kernels_that_require_a_version(cache: Path) -> None:
     words = ("transformers==5.8.1", "--python", "3.10", "--select", "support")
     found = errors(cache, "kernels==0.15.1", *words)
     first = next(where for message, where in found if "(kernels/layer/layer.py:76)" in message)
@@ -52,7 +52,9 @@ def test_transformers_with_kernels_that_want_a_version(cache: Path) -> None:
         ("2.53.0", "8.3.0", "3.10", 0),
     ],
 )
-def test_rays_commands(cache: Path, ray: str, click: str, python: str, count: int) -> None:
+def test_rays_commands_are_refused_for_some_clicks_and_pythons(
+    cache: Path, ray: str, click: str, python: str, count: int
+) -> None:
     words = (f"ray=={ray}", f"click=={click}", "--python", python, "--select", "rules")
     found = errors(cache, *words)
     assert [where for _, where in found] == ["ray 2.49.1 ray/scripts/scripts.py:2687"] * count

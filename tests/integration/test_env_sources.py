@@ -123,7 +123,7 @@ def test_the_places_are_there_and_speak_of_the_variable(
 @pytest.mark.parametrize(
     "version", sorted({version for version, _ in dashboards.lacking().values()})
 )
-def test_what_the_dashboard_of_ray_needs(
+def test_the_listed_packages_of_the_dashboard_are_those_of_rays_wheel(
     version: str, read: Callable[[str, str, str], list[str]]
 ) -> None:
     lines = read("ray", version, f"ray-{version}.dist-info/METADATA")

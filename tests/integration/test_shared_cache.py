@@ -111,7 +111,7 @@ def opened(root: Path) -> None:
             path.chmod(0o777)
 
 
-def test_a_layer_of_the_cache_that_is_swapped_during_builds(folder):
+def test_a_layer_of_the_cache_that_is_swapped_during_builds_is_never_used(folder):
     files, digest, size = image(folder)
     store = Store.open(folder / "cache")
     path = store.add_blob(files.layers[digest], digest)
@@ -128,7 +128,7 @@ def test_a_layer_of_the_cache_that_is_swapped_during_builds(folder):
         assert source.stat().st_uid == 0
 
 
-def test_a_layer_that_is_swapped_where_it_comes_from(folder):
+def test_a_layer_that_is_swapped_in_its_source_folder_is_never_used(folder):
     """A folder outside of the cache that stays open to others, as an older layout may be."""
     files, digest, size = image(folder)
     (folder / "open").mkdir()
@@ -143,7 +143,7 @@ def test_a_layer_that_is_swapped_where_it_comes_from(folder):
     assert right, "no round was right"
 
 
-def test_a_layer_that_its_owner_writes_to_after_the_build(folder):
+def test_an_image_is_not_changed_by_later_writes_to_a_cached_layer(folder):
     files, digest, size = image(folder)
     store = Store.open(folder / "cache")
     path = store.add_blob(files.layers[digest], digest)

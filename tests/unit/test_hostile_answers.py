@@ -149,7 +149,7 @@ def test_answers_of_a_registry(served, part):
 
 
 @pytest.mark.parametrize("scanner", scanner_reports.REPORTS)
-def test_reports_of_scanners(tmp_path, scanner):
+def test_changed_reports_of_scanners_are_read_or_refused(tmp_path, scanner):
     path = tmp_path / "report.json"
     packages = [advisories.pypi("torch", "2.5.1"), advisories.debian("openssl", advisories.OLD)]
 

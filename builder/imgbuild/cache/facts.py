@@ -57,7 +57,7 @@ def is_damaged(place: Path) -> bool:
 
 def _body(place: Path) -> bytes | None:
     with os.fdopen(regular_file(place), "rb") as file:
-        own = os.fstat(file.fileno()).st_uid == os.geteuid()
+        is_own = os.fstat(file.fileno()).st_uid == os.geteuid()
         data = file.read()
     checksum, body = data[:SUM], data[SUM:]
-    return body if own and checksum == sha256(body).encode() + b"\n" else None
+    return body if is_own and checksum == sha256(body).encode() + b"\n" else None

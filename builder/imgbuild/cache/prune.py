@@ -190,9 +190,9 @@ def verify(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
 
 
 def _hash(path: Path, advance: Callable[[int], None]) -> str:
-    made = hashlib.sha256()
+    hashed = hashlib.sha256()
     with open(path, "rb", opener=regular) as file:
         while chunk := file.read(1 << 20):
-            made.update(chunk)
+            hashed.update(chunk)
             advance(len(chunk))
-    return made.hexdigest()
+    return hashed.hexdigest()

@@ -22,9 +22,9 @@ def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
     InputError if another user could change it.
     """
     if is_shared(root):
-        own = make_own(root, f"user-{os.geteuid()}")
-        make_private(own)
-        return own, root
+        folder = make_own(root, f"user-{os.geteuid()}")
+        make_private(folder)
+        return folder, root
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
     if not make_private(root):
         reporter.warn(
@@ -34,11 +34,11 @@ def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
     return root, None
 
 
-def of_others(shared: Path, own: Path, name: str) -> Iterator[BinaryIO]:
+def of_others(shared: Path, current: Path, name: str) -> Iterator[BinaryIO]:
     """The files `name` of other users' parts of `shared`, open; they may have any content."""
     with OpenFolder.open(shared) as folder:
         for part in folder.names():
-            if _PART.fullmatch(part) and part != own.name:
+            if _PART.fullmatch(part) and part != current.name:
                 with contextlib.suppress(FileNotFoundError, PermissionError, InputError):
                     descriptor = folder.file(f"{part}/{name}")
                     with os.fdopen(descriptor, "rb") as file:

@@ -9,9 +9,10 @@
     locks/NAME               locks between processes
 
 The folders are made writable only by this user, and refused if they belong to another one or are
-links below the root, so that a name that was checked stays what it is. A cache that users share is
-a folder like /tmp (mode 1777, root's): `user-ID/` in it is the cache of one user, as above, and
-what another user's has is copied, hashed, and then used.
+links below the root, so that a path that was checked leads to the same folder later. A cache that
+users share is a folder like /tmp (mode 1777, root's): `user-ID/` in it is the cache of one user, as
+above, and a file that another user's cache has is copied, hashed and then used.
+
 A file or blob is hashed before it is used, unless it is unchanged since it was last hashed (see
 `system.known_hashes`). A damaged one is removed, with a warning, and counts as missing. One that
 another user owns or may write to is replaced by a copy, which is hashed.
@@ -311,8 +312,8 @@ class Store:
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:
         """The partial download of this file, locked for this process; it is kept at the end.
 
-        Waits while another process downloads it. None once that one has added the file, or `stop`
-        says so. `add_file` moves it away.
+        Waits while another process downloads it. None once that one has added the file, or
+        `stop` is true. `add_file` moves it away.
         """
         with files.plain_errors(self.root):
             path = self._below(self.root / "partial" / self._file(sha256).name)
@@ -362,7 +363,7 @@ class Store:
             if self._live is None:
                 identity, descriptor = "", None
                 while descriptor is None:
-                    # Who looks at the new file before it is locked takes it for a dead process's.
+                    # Before it is locked, another process may remove it as a leftover.
                     identity = secrets.token_hex(8)
                     descriptor = files.open_locked(self._below(self.root / "live" / identity))
                     if descriptor is None:

@@ -21,7 +21,6 @@ from imgbuild.system import ending
 from imgbuild.system.console import console
 
 STOPPED = "interrupted; finished work is kept, and the same command continues"
-SIGNALLED = 128  # plus the number of a signal: the status of what it ended, in a shell
 
 
 ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├": "|", "└": "`"})
@@ -74,7 +73,7 @@ def _stopped(error: Exception) -> int:
         return report(interrupted)
     message = f"{signal.Signals(number).name}: {interrupted.message}"
     terminated = Terminated(message, hint=interrupted.hint)
-    terminated.exit_code = SIGNALLED + number
+    terminated.exit_code = ending.SIGNALLED + number
     return report(terminated)
 
 

@@ -158,7 +158,7 @@ def hugging_face_cache() -> Path | None:
 
 
 def _report_daily(text: str) -> None:
-    """Report `text`, unless it was reported today (UTC): the cache remembers it."""
+    """Report `text`, unless it was reported today (UTC), which the cache stores."""
     from imgbuild.cache.store import Store
 
     today = datetime.datetime.now(datetime.UTC).date().isoformat().encode()
@@ -168,7 +168,7 @@ def _report_daily(text: str) -> None:
             return
         store.put_fact(NOTICE, text, today)
     except (ImgbuildError, OSError) as error:
-        console.detail(f"not remembered: {error}")
+        console.detail(f"not stored that this was reported today: {error}")
     console.info(text)
 
 

@@ -20,8 +20,8 @@ def record(paths: Sequence[Path], project: Project) -> None:
     from imgbuild.cache.store import Store
     from imgbuild.smoke import recording, reports
 
-    found = [each for path in paths for each in reports.image_runs(path)]
-    recorded = recording.record(project, found, Store.open())
+    runs = [each for path in paths for each in reports.image_runs(path)]
+    recorded = recording.record(project, runs, Store.open())
     report(recorded)
     lines = [f"{each.target} {each.arch} {each.tier} {each.result}" for each in recorded]
     answer(recorded, lines)

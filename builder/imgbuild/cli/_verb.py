@@ -25,7 +25,7 @@ REGISTRY = "Registries"
 VARIES = "-v"  # --verbose; in `run`, as in Docker, --volume
 _defined: dict[str, tuple[str, str]] = {}  # a flag → names and meaning
 OFTEN: set[str] = set()  # the options that the short help shows
-SETTINGS: set[str] = set()  # the options of which the last value holds
+SETTINGS: set[str] = set()  # the options of which the last value is used
 
 
 class Definition:
@@ -36,8 +36,8 @@ class Definition:
     stdout.")`.
 
     An option that is given twice has both values if its type is a list. Otherwise it names what is
-    read, examined or written, and the second value is refused: the first one would be ignored
-    without a word. Only of a `setting`, such as a number of processes, the last value holds.
+    read, examined or written, and a second value is an error: one of the two would be ignored. Of a
+    `setting`, such as a number of processes, the last value is used.
     """
 
     def __init__(

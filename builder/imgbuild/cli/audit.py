@@ -69,8 +69,8 @@ def audit(
 
     Reads files, runs nothing of them, and needs no GPU. Packages may be targets, versions
     (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'), files of versions, or what
-    is installed. Versions that are named here are a partial set: what else they require is not
-    missed, but for what an EXTRA requires. Accepted findings are listed in the matrix under
+    is installed. Versions that are named here are a partial set: the absence of other packages is
+    reported only if an EXTRA requires them. Accepted findings are listed in the matrix under
     `waive:`.
 
     Prints findings, what was not looked at, and counts. Exit status 4 if there is an error, or if

@@ -120,7 +120,7 @@ def init(
 
     path = Path.cwd() / MATRIX
     name = init.name_for(name)
-    wanted = first_matrix.WantedExtension(
+    extension = first_matrix.WantedExtension(
         name=name,
         packages=request.read(add, [], {})[0] if add else (),
         system=tuple(system or ()),
@@ -128,7 +128,7 @@ def init(
     )
     if extends is None or lock is None:
         extends, lock = _of_catalogue(extends), init.INSTALLED
-    below = init.begin(path, wanted, extends=extends, place=lock, image=image, http=Http())
+    below = init.begin(path, extension, extends=extends, place=lock, image=image, http=Http())
     console.info(f"{name} extends {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
     paths = [path, below.folder / "lock.json", below.folder / "digests.json"]

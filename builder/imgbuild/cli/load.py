@@ -49,16 +49,16 @@ def load(
     session = selection.session()
     selected = session.select(selection.named, everything=selection.everything, arches=[])
     same_image(selected, layout)
-    found = engines.require(through)
+    engine = engines.require(through)
     done = []
     for item in selected:
         image = run_target.find(session, item.name, layout)
         arch = arch_of(image.arches, image.place, selection.arch)
         built = run_target.built(session, image, arch)
-        loaded = load_image(found, built, arch, item.name, reporter=console)
+        loaded = load_image(engine, built, arch, item.name, reporter=console)
         done.append(
             LoadedImage(
-                target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id
+                target=item.name, engine=engine.kind, reference=loaded.reference, id=loaded.id
             )
         )
     answer(done, folded(f"{item.reference} {item.id}" for item in done))

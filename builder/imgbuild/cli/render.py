@@ -93,10 +93,10 @@ def render(
         made = write.render(found, read, [(item.lock, item.arches) for item in chosen], options)
     if output is not None:
         made = write.leave(made, output)
-    if all(one.place for one in made):
-        answer(made, [str(one.place) for one in made])
+    if all(file.place for file in made):
+        answer(made, [str(file.place) for file in made])
     else:
-        answer_file(made, [one.text for one in made])
+        answer_file(made, [file.text for file in made])
 
 
 def _require_places(

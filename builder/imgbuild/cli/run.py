@@ -102,9 +102,11 @@ def run(
     json = console.json
     request = container.request(found.config(chosen), words, interactive=not json, dry=dry_run)
     if dry_run:
-        made = run_target.command(found, request, through=through)
-        shown = CommandToRun(target=found.name, arch=chosen, **msgspec.structs.asdict(made))
-        answer(shown, [made.text()])
+        engine_command = run_target.command(found, request, through=through)
+        shown = CommandToRun(
+            target=found.name, arch=chosen, **msgspec.structs.asdict(engine_command)
+        )
+        answer(shown, [engine_command.text()])
         return
     ran = run_target.run(session, found, chosen, request, through=through, capture=json)
     if json:

@@ -195,7 +195,7 @@ def _script(
     lock = chosen[0].lock
     environment, passed = jobs.variables(env)
     sealed = seal.read_seal(found.images, lock)
-    made = jobs.script(
+    script = jobs.script(
         lock,
         sealed.digest,
         job,
@@ -207,9 +207,9 @@ def _script(
         passed=passed,
         **more,
     )
-    for line in jobs.unseen(made, Path.cwd()):
+    for line in jobs.unseen(script, Path.cwd()):
         console.warn(line)
-    return made
+    return script
 
 
 def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) -> None:

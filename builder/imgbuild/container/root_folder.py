@@ -37,8 +37,8 @@ def root_folder(
         root = sandbox.Root(path=scratch / "root", changes=scratch if overlay else None)
         with files.plain_errors(store.root):
             if overlay:
-                kept = _kept_layers(layout, arch, store, scratch, reporter)
-                stack(kept, root.path, reporter=reporter)
+                layers = _kept_layers(layout, arch, store, scratch, reporter)
+                stack(layers, root.path, reporter=reporter)
             else:
                 reporter.detail(
                     f"{store.root}: no overlay can be mounted, so all layers are unpacked"
@@ -59,15 +59,15 @@ def _kept_layers(
     """The folders of the unpacked layers, bottom first; those that the cache lacks are made."""
     digests = [layer.digest for layer in layout.image(arch).layers]
     files_of = dict(zip(digests, layout.layer_files(arch), strict=True))
-    found = {digest: path for digest in files_of if (path := store.unpacked(digest)) is not None}
-    made = {digest: scratch / digest for digest in files_of if digest not in found}
-    for digest in made:  # others will take these folders for what the digest names
+    present = {digest: path for digest in files_of if (path := store.unpacked(digest)) is not None}
+    missing = {digest: scratch / digest for digest in files_of if digest not in present}
+    for digest in missing:  # others will take these folders for what the digest names
         layout.require_intact(digest)
-    if made:
-        with reporter.step(f"unpacking {len(made)} of {len(made) + len(found)} layers"):
-            keep({files_of[digest]: path for digest, path in made.items()}, reporter=reporter)
-        for digest in made:
+    if missing:
+        with reporter.step(f"unpacking {len(missing)} of {len(missing) + len(present)} layers"):
+            keep({files_of[digest]: path for digest, path in missing.items()}, reporter=reporter)
+        for digest in missing:
             checked_layers.note(store, digest, files_of[digest].diff_id)
-        found |= store.add_unpacked(made)
+        present |= store.add_unpacked(missing)
     checked_layers.require_image(store, layout, arch, reporter=reporter)
-    return [found[digest] for digest in digests]
+    return [present[digest] for digest in digests]

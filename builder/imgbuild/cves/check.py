@@ -99,7 +99,9 @@ def check(
     targets of the matrix: an entry for all targets that matches none of them is then unused.
     """
     installed_in = [installed(case.lock, case.arch, known) for case in cases]
-    answer = find(list({one.key: one for packages in installed_in for one in packages}.values()))
+    answer = find(
+        list({package.key: package for packages in installed_in for package in packages}.values())
+    )
     reports = [
         _report(case, packages, answer, policy)
         for case, packages in zip(cases, installed_in, strict=True)

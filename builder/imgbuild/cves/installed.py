@@ -50,11 +50,11 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
         Versions that cannot be read do not count.
         """
         order = order_of(self.ecosystem)
-        own = order(self.version)
+        current = order(self.version)
         later = []
         for version in versions:
             try:
-                if version and order(version) > own:
+                if version and order(version) > current:
                     later.append(version)
             except ValueError:
                 continue

@@ -20,6 +20,7 @@ from imgbuild.cves.osv_advisories import advisories
 from imgbuild.cves.records import OsvRecord
 from imgbuild.cves.source import Advisory, SourceAnswer
 from imgbuild.errors import InputError
+from imgbuild.system.amounts import count
 from imgbuild.values import normalize
 
 HINT = "write it with: osv-scanner --format json, grype -o json or trivy --format json"
@@ -146,7 +147,7 @@ def find(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
 
 
 def _read(path: Path) -> tuple[str, Entries]:
-    """The scanner that wrote the report `path`, told by the key that it alone has, and entries."""
+    """The scanner that wrote the report `path`, known by a key that only its reports have."""
     keys = codec.read(path, dict[str, msgspec.Raw], what=WHAT, hint=HINT)
     for key, (scanner, form, entries) in FORMS.items():
         if key in keys:
@@ -167,8 +168,8 @@ def _of_osv_scanner(report: _OsvScanner) -> Entries:
 def _of_grype(report: _Grype) -> Entries:
     for match in report.matches or ():
         vulnerability, artifact = match.vulnerability, match.artifact
-        related = (one.id for one in match.related_vulnerabilities or ())
-        scores = (one.metrics.base_score for one in vulnerability.cvss or ())
+        related = (alias.id for alias in match.related_vulnerabilities or ())
+        scores = (rating.metrics.base_score for rating in vulnerability.cvss or ())
         entry = _Entry(
             ids=tuple(dict.fromkeys((vulnerability.id, *related))),
             severity=vulnerability.severity,
@@ -240,5 +241,4 @@ def _unread(place: str, others: Mapping[str, None]) -> tuple[str, ...]:
     if not others:
         return ()
     names = ", ".join(list(others)[:SHOWN]) + (", …" if len(others) > SHOWN else "")
-    number = f"{len(others)} package" + "s" * (len(others) != 1)
-    return (f"{place}: {number} that the lock does not have: {names}",)
+    return (f"{place}: {count(len(others), 'package')} that the lock does not have: {names}",)

@@ -25,7 +25,7 @@ from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation
 
-# Without a name that other versions could be searched for; a WINDOW without versions is one.
+# Relations without a name to look up in other versions; a WINDOW without versions is one of them.
 UNNAMED: Final = (
     *(Relation.SYMBOL, Relation.LIBRARY, Relation.ABI, Relation.CUDA, Relation.WINDOW),
 )

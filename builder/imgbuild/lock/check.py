@@ -1,6 +1,6 @@
-"""Checks of a lock beyond its types: what the matrix's checks refuse, a lock cannot bring either.
+"""Checks of a lock beyond its types: it cannot have a value that the checks of a matrix refuse.
 
-A lock may come from elsewhere, and its texts reach scripts, mounts and the user's own matrix.
+A lock may be another author's, and its texts reach scripts, mounts and the user's own matrix.
 """
 
 from __future__ import annotations
@@ -21,22 +21,25 @@ TAG = 128  # characters of a tag, which a target's name is
 
 
 def refuse(lock: Lock, file: str, *, hint: str) -> None:
-    """InputError, with `hint` and all problems, if the lock in `file` is not one of imgbuild's."""
+    """InputError, with `hint` and all problems, if `lock`, read from `file`, fails a check."""
     notes = Notes(file)
     if len(lock.target) > TAG:
         expected = f"at most {TAG} letters"
         notes.note(("target",), "the name is too long for a tag", expected=expected)
     for path, day in (
         (("as_of",), lock.as_of),
-        *((("arch", arch, "security"), found.security) for arch, found in lock.arch.items()),
+        *(
+            (("arch", arch, "security"), resolution.security)
+            for arch, resolution in lock.arch.items()
+        ),
     ):
         _day(notes, path, day)
     _settings(notes, lock)
     for number, drop in enumerate(lock.drop):
         for place, pattern in enumerate(drop.paths):
             settings.relative(notes, ("drop", number, "paths", place), pattern)
-    for arch, found in lock.arch.items():
-        for number, built in enumerate(found.built):
+    for arch, resolution in lock.arch.items():
+        for number, built in enumerate(resolution.built):
             here = ("arch", arch, "built", number)
             notes.form((*here, "sdist", "file"), built.sdist.file, SDIST, "file name of an sdist")
             notes.form((*here, "wheel", "file"), built.wheel.file, WHEEL, "file name of a wheel")
@@ -56,13 +59,13 @@ def _day(notes: Notes, path: Path, day: str | msgspec.UnsetType) -> None:
 
 
 def _settings(notes: Notes, lock: Lock) -> None:
-    found = lock.settings
+    image = lock.settings
     here: Path = ("settings",)
-    settings.folder(notes, (*here, "user", "home"), found.user.home)
-    settings.environment(notes, (*here, "env"), found.env)
-    settings.environment_first(notes, (*here, "env"), found.prefix, found.env)
-    _equal(notes, (*here, "env"), found.env, {flashinfer.VARIABLE: lock.flashinfer})
-    _equal(notes, (*here, "labels"), found.labels, {
+    settings.folder(notes, (*here, "user", "home"), image.user.home)
+    settings.environment(notes, (*here, "env"), image.env)
+    settings.environment_first(notes, (*here, "env"), image.prefix, image.env)
+    _equal(notes, (*here, "env"), image.env, {flashinfer.VARIABLE: lock.flashinfer})
+    _equal(notes, (*here, "labels"), image.labels, {
         "org.opencontainers.image.title": lock.target,
         "dev.imgbuild.target": lock.target,
         "dev.imgbuild.base": lock.base.name,
@@ -71,14 +74,14 @@ def _settings(notes: Notes, lock: Lock) -> None:
         "dev.imgbuild.flashinfer": lock.flashinfer,
         "dev.imgbuild.as-of": lock.as_of,
     })  # fmt: skip
-    gpu = found.labels.get("dev.imgbuild.gpu", "")
+    gpu = image.labels.get("dev.imgbuild.gpu", "")
     if not re.fullmatch(r"([0-9]+\.[0-9]( [0-9]+\.[0-9])*)?", gpu):
         expected = 'compute capabilities, such as "9.0"'
         path = (*here, "labels", "dev.imgbuild.gpu")
         notes.note(path, "the text has another form", value=gpu, expected=expected)
-    for number, word in enumerate(found.entrypoint[:1]):
+    for number, word in enumerate(image.entrypoint[:1]):
         settings.folder(notes, (*here, "entrypoint", number), word)
-    for link, to in found.links.items():
+    for link, to in image.links.items():
         settings.link_text(notes, (*here, "links", link), link, to)
 
 
@@ -88,7 +91,7 @@ def _equal(
     """Note values, by name, that are set and differ from what the rest of the lock implies."""
     for name, text in expected.items():
         if values.get(name, text) != text:
-            message = "the rest of the lock has another value"
+            message = "contradicts the rest of the lock"
             notes.note((*path, name), message, value=values[name], expected=text)
 
 

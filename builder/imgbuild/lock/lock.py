@@ -31,7 +31,7 @@ from imgbuild.values import Arch
 FILE = "lock.json"
 LOCK_FORMAT = 1
 
-# The types of a lock belong to this module as well.
+# This module exports the types of a lock as well.
 __all__ = (
     "AddedFile",
     "AddedFolder",

@@ -157,10 +157,10 @@ def _image(notes: Notes, image: Mapping[str, Any]) -> None:
     labels(notes, ("image", "labels"), image.get("labels"))
     for number, word in enumerate(texts(image.get("entrypoint"))[:1]):
         folder(notes, ("image", "entrypoint", number), word)
-    own_values(notes, ("image", "env"), image.get("prefix"), image.get("env"))
+    environment_values(notes, ("image", "env"), image.get("prefix"), image.get("env"))
 
 
-def own_values(notes: Notes, path: Path, prefix: Any, variables: Any) -> None:
+def environment_values(notes: Notes, path: Path, prefix: Any, variables: Any) -> None:
     """Check that the values of variables agree with the environment's folder `prefix`."""
     values = {name: table(variable).get("value") for name, variable in table(variables).items()}
     settings.environment_first(notes, path, prefix, values, "value")

@@ -9,7 +9,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.matrix.check import environment, labels, own_values
+from imgbuild.matrix.check import environment, environment_values, labels
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC, SAMPLER
 from imgbuild.matrix.notes import Notes, Path, table, texts
 from imgbuild.matrix.settings import folder, link_text, relative
@@ -48,7 +48,7 @@ def check_targets(notes: Notes, value: Any) -> None:
             _flashinfer(notes, path, target)
             configuration(notes, path, target)
             prefix = table(matrix.get("image")).get("prefix")
-            own_values(notes, (*path, "env"), prefix, target.get("env"))
+            environment_values(notes, (*path, "env"), prefix, target.get("env"))
     _drops(notes, (), matrix.get("drop"))
     for package, wanted in table(matrix.get("requires")).items():
         specifier(notes, ("requires", package, "spec"), table(wanted).get("spec"))

@@ -1,8 +1,8 @@
 """Types of texts in `matrix.yaml` and in locks: names, versions, paths, reasons.
 
 Every reader of a file checks these patterns. What a type cannot check is in `matrix.settings`. A
-text that fits its type can still have quotes, `$` or spaces: only `render` knows the language for
-which it is quoted.
+text that fits its type can still have quotes, `$` or spaces: `render` quotes it for the language of
+the file in which it is written.
 """
 
 from __future__ import annotations

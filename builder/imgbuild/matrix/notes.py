@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from imgbuild.codec import dotted
 from imgbuild.errors import Problem
 
 Path = tuple[str | int, ...]
@@ -57,7 +58,7 @@ class Notes:
         )
 
     def known(self, path: Path, name: Any, names: Iterable[str], what: str) -> None:
-        """Note it if `name` is none of `names`, of which there are `what`."""
+        """Note a problem if `name` is not one of `names`, each of which names a `what`."""
         choices = list(names)
         if isinstance(name, str) and name not in choices:
             expected = (
@@ -69,7 +70,7 @@ class Notes:
     def form(
         self, path: Path, text: Any, pattern: str, expected: str, *, key: bool = False
     ) -> None:
-        """Note it if `text` has another form than `pattern`."""
+        """Note a problem if `text` does not match `pattern`."""
         if isinstance(text, str) and not re.fullmatch(pattern, text):
             message = "the name has another form" if key else "the text has another form"
             self.note(path, message, key=key, value=text, expected=expected)
@@ -83,17 +84,9 @@ class Notes:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that looks most like `word`, if any does."""
+    """The choice that is most similar to `word`; None if none is similar."""
     found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return found[0] if found else None
-
-
-def dotted(path: Path) -> str:
-    """A path as text: targets.cu124-vllm.arch[0]."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
 
 
 def table(value: Any) -> Mapping[str, Any]:

@@ -91,7 +91,7 @@ def link_text(notes: Notes, path: Path, link: str, to: Any) -> None:
         isinstance(to, str)
         and posixpath.normpath(posixpath.join(posixpath.dirname(link), to)) == link
     ):
-        notes.note(path, "the link holds itself", value=to, expected="another path")
+        notes.note(path, "the link refers to itself", value=to, expected="another path")
     elif isinstance(to, str) and (to != posixpath.normpath(to) or any(ord(c) < 33 for c in to)):
         expected = posixpath.normpath(to)
         notes.note(path, "the path is not normal", value=to, expected=expected)

@@ -19,9 +19,10 @@ import msgspec
 import yaml
 from msgspec import inspect
 
+from imgbuild.codec import dotted
 from imgbuild.errors import Problem
 from imgbuild.matrix.fields import LINE, PROSE
-from imgbuild.matrix.notes import Path, dotted, nearest
+from imgbuild.matrix.notes import Path, nearest
 from imgbuild.matrix.yaml_nodes import kind, place, shown
 from imgbuild.system.amounts import count
 from imgbuild.values import Arch

@@ -93,7 +93,7 @@ def stated_type(data: bytes, name: object) -> str:
         return ""
     if shape.manifests and shape.layers:
         message = f"{name} is both an index and an image"
-        raise IntegrityError(message, hint="its readers do not agree what it is: do not use it")
+        raise IntegrityError(message, hint="programs could read it as either: do not use it")
     return shape.media_type
 
 

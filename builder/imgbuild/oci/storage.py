@@ -73,23 +73,23 @@ class ImageStorage:
 
     def data(self, name: str) -> bytes:
         """The content of the small file `name`."""
-        found = self.place(name)
-        if found.size > DOCUMENT_LIMIT:
-            message = f"{self.path}: {name} has {found.size} bytes, too many for a document"
+        blob = self.place(name)
+        if blob.size > DOCUMENT_LIMIT:
+            message = f"{self.path}: {name} has {blob.size} bytes, too many for a document"
             raise IntegrityError(message, hint=HINT)
         try:
-            with found.path.open("rb") as file:
-                file.seek(found.part[0] if found.part else 0)
-                return file.read(found.size)
+            with blob.path.open("rb") as file:
+                file.seek(blob.part[0] if blob.part else 0)
+                return file.read(blob.size)
         except OSError as error:
-            message = f"cannot read {found.path}: {error.strerror}"
+            message = f"cannot read {blob.path}: {error.strerror}"
             raise IntegrityError(message, hint=AGAIN) from error
 
     def document(self, descriptor: Descriptor) -> bytes:
         """See `ImageSource`."""
-        found = self.data(blob_name(descriptor.digest))
-        self._expect(descriptor.digest, digest_of(found))
-        return found
+        data = self.data(blob_name(descriptor.digest))
+        self._expect(descriptor.digest, digest_of(data))
+        return data
 
     def size(self, layer: Descriptor) -> int | None:
         """See `ImageSource`."""
@@ -102,11 +102,11 @@ class ImageStorage:
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
         """See `ImageSource`."""
-        found = self.place(blob_name(layer.digest))
-        hashed, left = hashlib.sha256(), found.size
+        blob = self.place(blob_name(layer.digest))
+        hashed, left = hashlib.sha256(), blob.size
         try:
-            with found.path.open("rb") as file:
-                file.seek(found.part[0] if found.part else 0)
+            with blob.path.open("rb") as file:
+                file.seek(blob.part[0] if blob.part else 0)
                 while chunk := file.read(min(CHUNK, left)):
                     hashed.update(chunk)
                     left -= len(chunk)
@@ -116,7 +116,7 @@ class ImageStorage:
             raise IntegrityError(message, hint=AGAIN) from error
         self._expect(layer.digest, f"sha256:{hashed.hexdigest()}")
         if diff_id is not None:
-            check(LayerFile(path=found.path, part=found.part, diff_id=diff_id), layer.digest)
+            check(LayerFile(path=blob.path, part=blob.part, diff_id=diff_id), layer.digest)
 
     def _expect(self, named: Digest, found: Digest) -> None:
         if named != found:

@@ -21,7 +21,7 @@ def open_project(matrix: Path | None) -> Project:
 
 def report_templates(project: Project) -> None:
     """Name the templates of the project that replace imgbuild's, for verbs that render them."""
-    names = templates.own(project.images)
+    names = templates.project_templates(project.images)
     if names:
         folder = project.images / templates.FOLDER
         console.info(f"templates of this project are used: {', '.join(names)} in {folder}")

@@ -13,6 +13,7 @@ from imgbuild.values import Arch
 
 BASE = "base"
 DAY = "%Y%m%d"
+DATED = re.compile(r"(.+)-([0-9]{8})")  # a stable tag, and its day
 
 
 def stable(

@@ -18,7 +18,7 @@ from imgbuild.oci.documents import Index
 from imgbuild.oci.image import LISTS
 from imgbuild.plan import seal, tags
 from imgbuild.project import Project
-from imgbuild.publish.tag import ATTACHED, DATED, by_digest
+from imgbuild.publish.tag import ATTACHED, by_digest
 from imgbuild.registry.reference import Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Digest
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from imgbuild.registry.client import Client
 
 AFTER = (
-    "the registry's own garbage collection frees the bytes; of docker-registry, while nobody"
-    " pushes: docker-registry garbage-collect CONFIG.yml"
+    "the registry's own garbage collection frees the bytes; for docker-registry, while no push is"
+    " running: docker-registry garbage-collect CONFIG.yml"
 )
 THREADS = 8
 
@@ -87,7 +87,7 @@ def find(
     used = {*images, *kept}.union(*(listed[digest] for digest in images if digest not in old))
     sweep = []
     for digest, names_of in sorted(old.items(), key=lambda item: item[1]):
-        manifests = tuple(one for one in listed[digest] if one not in used)
+        manifests = tuple(manifest for manifest in listed[digest] if manifest not in used)
         attached = _attached(names, (digest, *manifests))
         sweep.append(OldImage(digest=digest, tags=names_of, manifests=manifests, attached=attached))
     return Sweep(repository=str(repository), kept=len(images) - len(old), old=tuple(sweep))
@@ -117,7 +117,7 @@ def delete(client: Client, repository: Repository, sweep: Sweep) -> Sweep:
 
 
 def _delete_tag(client: Client, repository: Repository, tag: str) -> None:
-    """Delete the manifest that `tag` names; a manifest without the tag is none of gc's."""
+    """Delete the manifest that `tag` names, unless the tag is gone."""
     attached = client.resolve(repository.tagged(tag))
     if attached is not None:
         client.delete(repository, attached.digest)
@@ -140,7 +140,7 @@ def _attached(names: Iterable[str], digests: Iterable[Digest]) -> tuple[str, ...
 
 
 def _is_old(tag: str, targets: Collection[str], before: datetime.date) -> bool:
-    match = DATED.fullmatch(tag)
+    match = tags.DATED.fullmatch(tag)
     if match is None or not any(tags.is_of(match[1], target) for target in targets):
         return False
     try:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.plan.tags import DATED
 from imgbuild.publish import tag
 from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.image import RegistryImage, read
@@ -101,7 +102,7 @@ def _entry(
     except (InputError, IntegrityError, NotFound) as error:
         return msgspec.structs.replace(entry, other=error.message), None
     labels = next(iter(found.images.values())).configuration.labels
-    dates = (match[2] for name in tags if (match := tag.DATED.fullmatch(name)))
+    dates = (match[2] for name in tags if (match := DATED.fullmatch(name)))
     listed = msgspec.structs.replace(
         entry,
         dates=tuple(sorted(dates)),

@@ -17,7 +17,6 @@ from imgbuild.system.threads import Stop, each
 from imgbuild.values import Digest
 
 THREADS = 8
-DATED = re.compile(r"(.+)-(\d{8})")  # the tag of a push: its stable tag, and its day
 # Tags that belong to the image whose digest they name: the referrers of registries without that
 # part of the API, and signatures, attestations and SBOMs as cosign tags them.
 ATTACHED = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")

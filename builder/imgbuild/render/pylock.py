@@ -51,8 +51,8 @@ def _package(
     built = [item for item in items.values() if isinstance(item, BuiltWheel)]
     words = " ".join(
         f"{quoting.line(key)}={quoting.word(text)}"
-        for one in built[:1]
-        for key, text in one.env.items()
+        for wheel in built[:1]
+        for key, text in wheel.env.items()
     )
     lines = ["", "[[packages]]", f"name = {_string(package)}", f"version = {_string(version)}"]
     if built:
@@ -61,7 +61,7 @@ def _package(
         lines.append(f"marker = {_string(_marker(sorted(items)))}")
     wheels = {item.sha256: item for item in items.values() if isinstance(item, Wheel)}
     sdists = {item.sdist.sha256: item.sdist for item in built}
-    lines += [f"sdist = {_file(package, one, addresses)}" for one in sdists.values()]
+    lines += [f"sdist = {_file(package, sdist, addresses)}" for sdist in sdists.values()]
     if wheels:
         rows = [f"  {_file(package, wheels[sha], addresses)}," for sha in sorted(wheels)]
         lines += ["wheels = [", *rows, "]"]

@@ -139,11 +139,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super()._generate(rewritten, name, filename, *more, **named)
 
     def _load(self, name: str) -> tuple[str, str, Callable[[], bool]] | None:
-        found = self._read(name)
-        if found is None:
+        source = self._read(name)
+        if source is None:
             return None
-        self._longest = max(self._longest, len(found[0]))
-        return (*found, lambda: True)
+        self._longest = max(self._longest, len(source[0]))
+        return (*source, lambda: True)
 
     def get_template(self, name: Any, *args: Any, **kwargs: Any) -> jinja2.Template:
         """The template `name`; that it is included counts as writing it."""
@@ -153,11 +153,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _each(self, items: Iterable[Any], size: int) -> list[Any]:
         """`items` for a loop whose body has `size` characters of its own."""
-        found = []
+        counted = []
         for item in items:
             self._spend(REPETITION + size)
-            found.append(item)
-        return found
+            counted.append(item)
+        return counted
 
     def _listed(self, items: Iterable[Any]) -> list[Any]:
         return self._each(items, 0)

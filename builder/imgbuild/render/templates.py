@@ -1,7 +1,7 @@
 """Loads and renders the templates of `images/templates/`; a project's own take precedence.
 
-Others may have written a project, so its templates run in `sandbox`. A name that a template does
-not know is an error, not an empty word.
+A project may be another author's, so its templates run in `sandbox`. An unknown name in a template
+is an error, not an empty text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
     """The text of template `name`, in which `value`'s fields are names.
 
     A file of that name in `images`/templates is read instead of imgbuild's own; InputError if it
-    cannot be, or does what templates may not.
+    cannot be read, or uses what templates may not use.
     """
     import jinja2  # slow to load
 
@@ -55,7 +55,7 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
 def filters(name: str) -> dict[str, Callable[..., object]]:
     """The filters that quote, for the language of the template `name`."""
     lines = name not in ONE_LINE
-    found: dict[str, Callable[..., object]] = {
+    quoting_filters: dict[str, Callable[..., object]] = {
         "word": lambda text: quoting.word(text, lines=lines),
         "words": lambda texts: quoting.words(texts, lines=lines),
         "value": quoting.dockerfile_value,
@@ -66,9 +66,9 @@ def filters(name: str) -> dict[str, Callable[..., object]]:
         "sbatch": quoting.sbatch,
     }
     if name != APPTAINER:
-        return found
+        return quoting_filters
     return {
-        **found,
+        **quoting_filters,
         "word": lambda text: _braces(quoting.word(text), "{''{"),
         "words": lambda texts: _braces(quoting.words(texts), "{''{"),
         "comment": lambda text, indent="": quoting.comment(text.replace("{{", "{ {"), indent),
@@ -77,7 +77,7 @@ def filters(name: str) -> dict[str, Callable[..., object]]:
     }
 
 
-def own(images: Path) -> tuple[str, ...]:
+def project_templates(images: Path) -> tuple[str, ...]:
     """The templates in `images` that imgbuild does not have, or not with that content."""
     folder = images / FOLDER
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.j2"))
@@ -118,8 +118,8 @@ def _source(images: Path | None, name: str) -> tuple[str, str] | None:
     if not name or "\\" in name or any(part in ("", ".", "..") for part in parts):
         message = f"{name!r} is not the name of a template"
         raise InputError(message, hint="templates are files below images/templates")
-    own_folder = [images / FOLDER] if images is not None else []
-    for folder in (*own_folder, DATA):
+    project_folder = [images / FOLDER] if images is not None else []
+    for folder in (*project_folder, DATA):
         path = folder / name
         if not os.path.lexists(path):
             continue

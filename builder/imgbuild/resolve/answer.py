@@ -214,10 +214,14 @@ def found_on(
 def warnings_of(report: Report) -> tuple[str, ...]:
     """The warnings of an audit, but those about windows, which the quick audit has, too."""
     return tuple(
-        f"{one.message} ({one.where})"
-        for one in report.findings
-        if one.severity is Severity.WARNING
-        and not (one.evidence and one.evidence.relation is Relation.WINDOW and one.evidence.spec)
+        f"{finding.message} ({finding.where})"
+        for finding in report.findings
+        if finding.severity is Severity.WARNING
+        and not (
+            finding.evidence
+            and finding.evidence.relation is Relation.WINDOW
+            and finding.evidence.spec
+        )
     )
 
 

@@ -68,7 +68,7 @@ class _Writer(yaml.SafeDumper):
 
 
 def _text(writer: yaml.SafeDumper, text: str) -> yaml.Node:
-    # `null` is a word, and no text; `a: b` is a mapping.
+    # YAML reads a bare `null` as no value, and `a: b` as a mapping.
     bare = BARE.fullmatch(text) and ": " not in text and yaml.safe_load(text) == text
     return writer.represent_scalar("tag:yaml.org,2002:str", text, style=None if bare else '"')
 
@@ -84,16 +84,16 @@ for kind in (dict, _Block):
 
 
 def text(
-    wanted: WantedExtension, below: PublishedTarget, folder: str, origin: str, image: str
+    extension: WantedExtension, below: PublishedTarget, folder: str, origin: str, image: str
 ) -> str:
-    """A matrix for `wanted`, with examples of what else can be added.
+    """A matrix for `extension`, with examples of what else can be added.
 
     `folder` has the copy of the published target `below`, `origin` is where it was copied from,
     `image` where its layers are, or "".
     """
     published = {"lock": folder, "from": origin} | ({"image": image} if image else {})
-    row = {"extends": below.name, "summary": wanted.summary, **_added(wanted)}
-    whole = {"version": 1, "published": {below.name: published}, "targets": {wanted.name: row}}
+    row = {"extends": below.name, "summary": extension.summary, **_added(extension)}
+    whole = {"version": 1, "published": {below.name: published}, "targets": {extension.name: row}}
     words = {
         "extends": quoting.line(below.name),
         "as_of": quoting.line(below.lock.as_of),
@@ -102,30 +102,32 @@ def text(
     parts += [_head(0, "published"), _head(1, below.name), COPIED]
     parts += [_entry(2, "lock", folder), _entry(2, "from", origin)]
     parts += [_entry(2, "image", image)[:-1], FROM_THERE] if image else [NO_IMAGE.format(**words)]
-    parts += ["\n", _head(0, "targets"), _head(1, wanted.name)]
+    parts += ["\n", _head(0, "targets"), _head(1, extension.name)]
     parts += [_entry(2, key, row[key]) for key in ("extends", "summary")]
     parts.append(AS_OF.format(**words))
     parts += [_entry(2, key, row[key]) if key in row else other for key, other in EXAMPLES.items()]
-    made = "".join([*parts, ENV])
-    if yaml.safe_load(made) != whole:
-        message = f"{wanted.name} on {below.name} cannot be written as YAML: {made!r}"
+    document = "".join([*parts, ENV])
+    if yaml.safe_load(document) != whole:
+        message = f"{extension.name} on {below.name} cannot be written as YAML: {document!r}"
         raise InputError(message, hint="use plain names and paths")
-    return made
+    return document
 
 
-def _added(wanted: WantedExtension) -> dict[str, Any]:
+def _added(extension: WantedExtension) -> dict[str, Any]:
     """What is added, by key of a row; keys without a value are left out."""
     requires = {
-        one.package: {**({"spec": one.spec} if one.spec else {}), "reason": REASON}
-        for one in wanted.packages
-        if one.pin is None
+        package.package: {**({"spec": package.spec} if package.spec else {}), "reason": REASON}
+        for package in extension.packages
+        if package.pin is None
     }
-    pins = {one.package: one.pin for one in wanted.packages if one.pin}
-    files = {there: {"from": here.as_posix(), "mode": _mode(here)} for here, there in wanted.files}
+    pins = {package.package: package.pin for package in extension.packages if package.pin}
+    files = {
+        there: {"from": here.as_posix(), "mode": _mode(here)} for here, there in extension.files
+    }
     rows: Mapping[str, Any] = {
         "requires": _Block(requires),
         "pins": _Block(pins),
-        "packages": list(wanted.system),
+        "packages": list(extension.system),
         "files": _Block(files),
     }
     return {key: value for key, value in rows.items() if value}

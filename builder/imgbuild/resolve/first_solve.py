@@ -67,13 +67,13 @@ class LearnedMemory:
         self._learned = tuple(entry for entry in before if entry.check != check)
         return self._learned != before
 
-    def prefer(self, found: FirstSolve, versions: Mapping[str, str]) -> bool:
+    def prefer(self, first: FirstSolve, versions: Mapping[str, str]) -> bool:
         """Add the ranges of extras that `versions` violate; whether there are new ones."""
-        specs = {demand.package: demand.spec for demand in found.demands}
+        specs = {demand.package: demand.spec for demand in first.demands}
         before = len(self.preferred)
-        for pair in preferences.violated(found.facts, versions):
+        for pair in preferences.violated(first.facts, versions):
             if pair not in self.preferred and pair not in self._unmet:
-                entries = preferences.constraints_of(found.facts, pair, specs.get(pair[0], ""))
+                entries = preferences.constraints_of(first.facts, pair, specs.get(pair[0], ""))
                 self.preferred[pair] = entries
         return len(self.preferred) > before
 

@@ -40,12 +40,12 @@ def similar(ask: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, 
     names = {
         name for target in matrix.targets.values() for name in (*target.pins, *target.requires)
     }
-    asked = set(ask.packages) - names
-    for name in project.sealed() if asked else ():
+    missing = set(ask.packages) - names
+    for name in project.sealed() if missing else ():
         for locked in locks.read_lock(project.images, name).arch.values():
             names.update(locked.versions)
-    found = {package: nearest(package, names) for package in sorted(asked - names)}
-    return {package: near for package, near in found.items() if near is not None}
+    near_names = {package: nearest(package, names) for package in sorted(missing - names)}
+    return {package: near for package, near in near_names.items() if near is not None}
 
 
 def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[LockedTarget, ...]:

@@ -1,6 +1,6 @@
 """Ranges that a package declares under an extra with another's name: `trl[vllm]` needs vllm>=0.12.
 
-Nothing asks for the extra, so a resolver may choose versions outside of the range, of which the
+Nothing requires the extra, so a resolver may choose versions outside of the range, of which the
 audit warns. Sets without such warnings are preferred: the ranges are constraints until no set keeps
 them.
 """
@@ -42,7 +42,7 @@ def violated(facts: PackageFacts, versions: Mapping[str, str]) -> Iterator[Pair]
 def constraints_of(facts: PackageFacts, pair: Pair, spec: str) -> tuple[Constraint, ...]:
     """What the versions of a package that `spec` allows need of the other, by their extras.
 
-    Versions from before the extra need none: their code does not know the other package.
+    Versions from before the extra need none: their code does not use the other package.
     """
     package, other = pair
     versions = sorted((facts.fitting(package, spec) or ())[:READ])
@@ -57,21 +57,23 @@ def constraints_of(facts: PackageFacts, pair: Pair, spec: str) -> tuple[Constrai
             needs.append((version, specs[0]))
         else:
             needs.append((version, "" if is_declared else NEVER))
-    found = []
+    entries = []
     for needed, group in groupby(needs, key=lambda item: item[1]):
-        own = [version for version, _ in group]
+        group_versions = [version for version, _ in group]
         if needed and is_declared:
-            found.append(
+            entries.append(
                 Constraint(
                     package=package,
-                    versions=f"=={own[0]}" if len(own) == 1 else f">={own[0]},<={own[-1]}",
+                    versions=f"=={group_versions[0]}"
+                    if len(group_versions) == 1
+                    else f">={group_versions[0]},<={group_versions[-1]}",
                     needs=f"{other}{needed}",
                     check=EXTRA,
                     name=other,
-                    read_in=str(own[-1]),
+                    read_in=str(group_versions[-1]),
                 )
             )
-    return tuple(found)
+    return tuple(entries)
 
 
 def words(entry: Constraint) -> str:
@@ -84,10 +86,10 @@ def _ranges(facts: PackageFacts, package: str, version: Version) -> Mapping[str,
     data = None
     with contextlib.suppress(FetchFailed):
         data = facts.metadata(package, version)
-    found: dict[str, tuple[str, ...]] = {}
+    ranges: dict[str, tuple[str, ...]] = {}
     for requirement in cuda_releases.requirements(data) if data is not None else ():
         if of_extra(requirement):
             other, spec = normalize(requirement.name), str(requirement.specifier)
-            if spec not in found.get(other, ()):
-                found[other] = (*found.get(other, ()), spec)
-    return found
+            if spec not in ranges.get(other, ()):
+                ranges[other] = (*ranges.get(other, ()), spec)
+    return ranges

@@ -42,34 +42,34 @@ def find(query: Query) -> SolvedTarget:
     """
     while True:
         try:
-            found = _find_newer(query)
+            solved = _find_newer(query)
         except NoSolution:
             if not query.memory.give_up():
                 raise
             continue
         old = not query.ask.allow_old and first_solve.outdated(
-            found.first, found.resolution.versions
+            solved.first, solved.resolution.versions
         )
         if not old or not query.memory.give_up():
-            return found
+            return solved
 
 
 def _find_newer(query: Query) -> SolvedTarget:
-    """The same for the ranges that are preferred now.
+    """As `find`, for the ranges that are preferred now.
 
     For requested packages that came out months older than necessary, newer versions are tried
     first.
     """
     try:
-        return found_with(query, floors=not query.ask.allow_old)
+        return solve_with(query, floors=not query.ask.allow_old)
     except NoSolution:
         if not query.memory.drop(gaps.AGE):
             raise
-    return found_with(query, floors=False)
+    return solve_with(query, floors=False)
 
 
-def found_with(query: Query, *, floors: bool) -> SolvedTarget:
-    """The same, with or without asking for newer versions.
+def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
+    """As `find`; with `floors`, requested packages have newer versions.
 
     What is learned while it is solved may call for another torch: then it starts again.
     """
@@ -87,9 +87,9 @@ def found_with(query: Query, *, floors: bool) -> SolvedTarget:
         known = memory.known
         if floors and memory.keep(first_solve.floors(first)) != known:
             continue
-        made = query.target or target_of(ask, matrix, base, first)
-        name = request.name_of(ask, matrix, made.cuda, first.versions)
-        extended = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
+        target = query.target or target_of(ask, matrix, base, first)
+        name = request.name_of(ask, matrix, target.cuda, first.versions)
+        extended = with_target(matrix, name, msgspec.structs.replace(target, arch=(arch,)))
         try:
             done = settle(extended, name, [arch], query.context, memory.known, memory.keep)
         except NoSolution as error:
@@ -99,7 +99,7 @@ def found_with(query: Query, *, floors: bool) -> SolvedTarget:
             if memory.prefer(first, done.resolutions[arch].versions):
                 continue
             return SolvedTarget(
-                target=made,
+                target=target,
                 resolution=done.resolutions[arch],
                 report=done.reports[arch],
                 first=first,

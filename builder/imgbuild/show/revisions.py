@@ -47,9 +47,9 @@ def _git(project: Project, command: git.Reading, *words: str) -> str:
 
 def _commit(project: Project, revision: str) -> str:
     """The commit that `revision` names; InputError if there is none, or no repository."""
-    known = git.run(project.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-    if known.status == 0:
-        return known.stdout.strip()
+    commit = git.run(project.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    if commit.status == 0:
+        return commit.stdout.strip()
     inside = git.run(project.root, "rev-parse", "--git-dir")
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()

@@ -240,7 +240,7 @@ def images(table: Sequence[TableRow]) -> list[str]:
             row.cuda,
             *(row.pins.get(name, NONE) for name in SHORT),
             _also(row) or NONE,
-            Quoted("<br>".join(f"{one.arch} {one.size / 1e9:.1f} GB" for one in row.images)),
+            Quoted("<br>".join(f"{image.arch} {image.size / 1e9:.1f} GB" for image in row.images)),
             Quoted("<br>".join(map(quoting.markdown, _records(row)))),
         ]
         for row in table

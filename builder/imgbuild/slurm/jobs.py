@@ -228,14 +228,14 @@ def text(made: JobScript, images: Path | None) -> str:
     return templates.render(f"slurm/{name}.j2", made, images=images)
 
 
-def unseen(made: JobScript, here: Path) -> list[str]:
+def unseen(job: JobScript, here: Path) -> list[str]:
     """A warning for each value of `--env` that is a path which the image does not see.
 
     `here` is the folder where the script is submitted.
     """
-    values = {item.name: item.value for item in made.environment if item.name != "HF_HOME"}
-    home = () if made.container.pyxis else (os.path.expanduser("~"),)  # noqa: PTH111
-    return path_variables.unseen(values, (str(here), *home, *made.bound), "--bind {0}")
+    values = {item.name: item.value for item in job.environment if item.name != "HF_HOME"}
+    home = () if job.container.pyxis else (os.path.expanduser("~"),)  # noqa: PTH111
+    return path_variables.unseen(values, (str(here), *home, *job.bound), "--bind {0}")
 
 
 def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str, ...]]:

@@ -69,12 +69,12 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     image = base_image.base(base.image, arch, own)
     base_image.fetch_layers(base.image, image.layers, context, own)
     blobs = ((context.store.blob(layer.digest), layer.diff_id) for layer in image.layers)
-    found = contents(
+    merged = contents(
         [LayerFile(path=path, diff_id=diff_id) for path, diff_id in blobs if path is not None]
     )
-    refuse_other_python(base, found)
+    refuse_other_python(base, merged)
     return ResolvedBase(
-        layers=image.layers, manifest=image.manifest, files=accounts(base.image, found)
+        layers=image.layers, manifest=image.manifest, files=accounts(base.image, merged)
     )
 
 

@@ -74,13 +74,13 @@ def default_index() -> str:
 def _named_index(command: Sequence[str]) -> str:
     # Not in the current folder: uv would read uv.toml and pyproject.toml there and above.
     done = process.run(command, stdin="", cwd=ROOT, env=_settings_file("UV_CONFIG_FILE"))
-    found = DEFAULT_INDEX.search(done.stdout)
-    if found is None:
+    match = DEFAULT_INDEX.search(done.stdout)
+    if match is None:
         message = "uv names no default index"
         raise InputError(
             message, hint="set UV_DEFAULT_INDEX to the simple index to resolve against"
         )
-    return found.group(1)
+    return match.group(1)
 
 
 def pip_index() -> str | None:
@@ -101,10 +101,10 @@ def _settings_file(variable: str) -> dict[str, str]:
 def _clean() -> list[str]:
     # Uv's many variables would add indexes, files or strategies: it gets none of them.
     env = programs.environment("uv")
-    kept = [f"{name}={env[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in env]
+    variables = [f"{name}={env[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in env]
     # A page may wait for a build from an sdist; what fails at the local index fails again.
     timeouts = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
-    return [process.find("env", remedy="install coreutils"), "-i", *kept, *timeouts]
+    return [process.find("env", remedy="install coreutils"), "-i", *variables, *timeouts]
 
 
 def ask(

@@ -162,7 +162,7 @@ class Console:
     ) -> Iterator[Bar]:
         """A bar on a terminal only. `unit`: "bytes", or the name of what is counted.
 
-        There is one line at a time: a bar inside of another takes its place.
+        There is one line at a time: a bar within another one is shown instead of it.
         """
         if not self.on_terminal:
             yield Bar(None, None)
@@ -184,7 +184,7 @@ class Console:
 def _instead(
     progress: Progress, unit: str, title: str, total: int | None, done: int
 ) -> Iterator[Bar]:
-    """A bar in place of the one that `progress` shows, which comes back at the end."""
+    """A bar in place of the one that `progress` shows, which is shown again at the end."""
     hidden = [task.id for task in progress.tasks if task.visible]
     for task in hidden:
         progress.update(task, visible=False)
@@ -237,7 +237,7 @@ def amount_text(task: Task) -> str:
 
 
 def time_text(task: Task) -> str:
-    """The time since the task began, and its estimated rest if that can be told."""
+    """The time since the task began, and the estimated remaining time, if there is one."""
     elapsed = f"elapsed {_clock(task.elapsed or 0)}"
     if task.total is None or task.time_remaining is None:
         return elapsed

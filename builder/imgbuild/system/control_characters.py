@@ -1,4 +1,4 @@
-"""Control characters in text that others wrote."""
+"""Control characters in texts from files, servers and programs."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""Signals that end this process do so like Ctrl-C: what was begun is cleaned up on the way."""
+"""SIGTERM and SIGHUP raise an exception, as Ctrl-C does, so that unfinished work is cleaned up."""
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
-from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+SIGNALLED = 128  # plus the number of a signal: the status of a process that it ended, in a shell
 
 
 class EndSignal(KeyboardInterrupt):
@@ -39,31 +38,3 @@ def raise_signals() -> None:
 def _raise(number: int, _: FrameType | None) -> None:
     _received.append(number)
     raise EndSignal(number)
-
-
-@contextlib.contextmanager
-def postponed() -> Iterator[None]:
-    """Raise Ctrl-C and `SIGNALS` only at the end.
-
-    Processes that are started meanwhile do not get these signals at all.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pending: list[int] = []
-    handlers = {
-        sign: handler
-        for sign in (signal.SIGINT, *SIGNALS)
-        if callable(handler := signal.getsignal(sign))
-    }
-    for sign in handlers:  # another thread may receive it, though this one blocks it
-        signal.signal(sign, lambda number, _: pending.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for sign, handler in handlers.items():
-            signal.signal(sign, handler)
-        for number in pending[:1]:
-            signal.raise_signal(number)

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
 from imgbuild.system.amounts import size_text
-from imgbuild.system.folder import OpenFolder, regular_file
+from imgbuild.system.folder import OTHERS, OpenFolder, regular_file
 
 NO_SPACE_HINT = (
     "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
@@ -86,8 +86,8 @@ def free_bytes(place: Path) -> int | None:
     """The free bytes of the file system that `place` is on, or will be; None if that is unknown."""
     for folder in (place.absolute(), *place.absolute().parents):
         with contextlib.suppress(OSError):
-            found = os.statvfs(folder)
-            return found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
+            status = os.statvfs(folder)
+            return status.f_frsize * (status.f_bavail if os.geteuid() else status.f_bfree)
     return None
 
 
@@ -158,7 +158,7 @@ def is_own(folder: Path, *, hint: str) -> bool:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         message = f"{folder} is not a folder of this user (user id {os.geteuid()})"
         raise InputError(message, hint=hint)
-    return not found.st_mode & 0o022
+    return not found.st_mode & OTHERS
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:

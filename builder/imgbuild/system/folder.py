@@ -35,7 +35,7 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_OTHERS = 0o022  # the modes with which other users may write
+OTHERS = 0o022  # the modes with which other users may write
 REMEDY = "remove it, or move it elsewhere"
 LINK_REMEDY = "remove it: links are not followed there"
 
@@ -148,7 +148,7 @@ class OpenFolder:
         """
         with self._above(name, make=True) as (above, last):
             above.require_file(last)
-            above.remove_left(last)
+            above.remove_leftovers(last)
             while True:
                 temporary = f".{last}.{secrets.token_hex(8)}.tmp"
                 file = above.new_file(temporary)
@@ -157,7 +157,7 @@ class OpenFolder:
                     present = _status(temporary, above.descriptor)
                     if present is not None and os.path.samestat(status, present):
                         break
-                file.close()  # taken for a left one before it was locked
+                file.close()  # another process has removed it before it was locked
             try:
                 with file:
                     yield file
@@ -220,16 +220,16 @@ class OpenFolder:
             else:
                 raise _refusal(self.path / name, status, "a file")
 
-    def remove_left(self, name: str) -> None:
+    def remove_leftovers(self, name: str) -> None:
         """Remove the temporary files for `name` of killed processes: they are not locked."""
         pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp")
-        for left in filter(pattern.fullmatch, self.names()):
+        for leftover in filter(pattern.fullmatch, self.names()):
             with (
                 contextlib.suppress(OSError, ImgbuildError),
-                os.fdopen(self.file(left), "rb") as file,
+                os.fdopen(self.file(leftover), "rb") as file,
             ):
                 if _try_lock(file.fileno()):
-                    os.unlink(left, dir_fd=self.descriptor)
+                    os.unlink(leftover, dir_fd=self.descriptor)
 
     @contextlib.contextmanager
     def _above(self, name: str, *, make: bool = False) -> Iterator[tuple[OpenFolder, str]]:
@@ -318,12 +318,12 @@ def is_shared(path: Path) -> bool:
         status = path.stat()
     except FileNotFoundError:
         return False
-    sticky = bool(status.st_mode & stat.S_ISVTX and status.st_mode & _OTHERS)
+    sticky = bool(status.st_mode & stat.S_ISVTX and status.st_mode & OTHERS)
     return sticky and status.st_uid in (0, os.geteuid())
 
 
 def make_own(top: Path, name: str) -> Path:
-    """This user's folder `name` in the shared folder `top`, made if missing; errors as above."""
+    """This user's folder `name` in the shared folder `top`, made if missing; see `make_private`."""
     with OpenFolder.open(top) as shared, shared.folder(name, make=True, mode=0o755) as folder:
         _is_made_private(folder)
         return folder.path
@@ -338,18 +338,18 @@ def _is_made_private(folder: OpenFolder) -> bool:
         )
         hint = "set IMGBUILD_CACHE to a folder of this user, or to a shared one (mode 1777, root's)"
         raise InputError(message, hint=hint)
-    if not status.st_mode & _OTHERS:
+    if not status.st_mode & OTHERS:
         return True
     with contextlib.suppress(PermissionError):
-        os.fchmod(folder.descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
+        os.fchmod(folder.descriptor, stat.S_IMODE(status.st_mode) & ~OTHERS)
     # A file system without modes stays as it is.
-    return bool(os.fstat(folder.descriptor).st_mode & _OTHERS)
+    return bool(os.fstat(folder.descriptor).st_mode & OTHERS)
 
 
 def is_private(status: os.stat_result) -> bool:
     """Whether `status` is of a regular file that only this user can have changed."""
-    own = status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
-    return own and stat.S_ISREG(status.st_mode)
+    exclusive = status.st_uid == os.geteuid() and not status.st_mode & OTHERS
+    return exclusive and stat.S_ISREG(status.st_mode)
 
 
 def copy(source: BinaryIO, target: BinaryIO) -> Sha256:
@@ -382,5 +382,5 @@ def _status(name: str, above: int | None) -> os.stat_result | None:
 def _refusal(path: Path, status: os.stat_result | None, expected: str) -> InputError:
     """The error for what is at `path` in place of what was `expected`."""
     kind = 0 if status is None else stat.S_IFMT(status.st_mode)
-    message = f"cannot write {path}: it is {_KINDS.get(kind, 'something else')}, not {expected}"
+    message = f"cannot use {path}: it is {_KINDS.get(kind, 'something else')}, not {expected}"
     return InputError(message, hint=LINK_REMEDY if kind == stat.S_IFLNK else REMEDY)

@@ -1,4 +1,4 @@
-"""Reads git repositories, which may belong to somebody else, without running what they configure.
+"""Reads git repositories, which may be another author's, without running what they configure.
 
 Only commands that read objects: those that read files of the checkout, such as `git diff` and
 `git status`, would run the filters that its configuration names.

@@ -3,9 +3,10 @@
 A record holds device, inode, size, mtime and ctime of a file with its hash. A ctime cannot be set:
 every change of content, links or mode moves it. Records lie in a folder that only the user can
 enter, $XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild; without one, files are hashed each
-time. Files that others own or may write to are never recorded, nor remembered in the process: a
-write through a mapping may move no time. Damage below the file system, such as a bit that flips on
-the disk, moves no ctime either: `imgbuild cache verify` hashes everything.
+time. Files that others own or may write to are not recorded, not even for the time of the process:
+a write through a memory mapping may leave their times unchanged. Damage below the file system,
+such as a bit that flips on the disk, moves no ctime either: `imgbuild cache verify` hashes
+everything.
 """
 
 from __future__ import annotations
@@ -104,24 +105,24 @@ class KnownHashes:
             return
         try:
             before = os.fstat(descriptor)
-            known = self._look_up(before)
+            sha256 = self._look_up(before)
             yield
             after = os.fstat(descriptor)
-            if known is not None and _content(before) == _content(after) and after.st_nlink:
-                self._record(after, known)
+            if sha256 is not None and _content(before) == _content(after) and after.st_nlink:
+                self._record(after, sha256)
         finally:
             os.close(descriptor)
 
     def touch(self, path: Path) -> None:
         """Set the time of last use of the file at `path`, and keep its record."""
         before = path.stat()
-        known = self._look_up(before)
+        sha256 = self._look_up(before)
         # Whole microseconds, which the kernel's clock hardly gives: a write in between shows.
         now = time.time_ns() // 1000 * 1000
         os.utime(path, ns=(now, now))
         after = path.stat()
-        if known is not None and (after.st_size, after.st_mtime_ns) == (before.st_size, now):
-            self._record(after, known)
+        if sha256 is not None and (after.st_size, after.st_mtime_ns) == (before.st_size, now):
+            self._record(after, sha256)
 
     def _look_up(self, found: os.stat_result) -> Sha256 | None:
         if not is_private(found):  # written through a mapping, it may keep its times
@@ -219,11 +220,11 @@ def _is_safe(folder: Path, *, make: bool) -> bool:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    own = found.st_uid == os.geteuid() and not found.st_mode & 0o077
-    return own and stat.S_ISDIR(found.st_mode)
+    exclusive = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    return exclusive and stat.S_ISDIR(status.st_mode)
 
 
 def _file(found: os.stat_result) -> str:

@@ -25,13 +25,13 @@ def place(
     another file system. The temporary name begins with `prefix`.
     """
     temporary = f"{prefix}{secrets.token_hex(16)}"
-    known = known_hashes.of_user()
+    hashes = known_hashes.of_user()
     with open(source, "rb", opener=regular) as file:
         private = is_private(os.fstat(file.fileno()))
-        if private and not known.matches_file(file, sha256):
+        if private and not hashes.matches_file(file, sha256):
             raise _damaged(source)
         try:
-            with known.relinked(file.fileno()):
+            with hashes.relinked(file.fileno()):
                 refusal = "others may change it"
                 if private:
                     refusal = _link(folder, file.fileno(), temporary)

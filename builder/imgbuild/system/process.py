@@ -22,11 +22,10 @@ from typing import IO
 import msgspec
 
 from imgbuild.errors import ToolMissing, WorkFailed
-from imgbuild.system import programs
+from imgbuild.system import ending, programs
 from imgbuild.system.console import console
 
 CLEAN_UP = 20  # seconds that an interrupted command has to clean up
-SIGNALLED = 128  # plus the number of the signal that ended a command: its status in a shell
 TAIL = 20  # lines of a failed command's output that its error repeats
 
 
@@ -123,7 +122,7 @@ def foreground(
     """
     console.detail(f"$ {pasted(command)}")
     started: list[subprocess.Popen[bytes]] = []
-    ending: list[subprocess.Popen[bytes]] = []
+    end_processes: list[subprocess.Popen[bytes]] = []
     signals: list[int] = []
 
     def _pass_on(number: int, _: object) -> None:
@@ -133,7 +132,7 @@ def foreground(
                 process.send_signal(signal.SIGKILL if kill else number)
         if len(signals) == 2 and end is not None:
             nowhere = subprocess.DEVNULL
-            ending.append(
+            end_processes.append(
                 subprocess.Popen(
                     _resolved(end),
                     env=programs.environment(end[0]),
@@ -158,9 +157,9 @@ def foreground(
         if meanwhile is not None:
             meanwhile()
         status = process.wait()
-    for process in ending:
+    for process in end_processes:
         process.wait()
-    return status if status >= 0 else SIGNALLED - status
+    return status if status >= 0 else ending.SIGNALLED - status
 
 
 def feed(

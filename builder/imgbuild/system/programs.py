@@ -1,6 +1,6 @@
 """Which file a command runs and what its environment is: nothing of the current folder decides it.
 
-The current folder is often a checkout of somebody else. A program there, a module that Python
+The current folder is often another author's checkout. A program there, a module that Python
 would import from there, and the configuration of a git repository must not run by themselves.
 `system.process` applies this to every process that it starts.
 """
@@ -21,7 +21,7 @@ FOLDER_LISTS = {"PATH": ":", "PYTHONPATH": ":", "LD_LIBRARY_PATH": "[:;]"}
 # Programs that read the git repository of the folder in which they run. buildx starts git.
 REPOSITORY_PROGRAMS = ("git", "docker", "docker-buildx", "buildx")
 # Settings that keep these programs from running what a repository's configuration names, and from
-# using a repository that is no checkout but lies among its files. No transport: a partial clone
+# using a bare repository among the files of a checkout. No transport: a partial clone
 # would fetch what it lacks, by a command that it names. Source: git-config(1), git(1) of 2.39.
 GIT_SETTINGS = {
     "core.fsmonitor": "false",

@@ -37,7 +37,7 @@ class Quoted(str):
 
 
 def is_plain(text: str) -> bool:
-    """Whether `text` is a word that no language reads into."""
+    """Whether `text` has no character that is special in one of these languages."""
     return _PLAIN.fullmatch(text) is not None
 
 
@@ -151,6 +151,6 @@ def _reference(match: re.Match[str]) -> str:
 
 
 def _refuse(text: str, signs: re.Pattern[str]) -> None:
-    if found := signs.search(text):
-        message = f"{text!r} has {found[0]!r}, which cannot be written there"
+    if match := signs.search(text):
+        message = f"{text!r} has {match[0]!r}, which cannot be written there"
         raise InputError(message, hint=HINT)

@@ -68,7 +68,7 @@ def _join(master: int) -> None:
     finally:
         for sign, handler in handlers.items():
             signal.signal(sign, handler)
-        with contextlib.suppress(termios.error):  # it is gone
+        with contextlib.suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(stdin, termios.TCSADRAIN, before)
         os.close(master)
 

@@ -63,8 +63,8 @@ class Workers:
 
     def _end(self) -> None:
         with self._lock:
-            ending, self._all, self._idle = self._all, [], []
-        for worker in ending:
+            workers, self._all, self._idle = self._all, [], []
+        for worker in workers:
             worker.end()
 
     def _call(self, function: Callable[..., R], args: Any, kwargs: Any) -> R:
@@ -105,7 +105,7 @@ class _Worker:
             pickle.dump(pickle.dumps(task), requests)
             requests.flush()
             while True:
-                kind, value = pickle.load(replies)  # noqa: S301 (our own process wrote it)
+                kind, value = pickle.load(replies)  # noqa: S301 (imgbuild's own process wrote it)
                 if kind == "progress":
                     report(value)
                 else:
@@ -127,7 +127,7 @@ class _Worker:
 
 
 class _Progress:
-    """Amounts that are due to the parent, written in intervals: a reply costs more than a sum."""
+    """Progress for the parent process: amounts are added up, and their sum is sent at intervals."""
 
     def __init__(self, write: Callable[[str, object], None]) -> None:
         self._write = write
@@ -157,7 +157,7 @@ def report(amount: int) -> None:
 
 def serve() -> None:
     """Answer the calls on stdin until it is closed; then this process is killed at once."""
-    global _progress  # noqa: PLW0603 (`report` is called by functions that know no worker)
+    global _progress  # noqa: PLW0603 (callers of `report` have no reference to the worker)
     for number in (signal.SIGINT, *ending.SIGNALS):
         signal.signal(number, signal.SIG_IGN)  # the parent ends its workers
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")

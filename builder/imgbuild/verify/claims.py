@@ -72,7 +72,7 @@ def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> 
     stable = tags.stable(expected.target, arches, expected.documents)
     if tag == stable:
         return f"{tag} is the tag of {expected.target} for {', '.join(arches)}"
-    last = today + datetime.timedelta(days=1)  # where the clock of who pushed it is ahead
+    last = today + datetime.timedelta(days=1)  # the clock of the pushing machine may be ahead
     try:
         day = tags.day_of(tag, stable)
     except ValueError as error:
@@ -83,8 +83,8 @@ def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> 
         raise Failed(message)
     if day is None:
         message = (
-            f"{tag} is none of the tags of {expected.target}, which this image is: is it what you"
-            " want"
+            f"{tag} is not a tag that a push gives to {expected.target}, the target of this image:"
+            " compare it with the target that you want"
         )
         raise Unchecked(message)
     if not expected.as_of <= day.isoformat() <= last.isoformat():

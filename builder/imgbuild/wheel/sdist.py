@@ -2,7 +2,7 @@
 
 `entries` gives all that the archive has; `members` only files and folders with safe paths, and
 refuses any other archive by the name of its first bad member. Links are refused, too: what one
-leads to depends on all members before it, and sdists of pure Python can do without.
+leads to depends on all members before it, and sdists of pure Python do not need them.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ host_only 'libraries of the host; the image has its own' \
 # Others are passed as they are: nothing says what is at their path.
 for name in $(compgen -e); do
   case $name in
-    WORD) continue ;;  # --env has said what it is
+    WORD) continue ;;  # set by --env
     HF_* | HUGGING_FACE_* | WANDB_* | MLFLOW_* | NCCL_* | GLOO_* | UCX_* | FI_* | \
     TORCH_* | PYTORCH_* | VLLM_* | RAY_* | TRITON_* | OMP_* | MKL_* | OPENBLAS_*) ;;
     *) continue ;;

@@ -84,7 +84,7 @@ def test_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
     ]
 
 
-def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
+def test_a_path_that_does_not_exist_is_reported_and_not_passed(tmp_path: Path) -> None:
     folder, file = tmp_path / "hub", tmp_path / "ca.pem"
     found = passed({"HF_HUB_CACHE": str(folder), "SSL_CERT_FILE": str(file)})
     assert (found.env, found.mounts) == ({}, ())
@@ -108,7 +108,7 @@ def test_a_mount_that_would_hide_the_image_is_refused(
     assert message.endswith(f" -v {path}:/mnt/wandb_dir -e WANDB_DIR=/mnt/wandb_dir")
 
 
-def test_paths_in_other_mounts(tmp_path: Path) -> None:
+def test_a_path_in_another_mount_is_not_mounted_again(tmp_path: Path) -> None:
     (tmp_path / "a/hub").mkdir(parents=True)
     env = {"HF_HUB_CACHE": str(tmp_path / "a/hub")}
     same = Mount(source=tmp_path, target=str(tmp_path))
@@ -129,7 +129,7 @@ def test_a_path_below_another_is_not_mounted_twice(tmp_path: Path) -> None:
     assert found.env["HF_DATASETS_CACHE"] == f"{tmp_path}/data"
 
 
-def test_values_that_are_not_absolute_paths(
+def test_values_that_are_not_absolute_paths_are_made_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -149,7 +149,9 @@ def test_values_that_are_not_absolute_paths(
         ("sqlite:///db", None), ("file:./runs", None), ("databricks://x", None),
     ],
 )  # fmt: skip
-def test_addresses(value: str, folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_is_mounted_if_it_names_a_folder_else_passed_unchanged(
+    value: str, folder: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(path_variables, "_exists", lambda _: True)
     found = passed({"MLFLOW_TRACKING_URI": value})
     assert [mount.target for mount in found.mounts] == [folder or "none"] * bool(folder)
@@ -164,7 +166,7 @@ def test_the_hugging_face_cache_is_left_out_together(tmp_path: Path) -> None:
     assert list(passed(env, without={"WANDB_DIR"}).env) == ["HF_HUB_CACHE", "HF_DATASETS_CACHE"]
 
 
-def test_a_path_that_the_container_does_not_see(tmp_path: Path) -> None:
+def test_a_path_that_the_container_does_not_see_is_a_warning(tmp_path: Path) -> None:
     env = {"HF_HUB_CACHE": "/x/hub", "TRITON_CACHE_DIR": "/opt/venv/y", "OUT": "/z"}
     (warning,) = unseen(env, ["/workspace"])
     assert warning == (
@@ -178,7 +180,7 @@ def test_a_path_that_the_container_does_not_see(tmp_path: Path) -> None:
     assert unseen({"WANDB_DIR": f"{tmp_path}/absent"}, []) == []
 
 
-def test_settings_for_a_command_that_only_reads(tmp_path: Path) -> None:
+def test_a_command_that_only_reads_gets_only_files_of_settings(tmp_path: Path) -> None:
     (tmp_path / "topo.xml").touch()
     env = {
         "NCCL_TOPO_FILE": f"{tmp_path}/topo.xml", "NCCL_DEBUG_FILE": f"{tmp_path}/log",

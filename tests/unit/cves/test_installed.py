@@ -56,7 +56,7 @@ def test_source_packages_and_versions_of_advisories() -> None:
     assert found[2].purls == ("pkg:pypi/torch@2.6.0%2Bcu124",)
 
 
-def test_the_lowest_fix_after_the_version_itself() -> None:
+def test_the_lowest_fix_is_after_the_installed_version() -> None:
     vllm = pypi("vllm", "2.0")
     assert vllm.lowest_fix(["1.0", "3.10", "3.9", "2.0", ""]) == "3.9"
     assert vllm.lowest_fix(["2.0", "of a commit"]) == ""

@@ -314,7 +314,13 @@ TARGETS = {
     "a link to itself": (
         "{to: lib, reason: linkers",
         "{to: §lib64, reason: linkers",
-        (f"{TARGET}.links./opt/lib64.to", "the link holds itself", "lib64", "another path", None),
+        (
+            f"{TARGET}.links./opt/lib64.to",
+            "the link refers to itself",
+            "lib64",
+            "another path",
+            None,
+        ),
     ),
     "a link that is not normal": (
         "{to: lib, reason: linkers",

@@ -171,7 +171,9 @@ def test_what_a_value_can_do_is_not_for_templates(tmp_path: Path) -> None:
         ("{% for step in files.steps('/x') %}{{ step[:7] if loop.first }}{% endfor %}", "install"),
     ],
 )  # fmt: skip
-def test_what_templates_can_do(text: str, written: str, tmp_path: Path) -> None:
+def test_templates_can_use_macros_loops_and_the_listed_filters(
+    text: str, written: str, tmp_path: Path
+) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates/mine.j2").write_text("{% macro hi(x) %}hi {{ x }}{% endmacro %}")
     assert written in rendered(tmp_path, text)
@@ -189,11 +191,11 @@ def test_templates_of_a_project_are_those_that_differ(tmp_path: Path) -> None:
     folder = tmp_path / "templates/slurm"
     folder.mkdir(parents=True)
     (folder / "single.j2").write_bytes((templates.DATA / "slurm/single.j2").read_bytes())
-    assert templates.own(tmp_path) == ()
+    assert templates.project_templates(tmp_path) == ()
     (folder / "ray.j2").write_text("# mine\n")
     (folder.parent / "mine.j2").write_text("# mine\n")
-    assert templates.own(tmp_path) == ("mine.j2", "slurm/ray.j2")
-    assert templates.own(tmp_path / "none") == ()
+    assert templates.project_templates(tmp_path) == ("mine.j2", "slurm/ray.j2")
+    assert templates.project_templates(tmp_path / "none") == ()
 
 
 def test_the_documented_values_are_those_of_the_templates() -> None:

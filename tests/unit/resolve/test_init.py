@@ -407,7 +407,7 @@ def test_another_folder_is_refused_with_the_commands(
     assert "&& imgbuild init " in str(caught.value.hint)
 
 
-def test_a_name_stays_what_it_is() -> None:
+def test_a_valid_name_is_used_unchanged() -> None:
     assert init.name_for("my-image.2") == "my-image.2"
     with pytest.raises(InputError, match="invalid name for an image: My Image"):
         init.name_for("My Image")

@@ -53,7 +53,7 @@ def facts(tmp_path: Path) -> Iterator[PackageFacts]:
     ("tool", "pairs"),
     [("0.9", []), ("1.0", []), ("2.0", [("tool", "engine")]), ("4.0", [])],
 )
-def test_versions_outside_of_the_range_of_an_extra(
+def test_versions_outside_of_the_range_of_an_extra_violate_it(
     facts: PackageFacts, tool: str, pairs: list[preferences.Pair]
 ) -> None:
     versions = {"tool": tool, "engine": "1.0", "other": "1.0"}
@@ -61,7 +61,7 @@ def test_versions_outside_of_the_range_of_an_extra(
     assert list(preferences.violated(facts, {"tool": tool, "other": "1.0"})) == []
 
 
-def test_the_ranges_of_all_versions_that_may_be_chosen(facts: PackageFacts) -> None:
+def test_constraints_are_the_ranges_of_all_versions_that_may_be_chosen(facts: PackageFacts) -> None:
     found = preferences.constraints_of(facts, ("tool", "engine"), "")
     assert [(one.versions, one.needs) for one in found] == [
         ("==0.9", "engine<0"),  # it does not know the engine

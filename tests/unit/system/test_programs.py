@@ -37,7 +37,9 @@ def test_relative_folders_of_path_are_not_searched(
         process.run(["tool"])
 
 
-def test_absolute_folders_and_paths_are(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absolute_folders_and_paths_are_searched(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", f":{here}/bin")
     assert programs.which("other") == f"{here}/bin/other"
     assert programs.which("bin/other") == "bin/other"

@@ -26,7 +26,7 @@ def test_a_word_is_one_word_of_a_shell(text: str) -> None:
 
 
 @given(st.lists(LINES, max_size=4))
-def test_words_stay_apart(texts: list[str]) -> None:
+def test_words_are_split_by_a_shell_as_they_were_given(texts: list[str]) -> None:
     assert shlex.split(quoting.words(texts)) == texts
 
 
@@ -49,7 +49,7 @@ def test_a_string_is_read_back_as_json_and_python(text: str) -> None:
 
 
 @given(TEXTS)
-def test_a_comment_stays_one(text: str) -> None:
+def test_each_line_of_a_comment_is_a_comment(text: str) -> None:
     made = quoting.comment(text, "    ")
     assert not made or all(line.startswith("    #") for line in made.split("\n"))
     assert not re.search(rf"(?!\n)[{CONTROLS}]", made)

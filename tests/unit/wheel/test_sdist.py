@@ -57,7 +57,9 @@ def read(folder: Path, data: bytes) -> list[tuple[SdistMember, bytes]]:
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress])
-def test_files_and_folders_of_a_tar(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+def test_files_and_folders_of_a_tar_are_read(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
     tool = entry(f"./{TOP}/bin/tool")
     tool.mode, tool.mtime = 0o755, 1_500_000_000
     members = (entry(f"./{TOP}", tarfile.DIRTYPE), tool, entry(f"{TOP}/empty/", tarfile.DIRTYPE))
@@ -68,7 +70,7 @@ def test_files_and_folders_of_a_tar(tmp_path: Path, compress: Callable[[bytes], 
     ]  # fmt: skip
 
 
-def test_files_and_folders_of_a_zip(tmp_path: Path) -> None:
+def test_files_and_folders_of_a_zip_are_read(tmp_path: Path) -> None:
     listed = read(tmp_path, zipped(f"{TOP}/setup.py", f"{TOP}/demo/a.py"))
     assert [(member.path, data) for member, data in listed] == [
         ("setup.py", b"x = 1\n"),

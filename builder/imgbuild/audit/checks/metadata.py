@@ -55,18 +55,20 @@ def check(
     """
     tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
     applied = needs(package_set, extras)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for need in applied:
-        found += _of_need(package_set, need)
+        findings += _of_need(package_set, need)
     for package in sorted(extras):
-        found += _of_unknown_extras(package_set, package, extras[package])
+        findings += _of_unknown_extras(package_set, package, extras[package])
     for package in package_set.packages:
-        found += _of_extras(package_set, package, {need.line for need in applied})
-        found += _of_python(package_set, package, tags)
-        found += _of_tags(package_set, package, tags)
+        findings += _of_extras(package_set, package, {need.line for need in applied})
+        findings += _of_python(package_set, package, tags)
+        findings += _of_tags(package_set, package, tags)
     versions = {package: package_set.version(package) or "" for package in package_set.packages}
-    found += [_of_constraint(package_set, one) for one in learned.violations(constraints, versions)]
-    return found
+    findings += [
+        _of_constraint(package_set, one) for one in learned.violations(constraints, versions)
+    ]
+    return findings
 
 
 def needs(

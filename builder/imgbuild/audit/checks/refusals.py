@@ -51,9 +51,9 @@ def refusals(package_set: ImportablePackages, path: MainPath) -> Iterator[Import
     for module, entry in sorted(imports.entries.items()):
         facts = view.module(module)
         if isinstance(facts, ModuleFacts):
-            for one in _of_module(view, facts, entry, raising):
-                if imports.passes(one.raised, module):
-                    yield one
+            for refusal in _of_module(view, facts, entry, raising):
+                if imports.passes(refusal.raised, module):
+                    yield refusal
 
 
 def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -> bool:
@@ -108,11 +108,11 @@ def _calls(package_set: View, facts: ModuleFacts, raising: Raising) -> Iterator[
     here = scopes(facts)
     for scope in here.run_by(""):
         for call in here.calls.get(scope, ()):
-            found = search.follow(package_set, meaning(package_set, facts, call).found)
-            if raising.may_raise(found):
+            lookup = search.follow(package_set, meaning(package_set, facts, call).found)
+            if raising.may_raise(lookup):
                 called: object = UNKNOWN
-                if found.owner is None and not found.ambiguous:
-                    called = evaluator(package_set).value_of(found)
+                if lookup.owner is None and not lookup.ambiguous:
+                    called = evaluator(package_set).value_of(lookup)
                 yield call.line, call.guards, _Call(facts.module, call.line, call.callee, called)
 
 
@@ -120,15 +120,19 @@ def _decorators(package_set: View, facts: ModuleFacts, raising: Raising) -> Iter
     """The decorators that are applied on import, of what may raise."""
     here = scopes(facts)
     definitions: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
-    for one in definitions:
-        outer = one.name.rpartition(".")[0]
-        for text in one.decorators if not here.runner(outer) else ():
+    for definition in definitions:
+        outer = definition.name.rpartition(".")[0]
+        for text in definition.decorators if not here.runner(outer) else ():
             name = text.partition("(")[0]
             if not name.replace(".", "").isidentifier():
                 continue
-            found = search.follow(package_set, search.resolve(package_set, facts, name))
-            if raising.may_raise(found):
-                yield one.line, one.guards, _Decorator(facts.module, one.line, one.name, name)
+            lookup = search.follow(package_set, search.resolve(package_set, facts, name))
+            if raising.may_raise(lookup):
+                yield (
+                    definition.line,
+                    definition.guards,
+                    _Decorator(facts.module, definition.line, definition.name, name),
+                )
 
 
 class _Statement(msgspec.Struct, frozen=True):

@@ -150,10 +150,10 @@ def _judge(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Finding |
 
 def _circumstances(package_set: PackageSet, rule: Rule) -> str:
     """What the rule's package fails with: "with numpy 1.26.4", "on Python 3.11"."""
-    found = [f"without {rule.missing}"] if rule.missing else []
-    found += [f"with {rule.other} {package_set.version(rule.other)}"] if rule.other else []
-    found += [f"on Python {package_set.python}"] if rule.lacks or rule.python else []
-    return " ".join(found)
+    circumstances = [f"without {rule.missing}"] if rule.missing else []
+    circumstances += [f"with {rule.other} {package_set.version(rule.other)}"] if rule.other else []
+    circumstances += [f"on Python {package_set.python}"] if rule.lacks or rule.python else []
+    return " ".join(circumstances)
 
 
 def _applies(package_set: PackageSet, rule: Rule, other: str | None) -> bool:

@@ -317,8 +317,8 @@ class Evaluation:
             method_of = self._objects.attribute(called, "__call__")
             called = method_of if isinstance(method_of, MethodValue) else Bound(called, "__call__")
         if isinstance(called, ClassValue):
-            made = self._objects.construct(called, given, named)
-            return self._unknown_call(given, named) if made == UNKNOWN else made
+            instance = self._objects.construct(called, given, named)
+            return self._unknown_call(given, named) if instance == UNKNOWN else instance
         if isinstance(called, MethodValue):
             return self._function_call(called.function, (called.owner, *given), named)
         if isinstance(called, ModuleValue) and called.name in INTRINSICS:

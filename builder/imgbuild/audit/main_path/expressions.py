@@ -57,7 +57,7 @@ class Run(Protocol):
     def attribute(self, value: object, name: str) -> object:
         """The attribute of a value; Raised if it is certain to have none."""
 
-    def assign_attribute(self, one: Instance, name: str, value: object) -> None:
+    def assign_attribute(self, instance: Instance, name: str, value: object) -> None:
         """Set an attribute of an object."""
 
     def parent(self, frame: CallFrame, given: Sequence[object]) -> object:

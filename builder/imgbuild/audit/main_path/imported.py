@@ -21,7 +21,7 @@ from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.source.facts import Import, ModuleFacts
 
 _BRANCHES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.TryStar)
-_DEEPEST = 8  # tables of names behind each other
+_DEEPEST = 8  # tables of names that refer to one another
 
 
 class _Importer(msgspec.Struct, frozen=True):
@@ -59,15 +59,15 @@ class CertainImports:
         """Whether an exception while `module` is imported ends the import of an entry point."""
         todo, seen = [module], {module}
         while todo:
-            for one in self._importers.get(todo.pop(), ()):
-                if one is None:
+            for importer in self._importers.get(todo.pop(), ()):
+                if importer is None:
                     return True
-                if one.module in seen or is_caught(raised, one.caught):
+                if importer.module in seen or is_caught(raised, importer.caught):
                     continue
-                source = evaluator(self._view).source(one.module)
-                if source is not None and not is_caught(raised, source.caught_at(one.line)):
-                    seen.add(one.module)
-                    todo.append(one.module)
+                source = evaluator(self._view).source(importer.module)
+                if source is not None and not is_caught(raised, source.caught_at(importer.line)):
+                    seen.add(importer.module)
+                    todo.append(importer.module)
         return False
 
     def _start(self, name: str, entry: str) -> None:
@@ -108,7 +108,10 @@ class CertainImports:
             return
         inner = f"{module}.{name}"
         bound = index(facts).top.get(name, ())
-        if any(not isinstance(one, Import) or f"{one.module}.{one.name}" != inner for one in bound):
+        if any(
+            not isinstance(binding, Import) or f"{binding.module}.{binding.name}" != inner
+            for binding in bound
+        ):
             return
         place, _, other = facts.lazy.get(name, "").partition(":")
         if place and name in self._listed(module):
@@ -118,7 +121,7 @@ class CertainImports:
             self._import(inner, "", entry, how, depth + 1)
 
     def _listed(self, module: str) -> frozenset[str]:
-        """The texts in a module's tables that stand under no condition."""
+        """The texts in a module's tables, without those under a condition."""
         source = evaluator(self._view).source(module)
         return frozenset(_texts(source)) if source is not None else frozenset()
 
@@ -131,7 +134,7 @@ def is_caught(raised: str, caught: Iterable[str]) -> bool:
     kind = getattr(builtins, raised, None)
     if not isinstance(kind, type):
         return bool(caught)
-    above = {one.__name__ for one in kind.__mro__} | {""}
+    above = {base.__name__ for base in kind.__mro__} | {""}
     return not above.isdisjoint(name.rpartition(".")[2] for name in caught)
 
 

@@ -27,7 +27,7 @@ LEFT_OUT = frozenset(("torch",))
 # verl.third_party.vllm is verl's part for vLLM.
 _NO_PARTS = ASIDE | {"vendor", "vendored"}
 # Functions that are called with the name of a package that they look for or import.
-_ASKS = re.compile(
+_LOOKUPS = re.compile(
     r"import|find_spec|lazy|available|installed|require|version|distribution", re.IGNORECASE
 )
 
@@ -137,7 +137,7 @@ def _is_named_as_integration(module: str, roots: Collection[str]) -> bool:
 
 
 def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
-    """Whether a module, or one below it or whose names it passes on, uses the package `name`."""
+    """Whether a module, or one below it or whose names it passes on, uses the module so named."""
     name = module.rpartition(".")[2]
     below = [
         other
@@ -146,7 +146,7 @@ def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
     ]
     inner = [*below, *_passed_on(package_set.module(module))]
     package_set.prefetch(inner)
-    return any(_uses(package_set.module(one), name) for one in (module, *inner))
+    return any(_uses(package_set.module(part), name) for part in (module, *inner))
 
 
 def _passed_on(facts: ModuleFacts | Opaque | None) -> Iterator[str]:
@@ -161,7 +161,7 @@ def _passed_on(facts: ModuleFacts | Opaque | None) -> Iterator[str]:
 
 
 def _uses(facts: ModuleFacts | Opaque | None, name: str) -> bool:
-    """Whether a module imports the top-level module `name` or one below, or asks for it by name."""
+    """Whether a module imports the module `name` or one below, or looks for it by name."""
     if not isinstance(facts, ModuleFacts):
         return False
     if any(line.module.partition(".")[0] == name for line in facts.imports):
@@ -169,6 +169,6 @@ def _uses(facts: ModuleFacts | Opaque | None, name: str) -> bool:
     return any(
         text.partition(".")[0] == name
         for call in facts.calls
-        if _ASKS.search(call.callee.rpartition(".")[2])
+        if _LOOKUPS.search(call.callee.rpartition(".")[2])
         for text in call.literals[:1]
     )

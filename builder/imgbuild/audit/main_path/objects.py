@@ -75,18 +75,18 @@ class _Level(msgspec.Struct, frozen=True):
         """The methods that the class itself defines by this name."""
         every = scopes(self.home).functions.get(f"{self.definition.name}.{name}", ())
         return [
-            one
-            for one in every
-            if _OVERLOADS.isdisjoint(origin(self.home, d) for d in one.decorators)
+            function
+            for function in every
+            if _OVERLOADS.isdisjoint(origin(self.home, d) for d in function.decorators)
         ]
 
     def has(self, name: str) -> bool:
         """Whether the class itself binds a name."""
-        one = self.definition
+        definition = self.definition
         return (
-            name in one.methods
-            or name in one.attributes
-            or any(field.name == name for field in one.fields)
+            name in definition.methods
+            or name in definition.attributes
+            or any(field.name == name for field in definition.fields)
         )
 
     def dataclass(self) -> str:
@@ -113,15 +113,15 @@ class Objects:
         chain = self._chain(kind)
         if not chain:
             return UNKNOWN
-        made = self.member(chain, chain[0].value, "__new__")
-        if made is ABSENT:
-            one: object = self.empty(kind)
+        constructor = self.member(chain, chain[0].value, "__new__")
+        if constructor is ABSENT:
+            instance: object = self.empty(kind)
         else:
-            one = self._run.apply(made, (kind, *given), named)
-        if not isinstance(one, Instance) or one.kind != kind:
-            return one
-        self._initialize(chain, one, given, named)
-        return one
+            instance = self._run.apply(constructor, (kind, *given), named)
+        if not isinstance(instance, Instance) or instance.kind != kind:
+            return instance
+        self._initialize(chain, instance, given, named)
+        return instance
 
     def empty(self, kind: ClassValue) -> Instance:
         """An object without attributes."""
@@ -131,7 +131,7 @@ class Objects:
     def _initialize(
         self,
         chain: Sequence[_Level],
-        one: Instance,
+        instance: Instance,
         given: Sequence[object],
         named: Mapping[str, object],
     ) -> None:
@@ -139,20 +139,20 @@ class Objects:
         for at, level in enumerate(chain):
             text = level.dataclass()
             if level.has("__init__"):
-                method = self.member(chain[at:], one, "__init__")
+                method = self.member(chain[at:], instance, "__init__")
                 if not isinstance(method, MethodValue):
-                    release(one)
+                    release(instance)
                 self._run.apply(method, given, named)
                 return
             if text and "init=False" not in text.replace(" ", ""):
-                self._dataclass(chain, at, one, given, named)
+                self._dataclass(chain, at, instance, given, named)
                 return
 
     def _dataclass(
         self,
         chain: Sequence[_Level],
         at: int,
-        one: Instance,
+        instance: Instance,
         given: Sequence[object],
         named: Mapping[str, object],
     ) -> None:
@@ -183,8 +183,8 @@ class Objects:
             if "InitVar" in each.annotation:
                 late.append(value)
             else:
-                self.assign(one, name, value)
-        after = self.member(chain, one, "__post_init__")
+                self.assign(instance, name, value)
+        after = self.member(chain, instance, "__post_init__")
         if after is not ABSENT:
             self._run.apply(after, late, {})
 
@@ -193,7 +193,7 @@ class Objects:
         node = self._bound(level, name)
         if not isinstance(node, ast.Call) or dotted(node.func).rpartition(".")[2] != "field":
             return self._constant(level, node)
-        value = next((one.value for one in node.keywords if one.arg == "default"), None)
+        value = next((keyword.value for keyword in node.keywords if keyword.arg == "default"), None)
         return self._constant(level, value)
 
     def of_object(self, name: str, given: Sequence[object]) -> object:
@@ -201,9 +201,9 @@ class Objects:
         if name == "__new__" and given and isinstance(given[0], ClassValue):
             return self.empty(given[0])
         if name == "__setattr__" and len(given) == 3 and isinstance(given[0], Instance):
-            one, attribute, value = given
-            if isinstance(one, Instance) and isinstance(attribute, str):
-                self.assign(one, attribute, value)
+            instance, attribute, value = given
+            if isinstance(instance, Instance) and isinstance(attribute, str):
+                self.assign(instance, attribute, value)
                 return None
         if name != "__init__":
             release(tuple(given))
@@ -219,7 +219,7 @@ class Objects:
         if not chain:
             return UNKNOWN
         if isinstance(value, SuperValue):
-            places = [at for at, one in enumerate(chain) if one.value == value.after]
+            places = [at for at, level in enumerate(chain) if level.value == value.after]
             if not places:
                 return UNKNOWN
             chain = chain[places[0] + 1 :]
@@ -228,14 +228,14 @@ class Objects:
                 return UNKNOWN
             if name in value.attributes:
                 return value.attributes[name]
-        found = self.member(chain, owner, name)
-        if found is ABSENT:
+        member = self.member(chain, owner, name)
+        if member is ABSENT:
             if name in _OF_OBJECT:
                 return ModuleValue(f"{OBJECT}.{name}")
             release(owner)  # `__dict__` may change it
             return UNKNOWN
         is_open = isinstance(value, Instance) and value.open
-        return UNKNOWN if is_open and not isinstance(found, MethodValue) else found
+        return UNKNOWN if is_open and not isinstance(member, MethodValue) else member
 
     def member(self, chain: Sequence[_Level], owner: Instance | ClassValue, name: str) -> object:
         """What the first class of a chain with this name gives to `owner`; ABSENT without any."""
@@ -272,14 +272,14 @@ class Objects:
         """The expression that the body of a class assigns to a name once."""
         source = self._run.source(level.home.module)
         node = source.class_(level.definition.line) if source is not None else None
-        found: list[ast.expr | None] = []
+        values: list[ast.expr | None] = []
         if source is None or name in source.stored:
             return None
         for statement in node.body if node is not None else ():
             if name in bound_names([statement]):
                 plain = isinstance(statement, (ast.Assign, ast.AnnAssign))
-                found.append(getattr(statement, "value", None) if plain else None)
-        return found[0] if len(found) == 1 else None
+                values.append(getattr(statement, "value", None) if plain else None)
+        return values[0] if len(values) == 1 else None
 
     def _constant(self, level: _Level, node: ast.expr | None) -> object:
         """The value of an expression in the body of a class, if it is of simple kind."""
@@ -298,15 +298,15 @@ class Objects:
             frame.names.update(dict.fromkeys(bound_names(node.body), UNKNOWN))
         return frame
 
-    def assign(self, one: Instance, name: str, value: object) -> None:
+    def assign(self, instance: Instance, name: str, value: object) -> None:
         """Set an attribute. Collections are not kept, since they may change in place."""
-        chain = self._chain(one.kind)
+        chain = self._chain(instance.kind)
         if any(level.has(hook) for level in chain for hook in _HOOKS):
-            one.open = True
+            instance.open = True
             return
         has_method = any(name in level.definition.methods for level in chain)
-        kept = not one.open and not has_method and not isinstance(value, (list, dict))
-        one.attributes[name] = value if kept else UNKNOWN
+        is_followed = not instance.open and not has_method and not isinstance(value, (list, dict))
+        instance.attributes[name] = value if is_followed else UNKNOWN
 
     # -- classes
 
@@ -320,15 +320,15 @@ class Objects:
         facts = self._package_set.module(kind.module) if kind.module else None
         if not isinstance(facts, ModuleFacts):
             return ()
-        own = [one for one in facts.classes if one.line == kind.line]
-        if len(own) != 1:
+        definitions = [definition for definition in facts.classes if definition.line == kind.line]
+        if len(definitions) != 1:
             return ()
-        start = LookupResult(state="defined", definition=own[0], home=facts)
+        start = LookupResult(state="defined", definition=definitions[0], home=facts)
         levels = []
-        for found in ancestors(self._package_set, start):
-            if not isinstance(found.definition, Class) or found.home is None or found.ambiguous:
+        for lookup in ancestors(self._package_set, start):
+            if not isinstance(lookup.definition, Class) or lookup.home is None or lookup.ambiguous:
                 return ()
-            levels.append(_Level(found.home, found.definition))
+            levels.append(_Level(lookup.home, lookup.definition))
         changed = any(
             origin(level.home, text.partition("(")[0]) not in _KEPT
             for level in levels

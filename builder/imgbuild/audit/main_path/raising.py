@@ -20,9 +20,9 @@ class Raising:
         self._view = view
         self._known: dict[tuple[str, int, int], bool] = {}
 
-    def may_raise(self, found: LookupResult, depth: int = 0) -> bool:
+    def may_raise(self, lookup: LookupResult, depth: int = 0) -> bool:
         """Whether a definition, or what it calls, has a `raise` or an `assert`."""
-        definition, home = found.definition, found.home
+        definition, home = lookup.definition, lookup.home
         if home is None or not isinstance(definition, (Class, Function)) or depth > _DEEPEST:
             return False
         key = (home.module, definition.line, depth)
@@ -30,25 +30,25 @@ class Raising:
             self._known[key] = False  # of what calls itself
             self._known[key] = any(
                 function.raises or self._calls_what_raises(facts, function, depth)
-                for facts, function in self._run_by(found)
+                for facts, function in self._run_by(lookup)
             )
         return self._known[key]
 
-    def _run_by(self, found: LookupResult) -> Iterator[tuple[ModuleFacts, Function]]:
+    def _run_by(self, lookup: LookupResult) -> Iterator[tuple[ModuleFacts, Function]]:
         """The functions that a call of a definition runs."""
-        definition, home = found.definition, found.home
+        definition, home = lookup.definition, lookup.home
         if isinstance(definition, Function) and home is not None:
             yield home, definition
-            if found.owner is not None and "classmethod" in definition.decorators:
-                owner = LookupResult(state="defined", definition=found.owner, home=home)
+            if lookup.owner is not None and "classmethod" in definition.decorators:
+                owner = LookupResult(state="defined", definition=lookup.owner, home=home)
                 yield from self._run_by(owner)
         elif isinstance(definition, Class):
-            for one in search.ancestors(self._view, found):
-                if isinstance(one.definition, Class) and one.home is not None:
-                    table = scopes(one.home).functions
+            for ancestor in search.ancestors(self._view, lookup):
+                if isinstance(ancestor.definition, Class) and ancestor.home is not None:
+                    table = scopes(ancestor.home).functions
                     for name in (*MAKERS, "__call__"):
-                        for function in table.get(f"{one.definition.name}.{name}", ()):
-                            yield one.home, function
+                        for function in table.get(f"{ancestor.definition.name}.{name}", ()):
+                            yield ancestor.home, function
 
     def _calls_what_raises(self, facts: ModuleFacts, function: Function, depth: int) -> bool:
         return any(

@@ -83,7 +83,7 @@ class ModuleTree:
         """What runs when the module is imported: each node, and the one to evaluate for it.
 
         That is the loop or comprehension around it, if there is one, else the node itself. With
-        them are the names of the class in whose body it stands.
+        them are the names of the class whose body has it.
         """
         none = frozenset[str]()
         todo: list[tuple[ast.AST, ast.AST | None, frozenset[str]]] = [
@@ -98,24 +98,24 @@ class ModuleTree:
                 whole = whole or node
             if not isinstance(node, _DEFINITIONS):
                 yield node, whole or node, names
-            todo.extend((one, whole, names) for one in reversed(inner))
+            todo.extend((child, whole, names) for child in reversed(inner))
 
     def caught_at(self, line: int) -> frozenset[str]:
         """The exceptions that `try` and `with` around a line catch; "" stands for any."""
-        found: set[str] = set()
+        caught: set[str] = set()
         for node in ast.walk(self.tree):
             body = node.body if isinstance(node, (ast.Try, ast.TryStar, ast.With)) else ()
             if not body or not body[0].lineno <= line <= (body[-1].end_lineno or 0):
                 continue
             if isinstance(node, ast.With):
-                found.update(_suppressed(item.context_expr) for item in node.items)
+                caught.update(_suppressed(item.context_expr) for item in node.items)
             elif isinstance(node, (ast.Try, ast.TryStar)):
                 for handler in node.handlers:
                     kinds = (
                         handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
                     )
-                    found.update(_last_name(one) for one in kinds)
-        return frozenset(found - {OPEN})
+                    caught.update(_last_name(kind) for kind in kinds)
+        return frozenset(caught - {OPEN})
 
     def settled(self, node: ast.AST) -> bool:
         """Whether each name in an expression has one value while the module is imported."""
@@ -142,7 +142,7 @@ def _run_with(node: ast.AST) -> list[ast.AST]:
         given = node.args
         return [
             *(*node.decorator_list, *given.defaults),
-            *(one for one in given.kw_defaults if one is not None),
+            *(default for default in given.kw_defaults if default is not None),
         ]
     return list(ast.iter_child_nodes(node))
 

@@ -92,8 +92,8 @@ class CallFrame:
 
     def objects(self) -> list[object]:
         """The objects that have a name here or around."""
-        own = [one for one in self.names.values() if isinstance(one, Instance)]
-        return own + (self.outer.objects() if self.outer is not None else [])
+        instances = [value for value in self.names.values() if isinstance(value, Instance)]
+        return instances + (self.outer.objects() if self.outer is not None else [])
 
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -221,19 +221,19 @@ def release(value: object) -> None:
     """Forget the attributes of objects in `value`, which code that is not followed may change."""
     waiting, seen = [value], 0
     while waiting and seen < _RELEASED:
-        one = waiting.pop()
+        item = waiting.pop()
         seen += 1
-        if isinstance(one, Instance):
-            waiting.extend(one.attributes.values())
-            one.attributes.clear()
-            one.open = True
-        elif isinstance(one, (Bound, MethodValue, SuperValue)):
-            waiting.append(one.owner)
-        elif isinstance(one, FunctionValue):
-            waiting.extend(one.frame.names.values())
-        elif isinstance(one, (tuple, list)):
-            waiting.extend(one)
-        elif isinstance(one, dict):
-            waiting.extend(one.values())
+        if isinstance(item, Instance):
+            waiting.extend(item.attributes.values())
+            item.attributes.clear()
+            item.open = True
+        elif isinstance(item, (Bound, MethodValue, SuperValue)):
+            waiting.append(item.owner)
+        elif isinstance(item, FunctionValue):
+            waiting.extend(item.frame.names.values())
+        elif isinstance(item, (tuple, list)):
+            waiting.extend(item)
+        elif isinstance(item, dict):
+            waiting.extend(item.values())
     if waiting:
         raise TooHardError

@@ -89,11 +89,11 @@ def active() -> Path:
             return Path(os.environ[name])
     if Path(FOLDER, CONFIG).is_file():
         return Path(FOLDER)
-    found = programs.which("python3") or programs.which("python")
-    if found is None:
+    program = programs.which("python3") or programs.which("python")
+    if program is None:
         message = "no environment is active, and there is neither .venv nor a python3 on PATH"
         raise InputError(message, hint="name one: --environment .venv")
-    return Path(found)
+    return Path(program)
 
 
 def _place(path: Path, python: str | None, *, named: bool) -> _Place:
@@ -117,7 +117,7 @@ def _place(path: Path, python: str | None, *, named: bool) -> _Place:
 def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
     """A virtual environment, by its pyvenv.cfg.
 
-    That may name another Python, which then has to run: not for a `.venv` that nobody `named`.
+    It may name another Python, which then has to run: InputError for a `.venv` that is not `named`.
     """
     text = (root / CONFIG).read_text(encoding="utf-8", errors="replace")
     pairs = (line.partition("=") for line in text.splitlines())
@@ -133,7 +133,8 @@ def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
         program = Path(config.get("home", "/usr/bin"), "python3")
         if not named and root == Path(FOLDER):
             message = (
-                f"{root / CONFIG} includes the packages of {program}, which is not run unasked"
+                f"{root / CONFIG} includes the packages of {program}, which is run only if"
+                " --environment names this folder"
             )
             raise InputError(message, hint=f"if you trust it: --environment {FOLDER}")
         beside = _asked(program)

@@ -64,7 +64,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
         return Problem(file=self.file, line=self.number, message=message)
 
 
-class _Wish(msgspec.Struct, frozen=True, kw_only=True):
+class _PlacedRequirement(msgspec.Struct, frozen=True, kw_only=True):
     """A requirement that applies, and where it is; `pin` if it is an exact version."""
 
     line: _Line
@@ -100,9 +100,9 @@ def read_pins(texts: Sequence[RequirementText], tags: Tags) -> PinList:
         reader.read(text)
     names = ", ".join(text.name for text in texts)
     pins = reader.pins()
-    loose = reader.loose(pins)
-    if loose:
-        reader.refuse_loose(names, loose, [text.path for text in texts])
+    unpinned = reader.unpinned(pins)
+    if unpinned:
+        reader.refuse_unpinned(names, unpinned, [text.path for text in texts])
     if reader.problems or not (pins or reader.unread):
         message = f"{names} is not a list of pinned versions"
         left = len(reader.problems) - SHOWN
@@ -117,7 +117,7 @@ class _Reading:
 
     def __init__(self, tags: Tags) -> None:
         self._tags = tags
-        self._wishes: dict[str, list[_Wish]] = {}
+        self._entries: dict[str, list[_PlacedRequirement]] = {}
         self._seen: set[tuple[Path, bool]] = set()
         self.unread: list[Unread] = []
         self.problems: list[Problem] = []
@@ -181,54 +181,55 @@ class _Reading:
                 return
         else:
             pin = _exact(requirement)
-        wish = _Wish(line=line, requirement=requirement, pin=pin)
-        self._wishes.setdefault(normalize(requirement.name), []).append(wish)
+        entry = _PlacedRequirement(line=line, requirement=requirement, pin=pin)
+        self._entries.setdefault(normalize(requirement.name), []).append(entry)
 
     def pins(self) -> dict[str, Pin]:
         """Package → pin, of the packages that a requirement names and a line pins."""
         pins: dict[str, Pin] = {}
-        for package, wishes in self._wishes.items():
-            pinned = [(wish, wish.pin) for wish in wishes if wish.pin is not None]
-            if not pinned or all(wish.line.constraint for wish in wishes):
+        for package, entries in self._entries.items():
+            pinned = [(entry, entry.pin) for entry in entries if entry.pin is not None]
+            if not pinned or all(entry.line.constraint for entry in entries):
                 continue
             first, pin = pinned[0]
             self.problems += [
-                wish.line.problem(
-                    f"{_shown(wish)} contradicts {_shown(first)} in {first.line.place}"
+                entry.line.problem(
+                    f"{_shown(entry)} contradicts {_shown(first)} in {first.line.place}"
                 )
-                for wish in wishes
-                if not _agree(first, wish)
+                for entry in entries
+                if not _agree(first, entry)
             ]
             extras = {
                 normalize(extra)
-                for wish in wishes
-                if not wish.line.constraint
-                for extra in wish.requirement.extras
+                for entry in entries
+                if not entry.line.constraint
+                for extra in entry.requirement.extras
             }
             url = next((each.url for _, each in pinned if each.url), "")
             pins[package] = Pin(version=pin.version, url=url, extras=tuple(sorted(extras)))
         return pins
 
-    def loose(self, pins: dict[str, Pin]) -> list[_Wish]:
+    def unpinned(self, pins: dict[str, Pin]) -> list[_PlacedRequirement]:
         """The first requirement of each package without a pin."""
         first = []
-        for package, wishes in self._wishes.items():
-            named = [wish for wish in wishes if not wish.line.constraint]
+        for package, entries in self._entries.items():
+            named = [entry for entry in entries if not entry.line.constraint]
             if package not in pins and named:
                 first.append(named[0])
         return first
 
-    def refuse_loose(
-        self, names: str, loose: Sequence[_Wish], paths: Sequence[Path | None]
+    def refuse_unpinned(
+        self, names: str, unpinned: Sequence[_PlacedRequirement], paths: Sequence[Path | None]
     ) -> None:
         """InputError that names the first requirements without a pin, and how to pin them."""
         packages = sum(
-            any(not wish.line.constraint for wish in wishes) for wishes in self._wishes.values()
+            any(not entry.line.constraint for entry in entries)
+            for entries in self._entries.values()
         )
-        first = ", ".join(f"{_shown(wish)} ({wish.line.place})" for wish in loose[:SHOWN])
-        more = f" and {len(loose) - SHOWN} more" if len(loose) > SHOWN else ""
+        first = ", ".join(f"{_shown(entry)} ({entry.line.place})" for entry in unpinned[:SHOWN])
+        more = f" and {len(unpinned) - SHOWN} more" if len(unpinned) > SHOWN else ""
         message = (
-            f"{names}: {len(loose)} of {packages} packages have no exact version: {first}{more}"
+            f"{names}: {len(unpinned)} of {packages} packages have no exact version: {first}{more}"
         )
         hint = f"pin them: {_piped(paths, self._tags.python)}"
         raise InputError(message, problems=tuple(self.problems[:SHOWN]), hint=hint)
@@ -282,8 +283,8 @@ def _exact(requirement: Requirement) -> Pin | None:
     return Pin(version=exact[0])
 
 
-def _agree(first: _Wish, other: _Wish) -> bool:
-    """Whether the pin `first` is what `other` asks for."""
+def _agree(first: _PlacedRequirement, other: _PlacedRequirement) -> bool:
+    """Whether the pin of `first` satisfies `other`."""
     pin, second = first.pin, other.pin
     if pin is None or second is None:
         return pin is None or other.requirement.specifier.contains(
@@ -294,9 +295,9 @@ def _agree(first: _Wish, other: _Wish) -> bool:
     )
 
 
-def _shown(wish: _Wish) -> str:
+def _shown(entry: _PlacedRequirement) -> str:
     """A requirement without its marker."""
-    requirement = wish.requirement
+    requirement = entry.requirement
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     if requirement.url:
         return f"{requirement.name}{extras} @ {requirement.url}"

@@ -37,19 +37,19 @@ def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> No
 
 def _read(sdist: Path) -> dict[str, bytes]:
     """The Python files and metadata, by their paths below the archive's folder."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     total = 0
     for number, (member, content) in enumerate(entries(sdist, sdist.name), start=1):
         name = member.path.partition("/")[2]
         if number > MEMBERS or member.size > LARGEST or total > TOTAL:
             message = f"{sdist.name} is too large to be read"
             raise IntegrityError(message)
-        wanted = name.endswith(".py") or posixpath.basename(name) in ("PKG-INFO", "requires.txt")
+        is_source = name.endswith(".py") or posixpath.basename(name) in ("PKG-INFO", "requires.txt")
         safe = _NAME.fullmatch(name) and ".." not in name.split("/")
-        if wanted and safe and member.kind == "file":
-            found[name] = b"".join(content())
+        if is_source and safe and member.kind == "file":
+            files[name] = b"".join(content())
             total += member.size
-    return found
+    return files
 
 
 def _code(files: Mapping[str, bytes], module: str) -> Iterator[tuple[str, bytes]]:

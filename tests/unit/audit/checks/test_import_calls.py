@@ -159,7 +159,7 @@ def found(source: str, default: object = None, change: str = "pass", **more: str
         ('through("a")', "ValueError"),
     ],
 )
-def test_a_call_that_leaves_out_an_argument(call: str, error: str) -> None:
+def test_a_call_that_leaves_out_an_argument_is_reported(call: str, error: str) -> None:
     line = [f"user/__init__.py:2 {error} lib"]
     imports = "from lib import *\n"
     assert found(f"{imports}X = {call}\n") == line
@@ -286,7 +286,7 @@ def test_several_calls_are_one_refusal_at_the_first_line() -> None:
         ("_TABLE = {'part': ['X']}\nfrom .two import Z\n", 1),
     ],
 )
-def test_a_module_that_is_certainly_imported(importer: str, count: int) -> None:
+def test_only_modules_that_are_certainly_imported_are_judged(importer: str, count: int) -> None:
     part = 'from lib import R\nX = R("a")\n'
     assert len(found(importer, part=part, two="from .part import X\nY = Z = 1\n")) == count
 

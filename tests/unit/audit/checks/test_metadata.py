@@ -145,7 +145,7 @@ def test_what_a_package_itself_requires_may_be_absent_from_a_partial_set(tmp_pat
     assert found(tmp_path, packages, RAY, extras={"ray": ("default",)}, partial=True) == []
 
 
-def test_an_extra_that_asks_for_another_extra(tmp_path):
+def test_an_extra_brings_the_requirements_of_another_extra(tmp_path):
     messages = [
         one.message
         for one in found(

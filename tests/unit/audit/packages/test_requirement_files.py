@@ -179,7 +179,7 @@ def test_lines_that_contradict_each_other_are_named_with_both_places(
         assert "1.26.4" in places or "y.invalid" in places
 
 
-def test_a_contradiction_for_another_machine_is_none() -> None:
+def test_a_contradiction_on_another_machine_is_ignored() -> None:
     lines = 'numpy==1.26.4 ; python_version < "3.12"\nnumpy==2.0.0 ; python_version >= "3.12"\n'
     assert read(lines).versions == {"numpy": "1.26.4"}
 
