@@ -307,7 +307,7 @@ class _Ahead(io.RawIOBase):
             try:
                 piece = self._stream.read(CHUNK)
                 self._hash.update(piece)
-            except Exception as error:  # noqa: BLE001 - whoever reads raises it
+            except Exception as error:  # noqa: BLE001 - raised by the thread that reads
                 piece = error
             while not self._stop.is_set():
                 with contextlib.suppress(queue.Full):
