@@ -161,7 +161,7 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
 def image_configuration(
     source: ImageSource, descriptor: Descriptor, manifest: Manifest
 ) -> tuple[bytes, Configuration]:
-    """The configuration of the manifest `manifest`: its bytes, and as a value.
+    """The configuration that `manifest` names: its bytes, and as a value.
 
     Errors as of `platform_image`, but for any architecture.
     """

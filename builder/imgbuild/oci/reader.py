@@ -6,15 +6,16 @@ import contextlib
 import hashlib
 import io
 import os
+import queue
 import tarfile
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 
 import msgspec
-from isal import igzip_threaded, isal_zlib
+from isal import igzip, isal_zlib
 
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.tar import BLOCK, padding
@@ -244,7 +245,7 @@ def decompressed(
     part: tuple[int, int] | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[BinaryIO]:
-    """The content of a file, inflated by a thread of its own if it is a gzip.
+    """The content of a file, inflated if it is a gzip.
 
     `part` is offset and length of what is read of it; `advance` gets the count of bytes each time
     that some were read from the file. InputError if it is compressed with zstd.
@@ -257,33 +258,32 @@ def decompressed(
         if magic.startswith(ZSTD):
             message = f"{path} is compressed with zstd, which imgbuild does not unpack"
             raise InputError(message, hint="use an image whose layers are gzip")
-        stream = cast("BinaryIO", file)
         if magic.startswith(GZIP):
-            threaded = igzip_threaded.open(file, "rb", threads=1, block_size=CHUNK)  # type: ignore[no-untyped-call]
-            stream = cast("BinaryIO", opened.enter_context(threaded))
-        yield stream
+            yield cast("BinaryIO", igzip.IGzipFile(fileobj=file, mode="rb"))  # type: ignore[no-untyped-call]
+        else:
+            yield cast("BinaryIO", file)
 
 
 @contextlib.contextmanager
 def inflated(
     layer: LayerFile, advance: Callable[[int], None] = lambda _: None
 ) -> Iterator[BinaryIO]:
-    """The tar in a layer file, inflated and hashed by threads of their own.
+    """The tar in a layer file, inflated and hashed by a thread of its own.
 
     `advance` and errors as for `decompressed`; IntegrityError, at the end, if the tar has another
     digest than `layer.diff_id`.
     """
     with contextlib.ExitStack() as opened:
-        stream = opened.enter_context(decompressed(layer.path, layer.part, advance))
-        hashed = _Hashed(stream, opened.enter_context(ThreadPoolExecutor(1)))
-        tar = io.BufferedReader(hashed, CHUNK)
+        plain = opened.enter_context(decompressed(layer.path, layer.part, advance))
+        ahead = opened.enter_context(_Ahead(plain))
+        tar = io.BufferedReader(ahead, CHUNK)
         yield cast("BinaryIO", tar)
         with reading(str(layer.path), hint=REMEDY):
             while tar.read(CHUNK):
                 pass
-        if hashed.digest != layer.diff_id:
+        if ahead.digest != layer.diff_id:
             message = (
-                f"{layer.path}: its content has the digest {hashed.digest};"
+                f"{layer.path}: its content has the digest {ahead.digest};"
                 f" the image's configuration names the diff id {layer.diff_id}"
             )
             raise IntegrityError(message, hint=REMEDY)
@@ -301,31 +301,60 @@ def check(
         raise IntegrityError(message, hint=error.hint) from error
 
 
-class _Hashed(io.RawIOBase):
-    """The bytes of `stream`, hashed by the thread of `pool` as they are read."""
+class _Ahead(io.RawIOBase):
+    """The bytes of `stream`, read and hashed by a thread that is up to two pieces ahead."""
 
-    def __init__(self, stream: BinaryIO, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
         self._stream = stream
-        self._pool = pool
         self._hash = hashlib.sha256()
-        self._hashing: Future[None] = pool.submit(self._hash.update, b"")
+        self._pieces: queue.Queue[bytes | Exception] = queue.Queue(2)
+        self._piece = memoryview(b"")
+        self._ended = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
 
     @property
     def digest(self) -> Digest:
-        """The digest of what was read so far."""
-        self._hashing.result()
+        """The digest of all bytes, once they were read."""
         return f"sha256:{self._hash.hexdigest()}"
+
+    def _read(self) -> None:
+        piece: bytes | Exception = b"-"
+        while piece and not isinstance(piece, Exception):
+            try:
+                piece = self._stream.read(CHUNK)
+                self._hash.update(piece)
+            except Exception as error:  # noqa: BLE001 - raised by the thread that reads
+                piece = error
+            while not self._stop.is_set():
+                with contextlib.suppress(queue.Full):
+                    self._pieces.put(piece, timeout=0.1)
+                    break
+            else:
+                return
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
+        if not self._piece and not self._ended:
+            piece = self._pieces.get()
+            self._ended = not piece or isinstance(piece, Exception)
+            if isinstance(piece, Exception):
+                raise piece
+            self._piece = memoryview(piece)
         view = memoryview(buffer).cast("B")
-        size = cast("io.BufferedIOBase", self._stream).readinto(view)
-        self._hashing.result()  # at most one piece is waiting
-        self._hashing = self._pool.submit(self._hash.update, bytes(view[:size]))
+        size = min(len(view), len(self._piece))
+        view[:size] = self._piece[:size]
+        self._piece = self._piece[size:]
         return size
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        super().close()
 
 
 class _Part(io.RawIOBase):

@@ -158,7 +158,7 @@ def test_an_extra_brings_the_requirements_of_another_extra(tmp_path):
 
 
 def test_an_unknown_extra_is_named_with_those_that_there_are(tmp_path):
-    (finding,) = found(tmp_path, ["ray==2.48"], RAY, extras={"ray": ("dashboards",)}, partial=True)
+    (finding,) = found(tmp_path, ["ray==2.48"], RAY, extras={"ray": ("absent",)}, partial=True)
     assert finding.severity is Severity.WARNING
-    assert finding.message == "ray 2.48 has no extra dashboards, so that nothing is required for it"
+    assert finding.message == "ray 2.48 has no extra absent, so that nothing is required for it"
     assert finding.remedy == "its extras: all-of-it, default"
