@@ -12,7 +12,7 @@ from imgbuild.ci.choosing import JobPlan
 from imgbuild.ci.jobs import CiJob, TargetJobs
 from imgbuild.ci.results import JobResult, StartedJob, StepResult
 from imgbuild.system import quoting
-from imgbuild.system.console import visible
+from imgbuild.system.quoting import visible
 
 Word = Literal["published", "tested", "failed", "unfinished", "unchanged", "impossible"]
 HEAD = ("target", "outcome", "job", "step", "minutes", "first error")

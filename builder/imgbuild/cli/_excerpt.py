@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imgbuild.errors import Problem
-from imgbuild.system.console import visible
+from imgbuild.system.quoting import visible
 
 WIDTH = 72  # columns of an excerpt
 BEFORE = 40  # of these at most before the place

@@ -15,7 +15,8 @@ from typing import Any
 from imgbuild import codec
 from imgbuild.system.amounts import count as count  # noqa: PLC0414 - verbs import it from here
 from imgbuild.system.amounts import size_text as size_text  # noqa: PLC0414
-from imgbuild.system.console import ascii_controls, console, visible
+from imgbuild.system.console import console
+from imgbuild.system.quoting import ascii_controls, visible
 
 GAP = "  "  # between the columns of a table, and before what is below them
 WORD = re.compile(r"\S+")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from imgbuild.cli._output import answer, count
 from imgbuild.cli._targets import Selection
-from imgbuild.system.console import console, visible
+from imgbuild.system.console import console
+from imgbuild.system.quoting import visible
 
 if TYPE_CHECKING:
     from imgbuild.show.environment import Environment, RuntimeVariable, Setting

@@ -1,6 +1,6 @@
 """Types of texts in `matrix.yaml` and in locks: names, versions, paths, reasons.
 
-Whoever reads one checks these patterns. What a type cannot check is in `matrix.settings`. A text
+Every reader checks these patterns. What a type cannot check is in `matrix.settings`. A text
 that fits its type can still have quotes, `$` or spaces: only `render` knows the language for which
 it is quoted.
 """

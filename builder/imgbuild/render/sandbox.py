@@ -1,4 +1,4 @@
-"""Jinja for templates that may come from a stranger's checkout.
+"""Jinja for templates of a checkout, whose author need not be trusted.
 
 Templates get values of imgbuild and can only write texts: no attribute of Python beyond the
 values, no method that changes or reads anything else, no file but templates. What they write is

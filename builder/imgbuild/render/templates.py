@@ -1,7 +1,7 @@
 """Loads and renders the templates of `images/templates/`; a project's own take precedence.
 
-A project may be a stranger's, so its templates run in `sandbox`. A name that a template does not
-know is an error, not an empty word.
+The author of a project need not be trusted, so its templates run in `sandbox`. A name that a
+template does not know is an error, not an empty word.
 """
 
 from __future__ import annotations

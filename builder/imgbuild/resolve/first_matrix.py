@@ -1,6 +1,6 @@
 """The text of a first `matrix.yaml`: a YAML document of data, with constant comments.
 
-Names, versions and addresses come from a lock, which may be a stranger's, and from the command
+Names, versions and addresses come from a lock, which may come from others, and from the command
 line. YAML's own writer quotes them; the text is read again and compared.
 """
 

@@ -14,38 +14,18 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from imgbuild.values import CONTROLS
+from imgbuild.system.quoting import visible
 
 if TYPE_CHECKING:
     from rich.console import Console as Rich
     from rich.progress import Progress, TaskID
 
 
-_CONTROL = re.compile(rf"(?![\t\n])[{CONTROLS}]")
-
 # What a line is not broken within: a word, a span in backquotes, a command of imgbuild, which ends
 # with its line or with a word that ends in punctuation.
 _UNIT = re.compile(
     r"( *)(`[^`]+`\S*|(?<!\S)imgbuild(?: \S*[^\s;,:.](?!\S))*(?: \S+[;,:.](?!\S))?|\S+)"
 )
-
-
-def visible(text: str) -> str:
-    """`text` with control characters, except tab and newline, replaced by visible escapes.
-
-    Text from servers and files could otherwise control the terminal.
-    """
-    return _CONTROL.sub(_escaped, text)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    number = ord(match[0])
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
-
-
-def ascii_controls(document: str) -> str:
-    """JSON with all control characters in its strings as JSON's own escapes."""
-    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
 def wrapped(text: str, width: int, *, taken: int = 0) -> str:

@@ -14,7 +14,6 @@ import textwrap
 from collections.abc import Iterable
 
 from imgbuild.errors import InputError
-from imgbuild.system.console import visible
 from imgbuild.values import CONTROLS
 
 HINT = "change it where it comes from: matrix.yaml, the lock, or the command line"
@@ -33,6 +32,24 @@ class Quoted(str):
     def __html__(self) -> str:
         """The text, for Jinja: it is not to be escaped."""
         return str(self)
+
+
+def visible(text: str) -> str:
+    """`text` with control characters, except tab and newline, replaced by visible escapes.
+
+    Text from servers and files could otherwise control the terminal.
+    """
+    return _CONTROL_IN_LINES.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+def ascii_controls(document: str) -> str:
+    """JSON with all control characters in its strings as JSON's own escapes."""
+    return _CONTROL_IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
 def is_plain(text: str) -> bool:

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from imgbuild.cli import _output
-from imgbuild.system.console import Console, visible, wrapped
+from imgbuild.system.console import Console, wrapped
+from imgbuild.system.quoting import visible
 from tests.support import terminal
 
 # Clears the screen, colours, erases, moves back, ends a line in another way, turns the direction.
