@@ -88,6 +88,17 @@ def test_shellcheck_is_content():
     assert made
     linter = Path(sys.executable).with_name("shellcheck")  # its wheel is for x86_64 alone
     program = linter if linter.exists() else needs.tool("shellcheck")
+    words = ("ci", "script", "--all", "--all-published", "--registry", "registry.example/rl")
+    for more in ((), ("--on", "slurm", "--sign-key", "it's a key", "--sbatch=--qos=high")):
+        script = subprocess.run(
+            [sys.executable, "-m", "imgbuild", *words, *more],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        done = subprocess.run(
+            [program, "--severity", "style", "-"],
+            input=script.stdout, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
     command = [program, "--severity", "style", *made]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,19 +1,19 @@
-"""What the workflows do, done: their scripts run on a small project, a real registry, real images.
+"""Scripts of `ci script` and of the workflows: a small project, a real registry, real images.
 
-One pin is changed, pushed, tagged; a target that breaks its smoke tests gets no tag and an issue;
-nights go on where they were stopped.
+One pin is changed, pushed, tagged; a target that fails its smoke tests gets no tag and an issue;
+an interrupted script continues where it was stopped.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,49 +22,12 @@ from imgbuild.attest.signing import forms
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse_repository
 from tests.support import ci_repository, docker_registry, needs
-from tests.support.ci_repository import BROKEN, CAUSE, OTHER, Ran
-from tests.support.docker_registry import OwnRegistry
-from tests.support.sample_project import TARGET, Project
+from tests.support.ci_repository import BROKEN, CAUSE, OTHER, Sample, run, script, states
+from tests.support.sample_project import TARGET
 from tests.support.servers import Site, serve
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.timeout(1200)]
 ARCH = "x86_64"
-NIGHT = ("ci", "nightly", "--through", "root", "--json")
-
-
-@dataclass
-class Sample:
-    """The project, the registry, and where scripts write."""
-
-    project: Project
-    registry: OwnRegistry
-    base: str
-    folder: Path
-
-    def place(self, name: str) -> str:
-        """A repository of the registry."""
-        return f"{self.registry.host}/{name}"
-
-    def tags(self, name: str) -> dict[str, str]:
-        """The tags of a repository that are a target's, and what each names."""
-        repository = parse_repository(self.place(name))
-        client = Client(origin=True)
-        found = [tag for tag in client.tags(repository) if not tag.startswith("sha256-")]
-        done = {}
-        for tag in found:
-            named = client.resolve(Reference(repository.host, repository.name, tag=tag))
-            assert named is not None
-            done[tag] = named.digest
-        return done
-
-    def digest(self, target: str) -> str:
-        """The digest that the seal has."""
-        text: str = self.project.read(f"{target}/digests.json")["digest"]
-        return text
-
-    def job(self, workflow: str, job: str, **env: str) -> Ran:
-        """Run the scripts of a workflow's job."""
-        return ci_repository.run_job(self.project, workflow, job, env, self.folder / workflow / job)
 
 
 @pytest.fixture(scope="module")
@@ -80,63 +43,81 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
         yield Sample(project, registry, base, folder / "scripts")
 
 
-def night(sample: Sample, *more: str) -> list[str]:
-    """The command line of a night over all targets."""
-    return sample.project.command(*NIGHT, "--all", "--registry", sample.place("rl"), *more)
-
-
-def results(sample: Sample) -> dict[str, str]:
-    """When each step was done that has a result."""
-    found = sorted((sample.project.folder / "build/ci").glob("*/*.json"))
-    documents = {path: json.loads(path.read_bytes()) for path in found}  # none is half written
-    return {
-        f"{path.parent.name} {path.stem}": document["started"]
-        for path, document in documents.items()
-        if "started" in document
-    }
-
-
-def test_a_night_is_stopped_goes_on_and_repeats_nothing(sample):
-    begun = sample.project.folder / f"build/ci/{OTHER}@{ARCH}/check.json"
+def test_a_script_is_interrupted_continues_and_repeats_nothing(sample):
+    path = script(sample, "--all", "--registry", sample.place("rl"))
+    begun = sample.project.folder / f"build/ci/{OTHER}@{ARCH}/audit.json"
     with subprocess.Popen(
-        night(sample), cwd=sample.project.folder, env=sample.project.environment(),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ["bash", str(path)], env=sample.project.environment(), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     ) as running:  # fmt: skip
         while running.poll() is None and not begun.exists():
             time.sleep(0.05)
-        running.send_signal(signal.SIGTERM)
-    assert running.returncode in (130, -signal.SIGTERM)  # -: between two steps
-    before, asked = results(sample), len(sample.registry.asked())
-    assert f"{TARGET}@publish tag" in before
-    assert f"{OTHER}@{ARCH} smoke" not in before
-    assert sample.tags("rl").keys() == {
-        TARGET,
-        next(tag for tag in sample.tags("rl") if "-" in tag),
-    }
+        os.killpg(running.pid, signal.SIGINT)  # as Ctrl-C does
+        _, messages = running.communicate()
+    assert running.returncode == 130, messages
+    assert "interrupted; run this script again to continue" in messages
+    before, asked = states(sample), len(sample.registry.asked())
+    assert before[f"{TARGET}@publish tag"][0] == 0
+    assert f"{OTHER}@{ARCH} job" not in before
+    assert TARGET in sample.tags("rl")
+    assert OTHER not in sample.tags("rl")
 
-    done = subprocess.run(
-        night(sample), cwd=sample.project.folder, env=sample.project.environment(),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    said = {one["target"]: one for one in json.loads(done.stdout)["targets"]}
+    messages = run(sample, path, status=1)
+    assert f"ci: {TARGET}@{ARCH}: published\n" in messages
+    assert f"ci: {OTHER}@{ARCH}: audit has passed before\n" in messages
+    assert f"ci: {OTHER}@publish passed\n" in messages
+    assert f"ci: {BROKEN}@{ARCH}: smoke failed with exit status 1\n" in messages
+    assert f"ci: {BROKEN}@publish waits for {BROKEN}@{ARCH}\n" in messages
+    after = states(sample)
+    assert {
+        name for name in before if name.startswith(TARGET) and after[name] != before[name]
+    } == set()
+    put = [one.path for one in sample.registry.writes(asked) if one.method == "PUT"]
+    assert not [path for path in put if f"/manifests/{TARGET}" in path]
+    tags = sample.tags("rl")
+    assert [tags[name] for name in (TARGET, OTHER)] == [*map(sample.digest, (TARGET, OTHER))]
+    assert not [tag for tag in tags if tag.startswith(BROKEN)]
+    assert not list((sample.project.folder / "build").glob("*/oci-layout"))  # several are dropped
+
+    found = json.loads(sample.project.run("ci", "report", "--json", status=1).stdout)["targets"]
+    said = {one["target"]: one for one in found}
     assert {name: one["outcome"] for name, one in said.items()} == {
         TARGET: "published", OTHER: "published", BROKEN: "failed",
     }  # fmt: skip
     assert (said[BROKEN]["job"], said[BROKEN]["step"]) == (f"{BROKEN}@{ARCH}", "smoke")
     assert CAUSE in said[BROKEN]["error"]
-    after = results(sample)
-    again = {name for name, moment in before.items() if after[name] != moment}
-    assert {name.split(" ")[1] for name in again} <= {"check", "size", "gate"}
-    assert not {name for name in again if name.startswith(TARGET)}
-    put = [one.path for one in sample.registry.writes(asked) if one.method == "PUT"]
-    assert not [path for path in put if f"/manifests/{TARGET}" in path]
-    named = sample.tags("rl")
-    assert {tag: named[tag] for tag in (TARGET, OTHER)} == {
-        TARGET: sample.digest(TARGET), OTHER: sample.digest(OTHER),
-    }  # fmt: skip
-    assert not [tag for tag in named if tag.startswith(BROKEN)]
-    assert not list((sample.project.folder / "build").glob("*/oci-layout"))  # several are dropped
+
+
+def test_a_script_for_another_lock_publishes_nothing(sample):
+    path = script(sample, BROKEN, "--registry", sample.place("stale"))
+    path.write_text(path.read_text().replace(sample.digest(BROKEN), f"sha256:{'0' * 64}"))
+    writes = len(sample.registry.writes())
+    messages = run(sample, path, status=5)
+    assert f"{BROKEN} was locked again; write this script anew" in messages
+    assert len(sample.registry.writes()) == writes
+
+
+def test_a_script_without_a_folder_for_results_does_nothing(sample, tmp_path):
+    (tmp_path / "file").touch()
+    path = script(sample, OTHER, "--no-push", "--results", str(tmp_path / "file/results"))
+    assert "ci: " not in run(sample, path, status=2)
+
+
+def test_a_job_of_another_machine_is_done_by_the_same_script_there(sample):
+    path = script(sample, OTHER, "--registry", sample.place("machines"), "--all-published")
+    text = path.read_text()
+    begin = f"begin {OTHER}@{ARCH} {sample.digest(OTHER)}"
+    path.write_text(re.sub(rf"(?m)^({begin} \w+) x86_64", r"\1 aarch64", text))
+    shutil.rmtree(sample.project.folder / f"build/ci/{OTHER}@{ARCH}")
+    messages = run(sample, path, status=1)
+    assert f"{OTHER}@{ARCH} needs a machine of aarch64; run this script there" in messages
+    assert f"{OTHER}@publish waits for {OTHER}@{ARCH}" in messages
+    other = sample.folder / "other.sh"  # of that machine
+    other.write_text(re.sub(rf"(?ms)^begin {OTHER}@publish .*?finish$", "", text))
+    run(sample, other)
+    messages = run(sample, path)
+    assert f"{OTHER}@{ARCH} has passed on another machine" in messages
+    assert sample.tags("machines")[OTHER] == sample.digest(OTHER)
 
 
 def test_nothing_is_left_to_do_but_what_failed(sample):
@@ -180,11 +161,11 @@ def test_a_night_publishes_that_one_and_reports_the_other(changed, tmp_path):
     assert said.status == 0, said.said
     targets = {one["target"]: one for one in said.outputs["targets"]}
     assert set(targets) == {TARGET, BROKEN}
-    before = results(changed)
+    before = states(changed)
     [image] = targets[TARGET]["image"]
     done = changed.job("target", "image", JOB=image["id"], REGISTRY=place)
     assert done.status == 0, done.said
-    after = results(changed)
+    after = states(changed)
     # What the change under review has tested, for the same digest and on this machine, stays.
     assert after[f"{TARGET}@{ARCH} smoke"] == before[f"{TARGET}@{ARCH} smoke"]
     assert changed.tags("rl")[TARGET] != changed.digest(TARGET)  # pushed, not tagged
@@ -196,7 +177,7 @@ def test_a_night_publishes_that_one_and_reports_the_other(changed, tmp_path):
     [publish] = targets[BROKEN]["publish"]
     done = changed.job("target", "publish", JOB=publish["id"], REGISTRY=place, SIGN="no")
     assert done.status == 1, done.said
-    assert f"{BROKEN}@{ARCH} failed at smoke" in done.said
+    assert f"{BROKEN}@publish waits for {BROKEN}@{ARCH}" in done.said
     assert BROKEN not in changed.tags("rl")
     report(changed, tmp_path)
 
@@ -256,25 +237,27 @@ def test_a_change_that_no_machine_can_build_is_not_green(own):
     assert f"| {TARGET} | ⚠️ impossible |" in green.summary
 
 
-def expensive(sample: Sample, target: str) -> dict[str, str]:
-    """When each step of a target was done that proves something and takes its time."""
-    cheap = ("check", "size", "gate", "push", "sign", "tag", "sif")
-    found = {name: when for name, when in results(sample).items() if name.startswith(f"{target}@")}
-    return {name: when for name, when in found.items() if name.split(" ")[1] not in cheap}
+def results_of(sample: Sample, target: str) -> dict[str, tuple[int, int]]:
+    """The results of the audits and tests of a target."""
+    return {
+        name: state
+        for name, state in states(sample).items()
+        if name.startswith(f"{target}@") and name.split(" ")[1] in ("audit", "smoke")
+    }
 
 
-def test_a_tag_that_somebody_moved_is_put_back(own):
-    place, before = own.place("rl"), expensive(own, OTHER)
+def test_a_moved_tag_is_put_back(own):
+    place, before = own.place("rl"), results_of(own, OTHER)
     own.project.run("registry", "tag", f"{place}@{own.digest(TARGET)}", OTHER)
     assert own.tags("rl")[OTHER] == own.digest(TARGET)
-    done = own.project.run(*NIGHT, OTHER, "--registry", place)
-    assert [one["outcome"] for one in json.loads(done.stdout)["targets"]] == ["published"]
+    run(own, script(own, OTHER, "--registry", place))
     assert own.tags("rl")[OTHER] == own.digest(OTHER)
-    assert expensive(own, OTHER) == before
+    assert results_of(own, OTHER) == before
+    assert (own.project.folder / "build" / OTHER / "oci-layout").exists()  # one is kept
 
 
 GPU = "  - {labels: [a-gpu], arch: x86_64, disk: 20, gpus: 1}\n"
-SLURM = ("--on", "slurm", "--through", "root", "--sbatch=--gpus-per-node=0")
+SLURM = ("--on", "slurm", "--sbatch=--gpus-per-node=0")
 
 
 def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(own):
@@ -282,38 +265,42 @@ def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(own):
     own.project.env.update(needs.slurm())
     tell(own, GPU)
     gate = ("--gate", "static", "--gate", "gpu")
-    words = ("--registry", own.place("gated"), *gate)
-    done = own.project.run("ci", "nightly", OTHER, *SLURM, *words, "--json", status=1)
-    [said] = json.loads(done.stdout)["targets"]
-    assert (said["job"], said["step"]) == (f"{OTHER}@{ARCH}-gpu", "smoke"), said
-    done = own.project.run("ci", "run", f"{OTHER}@publish", *words, status=1)
-    assert f"{OTHER}@{ARCH}-gpu failed at smoke" in done.stderr
+    messages = run(
+        own, script(own, OTHER, "--registry", own.place("gated"), *gate, *SLURM), status=1
+    )
+    assert f"{OTHER}@{ARCH} passed" in messages
+    assert f"{OTHER}@{ARCH}-gpu: smoke failed with exit status 1" in messages
+    assert f"{OTHER}@publish waits for {OTHER}@{ARCH}-gpu" in messages
     assert own.tags("gated") == {}
     client, place = Client(origin=True), parse_repository(own.place("gated"))
     found = client.resolve(Reference(place.host, place.name, digest=own.digest(OTHER)))
     assert found is not None
+    jobs = own.project.run("ci", "jobs", OTHER, *gate, "--json").stdout
+    (own.folder / "jobs.json").write_text(jobs)
+    words = ("ci", "report", "--jobs-file", str(own.folder / "jobs.json"), "--json")
+    [found] = json.loads(own.project.run(*words, status=1).stdout)["targets"]
+    assert (found["job"], found["step"]) == (f"{OTHER}@{ARCH}-gpu", "smoke")
+    assert found["error"]
 
 
-# What a Python that starts reads first: the jobs of a CI take the static tier for one that is
-# done where GPUs are. The tier itself knows nothing of it, and runs as ever.
+# Read first by every Python that starts: `ci script` takes the static tier for one that needs a
+# GPU. The tier itself is run as ever.
 STATIC = """\
 import sys
-if {"ci", "nightly"} & set(sys.orig_argv):
+if "ci" in sys.orig_argv:
     from imgbuild.ci import jobs, settings
     jobs.GPU_TIERS = settings.GPU_TIERS = {"static": 1}
 """
 
 
-def test_a_tier_that_passes_on_a_node_opens_the_way_to_the_tag(own, tmp_path):
+def test_a_tier_that_passes_on_a_node_leads_to_the_tag(own, tmp_path):
     """From the push over a real Slurm to the tag, by a tier that no GPU is needed for."""
     (tmp_path / "sitecustomize.py").write_text(STATIC)
     own.project.env.update(needs.slurm(), PYTHONPATH=str(tmp_path))
     tell(own, GPU)
     words = ("--registry", own.place("passed"), "--gate", "static")
-    done = own.project.run("ci", "nightly", OTHER, *SLURM, *words, "--json")
-    assert [one["outcome"] for one in json.loads(done.stdout)["targets"]] == ["published"]
-    job = f"{OTHER}@{ARCH}-static"
-    assert ci_repository.result(own.project, job, "smoke")["tiers"] == ["static"]
+    messages = run(own, script(own, OTHER, *words, *SLURM))
+    assert f"{OTHER}@{ARCH}-static passed" in messages
     assert own.tags("passed")[OTHER] == own.digest(OTHER)
 
 
@@ -321,16 +308,15 @@ def test_a_sif_lies_beside_the_published_image(own):
     """Its image has passed; that there is no machine for a tier of now keeps no SIF away."""
     needs.tool("mksquashfs", "squashfs-tools")
     tell(own, "sif: true\n", gate="[static, gpu]")
-    words = ("--registry", own.place("rl"), "--through", "root")
-    done = own.project.run("ci", "run", f"{TARGET}@{ARCH}-sif", *words)
-    assert f"{TARGET}@{ARCH}-sif passed" in done.stdout
+    path = script(own, f"{TARGET}@{ARCH}-sif", "--registry", own.place("rl"))
+    assert f"{TARGET}@{ARCH}-sif passed" in run(own, path)
     assert f"{TARGET}-{ARCH}-sif" in own.tags("rl")
 
 
 def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_path):
     """By the key's other half a arbitrary_user's `verify` accepts it, and so does the real cosign.
 
-    Where the registry is made anew, the next night puts all of it there again.
+    Where the registry is made anew, the same script puts all of it there again.
     """
     secret, public = tmp_path / "key.pem", tmp_path / "key.pub"
     openssl = needs.tool("openssl")
@@ -339,17 +325,18 @@ def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_pat
     subprocess.run([openssl, "pkey", "-in", secret, "-pubout", "-out", public], check=True)
     bare, name = f"{own.place('rl')}:{OTHER}", f"{own.place('signed')}:{OTHER}"
     assert signature(own, bare, public, status=9) == "failed"
-    before = expensive(own, OTHER)
+    before = results_of(own, OTHER)
+    path = script(own, OTHER, "--registry", own.place("signed"), "--sign-key", str(secret))
     for _ in range(2):
         asked = len(own.registry.asked())
-        own.project.run(*NIGHT, OTHER, "--registry", own.place("signed"), "--sign-key", str(secret))
+        run(own, path)
         put = [one.path for one in own.registry.writes(asked) if one.method == "PUT"]
         tags = [at for at, path in enumerate(put) if f"/signed/manifests/{OTHER}" in path]
         made = f"/v2/signed/manifests/{forms.tag(own.digest(OTHER), forms.SIGNATURES)}"
         assert (len(tags), f"/v2/signed/manifests/{own.digest(OTHER)}" in put) == (2, True)
         assert put.index(made) < min(tags)
         assert signature(own, name, public) == "passed"
-        assert expensive(own, OTHER) == before
+        assert results_of(own, OTHER) == before
         trusted = ("--key", str(public), "--insecure-ignore-tlog")
         subprocess.run([needs.tool("cosign"), "verify", *trusted, name], check=True)
         shutil.rmtree(own.registry.storage / "docker/registry/v2/repositories/signed")

@@ -130,14 +130,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(project, tm
     assert len(done.stderr.splitlines()) == 2
 
 
-def test_a_job_whose_results_cannot_be_written_is_refused_before_the_work(project, tmp_path):
-    disk = tmp_path / "disk"
-    words = ("ci", "run", f"{TARGET}@x86_64", "--no-push", "--matrix", str(project.folder))
-    done = mounted(project, disk, read_only(disk), *words, "--results", "results")
-    assert done.returncode == 2
-    assert "error: cannot write results: " in done.stderr
-
-
 def test_a_full_disk_at_the_output_is_named_and_left_clean(project, tmp_path):
     disk = tmp_path / "disk"
     words = ("build", TARGET, "--matrix", str(project.folder), "--output", "image")

@@ -1,4 +1,4 @@
-"""`slurm --job check --submit` and `ci nightly`, when Slurm ends a job before it has run."""
+"""`slurm --job check --submit`, when Slurm ends a job before it has run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.ci import running
 from imgbuild.errors import Interrupted
 from imgbuild.slurm import commands
-from tests.support import ci_jobs_sample, needs, slurm_project
+from tests.support import needs, slurm_project
 from tests.support.inprocess_project import TARGET, Command, make
 
 pytestmark = pytest.mark.engine
@@ -143,18 +142,3 @@ def test_an_interrupt_takes_the_job_out_of_the_queue(tmp_path):
     with pytest.raises(Interrupted, match="are cancelled"), interrupt:
         ended("sleep 600", tmp_path, "--hold")
     slurm_project.until(lambda: not held(tmp_path), "the job is gone")
-
-
-def test_a_night_keeps_why_a_job_has_no_results(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    sample = make(tmp_path)
-    assert Command(monkeypatch, capsys)("build", TARGET).status == 0
-    way, own = ci_jobs_sample.way(sample, ci_jobs_sample.RUNNERS), ci_jobs_sample.of(sample)
-    [image], [job] = own.image, own.gpu
-    ci_jobs_sample.passed(way.results, image)
-    known = {each.id: each for each in own.all}
-    with once_held(tmp_path, scancel):
-        done = running.run_on_slurm(way, job, known, ("--hold", "--gpus-per-node=0"))
-    assert not done.passed
-    assert done.failed is not None
-    assert done.failed.error.endswith("_0 ended without a result: cancelled")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from imgbuild import codec
 from imgbuild.ci import jobs, results, settings
-from imgbuild.ci.context import RunContext
+from imgbuild.ci import script as scripts
 from imgbuild.ci.jobs import CiJob, TargetJobs
-from imgbuild.ci.results import StepResult
+from imgbuild.ci.results import StepState
+from imgbuild.ci.script import ScriptOptions
 from imgbuild.ci.settings import CiSettings
 from imgbuild.project import Project
 from imgbuild.values import Arch
@@ -23,7 +23,6 @@ from tests.support.inprocess_project import TARGET, Sample
 from tests.support.registry_project import Place
 
 BOTH = (Arch.X86_64, Arch.ARM64)
-DAY = datetime.date(2026, 11, 21)
 RUNNERS = """
 runners:
   - {labels: [a], arch: x86_64, disk: 10}
@@ -61,11 +60,12 @@ def read_settings(sample: Sample, text: str = "") -> CiSettings:
     return settings.read(Project(matrix=sample.matrix))
 
 
-def way(sample: Sample, text: str = "", **more: object) -> RunContext:
-    """The values with which jobs of the project run."""
-    fixed = {"registry": "registry.example/rl", "date": DAY, "results": sample.folder / "build/ci"}
+def script(sample: Sample, target: TargetJobs, text: str = RUNNERS, **more: object) -> str:
+    """The script that does the jobs of `target`; `more` are fields of `ScriptOptions`."""
+    fixed = {"registry": "registry.example/rl", "results": sample.folder / "build/ci"}
+    options = ScriptOptions(**{**fixed, **more})  # type: ignore[arg-type]
     project = Project(matrix=sample.matrix)
-    return RunContext(project=project, settings=read_settings(sample, text), **{**fixed, **more})  # type: ignore[arg-type]
+    return scripts.write(project, read_settings(sample, text), [target], options)
 
 
 def of(sample: Sample, text: str = RUNNERS, *, again: bool = False, gate: str = "") -> TargetJobs:
@@ -75,12 +75,13 @@ def of(sample: Sample, text: str = RUNNERS, *, again: bool = False, gate: str = 
     return jobs.labelled(made, found)
 
 
-def passed(folder: Path, job: CiJob, *steps: str, **other: object) -> None:
-    """Write results of passed steps; of all steps, if none is named."""
-    for step in steps or job.steps:
-        result = StepResult(
-            job=job.id, target=job.target, step=step, digest=job.digest, outcome="passed",  # type: ignore[arg-type]
-            exit_code=0, started="2026-11-21T00:00:00+00:00", seconds=1.0, command=(),
-            tiers=job.tiers if step == "smoke" else (),
-        )  # fmt: skip
-        results.write(folder, msgspec.structs.replace(result, **other))
+def ended(folder: Path, job: CiJob, step: str, exit_code: int = 0, *, digest: str = "") -> None:
+    """Write how a step of `job`, or "job" itself, ended."""
+    state = StepState(digest=digest or job.digest, key="0", exit_code=exit_code, seconds=1.0)
+    codec.write(results.place(folder, job.id, f"{step}.json"), state)
+
+
+def passed(folder: Path, job: CiJob) -> None:
+    """Write that all steps of `job` have passed."""
+    for step in (*job.steps, "job"):
+        ended(folder, job, step)

@@ -15,7 +15,10 @@ from typing import Any
 
 import yaml
 
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Reference, parse_repository
 from tests.support import sample_project, smoke_environment
+from tests.support.docker_registry import OwnRegistry
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import TARGET, Project
 
@@ -151,13 +154,72 @@ def run_job(project: Project, workflow: str, job: str, env: dict[str, str], fold
     return Ran(status=status, said="\n".join(said), outputs=found, summary=summary.read_text())
 
 
-def result(project: Project, job: str, step: str) -> dict[str, Any]:
-    """The result of a step."""
-    path = project.folder / "build/ci" / job / f"{step}.json"
-    found: dict[str, Any] = json.loads(path.read_bytes())
-    return found
-
-
 def with_programs(folder: Path) -> str:
     """PATH with the programs of `folder` first."""
     return f"{folder}:{os.environ['PATH']}"
+
+
+@dataclass
+class Sample:
+    """The project, the registry, and where scripts write."""
+
+    project: Project
+    registry: OwnRegistry
+    base: str
+    folder: Path
+
+    def place(self, name: str) -> str:
+        """A repository of the registry."""
+        return f"{self.registry.host}/{name}"
+
+    def tags(self, name: str) -> dict[str, str]:
+        """The tags of a repository that are a target's, and what each names."""
+        repository = parse_repository(self.place(name))
+        client = Client(origin=True)
+        found = [tag for tag in client.tags(repository) if not tag.startswith("sha256-")]
+        done = {}
+        for tag in found:
+            named = client.resolve(Reference(repository.host, repository.name, tag=tag))
+            assert named is not None
+            done[tag] = named.digest
+        return done
+
+    def digest(self, target: str) -> str:
+        """The digest that the seal has."""
+        text: str = self.project.read(f"{target}/digests.json")["digest"]
+        return text
+
+    def job(self, workflow: str, job: str, **env: str) -> Ran:
+        """Run the scripts of a workflow's job."""
+        return run_job(self.project, workflow, job, env, self.folder / workflow / job)
+
+
+def script(sample: Sample, *words: str) -> Path:
+    """A script of `ci script` with these arguments."""
+    text = sample.project.run("ci", "script", "--through", "root", *words).stdout
+    sample.folder.mkdir(exist_ok=True)
+    path = sample.folder / "job.sh"
+    path.write_text(text)
+    return path
+
+
+def run(sample: Sample, path: Path, status: int = 0) -> str:
+    """Run a script, which must end with this exit status; its messages."""
+    done = subprocess.run(
+        ["bash", str(path)], cwd="/", env=sample.project.environment(), capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def states(sample: Sample) -> dict[str, tuple[int, int]]:
+    """The exit code of each step that ended, and when its file was written."""
+    ends = {}
+    for path in sorted((sample.project.folder / "build/ci").glob("*/*.json")):
+        document = json.loads(path.read_bytes())  # none is half written
+        if isinstance(document, dict) and "key" in document:
+            end = document["exit_code"], path.stat().st_mtime_ns
+            ends[f"{path.parent.name} {path.stem}"] = end
+    return ends

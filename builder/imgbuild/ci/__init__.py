@@ -1,1 +1,1 @@
-"""The jobs of a CI: choose, run, report."""
+"""The jobs of a CI: choose, write as a script, report."""

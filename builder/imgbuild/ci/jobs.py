@@ -37,8 +37,7 @@ class CiJob(msgspec.Struct, frozen=True, kw_only=True):
     """Steps on one machine for one target. `digest` is the sealed one, "" if there is none.
 
     `runner` are the labels of the machine, if they are wanted; `disk` is in GB. `needs` are the
-    jobs that must have passed for the same digest. `registry` is HOST/REPOSITORY, set when the job
-    is run.
+    jobs that must have passed for the same digest.
     """
 
     id: str
@@ -51,7 +50,6 @@ class CiJob(msgspec.Struct, frozen=True, kw_only=True):
     tiers: tuple[Tier, ...] = ()
     steps: tuple[Step, ...]
     needs: tuple[str, ...] = ()
-    registry: str = ""
 
 
 class TargetJobs(msgspec.Struct, frozen=True, kw_only=True):

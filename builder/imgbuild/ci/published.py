@@ -1,20 +1,16 @@
-"""The state of targets in a registry: tags, SIFs and signatures, and what earlier steps pushed."""
+"""The state of targets in a registry: what their tags name, and their SIFs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild.attest import in_toto
-from imgbuild.ci.jobs import CiJob, Step
 from imgbuild.http.client import Refused
 from imgbuild.matrix.select import Selected
-from imgbuild.plan.seal import Seal
 from imgbuild.registry import referrers
 from imgbuild.registry.client import Client, NotFound
-from imgbuild.registry.reference import Repository, parse_repository
-from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.registry.reference import Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Digest
 
@@ -64,54 +60,6 @@ def read(
             " access unless it is new"
         )
     return {item.name: one for item, one in zip(selected, answers, strict=True) if one is not None}
-
-
-def is_tagged(job: CiJob, plain_http: Collection[str] = (), reporter: Reporter = SILENT) -> bool:
-    """Whether the target's own tag in the registry of `job` names the job's digest."""
-    client, place = _open(job, plain_http, reporter)
-    found = client.resolve(place.tagged(job.target))
-    return found is not None and found.digest == job.digest
-
-
-def has(
-    job: CiJob,
-    step: Step,
-    sealed: Seal | None,
-    plain_http: Collection[str],
-    reporter: Reporter = SILENT,
-) -> bool:
-    """Whether the registry of `job` has what `step` pushed; True for a step that pushes nothing.
-
-    One request for a push or a SIF, a few for a signature. False if the registry answers 401 or
-    403: the step itself then reports why.
-    """
-    if not job.registry or step not in ("push", "sign", "sif"):
-        return True
-    client, place = _open(job, plain_http, reporter)
-    try:
-        if step == "push":
-            return client.resolve(place.with_digest(job.digest)) is not None
-        if step == "sign":
-            return _is_signed(client, place, job.digest)
-        own = sealed.arch.get(job.arch) if sealed is not None else None
-        return own is not None and _sif(client, place, job.target, job.arch) == own.manifest
-    except Refused as error:
-        if not error.denied:
-            raise
-        return False
-
-
-def _open(job: CiJob, plain_http: Collection[str], reporter: Reporter) -> tuple[Client, Repository]:
-    client = Client(plain_http=plain_http, origin=True, reporter=reporter)
-    return client, parse_repository(job.registry)
-
-
-def _is_signed(client: Client, repository: Repository, digest: Digest) -> bool:
-    """Whether the image has a signature of any key."""
-    from imgbuild.attest.signing import stored  # loads cryptography
-
-    found = stored.read(client, repository, digest).signatures
-    return any(one.kind == in_toto.SIGNATURE and digest in one.digests for one in found)
 
 
 def _sif(client: Client, repository: Repository, target: str, arch: Arch) -> Digest:

@@ -29,8 +29,7 @@ def record(
     """
     recorded: list[Recorded] = []
     for job in (job for own in targets for job in own.all):
-        done = results.read_step(folder, job, "smoke") if "smoke" in job.steps else None
-        if done is None:
+        if "smoke" not in job.steps or not results.has_step(folder, job, "smoke"):
             continue
         try:
             found = reports.image_runs(folder / job.id, project)

@@ -10,7 +10,8 @@ import msgspec
 from imgbuild.ci import results
 from imgbuild.ci.choosing import JobPlan
 from imgbuild.ci.jobs import CiJob, TargetJobs
-from imgbuild.ci.results import JobResult, StartedJob, StepResult
+from imgbuild.ci.results import JobResult
+from imgbuild.system.process import pasted
 
 Word = Literal["published", "tested", "failed", "unfinished", "unchanged", "impossible"]
 HEAD = ("target", "outcome", "job", "step", "minutes", "first error")
@@ -20,7 +21,7 @@ MARKS: dict[Word, str] = {"failed": "❌", "impossible": "⚠️", "unfinished":
 class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one target. `error` is its first error, `log` the file that has it.
 
-    `repeat` is the command that runs the failed job, or the first unfinished one, again.
+    `repeat` is the command that does the failed job, or the first unfinished one, again.
 
     published: its tag names this digest. tested: all jobs have passed, except those that publish.
     unchanged: the digest is the same as at the given revision. unfinished: jobs have not run, and
@@ -74,53 +75,49 @@ def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overv
 
 def verdict(folder: Path, own: TargetJobs, *, published: bool = False) -> TargetOutcome:
     """The outcome of one target; with `published` it is unfinished without its tags and SIFs."""
-    jobs = [results.begun(folder, job) for job in own.all]
-    found = [results.read_job(folder, job) for job in jobs]
+    jobs = [results.read(folder, job) for job in own.all]
     publishing = {job.id for job in (*own.publish, *own.sif)}
-    # A job whose gate failed waits for another one, which is reported instead.
-    real = [one.failed for one in found if one.failed and not _waits(one)]
-    seconds = round(sum(one.seconds for one in found), 3)
+    seconds = round(sum(result.seconds for result in jobs), 3)
     made = TargetOutcome(target=own.target, digest=own.digest, outcome="published", seconds=seconds)
-    if real:
-        return _failed(folder, made, real[0])
-    unfinished = [one for one in found if not one.passed]
+    failed = next((result for result in jobs if result.failed), None)
+    if failed is not None:
+        return _failed(folder, made, failed)
+    unfinished = [result.job for result in jobs if not result.passed]
     if not unfinished:
-        any_published = any(one.job.id in publishing for one in found)
+        any_published = any(result.job.id in publishing for result in jobs)
         return made if any_published else msgspec.structs.replace(made, outcome="tested")
-    if not published and all(one.job.id in publishing and not one.steps for one in unfinished):
+    if not published and all(
+        result.passed or (result.job.id in publishing and not result.started) for result in jobs
+    ):
         return msgspec.structs.replace(made, outcome="tested")
-    open_ = [one for one in unfinished if not _waits(one)]
     return msgspec.structs.replace(
         made,
         outcome="unfinished",
-        job=open_[0].job.id if open_ else "",
-        error="; ".join(map(str, open_)),
-        repeat=_line(open_[0].job) if open_ else "",
+        job=unfinished[0].id,
+        error=f"not done: {', '.join(job.id for job in unfinished)}",
+        repeat=_command(unfinished[0]),
     )
 
 
-def _line(job: CiJob) -> str:
-    """The command that runs `job`; "" if it was never started and needs a registry."""
-    if isinstance(job, StartedJob) and job.repeat:
-        return job.repeat
-    return "" if "gate" in job.steps else f"imgbuild ci run {job.id} --no-push"
+def _command(job: CiJob) -> str:
+    """The command that does `job` again; nothing is pushed if it can do without a registry."""
+    registry = "--registry HOST/REPOSITORY" if "gate" in job.steps else "--no-push"
+    return f"imgbuild ci script {pasted([job.id])} {registry} > job.sh && bash job.sh"
 
 
-def _waits(one: JobResult) -> bool:
-    return one.failed is not None and one.failed.step == "gate"
-
-
-def _failed(folder: Path, made: TargetOutcome, step: StepResult) -> TargetOutcome:
+def _failed(folder: Path, made: TargetOutcome, result: JobResult) -> TargetOutcome:
+    job, step = result.job, result.failed
+    error = results.first_error(folder, job.id, step, result.exit_code)
     return msgspec.structs.replace(
         made,
         outcome="failed",
-        job=step.job,
-        step=step.step,
-        exit_code=step.exit_code,
-        error=step.error,
-        hint=step.hint,
-        repeat=step.repeat,
-        log=str(results.place(folder, step.job, step.step, "log")),
+        job=job.id,
+        step=step,
+        exit_code=result.exit_code,
+        error=error.error,
+        hint=error.hint,
+        repeat=_command(job),
+        log=str(results.place(folder, job.id, f"{step}.log")),
     )
 
 

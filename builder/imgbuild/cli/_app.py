@@ -62,7 +62,7 @@ REPLACED = {
     "tag": "registry tag",
     "gc": "registry gc",
     "mirror": "registry mirror",
-    "nightly": "ci nightly",
+    "nightly": "ci script",
     "sif": "build TARGET --format sif",
 }
 

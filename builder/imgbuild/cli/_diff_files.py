@@ -82,19 +82,21 @@ def _with_docker(
     from imgbuild.pipeline import docker_build, targets
     from imgbuild.show import compare as comparing
 
-    made = []
+    comparisons = []
     for item in selected:
-        each = item if named else docker_build.native(item)
+        target = item if named else docker_build.native(item)
         folder = session.project.work / "build" / Builder.EMBEDDED / item.name
-        left_path = targets.build_all(session, [each], folder)[0].output
-        with docker_build.temporary(session, each) as built:
-            for arch in each.arches:
+        left_path = targets.build_all(session, [target], folder)[0].output
+        with docker_build.temporary(session, target) as built:
+            for arch in target.arches:
                 left, right = (image.read(place, arch) for place in (left_path, built.path))
                 with console.step(f"comparing {item.name} for {arch}"):
                     names = (Builder.EMBEDDED.value, Builder.DOCKER.value)
-                    found = comparing.compare(left, right, accepted, names=names, reporter=console)
-                made.append(Compared(name=item.name, arch=arch, comparison=found))
-    return made
+                    comparison = comparing.compare(
+                        left, right, accepted, names=names, reporter=console
+                    )
+                comparisons.append(Compared(name=item.name, arch=arch, comparison=comparison))
+    return comparisons
 
 
 def _show(found: Comparison) -> None:

@@ -181,14 +181,14 @@ def _wheels(session: Session, selected: Sequence[Selected], output: Path | None)
     from imgbuild.plan import current
     from imgbuild.render import contexts
 
-    inputs, made = session.inputs(), []
+    inputs, folders = session.inputs(), []
     for item in selected:
         lock, _ = current.read_current(session.project, session.matrix, item.name)
         default = contexts.wheels_folder(session.project, item.name)
         several = len(selected) > 1
         folder = targets.placed(default, item.name, output, several=several, form="oci")
-        made.append(contexts.wheels(lock, item.arches, folder, inputs))
-    return made
+        folders.append(contexts.wheels(lock, item.arches, folder, inputs))
+    return folders
 
 
 def _with_docker(

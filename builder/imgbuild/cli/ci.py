@@ -1,4 +1,4 @@
-"""`imgbuild ci`: the jobs of a CI, the steps of one job, and a report of all."""
+"""`imgbuild ci`: the jobs of a CI as a list or a shell script, and a report of their results."""
 
 from __future__ import annotations
 
@@ -7,39 +7,53 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import _ci_options, ci_nightly
-from imgbuild.cli._ci_options import (
-    ExecutionOptions,
-    Gate,
-    NoGpu,
-    NoPush,
-    Published,
-    Results,
-    Strict,
-)
+from imgbuild.cli import _ci_options, _smoke_import, ci_script
+from imgbuild.cli._ci_options import Gate, NoGpu, Results
 from imgbuild.cli._help import VerbGroup, add
-from imgbuild.cli._options import Arches, PlainHttp, Record
+from imgbuild.cli._options import (
+    PlainHttp,
+    Record,
+)
 from imgbuild.cli._output import aligned, answer, fitted
 from imgbuild.cli._targets import MatrixFile, Selection
-from imgbuild.cli._verb import OUTPUT, SELECT, option, verb
+from imgbuild.cli._verb import OUTPUT, REGISTRY, SELECT, option, verb
 from imgbuild.errors import InputError
 from imgbuild.system import files
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.ci.choosing import JobPlan
+    from imgbuild.pipeline.targets import Session
 
 HEAD = ("job", "machine", "GB", "steps")
 
 app = typer.Typer(
     cls=VerbGroup,
     no_args_is_help=True,
-    help="List, run and report the jobs of a CI.\n\n"
+    help="List the jobs of a CI, write them as a shell script, and report their results.\n\n"
     "Jobs follow from the matrix and the locks. Their steps run on any machine: lock check, audit,"
     " build, smoke tests, push by digest, and, when everything has passed for the digest of an"
     " image, its tags.",
 )
 
+Strict = Annotated[
+    bool,
+    option(
+        "--strict",
+        "Exit status 1 also if no machine of ci.yaml can do a job; by default that is only"
+        " reported.",
+    ),
+]
+Published = Annotated[
+    str | None,
+    option(
+        "--skip-published",
+        "Skip targets whose tag in this repository has the locked digest.",
+        metavar="HOST/REPOSITORY",
+        panel=REGISTRY,
+        often=True,
+    ),
+]
 Since = Annotated[
     str | None,
     option(
@@ -74,8 +88,7 @@ JobsFile = Annotated[
     Path | None,
     option(
         "--jobs-file",
-        "The output of `ci jobs --json`. Default: the jobs of the last `imgbuild ci nightly` with"
-        " these results, else all jobs of all targets.",
+        "The output of `ci jobs --json`. Default: the jobs of all targets that have results.",
         metavar="FILE",
         panel=SELECT,
         often=True,
@@ -138,9 +151,11 @@ def jobs(
         revision=changed_since, arches=tuple(selection.arches), shard=_shard(shard),
         again=cross_build,
     )  # fmt: skip
+    session = selection.session()
+    settings = _ci_options.settings_of(session, gate, gpu=not no_gpu)
     chosen = _ci_options.chosen(
-        selection.named, selection.matrix, gate or [], asked, skip_published, plain_http or [],
-        everything=selection.everything, gpu=not no_gpu,
+        session, selection.named, asked, settings, skip_published, plain_http or (),
+        everything=selection.everything,
     )  # fmt: skip
     if actions is not None:
         _add(actions, _outputs(chosen))
@@ -178,52 +193,10 @@ def _table(chosen: JobPlan) -> list[str]:
 
 
 @verb
-def run(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job, as `ci jobs` lists it.")],
-    how: ExecutionOptions,
-    no_push: NoPush = False,
-    no_gpu: NoGpu = False,
-) -> None:
-    """Run the steps of one job on this machine.
-
-    Each step is a command of imgbuild, and leaves a result, a log and its output in build/ci/JOB.
-    The first step that fails ends the job. Steps that have passed for the same digest are not
-    repeated, except pushes that are missing from the registry, and tags. A job that publishes first
-    checks that every job which it needs has passed for the digest. The exit status is that of the
-    step that failed.
-
-    Examples:
-
-        imgbuild ci run cu124-vllm@x86_64 --no-push
-
-        imgbuild ci run cu124-vllm@x86_64-gpu --registry ghcr.io/me/rl
-
-        imgbuild ci run cu124-vllm@publish --registry ghcr.io/me/rl --sign-key cosign.key
-    """
-    from imgbuild.ci import running
-
-    way = _ci_options.way(how, no_push=no_push, gpu=not no_gpu)
-    own = _ci_options.jobs_of(way, how.matrix, job)
-    known = way.jobs_of(own)
-    if job not in known:
-        message = f"{own.target} has no job {job}"
-        raise InputError(message, hint=f"its jobs are {', '.join(known)}")
-    done = running.run_job(way, known[job], known)
-    answer(done, [str(done)])
-    if done.failed is not None:
-        raise typer.Exit(done.failed.exit_code)
-
-
-@verb
 def report(
     jobs_file: JobsFile = None,
     expect_published: Expected = False,
     strict: Strict = False,
-    skip_published: Published = None,
-    arch: Arches = None,
-    gate: Gate = None,
-    no_gpu: NoGpu = False,
-    plain_http: PlainHttp = None,
     results: Results = None,
     summary: Summary = None,
     issues: Issues = None,
@@ -232,8 +205,7 @@ def report(
 ) -> None:
     """Report the state of each target from the results of its jobs.
 
-    The jobs are those of --jobs-file, or of the last nightly run; else --skip-published, --arch
-    and --gate select them as in `ci jobs`. Exit status 1 if a target failed or has unfinished jobs.
+    Exit status 1 if a target failed or has unfinished jobs.
 
     Examples:
 
@@ -242,38 +214,50 @@ def report(
         imgbuild ci report --jobs-file jobs.json --expect-published --issues failed --record
     """
     from imgbuild import codec
+    from imgbuild.cache.store import Store
+    from imgbuild.ci import recording
     from imgbuild.ci import report as reports
-    from imgbuild.ci.choosing import JobPlan, JobQuery
-    from imgbuild.pipeline.opened import open_project
+    from imgbuild.ci.choosing import JobPlan
+    from imgbuild.pipeline import targets
 
-    project = open_project(matrix)
+    session = targets.open_session(matrix, targets.Options())
+    project = session.project
     if record:
         project.require_writable("imgbuild ci report --record")
     places = [place for place in (summary, issues) if place is not None]
     files.require_writable(places, hint="choose another place with --summary or --issues")
-    folder = _ci_options.folder(project, results)
-    last = folder / _ci_options.JOBS
-    if jobs_file is None and last.exists() and not (skip_published or arch or gate or no_gpu):
-        console.info(f"jobs of the last nightly run: {last}")
-        jobs_file = last
+    folder = _ci_options.results_folder(project, results)
     if jobs_file is not None:
         chosen = codec.read(jobs_file, JobPlan, what="list of jobs", hint="imgbuild ci jobs --json")
     else:
-        asked = JobQuery(arches=tuple(arch or ()), labels=False)
-        chosen = _ci_options.chosen(
-            [], matrix, gate or [], asked, skip_published, plain_http or [],
-            everything=True, gpu=not no_gpu,
-        )  # fmt: skip
+        chosen = _with_results(session, folder)
     found = reports.overview(folder, chosen, published=expect_published)
     if summary is not None:
         _add(summary, reports.markdown(found))
     if issues is not None:
         for one in found.wrong(strict=strict):
             codec.write_bytes(issues / f"{one.target}.md", reports.issue(one).encode())
-    _ci_options.finish(found, chosen, folder, project, record=record, strict=strict)
+    if record:
+        recorded = recording.record(project, folder, chosen.targets, Store.open(), console)
+        _smoke_import.report(recorded)
+    answer(found, aligned([reports.HEAD, *reports.rows(found)]))
+    if found.wrong(strict=strict):
+        raise typer.Exit(1)
+
+
+def _with_results(session: Session, folder: Path) -> JobPlan:
+    """The jobs of the targets that have results in `folder`."""
+    from imgbuild.ci.choosing import JobQuery
+
+    names = {path.name.partition("@")[0] for path in folder.glob("*@*") if path.is_dir()}
+    wanted = sorted(names & session.matrix.targets.keys())
+    if not wanted:
+        message = f"{folder} has no results of a target of the matrix"
+        raise InputError(message, hint="run a script of `imgbuild ci script`, or name --results")
+    settings = _ci_options.settings_of(session, None, gpu=True)
+    return _ci_options.chosen(session, wanted, JobQuery(labels=False), settings, None, ())
 
 
 add(app, "jobs", jobs)
-add(app, "run", run)
+add(app, "script", ci_script.script)
 add(app, "report", report)
-add(app, "nightly", ci_nightly.nightly)

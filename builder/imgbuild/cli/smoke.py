@@ -88,8 +88,8 @@ Imports = Annotated[
     option(
         "--import",
         "Run nothing: add tests that ran elsewhere to images/TARGET/smoke.json, passed or failed."
-        " A file that `imgbuild smoke --json` wrote, or the folder of a job of `imgbuild ci run`;"
-        " repeatable.",
+        " A file that `imgbuild smoke --json` wrote, or the folder of a job of `imgbuild ci"
+        " script`; repeatable.",
         metavar="PATH",
         often=True,
     ),

@@ -36,19 +36,19 @@ def build_all(
 ) -> list[BuiltImage]:
     """Build each target with Docker into a layout; LockStale if what is committed is stale."""
     targets.refuse_one_file(selected, output, "oci")
-    made = []
+    images = []
     for item in selected:
         default = session.project.work / "build" / "docker" / item.name
         place = targets.placed(default, item.name, output, several=len(selected) > 1, form="oci")
         layout.refuse_others(place, item.name)
         with temporary(session, item, dated=True) as built:
             digest = layout.write(place, _images(built, item.arches), item.name, reporter=console)
-        made.append(_summary(layout.read(place)))
+        images.append(_summary(layout.read(place)))
         console.info(
-            f"{item.name}: {made[-1].size / 1e9:.2f} GB in {place}, {digest}; the files are those"
+            f"{item.name}: {images[-1].size / 1e9:.2f} GB in {place}, {digest}; the files are those"
             f" of imgbuild's image, the bytes are Docker's own (imgbuild diff --builder docker)"
         )
-    return made
+    return images
 
 
 @contextlib.contextmanager

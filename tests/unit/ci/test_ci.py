@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.ci import choosing, jobs, published, settings, steps
+from imgbuild.ci import choosing, jobs, published, settings
 from imgbuild.ci.choosing import JobPlan, JobQuery
 from imgbuild.ci.published import TaggedImage
 from imgbuild.cli import _ci_options
-from imgbuild.errors import InputError, WorkFailed
+from imgbuild.errors import InputError
 from imgbuild.matrix.load import load
 from imgbuild.matrix.select import select
+from imgbuild.pipeline import targets
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.sif import push as pushing
@@ -27,7 +28,6 @@ from tests.support.ci_jobs_sample import (
     _sample,
     of,
     read_settings,
-    way,
 )
 from tests.support.inprocess_project import TARGET, UNLOCKED, Sample
 
@@ -87,8 +87,6 @@ def test_every_architecture_is_proven_and_one_job_pushes(sample):
 def test_a_sif_comes_after_the_tags_of_each_architecture(sample):
     made = jobs.jobs(UNLOCKED, BOTH, None, read_settings(sample, RUNNERS + "sif: true\n"))
     assert [job.id for job in made.sif] == [f"{UNLOCKED}@x86_64-sif", f"{UNLOCKED}@arm64-sif"]
-    command = steps.command(way(sample), made.sif[1], "sif")
-    assert command[:6] == ("push", UNLOCKED, "registry.example/rl", "--sif", "--arch", "arm64")
 
 
 def test_machines_fit_or_the_job_is_refused(sample):
@@ -134,8 +132,10 @@ def test_a_retired_target_has_jobs_only_if_it_is_named(sample):
     read_settings(sample, RUNNERS)
 
     def _of(*names: str) -> list[str]:
+        session = targets.open_session(sample.matrix, targets.Options())
+        plan = settings.read(session.project)
         found = _ci_options.chosen(
-            list(names), sample.matrix, [], JobQuery(), None, [], everything=not names
+            session, list(names), JobQuery(), plan, None, [], everything=not names
         )
         return [one.target for one in found.targets]
 
@@ -159,23 +159,6 @@ def test_a_sif_that_a_published_target_lacks_is_made_in_a_later_night(sample):
     assert [one.outcome for one in chosen(sample, JobQuery(), there, "sif: true\n").passed] == [
         "published"
     ]
-
-
-def test_the_gate_of_a_sif_opens_for_what_is_published(place, tmp_path):
-    """On a machine without the results of the night that published it."""
-    made = jobs.jobs(
-        TARGET, (Arch.X86_64,), place.sample.seal, read_settings(place.sample, "sif: true\n")
-    )
-    here = way(place.sample, results=tmp_path / "none", registry=str(place.repository))
-    known = here.jobs_of(made)
-    sif, publish = known[made.sif[0].id], known[made.publish[0].id]
-    with pytest.raises(WorkFailed, match="has to wait") as raised:
-        steps.check(here, sif, "gate", known)
-    assert f"imgbuild ci run {TARGET}@publish " in str(raised.value.hint)
-    place.push()
-    steps.check(here, sif, "gate", known)
-    with pytest.raises(WorkFailed, match="has to wait"):
-        steps.check(here, publish, "gate", known)
 
 
 def test_a_target_that_lacks_a_gpu_machine_alone_has_jobs_under_review():

@@ -1,0 +1,281 @@
+"""Writes CI jobs as one shell script: the verbs of imgbuild in their order, with state in files.
+
+The script can be run again: jobs whose image is published and steps that passed for the same digest
+are skipped. Its functions are in `data/ci.sh`. All values are quoted for the shell.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+import imgbuild
+from imgbuild import codec
+from imgbuild.ci.choosing import read_seal
+from imgbuild.ci.jobs import AGAIN, PUBLISH, CiJob, Step, TargetJobs
+from imgbuild.ci.settings import FILE, CiSettings
+from imgbuild.errors import InputError, WorkFailed
+from imgbuild.project import MATRIX, Project
+from imgbuild.system.process import pasted
+from imgbuild.values import Arch, sha256
+
+FUNCTIONS = "data/ci.sh"
+ALWAYS = "-"  # the key of a step that is always run
+MACHINES = {Arch.X86_64: "x86_64", Arch.ARM64: "aarch64"}  # as `uname -m` prints them
+CHANGED = "the lock has another digest than the script"
+
+
+class ScriptOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the jobs of a script are done.
+
+    `registry` is HOST/REPOSITORY, "" to push nothing. `through` and `timeout_factor` are options of
+    `smoke`, `key` and `keyless` of `sign`. `slurm` are options of `smoke --on slurm` for jobs with
+    GPUs, None to run these on this machine. `published`: jobs of images that are published by then
+    are skipped; `selection` are the options of `ci jobs` that select the jobs.
+    """
+
+    results: Path
+    registry: str = ""
+    through: str = ""
+    timeout_factor: float = 1.0
+    key: Path | None = None
+    keyless: bool = False
+    plain_http: tuple[str, ...] = ()
+    slurm: tuple[str, ...] | None = None
+    published: bool = True
+    selection: tuple[str, ...] = ()
+
+
+def write(
+    project: Project,
+    settings: CiSettings,
+    targets: Sequence[TargetJobs],
+    options: ScriptOptions,
+    names: Collection[str] = (),
+    *,
+    drop: bool = False,
+) -> str:
+    """The script that does the jobs of `targets`, only those of `names` if there are any.
+
+    Jobs of other machines wait, except for those of `names`, which are done by any machine.
+
+    `drop`: an image is removed from build/ when its target is done, unless it was there before.
+
+    InputError if a job of `names` needs a registry, and none is given.
+    """
+    for job in (job for target in targets for job in target.all):
+        if job.id in names and _publishes(job) and not options.registry:
+            message = f"{job.id} publishes, and no registry is named"
+            raise InputError(message, hint="--registry HOST/REPOSITORY")
+    functions = resources.files("imgbuild").joinpath(FUNCTIONS).read_text(encoding="utf-8")
+    writer = _Writer(project, settings, options, frozenset(names))
+    return "\n".join([*writer.head(), functions, *writer.body(targets, drop=drop)])
+
+
+class _Writer:
+    """Writes the parts of a script."""
+
+    def __init__(
+        self,
+        project: Project,
+        settings: CiSettings,
+        options: ScriptOptions,
+        names: frozenset[str],
+    ) -> None:
+        self.project, self.settings, self.options, self.names = project, settings, options, names
+        self.keys: dict[str, str] = {}  # of jobs by id
+        plain = project.matrix.resolve() != (project.work / MATRIX).resolve() and project.writable
+        self.matrix = ("--matrix", str(project.matrix.resolve())) if plain else ()
+
+    def head(self) -> Iterator[str]:
+        """What the functions need, and the folder in which they work."""
+        options = self.options
+        published = ()
+        if options.registry and options.published:
+            published = (
+                *("--skip-published", options.registry), *self._plain, *self.matrix,
+                *options.selection,
+            )  # fmt: skip
+        message = CHANGED, "imgbuild ci script"
+        yield "#!/usr/bin/env bash"
+        yield f"# Written by imgbuild {imgbuild.__version__} ci script. Run it again to continue."
+        yield "# shellcheck disable=SC2329 # not every script calls every function"
+        yield "set -u -o pipefail"
+        yield f"cd -- {pasted([str(self.project.work.resolve())])} || exit"
+        yield f"imgbuild=({pasted([sys.executable, '-m', 'imgbuild'])})"
+        yield f"results={pasted([str(options.results.resolve())])}"
+        yield f"matrix=({pasted(self.matrix)})"
+        yield f"published=({pasted(published)})"
+        yield f"changed={pasted([_answer(*message)])}"
+        yield 'mkdir -p -- "$results" || exit 2'
+        yield ""
+
+    def body(self, targets: Sequence[TargetJobs], *, drop: bool) -> Iterator[str]:
+        """The jobs. With Slurm all images are built first, and their tests wait in its queue."""
+        options = self.options
+        if options.slurm is not None:
+            for target in targets:
+                yield from self._target(target, [*target.image, *target.again], submit=True)
+        for target in targets:
+            jobs = target.all
+            if options.slurm is not None:
+                jobs = (*target.gpu, *target.publish, *target.sif)
+            yield from self._target(target, jobs)
+            if drop:
+                yield f"drop {pasted([target.target])}"
+        yield ""
+        yield 'exit "$status"'
+
+    def _target(
+        self, target: TargetJobs, jobs: Iterable[CiJob], *, submit: bool = False
+    ) -> Iterator[str]:
+        chosen = [job for job in jobs if self._wanted(job)]
+        for job in target.all:
+            self.keys[job.id] = _key(job.id, job.digest, *job.tiers, self.options.registry)
+        if not chosen:
+            return
+        yield f"\ntarget {pasted([target.target])}"
+        for job in chosen:
+            lines = list(self._job(job))
+            if submit and "push" in job.steps:
+                lines += [
+                    f"submit {pasted(self._command(gpu, 'smoke'))}"
+                    for gpu in target.gpu if self._wanted(gpu)
+                ]  # fmt: skip
+            yield " &&\n  ".join(lines)
+
+    def _wanted(self, job: CiJob) -> bool:
+        if self.names:
+            return job.id in self.names
+        return bool(self.options.registry) or not _publishes(job)
+
+    def _job(self, job: CiJob) -> Iterator[str]:
+        """The commands of a job, to be joined by &&."""
+        on_slurm = job.gpus > 0 and self.options.slurm is not None
+        anywhere = self.names or _publishes(job) or on_slurm
+        machine = "any" if anywhere else MACHINES[job.arch]
+        needed = [word for name in job.needs for word in (name, self.keys[name])]
+        if "sif" in job.steps:
+            publish = f"{job.target}@{PUBLISH}"
+            needed = [publish, _key(publish, job.digest, self.options.registry)]
+        yield f"begin {pasted([job.id, job.digest, self.keys[job.id], machine, *needed])}"
+        smoke = _key(job.id, job.digest, *job.tiers)
+        for step in job.steps:
+            name = pasted([job.target])
+            match step:
+                case "gate":
+                    continue
+                case "check":
+                    yield self._step(job, step)
+                    yield f"same {name}"
+                case "size":
+                    yield from self._size(job)
+                case "sign" if not (self.options.key or self.options.keyless):
+                    continue
+                case "push" if not self.options.registry:
+                    continue
+                case "pull":
+                    tested = f"has smoke {smoke} || " if job.tiers else ""
+                    yield f"{{ {tested}has_image {name} || {self._step(job, step)}; }}"
+                case "build" if not self.options.registry and job.tiers:
+                    yield f"{{ has smoke {smoke} || {self._step(job, step)}; }}"
+                case _:
+                    yield self._step(job, step, smoke if step == "smoke" else ALWAYS)
+        yield "finish"
+
+    def _step(self, job: CiJob, step: Step, key: str = ALWAYS) -> str:
+        if step == "audit":
+            key = _key(job.id, job.digest, step)
+        words = pasted(self._command(job, step))
+        if step == "tag":
+            # The target's own tag last: once it names the digest, everything is published.
+            name = pasted([job.target])
+            words += f' {name}-"$(date -u +%Y%m%d)" {name}'
+        return f"step {step} {key} {words}"
+
+    def _command(self, job: CiJob, step: Step) -> tuple[str, ...]:
+        """The verb that does `step`, with its options."""
+        options, target, matrix, plain = self.options, job.target, self.matrix, self._plain
+        image = f"{options.registry}@{job.digest}"
+        verify = ("--verify",) if job.id.endswith(f"-{AGAIN}") else ()
+        build = ("build", target, *verify, *matrix)
+        signer = ("--sign-key", str(options.key.resolve())) if options.key else ("--keyless",)
+        words: dict[Step, tuple[str, ...]] = {
+            "check": ("lock", "--check", target, *matrix),
+            "audit": ("audit", target, "--arch", job.arch, "--keep", *matrix),
+            "cves": ("cves", target, "--arch", job.arch, *self._bounds(), *matrix),
+            "build": build,
+            "smoke": ("smoke", target, "--arch", job.arch, *self._testing(job), *matrix),
+            "push": ("push", target, options.registry, "--digest-only", *plain, *matrix),
+            # By digest: the tag names the layout on disk, and files made from it.
+            "pull": (
+                *("pull", f"{options.registry}:{target}@{job.digest}"),
+                *("--output", f"build/{target}", *plain),
+            ),
+            "sign": ("sign", image, "--target", target, *signer, *plain, *matrix),
+            "tag": ("registry", "tag", *plain, image),
+            "sif": (
+                *("push", target, options.registry, "--sif", "--arch", job.arch),
+                *(*plain, *matrix),
+            ),
+        }
+        return build if step == "pull" and not options.registry else words[step]
+
+    def _testing(self, job: CiJob) -> Iterator[str]:
+        options = self.options
+        yield from _repeated("--tier", job.tiers)
+        yield from ("--through", options.through) if options.through else ()
+        if options.timeout_factor != 1.0:
+            yield from ("--timeout-factor", str(options.timeout_factor))
+        if job.gpus and options.slurm is not None:
+            yield from ("--on", "slurm", f"--sbatch=--gpus-per-node={job.gpus}", *options.slurm)
+
+    def _bounds(self) -> Iterator[str]:
+        """The options of `imgbuild cves` that `ci.yaml` sets; its paths begin beside it."""
+        gate = self.settings.cves
+        if gate is None:
+            return
+        yield from ("--severity", gate.severity)
+        yield from ("--ignore-unfixed",) if gate.ignore_unfixed else ()
+        if gate.database:
+            yield from ("--database", str((self.project.root / gate.database).resolve()))
+
+    @property
+    def _plain(self) -> tuple[str, ...]:
+        return tuple(_repeated("--plain-http", self.options.plain_http))
+
+    def _size(self, job: CiJob) -> Iterator[str]:
+        """A step that fails if a pull, by the locked digests, downloads more than the budget."""
+        limit, sealed = self.settings.limit(job.target), read_seal(self.project, job.target)
+        if limit is None or sealed is None or job.arch not in sealed.arch:
+            return
+        size = sealed.arch[job.arch].size / 1e6
+        if size > limit:
+            message = (
+                f"{job.target} on {job.arch} is {size:,.1f} MB to pull; its budget is {limit} MB"
+            )
+            hint = f"imgbuild show {job.target} --layers; budget: is in {FILE}"
+            words = ["size", str(WorkFailed.exit_code), _answer(message, hint), message]
+            yield f"refuse {pasted(words)}"
+
+
+def _publishes(job: CiJob) -> bool:
+    return bool({"tag", "sif"} & set(job.steps))
+
+
+def _answer(message: str, hint: str) -> str:
+    """What a verb writes with --json if it fails."""
+    return codec.compact({"message": message, "hint": hint}).decode()
+
+
+def _key(*parts: str) -> str:
+    return sha256("\n".join((imgbuild.__version__, *parts)).encode())[:16]
+
+
+def _repeated(flag: str, values: Iterable[object]) -> Iterator[str]:
+    for value in values:
+        yield from (flag, str(value))

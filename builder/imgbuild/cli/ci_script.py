@@ -1,0 +1,209 @@
+"""`imgbuild ci script`: jobs of a CI as a shell script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imgbuild.cli import _allocation, _ci_options
+from imgbuild.cli._allocation import ON, AllocationOptions
+from imgbuild.cli._ci_options import Gate, NoGpu, Results
+from imgbuild.cli._options import (
+    KEEP,
+    REGISTRY_PLACE,
+    THROUGH,
+    ExecutionPlace,
+    Keyless,
+    PlainHttp,
+    SignKey,
+    Through,
+    TimeoutFactor,
+)
+from imgbuild.cli._output import put
+from imgbuild.cli._targets import Filter
+from imgbuild.cli._verb import REGISTRY, SELECT, Group, option, verb
+from imgbuild.errors import InputError
+
+if TYPE_CHECKING:
+    from imgbuild.ci.choosing import JobQuery
+    from imgbuild.ci.jobs import TargetJobs
+    from imgbuild.ci.script import ScriptOptions
+    from imgbuild.ci.settings import CiSettings
+    from imgbuild.pipeline.targets import Session
+    from imgbuild.project import Project
+
+
+class ScriptGroup(Group, frozen=True, kw_only=True):
+    """How the jobs of a script are done."""
+
+    registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` of the matrix.")] = None
+    no_push: Annotated[
+        bool,
+        option(
+            "--no-push",
+            "Leave out everything from the push on: for a change under review.",
+            panel=REGISTRY,
+            often=True,
+        ),
+    ] = False
+    all_published: Annotated[
+        bool,
+        option(
+            "--all-published", "Also targets whose tag has the locked digest already.", panel=SELECT
+        ),
+    ] = False
+    results: Results = None
+    gate: Gate = None
+    no_gpu: NoGpu = False
+    on: Annotated[
+        ExecutionPlace,
+        ON(
+            "slurm: tests that need GPUs run as Slurm arrays on nodes that have the folder of the"
+            " matrix, the cache and imgbuild at the same paths; the rest on this machine."
+        ),
+    ] = ExecutionPlace.LOCAL
+    through: Annotated[
+        Through | None, THROUGH("As in `imgbuild smoke`, except `here`: jobs test images.")
+    ] = None
+    timeout_factor: TimeoutFactor = 1.0
+    sign_key: SignKey = None
+    keyless: Keyless = False
+    plain_http: PlainHttp = None
+    keep: Annotated[
+        bool | None,
+        KEEP("Applies to images in build/. Default: keep for one target, remove for several."),
+    ] = None
+
+
+TargetsOrJobs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TARGET|JOB...",
+        help="Targets, shell patterns of targets, or jobs as `ci jobs` lists them.",
+        show_default=False,
+    ),
+]
+
+
+@verb
+def script(
+    selection: Filter,
+    how: ScriptGroup,
+    request: AllocationOptions,
+    names: TargetsOrJobs = None,
+) -> None:
+    """Write jobs as one shell script, which can be run again.
+
+    The script runs imgbuild's verbs: it checks, audits, builds and tests each image, pushes it by
+    digest, tests it on GPUs, and tags it only if everything has passed for this digest. Images that
+    are published by then are skipped. If a target fails, the others continue, and the exit status
+    is that of the first step that failed. Run the script again to continue: audits and tests that
+    passed for the same digest are not repeated. A job of another architecture is done by the same
+    script on such a machine, with the same folder of results. The script needs bash and flock.
+
+    Examples:
+
+        imgbuild ci script --all --registry registry.example/rl > night.sh && bash night.sh
+
+        imgbuild ci script cu124-vllm@x86_64 --no-push > job.sh && bash job.sh
+
+        imgbuild ci script 'cu130-*' --on slurm --partition gpu > night.sh
+    """
+    from imgbuild.ci import choosing
+    from imgbuild.ci import script as scripts
+
+    chosen = [*(names or []), *selection.named]
+    jobs = {name for name in chosen if "@" in name}
+    if jobs and (len(jobs) < len(chosen) or selection.everything):
+        message = "jobs and targets cannot be combined"
+        raise InputError(message, hint="name only jobs (TARGET@…), or only targets")
+    session = selection.session()
+    settings = _ci_options.settings_of(session, how.gate, gpu=not how.no_gpu)
+    options = _script_options(session.project, session.matrix.registry, selection, how, request)
+    query = choosing.JobQuery(arches=tuple(selection.arches), labels=False)
+    if jobs:
+        names_of_targets = sorted({job.partition("@")[0] for job in jobs})
+        targets = [_of_target(session, name, query, settings, jobs) for name in names_of_targets]
+    else:
+        registry = None if how.all_published or not options.registry else options.registry
+        plan = _ci_options.chosen(
+            session, chosen, query, settings, registry, options.plain_http,
+            everything=selection.everything,
+        )  # fmt: skip
+        targets = list(plan.targets)
+    drop = len(targets) > 1 if how.keep is None else not how.keep
+    put(scripts.write(session.project, settings, targets, options, jobs, drop=drop))
+
+
+def _of_target(
+    session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
+) -> TargetJobs:
+    """All jobs of a target, of which some are named; InputError if one of these does not exist."""
+    from imgbuild.ci import choosing, jobs
+
+    [item] = session.select([target], arches=[])
+    digests = choosing.read_seal(session.project, target)
+    selected = [name for name in names if name.startswith(f"{target}@")]
+    if all(name.endswith(f"-{jobs.SIF}") for name in selected):
+        # The image is published and not tested again: no machine with a GPU is needed.
+        settings = settings.gated(("static",))
+    target_jobs = jobs.jobs(target, query.tested(item), digests, settings, again=True)
+    existing = [job.id for job in target_jobs.all]
+    for name in selected:
+        if name not in existing:
+            message = f"{target} has no job {name}"
+            raise InputError(message, hint=f"its jobs are {', '.join(existing)}")
+    return target_jobs
+
+
+def _script_options(
+    project: Project,
+    registry: str | None,
+    selection: Filter,
+    how: ScriptGroup,
+    request: AllocationOptions,
+) -> ScriptOptions:
+    """How jobs are to be done; InputError if options cannot be combined."""
+    from imgbuild.ci.script import ScriptOptions
+    from imgbuild.registry.reference import parse_repository
+
+    place = how.registry or registry or ""
+    if how.no_push and (how.registry or how.sign_key or how.keyless):
+        message = "--no-push cannot be combined with a registry or a signature"
+        raise InputError(message, hint="leave out --registry, --sign-key and --keyless")
+    if not how.no_push and not place:
+        message = "no repository is named to push images to"
+        raise InputError(message, hint="--registry HOST/REPOSITORY, or registry: in the matrix")
+    if how.through is Through.HERE:
+        message = "--through here: jobs test images, not the active environment"
+        raise InputError(message, hint="leave it out, or name what runs the image")
+    if how.sign_key is not None and how.keyless:
+        message = "--sign-key and --keyless cannot be combined"
+        raise InputError(message, hint="leave one of them out")
+    slurm = how.on is ExecutionPlace.SLURM
+    if not slurm and request != AllocationOptions():
+        message = "options of Slurm need --on slurm"
+        raise InputError(message, hint="add --on slurm, or leave them out")
+    selected = [*(f"--arch={arch}" for arch in selection.arches)]
+    selected += [f"--gate={tier}" for tier in how.gate or ()] + ["--no-gpu"] * how.no_gpu
+    return ScriptOptions(
+        results=_ci_options.results_folder(project, how.results),
+        registry="" if how.no_push else str(parse_repository(place)),
+        through=how.through.value if how.through else "",
+        timeout_factor=how.timeout_factor,
+        key=how.sign_key,
+        keyless=how.keyless,
+        plain_http=tuple(how.plain_http or ()),
+        slurm=_submission(request) if slurm else None,
+        published=not how.all_published,
+        selection=tuple(selected),
+    )
+
+
+def _submission(request: AllocationOptions) -> tuple[str, ...]:
+    """The options of `smoke --on slurm` for what is requested."""
+    _allocation.requested(request)
+    given = {"partition": request.partition, "account": request.account, "time": request.time}
+    words = [f"--{name}={value}" for name, value in given.items() if value]
+    return (*words, *(f"--sbatch={word}" for word in request.sbatch or ()))

@@ -1,0 +1,153 @@
+"""The script of CI jobs: its commands, their order, and what is left out."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.plan import seal
+from imgbuild.values import Arch
+from tests.support.ci_jobs_sample import RUNNERS, _made, _sample, of, script
+from tests.support.inprocess_project import TARGET, Sample
+
+__all__ = ["_made", "_sample"]  # fixtures
+REGISTRY = "registry.example/rl"
+
+
+def calls(text: str) -> list[list[str]]:
+    """The calls of functions below the functions themselves, as words; keys are left out."""
+    _, _, body = text.partition(f"\ntarget {TARGET}\n")
+    joined = body.replace("{ ", "").replace("; }", "").replace("&&\n", "\n").replace("||", "\n")
+    found = [shlex.split(line) for line in joined.splitlines() if line.strip()]
+    return [[*words[:2], *words[3:]] if words[0] == "step" else words for words in found]
+
+
+def command(text: str, step: str) -> list[str]:
+    """The command of the first step of this name."""
+    return next(words[2:] for words in calls(text) if words[:2] == ["step", step])
+
+
+def test_an_image_is_pushed_before_its_gpu_tests_and_tagged_last(sample):
+    made = of(sample, RUNNERS + "sif: true\n")
+    text = script(sample, made, key=Path("/a/key"))
+    found = [words[1] for words in calls(text) if words[0] in ("begin", "step")]
+    assert found == [
+        f"{TARGET}@x86_64", "check", "audit", "build", "smoke", "push",
+        f"{TARGET}@x86_64-gpu", "pull", "smoke",
+        f"{TARGET}@publish", "sign", "tag",
+        f"{TARGET}@x86_64-sif", "pull", "sif",
+    ]  # fmt: skip
+    begin = {words[1]: words[2:] for words in calls(text) if words[0] == "begin"}
+    digest = sample.seal.digest
+    assert {words[0] for words in begin.values()} == {digest}
+    keys = {name: words[1] for name, words in begin.items()}
+    image, gpu, publish = (f"{TARGET}@{place}" for place in ("x86_64", "x86_64-gpu", "publish"))
+    assert begin[gpu][2:] == ["x86_64", image, keys[image]]
+    assert begin[publish][2:] == ["any", image, keys[image], gpu, keys[gpu]]
+    assert begin[f"{TARGET}@x86_64-sif"][2:] == ["any", publish, keys[publish]]
+    assert len(set(keys.values())) == len(keys)
+
+
+def test_steps_are_verbs_with_their_options(sample):
+    text = script(sample, of(sample), key=Path("/a/key"), through="root", plain_http=("h:1",))
+    plain, place = ["--plain-http", "h:1"], f"{REGISTRY}@{sample.seal.digest}"
+    assert command(text, "check") == ["lock", "--check", TARGET]
+    assert command(text, "smoke") == [
+        "smoke", TARGET, "--arch", "x86_64", "--tier", "static", "--tier", "cpu",
+        "--through", "root",
+    ]  # fmt: skip
+    assert command(text, "push") == ["push", TARGET, REGISTRY, "--digest-only", *plain]
+    assert command(text, "sign") == [
+        "sign", place, "--target", TARGET, "--sign-key", "/a/key", *plain,
+    ]  # fmt: skip
+    tags = [f"{TARGET}-$(date -u +%Y%m%d)", TARGET]  # the target's own tag last
+    assert command(text, "tag") == ["registry", "tag", *plain, place, *tags]
+
+
+def test_nothing_is_pushed_without_a_registry_nor_signed_without_a_key(sample):
+    steps = [words[1] for words in calls(script(sample, of(sample))) if words[0] == "step"]
+    assert "sign" not in steps
+    bare = script(sample, of(sample), registry="")
+    found = [words[1] for words in calls(bare) if words[0] in ("begin", "step")]
+    assert found == [
+        f"{TARGET}@x86_64", "check", "audit", "build", "smoke",
+        f"{TARGET}@x86_64-gpu", "pull", "smoke",
+    ]  # fmt: skip
+    assert command(bare, "pull") == ["build", TARGET]
+    assert "\npublished=()\n" in bare
+
+
+def test_tests_of_other_tiers_or_of_another_image_have_another_key(sample):
+    def _key(gate: str, digest: str = sample.seal.digest) -> str:
+        made = of(sample, gate=f"gate: {gate}\n")
+        image = tuple(msgspec.structs.replace(job, digest=digest) for job in made.image)
+        text = script(sample, msgspec.structs.replace(made, image=image))
+        return next(line.split()[2] for line in text.splitlines() if " step smoke" in line)
+
+    assert _key("[static]") == _key("[static]")
+    assert len({_key("[static]"), _key("[static, cpu]"), _key("[static]", "sha256:0")}) == 3
+
+
+def test_a_second_build_verifies_each_layer(sample):
+    text = script(sample, of(sample, again=True))
+    builds = [words[2:] for words in calls(text) if words[:2] == ["step", "build"]]
+    assert builds == [["build", TARGET], ["build", TARGET, "--verify"]]
+
+
+def test_known_vulnerabilities_are_looked_for_where_the_settings_say_so(sample):
+    assert "step cves" not in script(sample, of(sample))
+    settings = RUNNERS + "cves: {severity: critical, ignore_unfixed: true, database: osv}\n"
+    assert command(script(sample, of(sample, settings), settings), "cves") == [
+        "cves", TARGET, "--arch", "x86_64", "--severity", "critical", "--ignore-unfixed",
+        "--database", str(sample.folder / "osv"),
+    ]  # fmt: skip
+    settings = RUNNERS + "cves: {}\n"
+    words = command(script(sample, of(sample, settings), settings), "cves")
+    assert words[4:] == ["--severity", "high"]
+
+
+def test_an_image_over_its_budget_is_refused(sample):
+    made = of(sample)
+    large = msgspec.structs.replace(sample.seal.arch[Arch.X86_64], size=2_500_000)
+    sealed = msgspec.structs.replace(sample.seal, arch={Arch.X86_64: large})
+    codec.write(seal.seal_path(sample.folder / "images", TARGET), sealed)
+    text = script(sample, made, RUNNERS + "budget: {'cu124*': 2, '*': 9}\n")
+    [(_, step, status, answer, message)] = [c for c in calls(text) if c[0] == "refuse"]
+    assert (step, status) == ("size", "1")
+    assert json.loads(answer)["message"] == message
+    assert message.endswith("is 2.5 MB to pull; its budget is 2 MB")
+    wide = script(sample, made, RUNNERS + "budget: {'cu13*': 2, '*': 9}\n")
+    assert not [words for words in calls(wide) if words[0] == "refuse"]
+
+
+def test_with_slurm_tests_for_gpus_wait_in_the_queue_while_others_are_built(sample):
+    text = script(sample, of(sample), slurm=("--partition=gpu", "--sbatch=--qos=high"))
+    smoke = [
+        "smoke", TARGET, "--arch", "x86_64", "--tier", "gpu", "--on", "slurm",
+        "--sbatch=--gpus-per-node=1", "--partition=gpu", "--sbatch=--qos=high",
+    ]  # fmt: skip
+    found = calls(text)
+    assert found.count(["target", TARGET]) == 1  # and the one that `calls` has cut off
+    submit = found.index(["submit", *smoke])
+    assert submit < found.index(["target", TARGET]) < found.index(["step", "smoke", *smoke])
+    [gpu] = [words for words in found if words[:2] == ["begin", f"{TARGET}@x86_64-gpu"]]
+    assert gpu[4] == "any"
+
+
+@pytest.mark.parametrize("word", ["it's", "$(touch /x)", "`x`", 'a "b"', "a\nb", "; rm -rf *"])
+def test_every_value_is_one_word_of_the_shell(sample: Sample, word: str):
+    folder = sample.folder / word
+    text = script(
+        sample, of(sample), results=folder, key=folder / "key", plain_http=(word,),
+        selection=(word,), slurm=(f"--sbatch={word}",),
+    )  # fmt: skip
+    words = shlex.split(text, comments=True)
+    assert f"results={folder}" in words
+    assert str(folder / "key") in words
+    assert f"--sbatch={word}" in words
+    assert word in words
