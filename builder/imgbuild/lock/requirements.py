@@ -47,7 +47,8 @@ def _head(lock: Lock, arch: Arch, resolution: Resolution) -> list[str]:
         head.append(
             quoting.line(
                 f"Some packages come from other indexes ({', '.join(others)}): give their"
-                " addresses, as matrix.yaml has them, with --extra-index-url, a folder with --find-links."
+                " addresses, as matrix.yaml has them, with --extra-index-url, a folder with"
+                " --find-links."
             )
         )
     if resolution.built:
