@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from imgbuild.errors import InputError, Problem
+from imgbuild.errors import InputError, Problem, dotted
 from imgbuild.system import boundary, files
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ def _misfit(
     match kind, value:
         case inspect.StrType(pattern=str(pattern)), str() if not re.search(pattern, value):
             return Problem(
-                file=file, path=_dotted(path), message="the text has another form",
+                file=file, path=dotted(path), message="the text has another form",
                 value=value if len(value) <= SHOWN else f"{value[:SHOWN]}…", expected=expected,
             )  # fmt: skip
         case inspect.StructType(), dict():
@@ -133,10 +133,6 @@ def _misfit(
         case inspect.UnionType(), str() | dict() | list():
             parts += [(value, each, path) for each in kind.types]
     return next(filter(None, (_misfit(*part, file) for part in parts)), None)
-
-
-def _dotted(path: tuple[str | int, ...]) -> str:
-    return ".".join(str(part) for part in path)
 
 
 def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None = None) -> T:

@@ -41,6 +41,14 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         return text
 
 
+def dotted(path: tuple[str | int, ...]) -> str:
+    """A path as text: targets.cu124-vllm.arch[0]."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
 class Signal(Exception):
     """No failure: it tells callers to stop, or to try again, and never reaches the user."""
 

@@ -240,13 +240,13 @@ def test_uv_installs_a_pylock(project, tmp_path):
 
 
 def test_steps_of_a_shell_make_the_members(tmp_path):
-    """PublishedTarget a folder of the test's own, whose path the recipes have as their prefix."""
+    """In a folder of the test's own. Only the paths that scripts of the image name are plain."""
     root = tmp_path / "ro ot"
     own = FilesRecipe(
         user=User(name="me", uid=1, gid=1, home=f"{root}/home/me"),
-        workdir=f"{root}/work", cache=f"{root}/cache", links={f"{root}/venv/lib/a b": "c d"},
+        workdir=f"{root}/work", cache=f"{tmp_path}/cache", links={f"{root}/venv/lib/a b": "c d"},
     )  # fmt: skip
-    venv = VenvRecipe(prefix=f"{root}/venv", python=PYTHON, interpreter="/usr/bin/python3")
+    venv = VenvRecipe(prefix=f"{tmp_path}/venv", python=PYTHON, interpreter="/usr/bin/python3")
     members = [*skeleton.venv_members(venv), *skeleton.files_members(own)]
     # The entry point has one place in every image, so it is left to the builders' tests.
     mine = {Arch.X86_64: [one for one in members if not one.path.startswith("opt/")]}

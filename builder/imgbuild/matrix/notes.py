@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from imgbuild.errors import Problem
+from imgbuild.errors import Problem, dotted
 
 Path = tuple[str | int, ...]
 Places = Mapping[Path, tuple[int, int]]
@@ -86,14 +86,6 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice that looks most like `word`, if any does."""
     found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return found[0] if found else None
-
-
-def dotted(path: Path) -> str:
-    """A path as text: targets.cu124-vllm.arch[0]."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
 
 
 def table(value: Any) -> Mapping[str, Any]:

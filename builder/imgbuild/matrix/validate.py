@@ -19,9 +19,9 @@ import msgspec
 import yaml
 from msgspec import inspect
 
-from imgbuild.errors import Problem
+from imgbuild.errors import Problem, dotted
 from imgbuild.matrix.fields import LINE, PROSE
-from imgbuild.matrix.notes import Path, dotted, nearest
+from imgbuild.matrix.notes import Path, nearest
 from imgbuild.matrix.yaml_nodes import kind, place, shown
 from imgbuild.values import Arch
 

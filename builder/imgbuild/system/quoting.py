@@ -21,7 +21,8 @@ WIDTH = 100
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./!-]*")
 _CONTROL = re.compile(f"[{CONTROLS}]")
 _CONTROL_IN_LINES = re.compile(rf"(?![\n\t])[{CONTROLS}]")
-_MARKDOWN = re.compile(r"[\\`*_\[\]<>|#~&$]")
+# An underscore within a word is no sign of Markdown.
+_MARKDOWN = re.compile(r"[\\`*\[\]<>|#~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 class Quoted(str):

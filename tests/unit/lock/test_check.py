@@ -13,7 +13,7 @@ import yaml
 
 from imgbuild import codec
 from imgbuild.cache.download import Http
-from imgbuild.errors import InputError
+from imgbuild.errors import InputError, dotted
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.resolve import first_matrix, init
@@ -82,9 +82,10 @@ def test_no_text_of_a_lock_has_control_characters(path: tuple[str | int, ...]) -
         decoded(replaced(DOCUMENT, path, HOSTILE))
     (problem, *_) = caught.value.problems
     assert problem.file == "there/lock.json"
-    named = f"{problem.path} {problem.message}"
-    assert str(path[0]) in named
-    assert str(path[-1]) in named or isinstance(path[-1], int)
+    if problem.path is None:  # one of several words: the decoder names the place and the value
+        assert f"`$.{dotted(path)}`" in problem.message
+    else:
+        assert (problem.path, problem.value) == (dotted(path), HOSTILE)
 
 
 MAPPINGS = (
@@ -148,8 +149,7 @@ def test_what_a_matrix_cannot_say_a_lock_cannot_either(
     assert caught.value.message == "there/lock.json is not a valid lock"
     problem = caught.value.problems[0]
     assert message in problem.message
-    assert problem.path == ".".join(map(str, path)) or "[" in (problem.path or "")
-    assert problem.value == text or str(path[-1]) in str(problem.path)
+    assert problem.path == dotted(path)
 
 
 @pytest.mark.parametrize("end", ["1e999", "1" * 5000, '"\\ud800"', "[" * 5000, "{", '"\xff"'])

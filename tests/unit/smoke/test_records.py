@@ -182,7 +182,11 @@ def test_a_file_of_records_has_a_line_for_each_thing(tmp_path: Path) -> None:
         ),
         (f'"config": "{FIRST}"', f'"config": "{SECOND}"', "runs[0].config: unknown digest"),
         ('"through": "unpacked"', '"through": "magic"', "expected one of docker, podman"),
-        ('"date": "2026-11-21T14:48:17Z"', '"date": "yesterday"', "$.runs[0].date"),
+        (
+            '"date": "2026-11-21T14:48:17Z"',
+            '"date": "yesterday"',
+            "runs[0].date: the text has another form",
+        ),
         ('"seconds": 373.7', '"seconds": -1', "$.runs[0].seconds"),
         ('"driver": "580.159.04",', "", None),
         ('"tier": "gpu",', "", "required field `tier` - at `$.runs[0]`"),
