@@ -204,8 +204,9 @@ RUN = ("run", "--through", "root", "--dry-run")
 
 @pytest.mark.parametrize("words", [RUN, ("slurm",)])
 def test_one_target_is_positional_or_an_option(
-    words: tuple[str, ...], imgbuild: Command, sample: Sample
+    words: tuple[str, ...], imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HF_HOME", str(sample.folder))  # a folder that lacks is named once a day
     positional, named = (imgbuild(*words, *more) for more in ((TARGET,), ("--target", TARGET)))
     assert (positional.status, positional.stdout) == (named.status, named.stdout)
     assert positional.stderr == named.stderr

@@ -23,7 +23,7 @@ def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             line(text)
         return 1
 
-    monkeypatch.setattr("imgbuild.container.buildx.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("imgbuild.container.buildx.programs.which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(process, "run", lambda *_, **__: answer)
     monkeypatch.setattr(process, "follow", _follow)
     return lines
@@ -64,7 +64,7 @@ def test_an_old_buildx_is_refused(output, monkeypatch):
 
 
 def test_without_buildx_the_package_is_named(monkeypatch):
-    monkeypatch.setattr("imgbuild.container.buildx.shutil.which", lambda _: None)
+    monkeypatch.setattr("imgbuild.container.buildx.programs.which", lambda _: None)
     with pytest.raises(ToolMissing) as caught:
         buildx.find()
     assert "docker-buildx" in str(caught.value.hint)
