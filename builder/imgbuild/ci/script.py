@@ -6,7 +6,6 @@ are skipped. Its functions are in `data/ci.sh`. All values are quoted for the sh
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -20,6 +19,7 @@ from imgbuild.ci.jobs import AGAIN, PUBLISH, CiJob, Step, TargetJobs
 from imgbuild.ci.settings import FILE, CiSettings
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.project import MATRIX, Project
+from imgbuild.system import programs
 from imgbuild.system.process import pasted
 from imgbuild.values import Arch, sha256
 
@@ -106,7 +106,7 @@ class _Writer:
         yield "# shellcheck disable=SC2329 # not every script calls every function"
         yield "set -u -o pipefail"
         yield f"cd -- {pasted([str(self.project.work.resolve())])} || exit"
-        yield f"imgbuild=({pasted([sys.executable, '-m', 'imgbuild'])})"
+        yield f"imgbuild=({pasted([*programs.python(), '-m', 'imgbuild'])})"
         yield f"results={pasted([str(options.results.resolve())])}"
         yield f"matrix=({pasted(self.matrix)})"
         yield f"published=({pasted(published)})"

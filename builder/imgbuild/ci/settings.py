@@ -15,7 +15,7 @@ from imgbuild.matrix.fields import Form
 from imgbuild.matrix.load import refusal
 from imgbuild.matrix.model import Strict
 from imgbuild.matrix.validate import walk
-from imgbuild.matrix.yaml_nodes import parse
+from imgbuild.matrix.yaml_nodes import content, parse
 from imgbuild.project import Project
 from imgbuild.report import Tier
 from imgbuild.smoke.run import GPU_TIERS
@@ -117,7 +117,7 @@ def read(project: Project) -> CiSettings:
     if not path.exists():
         return settings
     try:
-        own = _given(path.read_bytes(), str(path))
+        own = _given(content(path), str(path))
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error

@@ -42,7 +42,8 @@ from imgbuild.matrix.notes import Notes
 from imgbuild.matrix.select import Selected
 from imgbuild.matrix.settings import environment_first
 from imgbuild.matrix.validate import walk
-from imgbuild.matrix.yaml_nodes import YamlDocument, parse
+from imgbuild.matrix.yaml_nodes import YamlDocument, content, parse
+from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, sha256
 
 LOCK, SEAL = "lock.json", "digests.json"
@@ -84,7 +85,7 @@ class _Sealed(msgspec.Struct, frozen=True):
 def load(path: Path) -> Matrix:
     """Read the matrix at `path`, of either kind; InputError with all its problems."""
     try:
-        document = parse(path.read_bytes(), str(path))
+        document = parse(content(path), str(path))
     except OSError:
         return matrices.load(path)  # raises the error
     if document.root is None or not _has(document.root, "published"):
@@ -94,7 +95,7 @@ def load(path: Path) -> Matrix:
 
 def published(path: Path) -> Mapping[str, PublishedSource]:
     """The published targets that the matrix at `path` names; InputError if it names none."""
-    document = parse(path.read_bytes(), str(path))
+    document = parse(content(path), str(path))
     if document.root is None or not _has(document.root, "published"):
         message = f"{path} extends no published target"
         raise InputError(message, hint="run imgbuild init in another folder to write one that does")
@@ -184,7 +185,7 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
         if not (folder / file).is_file():
             message = f"{folder / file}: no such file, but matrix.yaml extends {name}"
             raise InputError(message, hint=hint)
-    data = (folder / LOCK).read_bytes()
+    data = boundary.content(folder / LOCK, codec.LIMIT)
     lock = locks.decode_lock(data, str(folder / LOCK), hint=hint, remedy=hint)
     sealed = codec.read(folder / SEAL, _Sealed, what="seal", hint=hint)
     if lock.target != name or lock.extends is not None:

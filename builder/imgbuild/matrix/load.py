@@ -20,7 +20,7 @@ from imgbuild.matrix.check_targets import check_targets
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.matrix.notes import Notes
 from imgbuild.matrix.validate import UNKNOWN, walk
-from imgbuild.matrix.yaml_nodes import parse
+from imgbuild.matrix.yaml_nodes import content, parse
 from imgbuild.system.amounts import count
 
 AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
@@ -29,7 +29,7 @@ AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
 def load(path: Path) -> Matrix:
     """Read the matrix at `path`; InputError with all problems, in the order of the file."""
     try:
-        data = path.read_bytes()
+        data = content(path)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         hint = "run imgbuild where matrix.yaml is, or name it with --matrix"

@@ -7,12 +7,14 @@ keys (so no alias bomb either), tags, several documents, duplicate keys, keys th
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
 from imgbuild.errors import Problem
+from imgbuild.system.boundary import regular
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
@@ -37,6 +39,15 @@ class YamlDocument(msgspec.Struct, frozen=True):
     root: yaml.Node | None
     problems: tuple[Problem, ...]
     text: str = ""
+
+
+def content(path: Path) -> bytes:
+    """The bytes of the file at `path`, of which at most one more than `parse` accepts is read.
+
+    IntegrityError for a pipe, a device or a folder; OSError if it cannot be opened.
+    """
+    with open(path, "rb", opener=regular) as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def parse(data: bytes, file: str) -> YamlDocument:

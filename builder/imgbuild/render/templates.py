@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.errors import InputError
-from imgbuild.system import files, quoting
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.system import boundary, files, quoting
 from imgbuild.system.quoting import Quoted
 
 DATA = files.data("templates")
@@ -78,9 +78,19 @@ def filters(name: str) -> dict[str, Callable[..., object]]:
 
 
 def project_templates(images: Path) -> tuple[str, ...]:
-    """The templates in `images` that imgbuild does not have, or not with that content."""
+    """The templates in `images` that imgbuild does not have, or not with that content.
+
+    Links to folders are not followed: rendering refuses a template that is reached through one.
+    """
     folder = images / FOLDER
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.j2"))
+    if folder.is_symlink():
+        return ()
+    names = sorted(
+        Path(place, file).relative_to(folder).as_posix()
+        for place, _, files_in_place in os.walk(folder)
+        for file in files_in_place
+        if file.endswith(".j2")
+    )
     return tuple(name for name in names if not _same(folder / name, DATA / name))
 
 
@@ -91,8 +101,8 @@ def slug(name: str) -> str:
 
 def _same(path: Path, other: Path) -> bool:
     try:
-        return path.read_bytes() == other.read_bytes()
-    except OSError:
+        return boundary.content(path, SIZE) == other.read_bytes()
+    except (OSError, IntegrityError):  # not a file, or too large
         return False
 
 

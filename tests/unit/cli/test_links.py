@@ -13,8 +13,10 @@ import pytest
 
 from imgbuild import project as projects
 from imgbuild.cache.store import Store
-from imgbuild.errors import InputError
+from imgbuild.errors import InputError, IntegrityError
 from imgbuild.learn.constraints_file import add_constraints
+from imgbuild.lock import published
+from imgbuild.matrix import load as matrices
 from imgbuild.oci import layout
 from imgbuild.plan import current
 from imgbuild.project import Project
@@ -264,6 +266,38 @@ def test_a_pipe_in_place_of_what_is_checked_does_not_block(project, name):
     }
     with pytest.raises(Exception, match="does not follow from the lock"):
         check[name]()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("name", "words", "error"), [
+    ("ci.yaml", ("ci", "script", "--all", "--no-push"), "ci.yaml is not a regular file"),
+    ("images/templates/slurm/single.j2", ("slurm", TARGET, "--", "true"), "single.j2 is "),
+    (f"images/{TARGET}/lock.json", ("digest", TARGET), "lock.json is not a regular file"),
+])  # fmt: skip
+@pytest.mark.parametrize("device", [False, True], ids=["pipe", "device"])
+def test_a_pipe_or_device_in_place_of_what_is_read_is_refused(
+    imgbuild: Command, sample: Sample, name: str, words: tuple[str, ...], error: str, device: bool
+) -> None:
+    path = sample.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if device:
+        path.symlink_to(os.devnull)
+    else:
+        os.mkfifo(path)
+    done = imgbuild(*words)
+    assert done.status not in (0, 1)
+    assert error in done.stderr
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("read", [matrices.load, published.load, published.published])
+def test_a_pipe_in_place_of_a_matrix_is_refused(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    os.mkfifo(tmp_path / "matrix.yaml")
+    with pytest.raises(IntegrityError, match=r"matrix\.yaml is not a regular file"):
+        read(tmp_path / "matrix.yaml")
 
 
 def test_the_project_of_a_link_is_used(project, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -196,6 +197,23 @@ def test_templates_of_a_project_are_those_that_differ(tmp_path: Path) -> None:
     (folder.parent / "mine.j2").write_text("# mine\n")
     assert templates.project_templates(tmp_path) == ("mine.j2", "slurm/ray.j2")
     assert templates.project_templates(tmp_path / "none") == ()
+
+
+@pytest.mark.timeout(60)
+def test_looking_for_templates_of_a_project_follows_no_links_and_opens_only_files(
+    tmp_path: Path,
+) -> None:
+    folder, tree = tmp_path / "templates", tmp_path / "tree"
+    for each in (folder, tree):
+        each.mkdir()
+        (each / "base.j2").write_text("# mine\n")
+    os.mkfifo(folder / "script.j2")
+    (folder / "files.j2").symlink_to(os.devnull)
+    (folder / "slurm").symlink_to(tree)
+    assert templates.project_templates(tmp_path) == ("base.j2", "files.j2", "script.j2")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/templates").symlink_to(tree)
+    assert templates.project_templates(tmp_path / "other") == ()
 
 
 def test_the_documented_values_are_those_of_the_templates() -> None:

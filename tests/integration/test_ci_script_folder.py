@@ -1,0 +1,24 @@
+"""A script of `ci script` works in a folder that may be another author's."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.support.ci_jobs_sample import _made, _sample, of, script
+from tests.support.inprocess_project import Sample
+from tests.support.traps import Traps
+
+__all__ = ["_made", "_sample"]  # fixtures
+
+
+def test_the_verbs_of_a_script_import_nothing_from_the_folder(
+    sample: Sample, tmp_path: Path
+) -> None:
+    planted = Traps(tmp_path / "flags")
+    planted.plant(sample.folder)
+    head, _, _ = script(sample, of(sample)).partition("\nresults=")
+    command = ["bash", "-c", f'{head}\n"${{imgbuild[@]}}" --version']
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert planted.triggered() == {}
+    assert done.stdout.startswith("imgbuild "), done.stderr
