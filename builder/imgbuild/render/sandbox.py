@@ -75,9 +75,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters |= {"list": self._listed, "join": self._joined, "batch": self._batched}
         self.filters |= {"_each": self._each, "_concat": self._concat}
         # What is computed from a value counts as the value, and as the result.
-        self.filters = {name: self._counting(function) for name, function in self.filters.items()}
+        self.filters = self._counting_all(self.filters)
         self.filters["_counted"] = self._counted
-        self.tests = {name: self._counting(function) for name, function in JINJA_TESTS.items()}
+        self.tests = self._counting_all(JINJA_TESTS)
         self._read = read
         self._spent = 0
         self._longest = 0  # characters of the longest template
@@ -146,6 +146,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             elif isinstance(item, list | tuple):
                 rest.extend(item)
         return value
+
+    def _counting_all(self, functions: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._counting(function) for name, function in functions.items()}
 
     def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The filter or test `function`, whose arguments and result are counted."""
