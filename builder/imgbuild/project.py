@@ -6,6 +6,7 @@ used where there is no other matrix, and is never written to.
 
 from __future__ import annotations
 
+import os
 from importlib import resources
 from pathlib import Path
 
@@ -89,6 +90,10 @@ def find(named: Path | None) -> Project:
         return Project(matrix=path.resolve())
     here = Path.cwd()
     for folder in (here, *here.parents):
-        if (folder / MATRIX).is_file():
-            return Project(matrix=folder / MATRIX)
+        path = folder / MATRIX
+        if path.is_file():
+            return Project(matrix=path)
+        if os.path.lexists(path):
+            message = f"{path} is not a file, or a link to a missing one"
+            raise InputError(message, hint="remove it, or name another file with --matrix")
     return catalogue()

@@ -42,13 +42,13 @@ def _project(tmp_path: Path) -> Iterator[Project]:
 
 
 def workers(group: int) -> list[int]:
-    """The processes of a process group that were started by Python's multiprocessing."""
+    """The worker processes of a process group."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             process = int(folder.name)
             command = (folder / "cmdline").read_bytes()
-            if os.getpgid(process) == group and b"spawn_main" in command:
+            if os.getpgid(process) == group and b"imgbuild.system.workers" in command:
                 found.append(process)
         except OSError:
             continue

@@ -204,6 +204,7 @@ import os
 from imgbuild.container.sandbox import Root, run
 from imgbuild.oci.tree import remove
 from imgbuild.oci.reader import LayerFile
+from imgbuild.oci.unpack import unpack
 assert os.geteuid() != 0
 root = Path({str(user_folder)!r}) / "root"
 unpack([LayerFile(path=Path({str(blob)!r}), diff_id={record.diff_id!r})], root)

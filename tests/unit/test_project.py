@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,21 @@ def test_a_folder_or_a_file_can_be_named(tmp_path):
 def test_a_matrix_that_is_named_must_exist(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         project.find(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_a_matrix_that_is_no_file_is_refused_and_not_passed_over(kind, tmp_path, monkeypatch):
+    path = tmp_path / "matrix.yaml"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case _:
+            path.symlink_to("absent.yaml")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"matrix\.yaml is not a file"):
+        project.find(None)
 
 
 def test_without_a_matrix_the_catalogue_is_used_read_only(tmp_path, monkeypatch):

@@ -13,7 +13,6 @@ from imgbuild.matrix.fields import (
     CudaVersion,
     Day,
     DebianPackage,
-    FilePath,
     FlashinferMode,
     GlibcVersion,
     ImagePath,
@@ -105,7 +104,7 @@ class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     manifest: Digest
     wheels: tuple[Package, ...]
     debs: tuple[DebianPackage, ...]
-    folders: dict[FilePath, AddedFolder] = {}
+    folders: dict[ImagePath, AddedFolder] = {}
 
 
 class Extends(msgspec.Struct, frozen=True, kw_only=True):

@@ -115,13 +115,22 @@ def by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, Platfor
     return result
 
 
+def _document(source: ImageSource, descriptor: Descriptor) -> bytes:
+    """The document that `descriptor` names; IntegrityError if it has another digest or size."""
+    data = source.document(descriptor)
+    if len(data) != descriptor.size:
+        message = f"{descriptor.digest} has {len(data)} bytes, not {descriptor.size}"
+        raise IntegrityError(message, hint=AGAIN)
+    return data
+
+
 def _typed(source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], what: str) -> bytes:
     """The document that `descriptor` names, which is of one of `types`; `what` is their name.
 
     InputError if it is of another type, IntegrityError if it is not of the type that its descriptor
     names.
     """
-    data = source.document(descriptor)
+    data = _document(source, descriptor)
     stated = documents.stated_type(data, descriptor.digest)
     if stated not in ("", descriptor.media_type):
         message = f"{descriptor.digest} is of the type {stated}, not {descriptor.media_type}"
@@ -179,7 +188,7 @@ def image_configuration(
         message = f"{descriptor.digest}: layer {number} ({layer.digest}) {fault}"
         hint = "choose an image whose layers are gzip, or push it again with such layers"
         raise InputError(message, hint=hint)
-    config = source.document(manifest.config)
+    config = _document(source, manifest.config)
     configuration = codec.decode(config, Configuration, file=name, what="image configuration")
     _diff_ids(configuration, len(manifest.layers), descriptor.digest)
     return config, configuration

@@ -45,7 +45,10 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
     InputError if it has no such architecture or a layer of a type that is not read, IntegrityError
     if a document is not what its digest names, FetchFailed if the registry does not give it.
     """
-    found = platform(InRegistry(client or Client(), parse(text)), arch)
+    try:
+        found = platform(InRegistry(client or Client(), parse(text)), arch)
+    except (InputError, IntegrityError) as error:  # they name digests only
+        raise type(error)(f"{text}: {error.message}", hint=error.hint) from error
     layers = tuple(
         RegistryLayer(
             digest=layer.digest,

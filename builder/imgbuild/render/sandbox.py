@@ -8,7 +8,8 @@ bounded, and so is how often they repeat something. An output without a filter m
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jinja2
@@ -18,6 +19,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
@@ -25,6 +27,7 @@ from imgbuild.system import quoting
 
 LIMIT = 8 << 20  # characters of all texts of one rendering, in between results too
 REPETITION = 64  # characters that one repetition of a loop, or one call, counts as
+ITEM = 8  # characters that a value in a list or mapping counts as
 FILTERS = (
     *("default", "d", "dictsort", "first", "int", "items", "last", "length", "count", "lower"),
     *("map", "max", "min", "reject", "rejectattr", "select", "selectattr", "sort", "string"),
@@ -48,7 +51,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     `read` gives the text and the path of a template by its name; None if there is none.
     """
 
-    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    intercepted_binops = frozenset(("+", "-", "*", "/", "//", "**", "%"))
 
     def __init__(
         self,
@@ -71,6 +74,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters |= {name: _of_texts(function) for name, function in filters.items()}
         self.filters |= {"list": self._listed, "join": self._joined, "batch": self._batched}
         self.filters |= {"_each": self._each, "_concat": self._concat}
+        # What is computed from a value counts as the value, and as the result.
+        self.filters = self._counting_all(self.filters)
+        self.filters["_counted"] = self._counted
+        self.tests = self._counting_all(JINJA_TESTS)
         self._read = read
         self._spent = 0
         self._longest = 0  # characters of the longest template
@@ -98,7 +105,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call `obj` for a template, which counts as writing a whole template."""
         self._spend(REPETITION + self._longest)
-        return super().call(context, obj, *args, **kwargs)
+        self._counted((getattr(obj, "__self__", None), args, kwargs))
+        return self._counted(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """The value of an operation: sums of numbers and of texts, products of numbers."""
@@ -125,6 +133,33 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if self._spent > LIMIT:
             message = f"it repeats too much, or writes more than {LIMIT >> 20} MB"
             raise jinja2.TemplateRuntimeError(message)
+
+    def _counted(self, value: Any) -> Any:
+        """`value`, whose texts, lists and mappings count with all that is in them."""
+        rest = [value]
+        while rest:
+            item = rest.pop()
+            self._spend(len(item) if isinstance(item, str) else ITEM)
+            if isinstance(item, dict):
+                rest.extend(item)
+                rest.extend(item.values())
+            elif isinstance(item, list | tuple):
+                rest.extend(item)
+        return value
+
+    def _counting_all(self, functions: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._counting(function) for name, function in functions.items()}
+
+    def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The filter or test `function`, whose arguments and result are counted."""
+
+        @functools.wraps(function)  # with Jinja's mark of functions that get the environment
+        def _called(*args: Any, **kwargs: Any) -> Any:
+            args = tuple([*item] if isinstance(item, Iterator) else item for item in args)
+            self._counted((args, kwargs))
+            return self._counted(function(*args, **kwargs))
+
+        return _called
 
     def _generate(
         self,
@@ -217,7 +252,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Counted(NodeTransformer):
-    """Rewrites a template: constants are marked as quoted, loops and `~` are counted."""
+    """Rewrites a template: constants are marked as quoted, loops and values are counted."""
 
     def __init__(self, name: str | None, filename: str | None) -> None:
         self._file = (name, filename)
@@ -243,6 +278,26 @@ class _Counted(NodeTransformer):
             node.iter, "_each", [nodes.Const(size, **line)], [], None, None, **line
         )
         return node
+
+    def _value(self, node: nodes.Expr) -> nodes.Node:
+        """A list, a mapping or a part of one, which counts once it is made."""
+        self.generic_visit(node)
+        if getattr(node, "ctx", "load") != "load":
+            return node
+        return self._in_filter(node)
+
+    visit_List = visit_Tuple = visit_Dict = visit_Getitem = _value  # noqa: N815
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = self._in_filter(node.expr)
+        for operand in node.ops:
+            operand.expr = self._in_filter(operand.expr)
+        return node
+
+    @staticmethod
+    def _in_filter(node: nodes.Expr) -> nodes.Filter:
+        return nodes.Filter(node, "_counted", [], [], None, None, lineno=node.lineno)
 
     def _named(self, node: nodes.Node) -> nodes.Node:
         """A statement with the name of a template, which stays a constant."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.errors import InputError, IntegrityError
-from imgbuild.system import boundary, files, quoting
+from imgbuild.errors import ImgbuildError, InputError, Signal
+from imgbuild.system import files, quoting
 from imgbuild.system.quoting import Quoted
 
 DATA = files.data("templates")
@@ -25,9 +25,6 @@ APPTAINER = "apptainer.j2"
 ONE_LINE = ("dockerfile.j2", APPTAINER)
 SIZE = 256 << 10  # bytes of a template
 HINT = "correct the template, or remove it to use imgbuild's own"
-# What a template can raise, other than Jinja's errors: wrong types, keys, numbers, recursion.
-FAULTS = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError,
-          ValueError)  # fmt: skip
 
 
 def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: object) -> str:
@@ -36,9 +33,7 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
     A file of that name in `images`/templates is read instead of imgbuild's own; InputError if it
     cannot be read, or uses what templates may not use.
     """
-    import jinja2  # slow to load
-
-    from imgbuild.render.sandbox import Sandbox
+    from imgbuild.render.sandbox import Sandbox  # Jinja is slow to load
 
     environment = Sandbox(lambda file: _source(images, file), filters(name))
     fields = {field: getattr(value, field) for field in value.__struct_fields__}
@@ -47,7 +42,9 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
     except InputError as error:
         message = f"{_place(error, name)}: {error.message}"
         raise InputError(message, hint=error.hint) from error
-    except (jinja2.TemplateError, *FAULTS) as error:
+    except (OSError, ImgbuildError, Signal):
+        raise
+    except Exception as error:  # of Jinja, or of the Python into which Jinja translates it
         message = f"{_place(error, name)}: {str(error) or type(error).__name__}"
         raise InputError(message, hint=HINT) from error
 
@@ -101,8 +98,8 @@ def slug(name: str) -> str:
 
 def _same(path: Path, other: Path) -> bool:
     try:
-        return boundary.content(path, SIZE) == other.read_bytes()
-    except (OSError, IntegrityError):  # not a file, or too large
+        return _read(path) == _read(other)
+    except InputError:
         return False
 
 

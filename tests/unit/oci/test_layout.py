@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -296,6 +297,27 @@ def test_a_layer_of_another_size_is_an_error(tmp_path):
     made[0][1].write_bytes(b"short")
     with pytest.raises(IntegrityError, match="has 5 bytes"):
         layout.write(tmp_path / "out", {Arch.X86_64: summary}, "tiny")
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+@pytest.mark.parametrize("document", ["manifest", "config"])
+def test_a_document_of_another_size_is_an_error(more, document, tmp_path):
+    out = make(tmp_path, "a")
+    index = json.loads((out / "index.json").read_bytes())
+    (entry,) = index["manifests"]
+    blobs = out / "blobs/sha256"
+    if document == "manifest":
+        entry["size"] += more
+    else:
+        manifest = json.loads((blobs / entry["digest"].removeprefix("sha256:")).read_bytes())
+        manifest["config"]["size"] += more
+        data = json.dumps(manifest).encode()
+        sha256 = hashlib.sha256(data).hexdigest()
+        (blobs / sha256).write_bytes(data)
+        entry |= {"digest": f"sha256:{sha256}", "size": len(data)}
+    (out / "index.json").write_text(json.dumps(index))
+    with pytest.raises(IntegrityError, match=r"has \d+ bytes, not \d+"):
+        layout.read(out)
 
 
 def test_a_missing_architecture_is_an_error(tmp_path):

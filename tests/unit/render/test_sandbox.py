@@ -76,6 +76,7 @@ def test_a_template_reaches_nothing_of_python_or_the_disk(text: str, tmp_path: P
     assert re.search(r"files\.j2:1: |tree\.j2|is not the name of a template", caught.value.message)
 
 
+LONG = "{% set x = 'aaaaaab ' %}" + "{% set x = x ~ x %}" * 16
 BOMBS = (
     "{{ 'a' * 10000000000 }}",
     "{{ [0] * 10000000000 }}",
@@ -96,12 +97,39 @@ BOMBS = (
     "{% for x in [1] recursive %}{{ loop([1, 1]) }}{% endfor %}",
     "{% for x in '" + "a" * 9000 + "' %}" + "b" * 90000 + "{% endfor %}",
     "{# " + "a" * 300000 + " #}",
+    *(f"{LONG}{{% set y = [{', '.join([part] * 60)}] %}}" for part in (
+        "x.split(' ')", "x.upper()", "x|upper", "x|sort", "x[1:]", "x|map('upper')|list|length",
+        "'b b' in x", "x is in x", "x.rstrip('ab ')|length",
+    )),
+    f"{LONG.replace('b ', 'bb')}{{% set y = x|int(0, 16) // 3 %}}",
+    *("{% set x = [1] %}{% set y = [1] %}"
+      + "{% set x = [x, x] %}{% set y = [y, y] %}" * 40 + use
+      for use in ("{{ x|string|word }}", "{{ x == y }}", "{{ [x]|select('eq', y)|first }}")),
+    "{% set x = (1, 1) %}" + "{% set x = (x, x) %}" * 40 + "{% set y = {x: 1} %}",
+    "{% macro m() %}{{ m(varargs, varargs) }}{% endmacro %}{{ m(1, 1) }}",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", BOMBS, ids=[text[:40] for text in BOMBS])
 def test_a_template_cannot_fill_the_memory_or_run_for_ever(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"files\.j2"):
+        rendered(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"{{% for x{n} in [1] %}}" for n in range(25)) + "{% endfor %}" * 25,
+        "{% if true %}" * 120 + "{% endif %}" * 120,
+        "{% macro m(a) %}{% endmacro %}{{ m(a=1, a=2) }}",
+        "{{ 1e400|int }}",
+        "{% set x = " + "[" * 300 + "]" * 300 + " %}",
+        "{{ " + "+".join(["1"] * 5000) + " }}",
+    ],
+    ids=["loops", "conditions", "arguments", "infinity", "lists", "sum"],
+)
+def test_a_template_that_is_no_program_of_python_is_an_error(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"files\.j2|dockerfile\.j2"):
         rendered(tmp_path, text)
 
 
@@ -138,6 +166,7 @@ def test_a_pipe_is_no_template(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "templates/base.j2")
     with pytest.raises(InputError, match=r"base\.j2 is not a file"):
         rendered(tmp_path, "# mine\n")
+    assert templates.project_templates(tmp_path) == ("base.j2", "files.j2")
 
 
 def test_what_a_value_can_do_is_not_for_templates(tmp_path: Path) -> None:
