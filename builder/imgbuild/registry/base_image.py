@@ -9,7 +9,7 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
-from imgbuild.errors import InputError
+from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.resolution import LockedFile, RegistryLayer
 from imgbuild.oci import documents
 from imgbuild.registry import reference as references
@@ -48,7 +48,8 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
     try:
         found = platform(InRegistry(client or Client(), parse(text)), arch)
     except (InputError, IntegrityError) as error:  # they name digests only
-        raise type(error)(f"{text}: {error.message}", hint=error.hint) from error
+        message = f"{text}: {error.message}"
+        raise type(error)(message, hint=error.hint) from error
     layers = tuple(
         RegistryLayer(
             digest=layer.digest,
