@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from imgbuild import codec
-from imgbuild.errors import InputError
+from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock
 from imgbuild.plan import seal
 from imgbuild.project import Project
@@ -76,3 +77,15 @@ def test_an_unknown_revision_is_refused(project: Project) -> None:
     locked_as(project, "1.0")
     with pytest.raises(InputError, match="absent is not a revision of the repository"):
         revisions.digests_at(project, "absent")
+
+
+def test_a_repository_that_waits_for_a_pipe_is_an_error(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(project.root, "init", "--quiet")
+    locked_as(project, "1.0")
+    os.mkfifo(tmp_path / "pipe")
+    git(project.root, "config", "include.path", str(tmp_path / "pipe"))
+    monkeypatch.setattr("imgbuild.system.git.LIMIT", 0.5)
+    with pytest.raises(WorkFailed, match="is not done after"):
+        revisions.sealed_at(project, TARGET, "HEAD")

@@ -19,8 +19,14 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
+LIMIT = 120.0  # seconds; a pipe in place of a repository's file would be waited for without end
+
+
 def run(folder: Path, command: Reading, *words: str) -> process.Result:
-    """Run `git COMMAND WORDS` in `folder`; any status is returned. ToolMissing without git."""
+    """Run `git COMMAND WORDS` in `folder`; any status is returned.
+
+    ToolMissing without git, WorkFailed if it is not done after LIMIT.
+    """
     program = process.find("git", remedy="install git")
     full = [program, command, *OPTIONS.get(command, ()), *words]
-    return process.run(full, cwd=folder, check=False)
+    return process.run(full, cwd=folder, check=False, limit=LIMIT)

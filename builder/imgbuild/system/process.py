@@ -76,24 +76,31 @@ def run(
     stdin: str | None = None,
     check: bool = True,
     descriptors: Sequence[int] = (),
+    limit: float | None = None,
 ) -> Result:
     """Run `command` and wait for its end.
 
     `env` is added to this process's environment, and the open `descriptors` are inherited.
-    WorkFailed, with the end of stderr, if `check` and the status is not 0.
+    WorkFailed, with the end of stderr, if `check` and the status is not 0; also if it is not done
+    after `limit` seconds.
     """
     console.detail(f"$ {pasted(command)}")
     started = time.monotonic()
-    done = subprocess.run(
-        _resolved(command),
-        env=programs.environment(command[0], env),
-        cwd=cwd,
-        input=stdin.encode() if stdin is not None else None,
-        stdin=None if stdin is not None else subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        pass_fds=descriptors,
-    )
+    try:
+        done = subprocess.run(
+            _resolved(command),
+            env=programs.environment(command[0], env),
+            cwd=cwd,
+            input=stdin.encode() if stdin is not None else None,
+            stdin=None if stdin is not None else subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            pass_fds=descriptors,
+            timeout=limit,
+        )
+    except subprocess.TimeoutExpired as error:
+        message = f"{pasted(command)} is not done after {limit:.0f} s"
+        raise WorkFailed(message, hint="run it yourself to see what it waits for") from error
     seconds = time.monotonic() - started
     result = Result(done.returncode, _text(done.stdout), _text(done.stderr), seconds)
     if check and result.status != 0:
