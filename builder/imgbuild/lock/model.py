@@ -14,6 +14,7 @@ from imgbuild.matrix.fields import (
     Day,
     DebianPackage,
     FlashinferMode,
+    FolderPath,
     GlibcVersion,
     ImagePath,
     LabelName,
@@ -104,7 +105,7 @@ class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     manifest: Digest
     wheels: tuple[Package, ...]
     debs: tuple[DebianPackage, ...]
-    folders: dict[ImagePath, AddedFolder] = {}
+    folders: dict[FolderPath, AddedFolder] = {}
 
 
 class Extends(msgspec.Struct, frozen=True, kw_only=True):

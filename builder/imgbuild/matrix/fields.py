@@ -140,6 +140,9 @@ FilePath = Annotated[
     str,
     msgspec.Meta(pattern=rf"^{_PART}(/{_PART})*\Z", description="a relative path of plain names"),
 ]
+FolderPath = Annotated[
+    str, msgspec.Meta(pattern=rf"^/?{_PART}(/{_PART})*\Z", description="a path of plain names")
+]
 WheelFile = Annotated[str, msgspec.Meta(pattern=rf"^{WHEEL}\Z", description="file name of a wheel")]
 MediaType = Annotated[
     str, msgspec.Meta(pattern=r"^[a-z0-9.+_-]+/[a-z0-9.+_-]+\Z", description="a media type")
