@@ -41,14 +41,14 @@ def _project(tmp_path: Path) -> Iterator[Project]:
         yield found
 
 
-def workers(group: int) -> list[int]:
-    """The worker processes of a process group."""
+def workers(session: int) -> list[int]:
+    """The worker processes of a session."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             process = int(folder.name)
             command = (folder / "cmdline").read_bytes()
-            if os.getpgid(process) == group and b"imgbuild.system.workers" in command:
+            if os.getsid(process) == session and b"imgbuild.system.workers" in command:
                 found.append(process)
         except OSError:
             continue

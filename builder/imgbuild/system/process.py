@@ -258,13 +258,17 @@ def follow(
 
 
 def piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start `command` with pipes as its stdin and stdout; the caller closes them and waits."""
+    """Start `command` with pipes as its stdin and stdout; the caller closes them and waits.
+
+    It is in a process group of its own, so that Ctrl-C in a terminal does not reach it.
+    """
     console.detail(f"$ {pasted(command)}")
     return subprocess.Popen(
         _resolved(command),
         env=programs.environment(command[0]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        process_group=0,
     )
 
 
