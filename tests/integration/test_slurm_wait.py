@@ -92,7 +92,8 @@ def test_a_check_that_says_nothing_has_not_passed(tmp_path, monkeypatch, capsys)
     make(tmp_path)
     template = tmp_path / "images/templates/slurm/check.j2"
     template.parent.mkdir(parents=True, exist_ok=True)
-    template.write_text("#!/bin/sh\n#SBATCH --output={{ log | sbatch }}\n#SBATCH --job-name={{ name }}\n:\n")
+    head = "#SBATCH --output={{ log | sbatch }}\n#SBATCH --job-name={{ name }}\n"
+    template.write_text(f"#!/bin/sh\n{head}:\n")
     (tmp_path / "some.sif").touch()
     done = Command(monkeypatch, capsys)(
         "slurm", TARGET, "--sif-file", "some.sif", "--job", "check", "--submit"

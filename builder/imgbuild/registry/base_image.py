@@ -48,8 +48,8 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
     try:
         found = platform(InRegistry(client or Client(), parse(text)), arch)
     except (InputError, IntegrityError) as error:  # they name digests only
-        message = f"{text}: {error.message}"
-        raise type(error)(message, hint=error.hint) from error
+        error.message = f"{text}: {error.message}"
+        raise
     layers = tuple(
         RegistryLayer(
             digest=layer.digest,
