@@ -6,7 +6,7 @@ import re
 
 from imgbuild.values import CONTROLS
 
-_CONTROL = re.compile(rf"(?![\t\n])[{CONTROLS}]")
+IN_LINES = re.compile(rf"(?![\t\n])[{CONTROLS}]")  # a text of several lines may have tabs
 
 
 def visible(text: str) -> str:
@@ -14,7 +14,7 @@ def visible(text: str) -> str:
 
     Text from servers and files could otherwise control the terminal.
     """
-    return _CONTROL.sub(_escaped, text)
+    return IN_LINES.sub(_escaped, text)
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -24,4 +24,4 @@ def _escaped(match: re.Match[str]) -> str:
 
 def ascii_controls(document: str) -> str:
     """JSON with all control characters in its strings as JSON's own escapes."""
-    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
+    return IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", document)

@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Iterable
 
 from imgbuild.errors import InputError
+from imgbuild.system import control_characters
 from imgbuild.system.control_characters import visible
 from imgbuild.values import CONTROLS
 
@@ -21,7 +22,6 @@ HINT = "change it where it comes from: matrix.yaml, the lock, or the command lin
 WIDTH = 100
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./!-]*")
 _CONTROL = re.compile(f"[{CONTROLS}]")
-_CONTROL_IN_LINES = re.compile(rf"(?![\n\t])[{CONTROLS}]")
 # An underscore between letters or digits is none of emphasis (CommonMark 0.31, section 6.2).
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|#~&$]|(?<![^\W_])_|_(?![^\W_])")
 
@@ -54,7 +54,7 @@ def word(text: str, *, lines: bool = False) -> Quoted:
 
     With `lines` it may have line breaks and tabs, which only a shell script can hold.
     """
-    _refuse(text, _CONTROL_IN_LINES if lines else _CONTROL)
+    _refuse(text, control_characters.IN_LINES if lines else _CONTROL)
     quoted = shlex.quote(text)
     # In a definition file of Apptainer a line that begins with % is the head of a section.
     return Quoted(f"'{quoted}'" if quoted.startswith("%") else quoted)

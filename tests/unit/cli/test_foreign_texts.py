@@ -1,4 +1,4 @@
-"""A stranger's checkout: its templates are limited and named, its texts cannot move a cursor."""
+"""A checkout of another author: templates are limited and named, texts cannot move a cursor."""
 
 from __future__ import annotations
 

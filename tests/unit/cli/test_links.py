@@ -1,6 +1,6 @@
 """Links, pipes and devices that come with a checkout: verbs change nothing outside of the project.
 
-Each stands in place of a folder or file that a verb writes, at every depth of its path.
+Each replaces a folder or file that a verb writes, at every depth of its path.
 """
 
 from __future__ import annotations
