@@ -1,15 +1,16 @@
-"""Whether a call is true in a package set: `is_vllm_available("0.8")`; see `evaluation`."""
+"""Whether an expression is true in a package set: `is_vllm_available("0.8")`, `HAS_RAY`."""
 
 from __future__ import annotations
 
 import ast
 from weakref import WeakKeyDictionary
 
-from imgbuild.audit.main_path.evaluation import Evaluation, Evaluator
-from imgbuild.audit.main_path.values import CallFrame, FunctionValue, truth
+from imgbuild.audit.main_path.evaluation import Evaluator
+from imgbuild.audit.main_path.values import CallFrame, truth
 from imgbuild.audit.names import search
+from imgbuild.audit.names.search import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Function, ModuleFacts
+from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 
 # Package set → its evaluator.
 _evaluators: WeakKeyDictionary[ImportablePackages, Evaluator] = WeakKeyDictionary()
@@ -22,51 +23,59 @@ def evaluator(package_set: ImportablePackages) -> Evaluator:
     return _evaluators[package_set]
 
 
-def answer(package_set: ImportablePackages, asked: str) -> bool | None:
-    """Whether "module:scope:call" is true in this package set, cached; None if that is not known.
+def answer(package_set: ImportablePackages, subject: str) -> bool | None:
+    """Whether "module:scope:expression" is true in this package set, cached; None if unknown.
 
     `...` stands for arguments that are not literals.
     """
-    one = evaluator(package_set)
-    if asked not in one.asked:
-        one.asked[asked] = None  # while it is being found
-        one.asked[asked] = _answer(one, asked)
-    return one.asked[asked]
+    memory = evaluator(package_set)
+    if subject not in memory.subjects:
+        memory.subjects[subject] = None  # of an expression that depends on itself
+        memory.subjects[subject] = _answer(memory, subject)
+    return memory.subjects[subject]
 
 
-def _answer(one: Evaluator, asked: str) -> bool | None:
-    module, scope, text = asked.split(":", 2)
-    facts = one.package_set.module(module)
-    if not isinstance(facts, ModuleFacts):
+def _answer(memory: Evaluator, subject: str) -> bool | None:
+    module, scope, text = subject.split(":", 2)
+    facts = memory.package_set.module(module)
+    node = expression(text)
+    if not isinstance(facts, ModuleFacts) or node is None:
         return None
-    callee, _, given = text.partition("(")
-    found = search.resolve(one.package_set, facts, callee, scope=scope)
-    if found.state != "defined" or not isinstance(found.definition, Function):
+    source = memory.source(module)
+    if not scope and (source is None or not source.settled(node)):
         return None
-    key = f"{found.home.module if found.home else ''} {found.definition.line} {given}"
-    if key not in one.answers:  # the same function is asked in a thousand places
-        called, call = one.value_of(found), _parsed(text)
-        one.answers[key] = None
-        if isinstance(called, FunctionValue) and call is not None:
-            one.answers[key] = _truth(one, module, called, call)
-    return one.answers[key]
+    frame = CallFrame(module)
+    places = []
+    for name in sorted({node.id for node in ast.walk(node) if isinstance(node, ast.Name)}):
+        lookup = search.resolve(memory.package_set, facts, name, scope=scope)
+        if lookup.state == "defined":
+            frame.names[name] = memory.value_of(lookup)
+        places.append(_place(lookup) or f"{module}:{scope}:{name}")
+    key = f"{' '.join(places)} {text}"
+    if key not in memory.answers:  # a thousand modules have the same condition
+        memory.answers[key] = None
+        memory.answers[key] = _truth(memory, node, frame)
+    return memory.answers[key]
 
 
-def _truth(one: Evaluator, module: str, called: FunctionValue, call: ast.Call) -> bool | None:
-    def _ask(run: Evaluation) -> object:
-        frame = CallFrame(module)
-        frame.names[""] = called  # as it is called at other places, too
-        renamed = ast.Call(ast.Name("", ast.Load()), call.args, call.keywords)
-        return run.value(renamed, frame)
+def _place(lookup: LookupResult) -> str:
+    """Where a name is defined, by module and line; "" if that is unknown."""
+    definition, home = lookup.definition, lookup.home
+    if isinstance(definition, ModuleFacts):
+        return definition.module
+    line = definition.line if isinstance(definition, (Class, Function)) else 0
+    return f"{home.module}:{line}" if home is not None and line else ""
 
-    ended = [end for end in one.outcomes(_ask) if not end.raised]
-    states = {truth(end.value) for end in ended}
+
+def _truth(memory: Evaluator, node: ast.expr, frame: CallFrame) -> bool | None:
+    ended = memory.outcomes(lambda run: run.value(node, frame))
+    states = {truth(end.value) for end in ended if not end.raised}
     return states.pop() if len(states) == 1 else None
 
 
-def _parsed(text: str) -> ast.Call | None:
+def expression(text: str) -> ast.expr | None:
+    """The tree of an expression; None if it cannot be parsed."""
     try:
-        found = ast.parse(text if text.endswith(")") else f"{text}()", mode="eval").body
+        return ast.parse(text, mode="eval").body
     except SyntaxError:
         return None
-    return found if isinstance(found, ast.Call) else None

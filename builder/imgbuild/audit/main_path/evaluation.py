@@ -65,8 +65,9 @@ class Evaluator:
 
     def __init__(self, package_set: ImportablePackages) -> None:
         self._package_set = ref(package_set)  # which keeps its evaluator
-        self.asked: dict[str, bool | None] = {}  # by the call and its place; see `answers`
-        self.answers: dict[str, bool | None] = {}  # by the function and its arguments
+        # Of `answers`: by the expression and its place, and by the definitions that it names.
+        self.subjects: dict[str, bool | None] = {}
+        self.answers: dict[str, bool | None] = {}
         self._sources: dict[str, ModuleTree | None] = {}
         self._globals: dict[tuple[str, str], tuple[object, frozenset[str]]] = {}
         self._suspended: dict[ast.AST, bool] = {}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import operator
 import re
@@ -17,10 +18,11 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.audit.main_path.answers import answer
+from imgbuild.audit.main_path.answers import answer, expression
 from imgbuild.audit.names import search
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import FIELDS, Function, Guard, ModuleFacts
+from imgbuild.audit.source.text import dotted
 
 
 class GuardState(enum.Enum):
@@ -126,9 +128,9 @@ def evaluate(package_set: ImportablePackages, guard: Guard) -> GuardState:
         case "version":
             return _held(_within(_version(package_set, guard.subject), guard.spec))
         case "present":
-            return _held(_asked(package_set, guard))
+            return _held(_present(package_set, guard))
         case _:  # "absent"
-            present = _asked(package_set, guard)
+            present = _present(package_set, guard)
             return _held(None if present is None else not present)
 
 
@@ -153,12 +155,6 @@ def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
         return GuardState.UNKNOWN
     matches = wanted in here or (wanted == "amd64" and "x86_64" in here)
     return _held(matches != guard.spec.startswith("!"))
-
-
-def _asked(package_set: ImportablePackages, guard: Guard) -> bool | None:
-    """Whether a subject is present: by the function that is asked, else by its name."""
-    found = answer(package_set, guard.asks) if guard.asks else None
-    return _present(package_set, guard) if found is None else found
 
 
 def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
@@ -225,11 +221,11 @@ def _returned(package_set: ImportablePackages, guard: Guard) -> GuardState:
     known = answer(package_set, guard.subject)
     if known is not None:
         return _held(known != bool(guard.spec))
-    module, scope, call = guard.subject.split(":", 2)
-    facts = package_set.module(module)
-    if not isinstance(facts, ModuleFacts):
+    module, scope, text = guard.subject.split(":", 2)
+    facts, call = package_set.module(module), expression(text)
+    if not isinstance(facts, ModuleFacts) or not isinstance(call, ast.Call):
         return GuardState.UNKNOWN
-    found = search.resolve(package_set, facts, call.partition("(")[0], scope=scope)
+    found = search.resolve(package_set, facts, dotted(call.func), scope=scope)
     if not isinstance(found.definition, Function) or found.ambiguous:
         return GuardState.UNKNOWN
     guards = found.definition.falsy if guard.spec else found.definition.truthy

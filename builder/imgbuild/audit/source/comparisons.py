@@ -51,9 +51,9 @@ def _opposite(guard: Guard, text: str) -> Guard:
     if kind in ("version", "python") and found is not None and "," not in spec:
         return Guard(kind, subject, OPPOSITE[found[1]] + found[2])
     if kind == "present":
-        return Guard("absent", subject, spec, guard.asks)
+        return Guard("absent", subject, spec)
     if kind == "absent":
-        return Guard("present", subject, spec, guard.asks)
+        return Guard("present", subject, spec)
     if kind in ("platform", "result"):
         return Guard(kind, subject, "" if spec else "!")
     if kind == "takes":

@@ -30,26 +30,24 @@ from imgbuild.audit.source.name_values import (
 from imgbuild.audit.source.text import (
     BUILTINS,
     SourceText,
-    call_text,
     dotted,
     empty_collection,
+    evaluated_text,
     string,
 )
-from imgbuild.audit.source.versions import (
-    Versions,
-    part_comparison,
-    predicate_module,
-    version_predicate,
-)
+from imgbuild.audit.source.versions import Versions, part_comparison
 
 DATA: Branches = ((), ())
 
 # A condition with one of these words that is not understood depends on what is installed.
 _SURROUNDINGS = re.compile(
     r"avail|platform|version|hasattr|environ|getenv|envs\.|is_cuda|is_rocm|is_hip|is_xpu|is_npu"
-    r"|is_cpu|is_tpu|is_hpu|sys\.|find_spec|import|_AVAIL|HAS_|VERSION"
+    r"|is_cpu|is_tpu|is_hpu|sys\.|find_spec|import|_AVAIL|HAS_|VERSION|greater|newer|older|at_least"
 )
-_CONDITIONS = (ast.BoolOp, ast.Call, ast.Compare, ast.IfExp, ast.Subscript, ast.UnaryOp)
+_CONDITIONS = (
+    *(ast.BoolOp, ast.Call, ast.Compare, ast.IfExp, ast.Subscript, ast.UnaryOp),
+    *(ast.Name, ast.Attribute),
+)
 _FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
 _PACKAGE_PREDICATES = frozenset(
     (
@@ -104,7 +102,9 @@ class Conditions:
         if found is not None:
             return found
         text = self.source.short(test)
-        if _SURROUNDINGS.search(text) or self.versions.depends_on_version(test):
+        local = isinstance(test, ast.Name) and self.names.is_local(test.id)
+        about_surroundings = not local and _SURROUNDINGS.search(text)
+        if about_surroundings or self.versions.depends_on_version(test):
             return self._result(test) or self._unknown(text)
         yes, no = self._unknown(text)
         says = self.versions.answers(test)
@@ -114,22 +114,19 @@ class Conditions:
         return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
 
     def _result(self, test: ast.expr) -> Branches | None:
-        """`is_nvtx_available()`: the function is looked up in the package set."""
-        name = dotted(test.func) if isinstance(test, ast.Call) else ""
-        if not name or self.names.is_local(name.partition(".")[0]):
+        """`is_nvtx_available()`, `HAS_RAY`: evaluated in the package set."""
+        text = evaluated_text(test, self.names.is_local)
+        if not text:
             return None
-        return self._both(test, Guard("result", self._asked(test)))
+        return self._both(test, Guard("result", f"{self.module}:{self.scope}:{text}"))
 
     def while_imported(self, test: ast.expr) -> Branches:
         """The guards of a test that seems to be on data, which a module has none of at its top."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             yes, no = self.while_imported(test.operand)
             return no, yes
-        known = isinstance(test, ast.Call) and dotted(test.func) not in BUILTINS
-        return (known and not self.scope and self._result(test)) or DATA
-
-    def _asked(self, test: ast.expr) -> str:
-        return f"{self.module}:{self.scope}:{call_text(test)}"
+        is_call = isinstance(test, ast.Call) and dotted(test.func) not in BUILTINS
+        return (is_call and not self.scope and self._result(test)) or DATA
 
     def value(self, node: ast.expr) -> NameValue:
         """The value of a name that is bound to this expression."""
@@ -142,9 +139,7 @@ class Conditions:
         literal = "" if package else self.versions.literal(node)
         truthy: Guards = ()
         falsy: Guards = ()
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            truthy, falsy = (not package and self._name(node)) or DATA
-        elif isinstance(node, _CONDITIONS):
+        if isinstance(node, _CONDITIONS):
             yes, no = DATA if package else self.read(node)
             if any(guard.kind != "unknown" for guard in (*yes, *no)):
                 truthy, falsy = yes, no
@@ -193,19 +188,9 @@ class Conditions:
         if last == "TYPE_CHECKING":
             return (Guard("typing"),), ()
         held = self.names.value(name)
-        if held.condition is not None:
-            return held.condition if all(held.condition) else self._half(test, *held.condition)
-        comparison = version_predicate(last)
-        module = predicate_module(last) if isinstance(test, ast.Name) else ""
-        if comparison is not None and comparison[1] and comparison[2]:
-            guard = Guard("version", comparison[0], comparison[1] + comparison[2])
-        elif module:
-            guard = Guard("present", module)
-        else:
+        if held.condition is None:
             return None
-        if self.names.is_local(name.partition(".")[0]):
-            return DATA if name == last and not held.derived else None
-        return None if held.unconditional else self._both(test, guard)
+        return held.condition if all(held.condition) else self._half(test, *held.condition)
 
     def _half(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
         """A condition of which one branch is understood."""
@@ -248,41 +233,7 @@ class Conditions:
             return self._package(test)
         if last == "compare_versions" and len(test.args) == 3:
             return self._operator(test, self._subject(test.args[0]), test.args[1], test.args[2])
-        return self._predicate(test, name, last)
-
-    def _predicate(self, test: ast.Call, name: str, last: str) -> Branches | None:
-        """`is_torch_greater_or_equal("2.6")`, `is_vllm_available()`."""
-        if name == last and self.names.is_local(name):
-            return None
-        comparison = version_predicate(last)
-        if comparison is not None and test.args:
-            return self._comparison(test, comparison)
-        module = predicate_module(last)
-        if module and self._of_package(test, name):
-            least = self._least(test)
-            if least is None:
-                return None
-            spec = f">={least}" if least else ""
-            return self._both(test, Guard("present", module, spec, self._asked(test)))
         return None
-
-    def _of_package(self, test: ast.Call, name: str) -> bool:
-        """Whether a predicate is about a package, as `torch.cuda.is_available(…)` is not."""
-        plain = all(string(argument) is not None for argument in test.args)
-        return plain and "." not in name.replace("utils.", "").replace("import_utils.", "")
-
-    def _least(self, test: ast.Call) -> str | None:
-        """The minimum version passed to a predicate: `is_vllm_available(min_version="0.10")`.
-
-        None if versions are passed in another way, or one of them is not a literal.
-        """
-        named = [item for item in test.keywords if item.arg is None or "version" in item.arg]
-        given = [*test.args, *(item.value for item in named)]
-        texts = [self.versions.literal(item) for item in given]
-        literal = all(item.arg in ("version", "min_version") for item in named)
-        if not literal or not all(texts[len(test.args) :]):
-            return None
-        return next(filter(None, texts), "")
 
     def _hasattr(self, test: ast.Call) -> Branches | None:
         """`hasattr(x, "a")`, or `getattr(x, "a", None)`, which data may make false, too."""
@@ -305,15 +256,6 @@ class Conditions:
         least = next((v for v in map(self.versions.literal, test.args[1:]) if v), "")
         spec = found[2] or (f">={least}" if least else "")
         return self._both(test, Guard("present", found[1].replace("-", "_"), spec))
-
-    def _comparison(self, test: ast.Call, comparison: tuple[str, str, str]) -> Branches | None:
-        module, operator, version = comparison
-        if not operator and len(test.args) == 2:
-            return self._operator(test, module, test.args[0], test.args[1])
-        version = version or self.versions.literal(test.args[0])
-        if not operator or not version:
-            return None
-        return self._both(test, Guard("version", module, operator + version))
 
     def _subject(self, node: ast.expr) -> str:
         return string(node) or self.versions.package(node)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-FACTS_FORMAT = 9
+FACTS_FORMAT = 10
 # Follows the name of a dataclass in a guard on one of its fields.
 FIELDS = ".__dataclass_fields__"
 
@@ -28,8 +28,8 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
                 of it, "[:2]" a part, "[1]" an item number, that it is compared with as CPython does
     takes       "module:scope:callable", as it is   a parameter that its signature must have, or "!"
                 written in that place               and one that it must not have
-    result      "module:scope:call", as it is       "" if its result must be true, "!" if it must be
-                written in that place               false
+    result      "module:scope:expression", as it    "" if it must be true, "!" if it must be false
+                is written in that place
     platform    "linux", "win32", "xpu", …          "" or "!" for the other branch
     typing      ""                                  "": under TYPE_CHECKING only
     data        ""                                  "": it depends on data, not on what is installed
@@ -40,9 +40,8 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     absent.
     The spec of a `handled` AttributeError is the expression that hasattr tests
     ("vllm.envs.VLLM_USE_V1"); the code runs only if that exists.
-    The callable of `takes` is "X.__dataclass_fields__" for a field of the dataclass X. In a call,
-    `...` stands for arguments that are not literals. `asks` is the call, written as for `result`,
-    if a `present` or `absent` guard is read from the name of a predicate: is_vllm_available().
+    The callable of `takes` is "X.__dataclass_fields__" for a field of the dataclass X. In a
+    `result`, `...` stands for arguments of a call that are not literals.
     """
 
     kind: Literal[
@@ -60,7 +59,6 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ]
     subject: str = ""
     spec: str = ""
-    asks: str = ""
 
 
 class Import(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -20,7 +20,7 @@ Guards = tuple[Guard, ...]
 Branches = tuple[Guards, Guards]
 
 # Guards on what must be installed for a branch to run; only these are kept after the branch.
-_LASTING = frozenset(("version", "present", "absent", "python", "platform", "takes"))
+_LASTING = frozenset(("version", "present", "absent", "python", "platform", "takes", "result"))
 _DECLARED = re.compile(
     rb"\b(?:global|nonlocal)[ \t\\\r\n]+([^\s,\\;#]+(?:[ \t\\\r\n]*,[^,;#\n]+)*)"
 )

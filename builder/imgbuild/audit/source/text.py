@@ -5,9 +5,20 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 BUILTINS = frozenset(dir(builtins))
+UNKNOWN_ARGUMENT = "..."
+COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Is: "is",
+    ast.IsNot: "is not",
+}
 
 # Annotations that do not name the class of a receiver: builtins, typing's names, containers.
 _NO_TYPES = BUILTINS | frozenset(
@@ -143,20 +154,41 @@ class SourceText:
         return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno])
 
 
-def call_text(node: ast.expr) -> str:
-    """A call with the literals that it passes, `...` for other arguments: "f(1, x=...)", "g"."""
-    if not isinstance(node, ast.Call):
+def evaluated_text(node: ast.expr, is_local: Callable[[str], bool]) -> str:
+    """A name, a call, or a comparison of these, as `main_path.answers` evaluates it.
+
+    It has the literals that a call passes, and `...` for other arguments: "f(1, x=...)". "" for
+    any other expression, and if a name in it is local to a function.
+    """
+    if isinstance(node, ast.Compare):
+        operands = [evaluated_text(item, is_local) for item in (node.left, *node.comparators)]
+        signs = [COMPARISONS.get(type(sign), "") for sign in node.ops]
+        if not all(operands) or not all(signs):
+            return ""
+        return " ".join([operands[0], *map(" ".join, zip(signs, operands[1:], strict=True))])
+    if isinstance(node, ast.Subscript):
+        owner, key = evaluated_text(node.value, is_local), _argument(node.slice)
+        return f"{owner}[{key}]" if owner and key != UNKNOWN_ARGUMENT else ""
+    if isinstance(node, (ast.Constant, ast.Tuple)):
+        items = node.elts if isinstance(node, ast.Tuple) else [node]
+        texts = [_argument(item) for item in items]
+        return "" if UNKNOWN_ARGUMENT in texts else ast.unparse(node)
+    name = dotted(node.func if isinstance(node, ast.Call) else node)
+    if not name or is_local(name.partition(".")[0]):
         return ""
-    given = [_argument(item) for item in node.args]
+    return f"{name}({', '.join(_arguments(node))})" if isinstance(node, ast.Call) else name
+
+
+def _arguments(node: ast.Call) -> Iterator[str]:
+    yield from map(_argument, node.args)
     for keyword in node.keywords:
         text = _argument(keyword.value)
-        given.append(f"{keyword.arg}={text}" if keyword.arg is not None else "...")
-    return f"{dotted(node.func)}({', '.join(given)})" if given else dotted(node.func)
+        yield f"{keyword.arg}={text}" if keyword.arg is not None else UNKNOWN_ARGUMENT
 
 
 def _argument(node: ast.expr) -> str:
     text = repr(node.value) if isinstance(node, ast.Constant) and node.value is not ... else ""
-    return text if 0 < len(text) <= _LITERAL else "..."
+    return text if 0 < len(text) <= _LITERAL else UNKNOWN_ARGUMENT
 
 
 def empty_collection(node: ast.expr) -> bool:

@@ -1,4 +1,4 @@
-"""Expressions that hold a package's version, names of predicates, and parts of versions.
+"""Expressions that hold a package's version, and parts of versions.
 
 `Version(torch.__version__).release[:2] >= (2, 6)` compares a part. Only parts that begin with the
 first number have a specifier; other parts have no guard.
@@ -17,54 +17,6 @@ from imgbuild.audit.source.comparisons import MIRROR
 from imgbuild.audit.source.name_values import NameValues
 from imgbuild.audit.source.text import dotted, string
 
-# Words in predicates (`is_WORD_available`) that are packages, with the name of the module if it
-# differs. Any other word is not known to be a package: it may be a device or a feature.
-_WORDS = """
-accelerate aiohttp airllm apex auto_awq=awq auto_gptq auto_round awq av bitblas bitsandbytes
-bnb=bitsandbytes boto3 clearml codecarbon comet=comet_ml comet_ml compressed_tensors cv2 dask
-datasets deepspeed diffusers dvclive einops eetq fairscale faiss fastapi fbgemm_gpu flash_attn
-flash_attn_2=flash_attn flash_attn_3=flash_attn_interface flashinfer flax fugashi
-galore=galore_torch gguf gptqmodel grokadamw hqq huggingface_hub jieba jinja jinja2 jmespath
-joblib kernels librosa liger_kernel llm_blender lomo=lomo_optim math_verify megatron_core=megatron
-mergekit mistral_common mlflow msamp natten ninja nltk numba numpy onnx openai optimum
-optimum_quanto=optimum.quanto pandas peft phonemizer pillow=PIL pil=PIL prometheus_client psutil
-py3nvml pydantic pytest quark rapidfuzz ray requests rich rjieba sacremoses safetensors
-schedulefree=schedulefree scipy sentencepiece seqio sglang sklearn soundfile spqr=spqr_quant spacy
-speechbrain swanlab tensorboard tensorboardx=tensorboardX tensordict tf=tensorflow tensorflow
-tiktoken timm tokenizers torch torchao torchaudio torchcodec torchdata torchdistx torchvision
-trackio transformer_engine transformers triton trl unsloth unsloth_zoo uvicorn uvloop verl
-vision=PIL vllm vllm_ascend wandb xformers xgrammar zmq
-"""
-PACKAGES: dict[str, str] = {
-    word.partition("=")[0]: word.partition("=")[2] or word for word in _WORDS.split()
-}
-
-_AVAILABLE = re.compile(
-    r"_*(?:is|has|have|check)_(?:package_)?(?P<a>\w+?)_(?:is_)?(?:available|installed)"
-    r"|_*(?:is_)?(?P<b>\w+?)_(?:is_)?(?:available|installed|is_present|found)"
-    r"|_*(?:has|have|is)_(?P<c>\w+)",
-    re.IGNORECASE,
-)
-_GREATER = re.compile(
-    r"_*is_(?P<word>\w+?)_(?:(?P<op>(?:greater|newer|less|older)_or_equal|greater|less|newer|older"
-    r"|at_least|equal_or_(?:greater|newer|less|older))(?:_than)?"
-    r"|(?P<short>ge|gt|le|lt|version))(?:_(?P<version>\d[\d_]*))?"
-)
-_OPERATORS = {
-    **dict.fromkeys(("greater_or_equal", "newer_or_equal", "at_least"), ">="),
-    **dict.fromkeys(("equal_or_greater", "equal_or_newer"), ">="),
-    **dict.fromkeys(("less_or_equal", "older_or_equal"), "<="),
-    **dict.fromkeys(("equal_or_less", "equal_or_older"), "<="),
-    "greater": ">",
-    "newer": ">",
-    "less": "<",
-    "older": "<",
-    "ge": ">=",
-    "gt": ">",
-    "le": "<=",
-    "lt": "<",
-}
-_VERSION_NAME = re.compile(r"_*(?:get_)?(?P<word>\w+?)_version", re.IGNORECASE)
 _LOOKS_LIKE = re.compile(r"v?\d+(\.\d+)*[\w.+-]*$")
 # Functions that parse a version, and those that return a package's version.
 _PARSERS = frozenset(("Version", "parse", "parse_version", "LooseVersion", "StrictVersion", "str"))
@@ -91,27 +43,6 @@ _OF_VERSIONS = frozenset(("release", "base_version", "public", "version", "__ver
 _SINGLE = ("number", "text")
 
 
-def predicate_module(name: str) -> str:
-    """The module of a predicate by its name: `is_vllm_available`, `_trl_available`, `HAS_RAY`."""
-    found = _AVAILABLE.fullmatch(name)
-    if found is None:
-        return ""
-    word = next(text for text in found.groups() if text).lower()
-    return PACKAGES.get(word, "")
-
-
-def version_predicate(name: str) -> tuple[str, str, str] | None:
-    """Module, operator and version in a name: `is_torch_greater_or_equal_than_2_6`."""
-    found = _GREATER.fullmatch(name)
-    if found is None:
-        return None
-    module = PACKAGES.get(found["word"].lower())
-    if module is None:
-        return None
-    operator = _OPERATORS.get(found["op"] or found["short"], "")
-    return module, operator, (found["version"] or "").replace("_", ".")
-
-
 class Versions:
     """Reads expressions for versions of packages."""
 
@@ -122,7 +53,7 @@ class Versions:
     def package(self, node: ast.AST) -> str:
         """The package whose version an expression is; "" if it is not a version."""
         if isinstance(node, ast.Name):
-            return self.names.value(node.id).package or self._named(node.id)
+            return self.names.value(node.id).package
         if isinstance(node, ast.Subscript):
             return self._first(node)
         if isinstance(node, ast.Attribute):
@@ -130,13 +61,6 @@ class Versions:
         if isinstance(node, ast.Call):
             return self._call(node)
         return ""
-
-    def _named(self, name: str) -> str:
-        found = _VERSION_NAME.fullmatch(name)
-        package = PACKAGES.get(found["word"].lower(), "") if found is not None else ""
-        if not package or self.names.is_local(name) or self.names.value(name).unconditional:
-            return ""
-        return package
 
     def _first(self, node: ast.Subscript) -> str:
         """`….split("+")[0]`: a version without its local part."""
@@ -166,7 +90,7 @@ class Versions:
         if not callee:
             return ""
         if not node.args:
-            return self._named(last) if callee != last or not self.names.is_local(last) else ""
+            return ""
         if last in _ASKERS:
             text = string(node.args[0])
             if text is None and isinstance(node.args[0], ast.Name):

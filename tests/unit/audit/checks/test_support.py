@@ -16,7 +16,7 @@ from tests.support.source_modules import rules
 RANGE = """
 import warnings
 from packaging.version import Version
-_vllm_available, _vllm_version = find("vllm", return_version=True)
+_vllm_available, _vllm_version = _is_package_available("vllm", return_version=True)
 def is_vllm_available():
     if _vllm_available:
         if not (Version("0.10.2") <= Version(_vllm_version) <= Version("0.11.2")):

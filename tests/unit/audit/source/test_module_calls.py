@@ -169,12 +169,8 @@ def test_guards_inside_expressions():
         """
     )
     guards = {one.callee: one.guards for one in facts.calls}
-    assert (
-        guards["vllm.one"]
-        == guards["vllm.two"]
-        == (Guard("present", "peft", asks="m::is_peft_available"),)
-    )
-    assert guards["vllm.three"] == (Guard("absent", "peft", asks="m::is_peft_available"),)
+    assert guards["vllm.one"] == guards["vllm.two"] == (Guard("result", "m::is_peft_available()"),)
+    assert guards["vllm.three"] == (Guard("result", "m::is_peft_available()", "!"),)
     (read_of_x,) = facts.attributes
     assert read_of_x.guards == (Guard("handled", "AttributeError", "vllm.x"),)
 
