@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from weakref import ref
 
 from imgbuild.audit.main_path.execution import Execution, ReturnSignal
-from imgbuild.audit.main_path.expressions import ExpressionValues, bound_method
+from imgbuild.audit.main_path.expressions import bound_method
 from imgbuild.audit.main_path.intrinsics import (
     ATTRIBUTES,
     CONSTANTS,
@@ -190,24 +190,18 @@ class Evaluator:
         return None if node is None else FunctionValue(node, CallFrame(home.module))
 
 
-class Evaluation:
+class Evaluation(Execution):
     """One way through the evaluated code.
 
     `answers` decide unknown conditions, in their order; those that are missing are appended.
     """
 
     def __init__(self, evaluator: Evaluator, answers: list[bool], *, strict: bool) -> None:
+        super().__init__(strict=strict)
         self._evaluator = evaluator
         self._package_set = evaluator.package_set
-        self.strict = strict
         self.causes: set[str] = set()
-        self.source = evaluator.source
         self._objects = Objects(self, self._package_set)
-        self.assign_attribute = self._objects.assign
-        expressions = ExpressionValues(self)
-        self.value = expressions.value
-        self._statements = Execution(self, expressions)
-        self.block = self._statements.block
         self._answers = answers
         self._asked = self._steps = self._depth = 0
 
@@ -232,6 +226,14 @@ class Evaluation:
         value, causes = self._evaluator.global_value(frame.module, name)
         self.causes |= causes
         return value
+
+    def assign_attribute(self, instance: Instance, name: str, value: object) -> None:
+        """Set an attribute of an object."""
+        self._objects.assign(instance, name, value)
+
+    def source(self, module: str) -> ModuleTree | None:
+        """The source of a module, if it can be read."""
+        return self._evaluator.source(module)
 
     def absolute(self, node: ast.ImportFrom, module: str) -> str:
         """The module that an import in `module` names."""
@@ -338,7 +340,7 @@ class Evaluation:
 
     def may_raise(self) -> None:
         """Within `try`, end in an exception of unknown class in some evaluations."""
-        if self._statements.trying and self.choose():
+        if self.trying and self.choose():
             raise Raised(SOME, certain=False)
 
     def parent(self, frame: CallFrame, given: Sequence[object]) -> object:
@@ -388,11 +390,7 @@ class Evaluation:
         node = called.node
         if isinstance(node, ast.Lambda) or called.frame.outer is not None or called.frame.names:
             return False  # its decorators were applied when it was defined
-        rest = [
-            one
-            for one in node.decorator_list
-            if not self._statements.is_transparent(one, called.frame)
-        ]
+        rest = [one for one in node.decorator_list if not self.is_transparent(one, called.frame)]
         if self.strict:
             return bool(rest)
         return any(word in ast.unparse(one) for one in rest for word in _CHANGED)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from imgbuild.audit.main_path.expressions import ExpressionValues, Run
+from imgbuild.audit.main_path.expressions import ExpressionValues
 from imgbuild.audit.main_path.intrinsics import LARGEST, PARENTS, TRANSPARENT
 from imgbuild.audit.main_path.sources import OPEN_MANAGERS, bound_names
 from imgbuild.audit.main_path.values import (
@@ -43,70 +43,52 @@ class _Continue(Exception):
     """A `continue` in the evaluated code."""
 
 
-class StatementRun(Run, Protocol):
-    """The evaluation that statements are part of.
+class Execution(ExpressionValues):
+    """The statements of one evaluation."""
 
-    `strict`: decorators that are not understood change what a function does.
-    """
-
-    strict: bool
-
-    def imported(self, module: str) -> object:
-        """The module; Raised if it is absent, UNKNOWN if that is not known."""
-
-    def absolute(self, node: ast.ImportFrom, module: str) -> str:
-        """The module that an import in `module` names."""
-
-
-class Execution:
-    """The statements of one evaluation. `trying`: in a `try`, whose handlers may catch."""
-
-    def __init__(self, run: StatementRun, expressions: ExpressionValues) -> None:
-        """For the evaluation `run`."""
-        self._run = run
-        self._expressions = expressions
+    def __init__(self, *, strict: bool) -> None:
+        """`strict`: decorators that are not understood change what a function does."""
+        self.strict = strict
         self.trying = 0
         self._handled: list[Raised] = []
 
     def block(self, statements: Sequence[ast.stmt], frame: CallFrame) -> None:
         """Follow statements in order."""
         for statement in statements:
-            self._run.step()
+            self.step()
             reader = self._statements.get(type(statement))
             if reader is None:
                 raise TooHardError
             reader(self, statement, frame)
 
     def _expression(self, node: ast.Expr, frame: CallFrame) -> None:
-        self._expressions.value(node.value, frame)
+        self.value(node.value, frame)
 
     def _assign(self, node: ast.Assign, frame: CallFrame) -> None:
-        value = self._expressions.value(node.value, frame)
+        value = self.value(node.value, frame)
         for target in node.targets:
-            self._expressions.assign(target, value, frame)
+            self.assign(target, value, frame)
 
     def _annotated(self, node: ast.AnnAssign, frame: CallFrame) -> None:
         if node.value is not None:
-            self._expressions.assign(node.target, self._expressions.value(node.value, frame), frame)
+            self.assign(node.target, self.value(node.value, frame), frame)
 
     def _augmented(self, node: ast.AugAssign, frame: CallFrame) -> None:
         if isinstance(node.target, ast.Name):
-            value = self._expressions.value(node.value, frame)
-            found = self._run.read(node.target.id, frame)
-            made = self._expressions.operate(node.op, found, value)
-            self._run.step(weight(made, LARGEST))
-            self._expressions.spoil(node.target, frame)  # a list is changed in place
+            value = self.value(node.value, frame)
+            found = self.read(node.target.id, frame)
+            made = self.operate(node.op, found, value)
+            self.step(weight(made, LARGEST))
+            self.spoil(node.target, frame)  # a list is changed in place
             frame.names[node.target.id] = made
         else:
-            self._expressions.assign(node.target, UNKNOWN, frame)
+            self.assign(node.target, UNKNOWN, frame)
 
     def _return(self, node: ast.Return, frame: CallFrame) -> None:
-        raise ReturnSignal(
-            self._expressions.value(node.value, frame) if node.value is not None else None
-        )
+        raise ReturnSignal(self.value(node.value, frame) if node.value is not None else None)
 
     def _if(self, node: ast.If, frame: CallFrame) -> None:
-        self.block(node.body if self._expressions.holds(node.test, frame) else node.orelse, frame)
+        self.block(node.body if self.holds(node.test, frame) else node.orelse, frame)
 
     def _raise(self, node: ast.Raise, frame: CallFrame) -> None:
         if node.exc is None:
@@ -114,7 +96,7 @@ class Execution:
                 raise TooHardError
             raise self._handled[-1]
         if isinstance(node.exc, ast.Name):
-            held = self._run.read(node.exc.id, frame)
+            held = self.read(node.exc.id, frame)
             if isinstance(held, Raised):
                 raise held
         call = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
@@ -122,7 +104,7 @@ class Execution:
         raise Raised(name or "Exception", line=node.lineno, module=frame.module)
 
     def _assert(self, node: ast.Assert, frame: CallFrame) -> None:
-        if not self._expressions.holds(node.test, frame):
+        if not self.holds(node.test, frame):
             raise Raised(ASSERTION, line=node.lineno, module=frame.module)
 
     def _try(self, node: ast.Try | ast.TryStar, frame: CallFrame) -> None:
@@ -156,14 +138,14 @@ class Execution:
         if handler.type is None:
             return True
         try:
-            names = _class_names(self._expressions.value(handler.type, frame))
+            names = _class_names(self.value(handler.type, frame))
         except Raised:
             names = None
         last = dotted(handler.type).rpartition(".")[2]
         if names is None and (last in PARENTS or _is_builtin(last)):
             names = [last]
         if names is None:
-            return self._run.choose()
+            return self.choose()
         return self._one_of(error, names)
 
     def _one_of(self, error: Raised, names: Sequence[str]) -> bool:
@@ -173,16 +155,16 @@ class Execution:
         above = _ancestors(error.name)
         if above & set(names):
             return True
-        return (error.name not in PARENTS and not _is_builtin(error.name)) and self._run.choose()
+        return (error.name not in PARENTS and not _is_builtin(error.name)) and self.choose()
 
     def _for(self, node: ast.For, frame: CallFrame) -> None:
-        items = self._expressions.value(node.iter, frame)
+        items = self.value(node.iter, frame)
         if not isinstance(items, (tuple, list, dict)) or len(items) > _LONGEST:
             self._unknown_loop(node, frame)
             return
         try:
             for item in items:
-                self._expressions.assign(node.target, item, frame)
+                self.assign(node.target, item, frame)
                 try:
                     self.block(node.body, frame)
                 except _Continue:
@@ -197,7 +179,7 @@ class Execution:
     def _unknown_loop(self, node: ast.For | ast.While, frame: CallFrame) -> None:
         """A loop of unknown length: what its body binds is unknown, in it and after it."""
         names = tuple(bound_names([node]))
-        if self._run.choose():
+        if self.choose():
             release(frame.objects())
             filled = [name for name, one in frame.names.items() if isinstance(one, (list, dict))]
             frame.names.update(dict.fromkeys((*names, *filled), UNKNOWN))
@@ -228,10 +210,10 @@ class Execution:
             if name == "suppress" and isinstance(call, ast.Call):
                 caught += [dotted(one).rpartition(".")[2] for one in call.args]
             else:
-                self._expressions.value(call, frame)
+                self.value(call, frame)
                 is_open = is_open and name in OPEN_MANAGERS
             if item.optional_vars is not None:
-                self._expressions.assign(item.optional_vars, UNKNOWN, frame)
+                self.assign(item.optional_vars, UNKNOWN, frame)
         self.trying += bool(caught)
         try:
             self.block(node.body, frame)
@@ -244,18 +226,18 @@ class Execution:
 
     def _import(self, node: ast.Import, frame: CallFrame) -> None:
         for one in node.names:
-            found = self._run.imported(one.name)
+            found = self.imported(one.name)
             first = one.name.partition(".")[0]
             if found != UNKNOWN and not one.asname:
                 found = ModuleValue(first)
             frame.names[one.asname or first] = found
 
     def _import_from(self, node: ast.ImportFrom, frame: CallFrame) -> None:
-        module = self._run.absolute(node, frame.module)
-        found = self._run.imported(module)
+        module = self.absolute(node, frame.module)
+        found = self.imported(module)
         for one in node.names:
             try:
-                value = self._run.attribute(found, one.name)
+                value = self.attribute(found, one.name)
             except Raised:
                 raise Raised(IMPORT, line=node.lineno, module=frame.module) from None
             frame.names[one.asname or one.name] = value
@@ -265,8 +247,8 @@ class Execution:
         for item in reversed(node.decorator_list):
             if self.is_transparent(item, frame):
                 continue
-            found = self._run.apply(self._expressions.value(item, frame), [value], {})
-            value = found if self._run.strict or found != UNKNOWN else value
+            found = self.apply(self.value(item, frame), [value], {})
+            value = found if self.strict or found != UNKNOWN else value
         frame.names[node.name] = value
 
     def is_transparent(self, decorator: ast.expr, frame: CallFrame) -> bool:
@@ -274,7 +256,7 @@ class Execution:
         callee = decorator.func if isinstance(decorator, ast.Call) else decorator
         if not isinstance(callee, (ast.Name, ast.Attribute)):
             return False
-        found = self._expressions.value(callee, frame)
+        found = self.value(callee, frame)
         return isinstance(found, ModuleValue) and found.name in TRANSPARENT
 
     def _class(self, node: ast.ClassDef, frame: CallFrame) -> None:
@@ -282,7 +264,7 @@ class Execution:
 
     def _delete(self, node: ast.Delete, frame: CallFrame) -> None:
         for target in node.targets:
-            self._expressions.assign(target, UNKNOWN, frame)
+            self.assign(target, UNKNOWN, frame)
 
     def _pass(self, _: ast.Pass, __: CallFrame) -> None:
         """Do nothing."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from imgbuild.audit.main_path import operations
+from imgbuild.audit.main_path.interpreter import Interpreter
 from imgbuild.audit.main_path.intrinsics import INTRINSICS, LARGEST, METHODS
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
@@ -39,65 +40,33 @@ _MAKERS = frozenset(
 )
 
 
-class Run(Protocol):
-    """The evaluation that an expression is part of."""
-
-    def choose(self) -> bool:
-        """Whether an unknown condition holds in this evaluation."""
-
-    def step(self, count: int = 1) -> None:
-        """Count steps; TooHardError after too many."""
-
-    def may_raise(self) -> None:
-        """Within `try`, end in an exception of unknown class in some evaluations."""
-
-    def read(self, name: str, frame: CallFrame) -> object:
-        """The value of a name."""
-
-    def attribute(self, value: object, name: str) -> object:
-        """The attribute of a value; Raised if it is certain to have none."""
-
-    def assign_attribute(self, instance: Instance, name: str, value: object) -> None:
-        """Set an attribute of an object."""
-
-    def parent(self, frame: CallFrame, given: Sequence[object]) -> object:
-        """The result of `super()` in a method."""
-
-    def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
-        """The result of a call. An argument ... stands for others that are not known."""
-
-
-class ExpressionValues:
-    """The values of the expressions of one evaluation."""
-
-    def __init__(self, run: Run) -> None:
-        """For the evaluation `run`."""
-        self._run = run
+class ExpressionValues(Interpreter):
+    """The values of expressions."""
 
     def holds(self, test: ast.expr, frame: CallFrame) -> bool:
         """Whether a condition holds; one that is unknown holds in some evaluations."""
         known = truth(self.value(test, frame))
-        return self._run.choose() if known is None else known
+        return self.choose() if known is None else known
 
     def value(self, node: ast.expr, frame: CallFrame) -> object:
         """The value of an expression."""
-        self._run.step()
+        self.step()
         reader = self._readers.get(type(node))
         if reader is None:
             return UNKNOWN
         found = reader(self, node, frame)
         if type(node) in _MAKERS:
-            self._run.step(weight(found, LARGEST))
+            self.step(weight(found, LARGEST))
         return found
 
     def _constant(self, node: ast.Constant, _: CallFrame) -> object:
         return UNKNOWN if node.value is ... else node.value
 
     def _name(self, node: ast.Name, frame: CallFrame) -> object:
-        return self._run.read(node.id, frame)
+        return self.read(node.id, frame)
 
     def _attribute(self, node: ast.Attribute, frame: CallFrame) -> object:
-        return self._run.attribute(self.value(node.value, frame), node.attr)
+        return self.attribute(self.value(node.value, frame), node.attr)
 
     def _items(self, node: ast.Tuple | ast.List | ast.Set, frame: CallFrame) -> object:
         items: list[object] = []
@@ -131,7 +100,7 @@ class ExpressionValues:
             value = self.value(part, frame)
             known = truth(value)
             if known is None and part is not node.values[-1]:
-                known = self._run.choose()
+                known = self.choose()
                 value = Thing(known)
             if known is not None and known != every:
                 return value
@@ -181,7 +150,7 @@ class ExpressionValues:
         """`sys.version_info >= (3, 10)`, for up to two numbers."""
         if not isinstance(right, tuple) or not solid(right) or len(right) > 2:
             return UNKNOWN
-        version = self._run.attribute(left, "[:2]")
+        version = self.attribute(left, "[:2]")
         if not isinstance(version, tuple):
             return UNKNOWN
         same = version[: len(right)] == right
@@ -201,7 +170,7 @@ class ExpressionValues:
     def _subscript(self, node: ast.Subscript, frame: CallFrame) -> object:
         owner = self.value(node.value, frame)
         if owner == ModuleValue("sys.version_info"):
-            version = self._run.attribute(owner, "[:2]")
+            version = self.attribute(owner, "[:2]")
             cut = ast.unparse(node.slice)
             if not isinstance(version, tuple) or cut not in ("0", "1", ":2"):
                 return UNKNOWN
@@ -210,7 +179,7 @@ class ExpressionValues:
             return self._slice(node.slice, owner, frame)
         key = self.value(node.slice, frame)
         if not solid(key) or not isinstance(owner, (str, tuple, list, dict)):
-            self._run.may_raise()
+            self.may_raise()
             return UNKNOWN
         try:
             return owner[key]  # type: ignore[call-overload, index]
@@ -292,7 +261,7 @@ class ExpressionValues:
         elif isinstance(target, ast.Attribute):
             owner = self.value(target.value, frame)
             if isinstance(owner, Instance):
-                self._run.assign_attribute(owner, target.attr, value)
+                self.assign_attribute(owner, target.attr, value)
 
     def spoil(self, node: ast.expr, frame: CallFrame) -> None:
         """Forget the value of a collection that something may change, under all of its names."""
@@ -332,7 +301,7 @@ class ExpressionValues:
             else:
                 given.append(...)
         if called == ModuleValue("builtins.super"):
-            return self._run.parent(frame, given)
+            return self.parent(frame, given)
         if called == UNKNOWN and isinstance(node.func, ast.Attribute) and node.func.attr in _LOGS:
             return UNKNOWN  # which does not raise
         pure = isinstance(called, Bound) or (
@@ -343,7 +312,7 @@ class ExpressionValues:
                 self.spoil(item, frame)
             if isinstance(node.func, ast.Attribute):
                 self.spoil(node.func.value, frame)
-        return self._run.apply(called, given, named)
+        return self.apply(called, given, named)
 
     def _lambda(self, node: ast.Lambda, frame: CallFrame) -> object:
         return FunctionValue(node, frame)

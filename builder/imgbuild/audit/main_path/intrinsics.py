@@ -6,12 +6,13 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from imgbuild.audit.main_path.interpreter import Interpreter
 from imgbuild.audit.main_path.values import (
     TRUE,
     UNKNOWN,
@@ -71,33 +72,14 @@ _FIELD = re.compile(r"\{[A-Za-z0-9_]*\}")  # of a format: neither a width nor an
 EXIT = "SystemExit"
 
 
-class Facts(Protocol):
-    """What intrinsic functions ask of the package set."""
-
-    def version(self, package: str) -> str | None:
-        """The version of an installed package; Raised if it is absent, None if unknown."""
-
-    def present(self, module: str) -> bool | None:
-        """Whether a module can be found; None if unknown."""
-
-    def owner(self, module: str) -> str | None:
-        """The package that has a module; "" if it is absent, None if unknown."""
-
-    def imported(self, module: str) -> object:
-        """The module; Raised if it is absent."""
-
-    def attribute(self, value: object, name: str) -> object:
-        """The attribute of a value; Raised if it is certain to have none."""
-
-
 Arguments = tuple[object, ...]
-Intrinsic = Callable[[Facts, Arguments, Mapping[str, object]], object]
+Intrinsic = Callable[[Interpreter, Arguments, Mapping[str, object]], object]
 
 
 def _pure(function: Callable[..., Any]) -> Intrinsic:
     """A function of known values."""
 
-    def _apply(_: Facts, given: Arguments, named: Mapping[str, object]) -> object:
+    def _apply(_: Interpreter, given: Arguments, named: Mapping[str, object]) -> object:
         if not all(map(solid, given)) or not all(map(solid, named.values())):
             return UNKNOWN
         try:
@@ -133,11 +115,11 @@ def _as_version(value: object) -> Version:
     return InstalledVersion(str(value)) if known else Version(str(value))
 
 
-def _any(_: Facts, given: Arguments, __: Mapping[str, object]) -> object:
+def _any(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
     return _of_all(given, wanted=True)
 
 
-def _all(_: Facts, given: Arguments, __: Mapping[str, object]) -> object:
+def _all(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
     return _of_all(given, wanted=False)
 
 
@@ -152,12 +134,12 @@ def _of_all(given: Arguments, *, wanted: bool) -> object:
     return UNKNOWN if None in states else not wanted
 
 
-def _bool(_: Facts, given: Arguments, __: Mapping[str, object]) -> object:
+def _bool(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
     known = truth(given[0]) if given else False
     return UNKNOWN if known is None else known
 
 
-def _isinstance(_: Facts, given: Arguments, __: Mapping[str, object]) -> object:
+def _isinstance(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
     """For plain values and Python's own types."""
     if len(given) != 2 or not solid(given[0]):
         return UNKNOWN
@@ -173,46 +155,50 @@ _TYPES: dict[str, type] = {
 }
 
 
-def _find_spec(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+def _find_spec(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
     if not given or not isinstance(given[0], str):
         return UNKNOWN
-    found = facts.present(given[0])
+    found = interpreter.present(given[0])
     above = given[0].rpartition(".")[0]
-    if above and found is False and facts.present(above) is False:
+    if above and found is False and interpreter.present(above) is False:
         raise Raised(ModuleNotFoundError.__name__)  # find_spec imports the package above
     return UNKNOWN if found is None else TRUE if found else None
 
 
-def _import_module(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+def _import_module(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
     if len(given) != 1 or not isinstance(given[0], str):
         return UNKNOWN
-    return facts.imported(given[0])
+    return interpreter.imported(given[0])
 
 
-def _version(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+def _version(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
     if not given or not isinstance(given[0], str):
         return UNKNOWN
-    return facts.version(given[0]) or UNKNOWN
+    return interpreter.version(given[0]) or UNKNOWN
 
 
-def _distribution(facts: Facts, given: Arguments, named: Mapping[str, object]) -> object:
-    found = _version(facts, given, named)
+def _distribution(
+    interpreter: Interpreter, given: Arguments, named: Mapping[str, object]
+) -> object:
+    found = _version(interpreter, given, named)
     return Bound(found, "distribution") if isinstance(found, str) else UNKNOWN
 
 
-def _distributions_of(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+def _distributions_of(
+    interpreter: Interpreter, given: Arguments, _: Mapping[str, object]
+) -> object:
     """`packages_distributions().get(module)`: the packages that have a module."""
     if not given or not isinstance(given[0], str):
         return UNKNOWN
-    owner = facts.owner(given[0])
+    owner = interpreter.owner(given[0])
     return [owner] if owner else UNKNOWN if owner is None else (*given[1:], None)[0]
 
 
-def _hasattr(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+def _hasattr(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
     if len(given) != 2 or not isinstance(given[1], str):
         return UNKNOWN
     try:
-        found = facts.attribute(given[0], given[1])
+        found = interpreter.attribute(given[0], given[1])
     except Raised:
         return False
     if isinstance(found, ModuleValue) and found.name not in INTRINSICS:
@@ -221,11 +207,11 @@ def _hasattr(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
     return UNKNOWN if found == UNKNOWN else True
 
 
-def _getattr(facts: Facts, given: Arguments, _: Mapping[str, object]) -> object:
+def _getattr(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
     if len(given) not in (2, 3) or not isinstance(given[1], str):
         return UNKNOWN
     try:
-        return facts.attribute(given[0], given[1])
+        return interpreter.attribute(given[0], given[1])
     except Raised:
         if len(given) == 3:
             return given[2]

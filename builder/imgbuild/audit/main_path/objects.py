@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
-from imgbuild.audit.main_path.sources import ModuleTree, bound_names
+from imgbuild.audit.main_path.interpreter import Interpreter
+from imgbuild.audit.main_path.sources import bound_names
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
     CallFrame,
@@ -46,19 +46,6 @@ _HOOKS = frozenset(("__getattribute__", "__setattr__", "__getattr__"))
 _OF_OBJECT = frozenset(("__init__", "__new__"))  # the methods of `object` that are followed
 _OVERLOADS = frozenset(("typing.overload", "typing_extensions.overload"))
 _TRUTH = frozenset(("__bool__", "__len__"))
-
-
-class ObjectRun(Protocol):
-    """The evaluation in which objects are constructed."""
-
-    def value(self, node: ast.expr, frame: CallFrame) -> object:
-        """The value of an expression."""
-
-    def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
-        """The result of a call."""
-
-    def source(self, module: str) -> ModuleTree | None:
-        """The source of a module, if it can be read."""
 
 
 class _Level(msgspec.Struct, frozen=True):
@@ -100,9 +87,9 @@ class _Level(msgspec.Struct, frozen=True):
 class Objects:
     """The classes and objects of one evaluation."""
 
-    def __init__(self, run: ObjectRun, package_set: ImportablePackages) -> None:
-        """For the evaluation `run`."""
-        self._run = run
+    def __init__(self, interpreter: Interpreter, package_set: ImportablePackages) -> None:
+        """For the evaluation `interpreter`."""
+        self._interpreter = interpreter
         self._package_set = package_set
         self._chains: dict[ClassValue, tuple[_Level, ...]] = {}
 
@@ -117,7 +104,7 @@ class Objects:
         if constructor is ABSENT:
             instance: object = self.empty(kind)
         else:
-            instance = self._run.apply(constructor, (kind, *given), named)
+            instance = self._interpreter.apply(constructor, (kind, *given), named)
         if not isinstance(instance, Instance) or instance.kind != kind:
             return instance
         self._initialize(chain, instance, given, named)
@@ -142,7 +129,7 @@ class Objects:
                 method = self.member(chain[at:], instance, "__init__")
                 if not isinstance(method, MethodValue):
                     release(instance)
-                self._run.apply(method, given, named)
+                self._interpreter.apply(method, given, named)
                 return
             if text and "init=False" not in text.replace(" ", ""):
                 self._dataclass(chain, at, instance, given, named)
@@ -186,7 +173,7 @@ class Objects:
                 self.assign(instance, name, value)
         after = self.member(chain, instance, "__post_init__")
         if after is not ABSENT:
-            self._run.apply(after, late, {})
+            self._interpreter.apply(after, late, {})
 
     def _default(self, level: _Level, name: str) -> object:
         """The default of a dataclass field."""
@@ -252,7 +239,7 @@ class Objects:
     def _method(
         self, level: _Level, function: Function, owner: Instance | ClassValue, name: str
     ) -> object:
-        source = self._run.source(level.home.module)
+        source = self._interpreter.source(level.home.module)
         node = source.function(function.name, function.line) if source is not None else None
         if node is None or any(field.name == name for field in level.definition.fields):
             return UNKNOWN
@@ -265,12 +252,12 @@ class Objects:
         if isinstance(owner, ClassValue):
             return value
         if decorators & _GETTERS:
-            return self._run.apply(MethodValue(value, owner), (), {})
+            return self._interpreter.apply(MethodValue(value, owner), (), {})
         return MethodValue(value, owner)
 
     def _bound(self, level: _Level, name: str) -> ast.expr | None:
         """The expression that the body of a class assigns to a name once."""
-        source = self._run.source(level.home.module)
+        source = self._interpreter.source(level.home.module)
         node = source.class_(level.definition.line) if source is not None else None
         values: list[ast.expr | None] = []
         if source is None or name in source.stored:
@@ -286,13 +273,13 @@ class Objects:
         if node is None:
             return UNKNOWN
         frame = self.frame(level.value)
-        value = self._run.value(node, frame)
+        value = self._interpreter.value(node, frame)
         return UNKNOWN if isinstance(value, (list, dict, Instance)) else value
 
     def frame(self, kind: ClassValue) -> CallFrame:
         """The frame of expressions in the body of a class, whose names are not followed there."""
         frame = CallFrame(kind.module)
-        source = self._run.source(kind.module)
+        source = self._interpreter.source(kind.module)
         node = source.class_(kind.line) if source is not None else None
         if node is not None:
             frame.names.update(dict.fromkeys(bound_names(node.body), UNKNOWN))

@@ -286,3 +286,54 @@ def test_the_result_of_a_function_of_another_module(body: str, present, absent) 
         opposite = {RUNS: SKIPPED, SKIPPED: RUNS}.get(state)
         if opposite is not None and present is RUNS:
             assert evaluate(modules, Guard("result", guard.subject, "!")) is opposite
+
+
+TOOLS = """
+from importlib.metadata import version
+from importlib.util import find_spec
+from packaging.version import Version, parse
+HAS_NVTX = find_spec("nvtx") is not None
+TORCH_VERSION = parse(version("torch"))
+NEW_VERSION = TORCH_VERSION >= Version("2.6")
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "state"),
+    [
+        ("HAS_NVTX", RUNS),
+        ("not tools.HAS_NVTX", SKIPPED),
+        ("NEW_VERSION", SKIPPED),
+        ("tools.NEW_VERSION", SKIPPED),
+        ("TORCH_VERSION >= Version('2.4')", RUNS),
+        ("tools.TORCH_VERSION > Version('2.5')", SKIPPED),
+        ("is_nvtx_available()", UNKNOWN),
+        ("CHANGED_VERSION", UNKNOWN),
+    ],
+)
+def test_a_name_or_comparison_is_evaluated_where_it_is_bound(condition: str, state) -> None:
+    used = (
+        "import lib.tools as tools\nfrom packaging.version import Version\n"
+        "from lib.tools import HAS_NVTX, TORCH_VERSION, NEW_VERSION\n"
+        "CHANGED_VERSION = NEW_VERSION\nCHANGED_VERSION = unknown(CHANGED_VERSION)\n"
+        f"if {condition}:\n    import lib.fast\n"
+    )
+    modules = SourceModules(
+        {
+            "lib 1": {"lib/__init__.py": used, "lib/tools.py": TOOLS},
+            "nvtx 1": {"nvtx.py": ""},
+            "torch 2.4": {"torch/__init__.py": ""},
+            "packaging 24": {"packaging/__init__.py": "", "packaging/version.py": ""},
+        }
+    )
+    facts = modules.module("lib")
+    assert isinstance(facts, ModuleFacts)
+    (guard,) = next(line.guards for line in facts.imports if line.module == "lib.fast")
+    assert evaluate(modules, guard) is state
+
+
+def test_a_comparison_is_not_the_result_of_the_function_in_it() -> None:
+    source = "def flag():\n    return True\nif flag() == unknown:\n    import lib.fast\n"
+    modules = SourceModules({"lib 1": {"lib/__init__.py": source}})
+    assert evaluate(modules, Guard("result", "lib::flag()")) is RUNS
+    assert evaluate(modules, Guard("result", "lib::flag() == unknown")) is UNKNOWN
