@@ -74,5 +74,9 @@ HEAVY = (
 )
 
 # Classes that may extend one of their own folder, beside protocols and values: typer's group of all
-# verbs, an error of a more general one, a stored value with more fields.
-EXTENDING = ("Program", "_Distrusted", "ImageRun")
+# verbs, an error of a more general one, a stored value with more fields, the levels of the audit's
+# interpreter: expressions, statements, one evaluation.
+EXTENDING = (
+    *("Program", "_Distrusted", "ImageRun"),
+    *("ExpressionValues", "Execution", "Evaluation"),
+)
