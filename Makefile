@@ -21,7 +21,7 @@ SHOW := import importlib, importlib.metadata; there = importlib.metadata.package
 	wanted = [n for n in ("torch", "vllm", "sglang", "trl", "verl", "tensordict") if n in there]; \
 	print("\n".join(f"{n} {importlib.import_module(n).__version__}" for n in wanted))
 
-.PHONY: image test fast golden lint format constraints benchmark bench-faults bench-hostile bench-fuzz reproduce facts dist tool clean help
+.PHONY: image test fast lowest coverage golden lint format constraints benchmark bench-faults bench-hostile bench-fuzz reproduce facts dist tool clean help
 
 ## image: build TARGET (default: cu124-vllm), load it into a container engine, import its packages
 image: $(VENV)/ready
@@ -38,6 +38,17 @@ test: $(VENV)/ready-test
 ## fast: run linters, type checks, repository checks and unit tests
 fast: $(VENV)/ready-test
 	$(PYTEST) tests/test_*.py tests/unit
+
+## lowest: run the unit tests with the lowest version that pyproject.toml allows of each dependency
+lowest: $(VENV)/ready
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/lowest
+	$(BIN)/uv pip install --quiet --system-certs --python build/lowest --resolution lowest-direct --editable '.[test]'
+	build/lowest/bin/python -m pytest --quiet --numprocesses $(WORKERS) tests/unit
+
+## coverage: run the unit tests and print which share of the lines of builder/ they run
+coverage: $(VENV)/ready-test
+	$(BIN)/uv pip install --quiet --system-certs --python $(VENV) --constraint tools/constraints.txt pytest-cov
+	$(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --cov imgbuild --cov-report term:skip-covered tests/unit
 
 ## golden: regenerate all golden files (tests/data, schemas, docs/reference); review the diff
 golden: $(VENV)/ready-test

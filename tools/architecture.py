@@ -48,10 +48,31 @@ def _rows(name: str, depth: int = 0) -> Iterator[tuple[int, str]]:
         yield from _rows(str(inner.relative_to(PACKAGE)), depth + 1)
 
 
-def purpose(folder: Path) -> str:
-    """The first line of the docstring of a folder's `__init__`."""
-    text = (folder / "__init__.py").read_text(encoding="utf-8")
+def purpose(path: Path) -> str:
+    """The first line of the docstring of a module, or of a folder's `__init__`."""
+    file = path / "__init__.py" if path.is_dir() else path
+    text = file.read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+def modules() -> str:
+    """A section for each level, highest first, with a line for each module."""
+    lines: list[str] = []
+    for number, level in reversed(list(enumerate(LEVELS, start=1))):
+        lines.append(f"## Level {number}\n")
+        for name in level:
+            if not (PACKAGE / name).is_dir():
+                lines.append(f"- `{name}.py`: {purpose(PACKAGE / f'{name}.py')}")
+                continue
+            for folder in sorted(path.parent for path in (PACKAGE / name).rglob("__init__.py")):
+                lines.append(f"\n**{folder.relative_to(PACKAGE)}/**: {purpose(folder)}\n")
+                lines += [
+                    f"- `{path.relative_to(PACKAGE)}`: {purpose(path)}"
+                    for path in sorted(folder.glob("*.py"))
+                    if path.name != "__init__.py"
+                ]
+        lines.append("")
+    return "\n".join(lines).replace("\n\n\n", "\n\n")
 
 
 def rendered() -> str:

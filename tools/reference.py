@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generates docs/reference from the code and the test records: verbs, files, errors, test runs.
+"""Generates docs/reference from the code and the test records.
 
     tools/reference.py            write the pages
     tools/reference.py --check    compare them with the code; status 5 if they are out of date
@@ -31,6 +31,10 @@ from imgbuild.smoke import records
 from imgbuild.smoke.records import RecordedRun
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import architecture  # noqa: E402
+
 FOLDER = ROOT / "docs/reference"
 STALE = 5  # the exit status that imgbuild itself has for it
 MADE = "<!-- Made by tools/reference.py; edit the code and run it. -->\n"
@@ -45,8 +49,15 @@ def pages() -> dict[str, str]:
         "extension.md": keys("matrix.yaml of an extension", schema.extension_schema(), EXTENSION),
         "ci.md": keys("ci.yaml", ci_schema(), CI),
         "errors.md": errors_page(),
+        "modules.md": f"{MADE}\n# Modules\n\n{MODULES}\n{architecture.modules()}",
         "test-runs.md": test_runs(),
     }
+
+
+MODULES = """\
+Every module of `builder/imgbuild/` with the first line of its docstring. A folder imports only from
+lower levels ([architecture](../../ARCHITECTURE.md)).
+"""
 
 
 MATRIX = """\

@@ -1,0 +1,218 @@
+"""Names: identifiers that say what they stand for, and docstrings that name what exists."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.source_code import ROOT, modules, tracked
+
+FILLER = re.compile(
+    r"_?(?:found|one|own|made|said|asked|held|known|wanted|due|kept|told|stands)(?:_|$)"
+)
+LARGEST_SHARE = 0.02  # of functions; 0 to 0.006 in packaging, pip, requests, rich, typer, installer
+# Words that were the authors' own; docs and code have others for the same things.
+PRIVATE_WORDS = frozenset(
+    (
+        *("seal", "seals", "sealed", "shelf", "shelves", "book", "books", "bench", "benches"),
+        *("workshop", "workshops", "wished", "carried", "vouched", "bill", "bills"),
+    )
+)
+MOST_RENAMING_IMPORTS = 10
+# What a docstring may name in backticks though the module's code has no such identifier: names of
+# files and functions that the code reads or writes elsewhere.
+NAMED_ELSEWHERE = frozenset(("gid_map", "uid_map"))
+WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+BACKTICKED = re.compile(r"`([a-z_][a-z0-9_]*)`")
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@cache
+def trees(*patterns: str) -> dict[Path, ast.Module]:
+    """The tracked Python files that match."""
+    return {path: ast.parse(path.read_text()) for path in tracked(*patterns)}
+
+
+def functions(tree: ast.Module) -> Iterator[Definition]:
+    """All functions and methods, nested ones too."""
+    for node in ast.walk(tree):
+        if isinstance(node, Definition):
+            yield node
+
+
+def names_in(function: Definition) -> Iterator[str]:
+    """The names of a function: its own, its parameters and variables, not those of nested ones."""
+    yield function.name
+    arguments = function.args
+    for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        yield parameter.arg
+    for extra in (arguments.vararg, arguments.kwarg):
+        if extra is not None:
+            yield extra.arg
+    nodes: list[ast.AST] = list(function.body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, Definition):
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.name
+        nodes.extend(ast.iter_child_nodes(node))
+
+
+def identifiers(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Every name that a module binds or passes, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, Documented):
+            yield node.name, node.lineno
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+
+
+@pytest.mark.parametrize("folder", ["builder", "tests", "tools", "lab", "smoke_tests"])
+def test_few_functions_have_a_filler_for_a_name(folder: str) -> None:
+    every, fillers = 0, []
+    for path, tree in trees(f"{folder}/*.py").items():
+        for function in functions(tree):
+            every += 1
+            names = sorted({name for name in names_in(function) if FILLER.match(name)})
+            if names:
+                fillers.append(f"{path.relative_to(ROOT)}:{function.lineno} {', '.join(names)}")
+    assert len(fillers) <= LARGEST_SHARE * every, "\n".join(fillers)
+
+
+def test_identifiers_use_the_words_of_the_documentation() -> None:
+    wrong = sorted(
+        {
+            f"{path.relative_to(ROOT)}:{line} {name}"
+            for path, tree in trees("*.py").items()
+            for name, line in identifiers(tree)
+            if PRIVATE_WORDS & {word.lower() for word in WORDS.findall(name)}
+        }
+    )
+    assert not wrong, "\n".join(wrong)
+
+
+def test_docstrings_name_what_the_module_has() -> None:
+    wrong = []
+    for path, tree in trees("builder/*.py", "tools/*.py", "lab/*.py").items():
+        docstrings = {
+            node: text
+            for node in ast.walk(tree)
+            if isinstance(node, Documented) and (text := ast.get_docstring(node, clean=False))
+        }
+        code = path.read_text()
+        for text in docstrings.values():
+            code = code.replace(text, "")
+        there = set(re.findall(r"\w+", code))
+        wrong += [
+            f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: `{name}`"
+            for node, text in docstrings.items()
+            for name in BACKTICKED.findall(text)
+            if name not in there | NAMED_ELSEWHERE
+            and not keyword.iskeyword(name)
+            and not re.fullmatch(r"__\w+__", name)
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_few_imports_rename_a_module_of_imgbuild() -> None:
+    known = modules()
+    renaming = [
+        f"{name}: {alias.name} as {alias.asname}"
+        for name, tree in known.items()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+        if alias.asname and alias.asname != alias.name
+        and _dotted(node, alias).removeprefix("imgbuild.") in known
+    ]  # fmt: skip
+    assert len(renaming) <= MOST_RENAMING_IMPORTS, "\n".join(renaming)
+
+
+def _dotted(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+    return f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+
+
+def test_protocols_have_implementations_elsewhere() -> None:
+    """One whose only implementation is in its own folder hides a class from its neighbour."""
+    known = modules()
+    wrong = []
+    for name, tree in known.items():
+        for node in tree.body:
+            if not isinstance(node, ast.ClassDef) or "Protocol" not in map(ast.unparse, node.bases):
+                continue
+            required = {item.name for item in node.body if isinstance(item, Definition)}
+            required |= {
+                item.target.id for item in node.body
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+            }  # fmt: skip
+            classes = [place for place, members in _classes().items() if required <= members]
+            folder = name.rpartition(".")[0]
+            if len(classes) == 1 and classes[0][0].rpartition(".")[0] == folder:
+                wrong.append(f"{name}.{node.name}: {'.'.join(classes[0])}")
+    assert not wrong, "\n".join(wrong)
+
+
+@cache
+def _classes() -> dict[tuple[str, str], frozenset[str]]:
+    """Module and name of each class that is no protocol, with its members."""
+    return {
+        (name, node.name): frozenset(_members(node))
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases)
+    }
+
+
+def _members(node: ast.ClassDef) -> set[str]:
+    """The methods, fields and attributes that a class has."""
+    members = set()
+    for item in ast.walk(node):
+        if isinstance(item, Definition):
+            members.add(item.name)
+        elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            members.add(item.target.id)
+        elif isinstance(item, ast.Attribute) and isinstance(item.ctx, ast.Store):
+            members.add(item.attr)
+    return members
+
+
+def test_modules_of_imgbuild_are_imported_at_the_top() -> None:
+    """Verbs are imported when they are named: no import within a function is needed for a start."""
+    within = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules().items()
+        for function in functions(tree)
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        and any(_dotted(node, alias).startswith("imgbuild.") for alias in node.names)
+    ]
+    assert len(set(within)) <= 0, "\n".join(sorted(set(within)))
+
+
+def test_fillers_of_each_kind_are_found() -> None:
+    source = (
+        "def f(found, *, kept_parts=()):\n"
+        "    own = [one for one in found]\n"
+        "    try: pass\n"
+        "    except OSError as said: pass\n"
+        "    return lambda wanted: wanted\n"
+    )
+    (function,) = functions(ast.parse(source))
+    names = {name for name in names_in(function) if FILLER.match(name)}
+    assert names == {"found", "kept_parts", "own", "one", "said", "wanted"}
