@@ -45,7 +45,11 @@ def _programs(tmp_path: Path) -> Programs:
 
 def locked() -> Lock:
     names = {"ray": "2.49.1", "verl": "0.6.0", "trl": "0.23.1", "vllm": "0.11.0"}
-    return samples.lock(*(samples.wheel(name, version) for name, version in names.items()))
+    lock = samples.lock(*(samples.wheel(name, version) for name, version in names.items()))
+    # Folders of the image, which nothing may hide.
+    folders = {f"FOLDER{number}": f"/x{text}" for number, text in enumerate(WORDS)}
+    more = msgspec.structs.replace(lock.settings, env={**lock.settings.env, **folders})
+    return msgspec.structs.replace(lock, settings=more)
 
 
 def job(kind: ScriptKind, folder: Path, *, pyxis: bool, hostile: bool = True) -> JobScript:

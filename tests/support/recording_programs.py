@@ -19,7 +19,7 @@ import msgspec
 ENTRYPOINT = "/opt/imgbuild/entrypoint"
 PROGRAM = """\
 #!{python} -IS
-import json, os, signal, socket, subprocess, sys, time
+import json, os, signal, socket, sys, time
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 record = os.environ["RECORD"]
 place = f"{{record}}/{{time.monotonic_ns():020}}-{{os.getpid()}}"
@@ -48,13 +48,7 @@ def inside(words):
 if name == "srun":
     first = next(place for place, word in enumerate(words) if not word.startswith("-"))
     os.environ["SLURMD_NODENAME"] = "node0"
-    if "--input=none" in words:  # the first node is enough
-        os.execvp(words[first], words[first:])
-    nodes = range(int(os.environ["SLURM_JOB_NUM_NODES"]))
-    tasks = [subprocess.Popen(words[first:], stdin=subprocess.PIPE) for _ in nodes]
-    line = sys.stdin.buffer.readline()
-    for task in tasks:
-        task.communicate(line)
+    os.execvp(words[first], words[first:])
 elif name == "scontrol":
     if words[:2] == ["show", "hostnames"]:
         print(os.environ["SLURM_JOB_NODELIST"].replace(",", "\\n"))
@@ -134,10 +128,10 @@ class Programs:
 
 
 def slurm(nodes: int) -> dict[str, str]:
-    """The variables that Slurm sets for a job on `nodes` nodes."""
+    """The variables of a job on `nodes` nodes; one task prepares the disk, which all share."""
     return {
         "SLURM_JOB_ID": str(os.getpid() % 1000 + 7000), "SLURM_JOB_NAME": "job",
-        "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_CPUS_ON_NODE": "4", "SLURMD_NODENAME": "node0",
+        "SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_ON_NODE": "4", "SLURMD_NODENAME": "node0",
         "SLURM_JOB_NODELIST": ",".join(f"node{number}" for number in range(nodes)),
     }  # fmt: skip
 
