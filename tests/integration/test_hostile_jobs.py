@@ -187,7 +187,10 @@ def test_steps_of_a_ci_script_get_the_words_that_were_given(
 
     plain = tuple(f"plain{number}" for number in range(len(WORDS)))
     calls = _calls(WORDS, FOLDER)
-    exchanged = {**dict(zip(plain, WORDS, strict=True)), str(tmp_path / "key"): f"{tmp_path}/key{FOLDER}"}
+    exchanged = {
+        **dict(zip(plain, WORDS, strict=True)),
+        str(tmp_path / "key"): f"{tmp_path}/key{FOLDER}",
+    }
     expected = [[hostile(word, exchanged) for word in words] for words in _calls(plain, "")]
     assert calls == expected
     assert {words[0] for words in calls} >= {"ci", "lock", "audit", "cves", "build", "smoke",
