@@ -119,11 +119,10 @@ def test_a_job_gets_the_words_that_were_given(
             assert part(call.words, made.container.words)
             assert part(call.words, (made.container.image, recording_programs.ENTRYPOINT))
     if pyxis:
-        entered = [call.words for call in programs.calls("srun")
-                   if any(word.startswith("--container-image=") for word in call.words)]  # fmt: skip
+        image_option = f"--container-image={made.container.image}"
+        entered = [call.words for call in programs.calls("srun") if image_option in call.words]
         assert entered
         for words in entered:
-            assert f"--container-image={made.container.image}" in words
             (mounts,) = [word for word in words if word.startswith("--container-mounts=")]
             assert mounts.endswith("".join(f",{bind}" for bind in made.container.binds))
     if made.model:
@@ -251,11 +250,11 @@ def test_a_start_script_runs_the_command_of_the_image(script, programs: Programs
 def test_a_volume_is_one_line_of_an_fstab_or_refused(text: str):
     settings = msgspec.structs.replace(source().settings, volumes={f"/data/{text}": {}})
     made = msgspec.structs.replace(source(), settings=settings)
-    try:
-        written = enroot.mounts(made)
-    except InputError as error:
-        assert repr(f"/data/{text}") in error.message
+    if not re.fullmatch(r"[A-Za-z0-9@+=:,./!-]*", text):
+        with pytest.raises(InputError, match=re.escape(repr(f"/data/{text}"))):
+            enroot.mounts(made)
         return
+    written = enroot.mounts(made)
     # Words that the environment of the host could change, or getmntent(3) would read otherwise.
     assert not re.search(r"[$`\\]", written.replace("${ENROOT_ROOTFS}", ""))
     (line,) = written.splitlines()

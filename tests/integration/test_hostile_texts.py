@@ -254,7 +254,7 @@ def check_requirements(text: str, lock: Lock) -> None:
 def check(name: str, text: str, shell: Callable[[str], Any], lock: Lock) -> None:
     """Read `text` with a parser of its language."""
     assert not CONTROL.search(text)
-    match name.split()[0]:
+    match name.split(maxsplit=1)[0]:
         case "definition":
             check_definition(text, shell, lock)
         case "steps" | "online_steps":
@@ -383,7 +383,7 @@ def usual(name: str) -> str:
 
 def check_bypassed(name: str, text: str, shell: Callable[[str], Any]) -> None:
     assert not CONTROL.search(text)
-    match name.split()[0]:
+    match name.split(maxsplit=1)[0]:
         case "definition":
             found = sections(text)
             assert list(found) == ["", "%files", "%post", "%environment", "%labels", "%runscript"]

@@ -33,7 +33,7 @@ def wait():
 
 def inside(words):
     if words[:2] == ["ray", "start"]:
-        address = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
+        address = dict(word.split("=", 1) for word in words if "=" in word)
         with socket.socket() as server:
             if "--head" in words:
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
