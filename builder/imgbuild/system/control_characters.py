@@ -35,4 +35,6 @@ def _escaped(match: re.Match[str]) -> str:
 
 def ascii_controls(document: str) -> str:
     """JSON with all control and format characters in its strings as JSON's own escapes."""
-    return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), document)
+    return _HIDDEN.sub(
+        lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), document
+    )
