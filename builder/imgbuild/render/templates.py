@@ -16,6 +16,7 @@ import msgspec
 
 from imgbuild.errors import ImgbuildError, InputError, Signal
 from imgbuild.system import files, quoting
+from imgbuild.system.folder import LEVELS
 from imgbuild.system.quoting import Quoted
 
 DATA = files.data("templates")
@@ -82,13 +83,13 @@ def project_templates(images: Path) -> tuple[str, ...]:
     folder = images / FOLDER
     if folder.is_symlink():
         return ()
-    names = sorted(
-        Path(place, file).relative_to(folder).as_posix()
-        for place, _, files_in_place in os.walk(folder)
-        for file in files_in_place
-        if file.endswith(".j2")
-    )
-    return tuple(name for name in names if not _same(folder / name, DATA / name))
+    names = []
+    for place, folders, files_in_place in os.walk(folder):
+        inner = Path(place).relative_to(folder)
+        if len(inner.parts) == LEVELS:
+            folders.clear()
+        names += [(inner / file).as_posix() for file in files_in_place if file.endswith(".j2")]
+    return tuple(name for name in sorted(names) if not _same(folder / name, DATA / name))
 
 
 def slug(name: str) -> str:

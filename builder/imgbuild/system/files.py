@@ -9,7 +9,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from importlib import resources
@@ -18,7 +17,7 @@ from typing import BinaryIO
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
 from imgbuild.system.amounts import size_text
-from imgbuild.system.folder import OTHERS, OpenFolder, regular_file
+from imgbuild.system.folder import OTHERS, OpenFolder, regular_file, remove_all
 
 NO_SPACE_HINT = (
     "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
@@ -249,18 +248,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove a folder with its content, also read-only folders; no error if it is missing.
+def remove_tree(place: Path) -> None:
+    """Remove a folder with its content, as far as that is possible; no error if it is missing.
 
-    A link is not followed, and stays.
+    See `folder.remove_all`.
     """
-    if folder.is_symlink():
-        return
-    for parent, folders, _ in os.walk(folder):
-        for name in folders:
-            path = Path(parent, name)
-            with contextlib.suppress(OSError):
-                mode = path.lstat().st_mode
-                if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
-                    path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        remove_all(place)

@@ -19,6 +19,7 @@ from pathlib import Path
 from imgbuild.audit.packages.content import WheelMember
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import CHUNK
+from imgbuild.system.folder import LEVELS
 
 FOLDERS = (".dist-info", ".egg-info")
 # Folders of a source tree that are not installed.
@@ -213,6 +214,8 @@ def _below(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__" and name[0] != "."]
         inner = os.path.relpath(place, folder)
+        if inner.count("/") >= LEVELS:
+            folders.clear()
         start = top if inner == "." else f"{top}/{inner}"
         for name in files:
             yield f"{start}/{name}", Path(place, name)
