@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.system.boundary import CHUNK
 from imgbuild.values import Sha256
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,6 +35,7 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 LEVELS = 100  # of folders
+CHUNK = 1 << 20
 OTHERS = 0o022  # the modes with which other users may write
 REMEDY = "remove it, or move it elsewhere"
 LINK_REMEDY = "remove it: links are not followed there"
@@ -154,7 +154,10 @@ class OpenFolder:
                 temporary = f".{last}.{secrets.token_hex(8)}.tmp"
                 file = above.new_file(temporary)
                 status = os.fstat(file.fileno())
-                if _try_lock(file.fileno()) is not False:
+                locked = True  # as far as the file system has locks
+                with contextlib.suppress(OSError):
+                    locked = try_lock(file.fileno())
+                if locked:
                     present = _status(temporary, above.descriptor)
                     if present is not None and os.path.samestat(status, present):
                         break
@@ -235,7 +238,7 @@ class OpenFolder:
                 contextlib.suppress(OSError, ImgbuildError),
                 os.fdopen(self.file(leftover), "rb") as file,
             ):
-                if _try_lock(file.fileno()):
+                if try_lock(file.fileno()):
                     os.unlink(leftover, dir_fd=self.descriptor)
 
     @contextlib.contextmanager
@@ -263,14 +266,15 @@ def regular_file(
     *,
     name: str | None = None,
     above: int | None = None,
+    links: bool = False,
 ) -> int:
     """A descriptor of the regular file at `path`, or of `name` in the folder `above`.
 
-    InputError for a link, a pipe, a device or a folder, without waiting for a writer; OSError if it
-    cannot be opened.
+    InputError for a pipe, a device or a folder, without waiting for a writer, and for a link unless
+    `links` are followed; OSError if it cannot be opened.
     """
     name = os.fspath(path) if name is None else name
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     try:
         descriptor = os.open(name, flags, mode, dir_fd=above)
     except OSError as error:
@@ -449,14 +453,15 @@ def copy(source: BinaryIO, target: BinaryIO) -> Sha256:
     return copied.hexdigest()
 
 
-def _try_lock(descriptor: int) -> bool | None:
-    """Lock an open file: False if another process has it locked, None if there are no locks."""
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file without waiting; False if another process holds the lock.
+
+    OSError if the file system has no locks.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:
-        return None
     return True
 
 
