@@ -34,9 +34,8 @@ def test_a_signal_to_the_script_ends_its_step(
     step = sample.folder / "step"
     step.write_text(STEP)
     step.chmod(0o755)
-    text = re.sub(
-        r"^imgbuild=.*$", f"imgbuild=({step})", script(sample, of(sample)), flags=re.MULTILINE
-    )
+    text = script(sample, of(sample), published=False)
+    text = re.sub(r"^imgbuild=.*$", f"imgbuild=({step})", text, flags=re.MULTILINE)
     path = sample.folder / "script.sh"
     path.write_text(text)
     env = {"PATH": "/usr/bin:/bin", "DIGEST": sample.seal.digest}
