@@ -121,6 +121,9 @@ def _label(text: str) -> Quoted:
 
 def _source(images: Path | None, name: str) -> tuple[str, str] | None:
     """The text of a template and its path; None if there is none."""
+    if "\\" in name:
+        message = f"{name!r} is not the name of a template"
+        raise InputError(message, hint="templates are files below images/templates")
     places = [(images, f"{FOLDER}/{name}")] if images is not None else []
     for top, path in (*places, (DATA, name)):
         text = _read(top, path)
