@@ -73,7 +73,9 @@ ESCAPES = (
 def test_a_template_reaches_nothing_of_python_or_the_disk(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         rendered(tmp_path, text)
-    assert re.search(r"files\.j2:1: |tree\.j2|is not a path below it|name of a template", caught.value.message)
+    assert re.search(
+        r"files\.j2:1: |tree\.j2|is not a path below it|name of a template", caught.value.message
+    )
 
 
 LONG = "{% set x = 'aaaaaab ' %}" + "{% set x = x ~ x %}" * 16
