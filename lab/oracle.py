@@ -238,7 +238,7 @@ class Bench:
         lines = [f"{name}=={version}\n" for name, version in sorted(pins.versions.items())]
         path.write_text("".join(lines), encoding="utf-8")
         command = [
-            *(sys.executable, "-m", "imgbuild", "audit", "--requirements", str(path)),
+            *(sys.executable, "-P", "-m", "imgbuild", "audit", "--requirements", str(path)),
             *("--python", oracle_sets.PYTHON, "--glibc", oracle_sets.GLIBC),
             *("--arch", "x86_64", "--json"),
         ]

@@ -28,7 +28,7 @@ def timed(tree: Path, words: list[str]) -> tuple[float, float]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.monotonic()
     subprocess.run(
-        [sys.executable, "-m", "imgbuild", *words],
+        [sys.executable, "-P", "-m", "imgbuild", *words],
         env={**os.environ, "PYTHONPATH": str(tree / "builder")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

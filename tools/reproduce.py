@@ -164,7 +164,7 @@ def later_build(target: str, surroundings: Surroundings, folder: Path, place: Pa
 
 def words(python: Path | str, target: str, surroundings: Surroundings) -> list[str]:
     """The command that builds."""
-    build = [str(python), "-m", "imgbuild", "build", "--target", target, "--output", "out"]
+    build = [str(python), "-P", "-m", "imgbuild", "build", "--target", target, "--output", "out"]
     return [*build, *surroundings.words]
 
 
@@ -246,6 +246,7 @@ def install_dependencies(version: str, site: Path, folder: Path) -> None:
     platforms = [p if p == "any" else f"{p}{machine}" for p in PLATFORMS]
     command = [
         str(PYTHON),
+        "-P",
         "-m",
         "pip",
         "install",

@@ -21,7 +21,7 @@ from imgbuild.system import boundary
 from imgbuild.system.folder import OpenFolder
 
 T = TypeVar("T")
-LIMIT = 256 << 20  # bytes of a document
+LIMIT = boundary.LIMIT
 SEARCHED = 16 << 20  # bytes of an invalid document in which the invalid text is searched for
 SHOWN = 200  # characters of an invalid text in a message
 

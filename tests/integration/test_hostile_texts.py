@@ -34,22 +34,10 @@ from imgbuild.slurm import jobs
 from imgbuild.slurm.jobs import Allocation, Container, EnvVariable, ScriptKind
 from imgbuild.system import quoting
 from imgbuild.values import CONTROLS, Arch
-from tests.support import render_sample
+from tests.support import render_sample, samples
+from tests.support.hostile_texts import BREAKS, PAYLOADS, RUN
 
 NONE = Path("/nonexistent")
-RUN = "touch $CANARY"
-# What ends a word, a line, a here-document, a comment, a section or an expression.
-PAYLOADS = (
-    f"$({RUN})", f"`{RUN}`", f'"; {RUN}; "', f"'; {RUN}; '", f"; {RUN} #", f"& {RUN} &",
-    f"| {RUN}", f"\\'; {RUN}; \\'", f"'\\''$({RUN})", f"%setup {RUN}", "%setup", "{{ x }}", "{{{{",
-    f"x {RUN}", "<<EOF", "\\", "x\\", "'", '"', "$HOME ${HOME}", "# syntax=evil/x", "~", "*", "-x",
-    "--index-url https://evil.example", "a#b", "é 🙂", "a: b", "]]>", "-->", "</script>", "|", "{%",
-)  # fmt: skip
-BREAKS = tuple(
-    before + RUN + after
-    for before in ("\n", "\nEND\n", "x\n%setup\n", "\\\n", "\r\n", "\nRUN ", "\n[[x]]\n", "\n    ")
-    for after in ("", "\n")
-)
 CONTROL = re.compile(rf"(?![\n\t])[{CONTROLS}]")
 PROGRAMS = ("uv", "install", "mkdir", "ln", "find", "sed", "rm", "cp", "sha256sum", "python3.11",
             "bash", "getconf", "umask")  # fmt: skip
@@ -137,9 +125,22 @@ def online_steps(lock: Lock, matrix: Matrix) -> str:
     return templates.render("dockerfile.j2", made, images=NONE)
 
 
-def slurm(lock: Lock, matrix: Matrix) -> str:
-    made = jobs.script(lock, f"sha256:{'0' * 64}", ScriptKind.SINGLE, Allocation(),
-                       Container(image="/x.sif"), command=("true",))  # fmt: skip
+JOB_PACKAGES = tuple(samples.wheel(name) for name in ("ray", "verl", "vllm"))
+
+
+def job_script(kind: ScriptKind, lock: Lock, matrix: Matrix, *, pyxis: bool) -> str:
+    arches = {
+        arch: msgspec.structs.replace(each, wheels=(*each.wheels, *JOB_PACKAGES))
+        for arch, each in lock.arch.items()
+    }
+    lock = msgspec.structs.replace(lock, arch=arches)
+    made = jobs.script(
+        lock, f"sha256:{'0' * 64}", kind,
+        Allocation(nodes=1 if kind is ScriptKind.SINGLE else 2, gpus=1),
+        Container(image="/bin/true", pyxis=pyxis),
+        command=() if kind is ScriptKind.CHECK else ("true",),
+        model="m" if kind is ScriptKind.TRL_SERVER else "",
+    )  # fmt: skip
     return jobs.text(made, None)
 
 
@@ -253,7 +254,7 @@ def check_requirements(text: str, lock: Lock) -> None:
 def check(name: str, text: str, shell: Callable[[str], Any], lock: Lock) -> None:
     """Read `text` with a parser of its language."""
     assert not CONTROL.search(text)
-    match name:
+    match name.split(maxsplit=1)[0]:
         case "definition":
             check_definition(text, shell, lock)
         case "steps" | "online_steps":
@@ -278,9 +279,14 @@ def check(name: str, text: str, shell: Callable[[str], Any], lock: Lock) -> None
 
 RENDERERS: dict[str, Callable[[Lock, Matrix], str]] = {
     each.__name__: each
-    for each in (shell_script, definition, steps, online_steps, slurm, requirement_lines,
-                 lock_file, bake_file)
+    for each in (shell_script, definition, steps, online_steps, requirement_lines, lock_file,
+                 bake_file)
 }  # fmt: skip
+RENDERERS |= {
+    f"slurm {kind} {pyxis}": functools.partial(job_script, kind, pyxis=pyxis)
+    for kind in ScriptKind
+    for pyxis in (False, True)
+}
 
 
 @pytest.mark.parametrize("text", PAYLOADS)
@@ -377,7 +383,7 @@ def usual(name: str) -> str:
 
 def check_bypassed(name: str, text: str, shell: Callable[[str], Any]) -> None:
     assert not CONTROL.search(text)
-    match name:
+    match name.split(maxsplit=1)[0]:
         case "definition":
             found = sections(text)
             assert list(found) == ["", "%files", "%post", "%environment", "%labels", "%runscript"]

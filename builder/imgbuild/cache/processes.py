@@ -12,7 +12,7 @@ from pathlib import Path
 
 from imgbuild.errors import InputError
 from imgbuild.system import files
-from imgbuild.system.folder import regular_file
+from imgbuild.system.folder import regular_file, try_lock
 
 
 def leases(root: Path, current: str | None) -> set[str]:
@@ -20,7 +20,7 @@ def leases(root: Path, current: str | None) -> set[str]:
     names: set[str] = set()
     for path in _live(root, current):
         with _opened(path, os.O_RDONLY) as descriptor:
-            if descriptor is not None and not files.try_lock(descriptor, shared=True):
+            if descriptor is not None and not try_lock(descriptor, shared=True):
                 names.update(path.read_text(encoding="utf-8").splitlines())
     return names
 
@@ -31,7 +31,7 @@ def sweep(root: Path, current: str | None) -> None:
         with _opened(path, os.O_RDWR) as descriptor:
             if descriptor is None or os.fstat(descriptor).st_uid != os.geteuid():
                 continue
-            if files.try_lock(descriptor) and files.same_file(descriptor, path):
+            if try_lock(descriptor) and files.same_file(descriptor, path):
                 _remove_scratch(root, path.name)
                 path.unlink()
 

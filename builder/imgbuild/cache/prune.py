@@ -17,7 +17,7 @@ from imgbuild.cache.store import NAME, SIZE, Store
 from imgbuild.errors import InputError
 from imgbuild.system import files, known_hashes
 from imgbuild.system.boundary import regular
-from imgbuild.system.folder import regular_file
+from imgbuild.system.folder import regular_file, try_lock
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ def _claimed(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        yield files.try_lock(descriptor) and files.same_file(descriptor, path)
+        yield try_lock(descriptor) and files.same_file(descriptor, path)
     finally:
         os.close(descriptor)
 

@@ -15,6 +15,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.ci.jobs import CiJob, Step
 from imgbuild.errors import InputError
+from imgbuild.system import boundary
 
 LONGEST = 2000  # characters of an error that a report keeps; the log has all of it
 SIGNALS = 128  # a shell adds the signal that ended a command to this
@@ -97,7 +98,7 @@ def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError
     """
     path = place(folder, job, f"{step}.answer.json")
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        document = msgspec.json.decode(boundary.content(path))
     except (OSError, msgspec.DecodeError):
         document = None
     error = _of_document(document)

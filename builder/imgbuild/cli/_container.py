@@ -15,6 +15,7 @@ from imgbuild.cli._verb import Definition, Group, option
 from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount, own_ids
 from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.system import boundary
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def read_env_file(path: Path) -> dict[str, str]:
     InputError if the file cannot be read, or a line has no valid name.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = boundary.content(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         message = f"--env-file {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
         raise InputError(message, hint="name a file of NAME=VALUE lines") from error

@@ -14,6 +14,7 @@ from imgbuild.cli._options import Through
 from imgbuild.cli._selection import one_arch, same_image
 from imgbuild.errors import InputError
 from imgbuild.report import Tier
+from imgbuild.system import boundary
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -95,7 +96,7 @@ def _one_image(
     path = lock or folder / locks.FILE
     hint = "copy images/TARGET/lock.json to the machine that tests, and name it with --lock FILE"
     try:
-        data = path.read_bytes()
+        data = boundary.content(path)
     except OSError as error:
         message = f"cannot read the lock {path}: {error.strerror}"
         raise InputError(message, hint=hint) from error

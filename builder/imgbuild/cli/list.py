@@ -15,6 +15,7 @@ from imgbuild.cli._output import aligned, answer, terminal_width
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError
+from imgbuild.system import boundary
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _write(path: Path, rows: Sequence[TableRow]) -> bool:
     from imgbuild.show import table
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = boundary.content(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         message = f"cannot read {path}: {reason}"

@@ -6,9 +6,23 @@
 # A step with a key that has passed under this key is not repeated.
 
 status=0 # that of the first step that failed
-trap 'say "interrupted; run this script again to continue"; exit 130' INT
+running= # the process of a step
+trap 'stop 130' INT
+trap 'stop 143' TERM
+trap 'stop 129' HUP
 
 say() { printf 'ci: %s\n' "$*" >&2; }
+
+# stop STATUS: end the running step, and the script
+stop() {
+  trap '' INT TERM HUP
+  if [ -n "$running" ]; then
+    kill -TERM "$running" 2> /dev/null
+    wait "$running" "$tee"
+  fi
+  say "interrupted; run this script again to continue"
+  exit "$1"
+}
 
 # ended FILE KEY STATUS SECONDS: write how a step or job ended
 ended() {
@@ -75,7 +89,7 @@ has_image() { [ -n "$digest" ] && grep -qsF -- "$digest" "build/$1/index.json"; 
 
 # step NAME KEY ARGUMENT...: run a command of imgbuild, unless it has passed; "-": always
 step() {
-  local name=$1 key=$2 place=$results/$job/$1 code start=$SECONDS
+  local name=$1 key=$2 place=$results/$job/$1 code log tee start=$SECONDS
   if [ "$key" != - ] && has "$name" "$key"; then
     say "$job: $name has passed before"
     return 0
@@ -83,10 +97,18 @@ step() {
   shift 2
   rm -f -- "$place.json" "$place.answer.json"
   say "$job: $name"
-  NO_COLOR=1 "${imgbuild[@]}" "$@" --json 2>&1 > "$place.part" < /dev/null | tee -i -- "$place.log" >&2
-  code=${PIPESTATUS[0]}
+  # In the background, since the shell hears a signal only while it waits.
+  exec {log}> >(trap '' TERM HUP && exec tee -i -- "$place.log" >&2)
+  tee=$!
+  NO_COLOR=1 "${imgbuild[@]}" "$@" --json < /dev/null > "$place.part" 2>&"$log" &
+  running=$!
+  exec {log}>&-
+  wait "$running"
+  code=$?
+  running=
+  wait "$tee"
   mv -f -- "$place.part" "$place.answer.json"
-  [ "$code" -ne 130 ] || exit 130 # interrupted
+  case $code in 129 | 130 | 143) exit "$code" ;; esac # interrupted
   end "$name" "$key" "$code" $((SECONDS - start))
 }
 

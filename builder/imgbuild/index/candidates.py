@@ -13,7 +13,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from imgbuild.index.pages import SDIST_ENDINGS, IndexFile
+from imgbuild.index.pages import IndexFile
+from imgbuild.matrix.fields import SDIST_ENDINGS
 from imgbuild.wheel.tags import Tags
 
 

@@ -11,6 +11,7 @@ import datetime
 import functools
 import html.parser
 import json
+import re
 import threading
 import urllib.parse
 import weakref
@@ -33,7 +34,8 @@ SIMPLE = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2,"
     " text/html;q=0.1"
 )
-SDIST_ENDINGS = (".tar.gz", ".zip", ".tar.bz2")
+# The endings of sdists, also of those that are not read: `refusal` names them.
+SDIST = re.compile(r"\.(zip|tgz|tar(\.\w+)?)\Z")
 FILES_LIMIT = 250_000  # of one page
 
 
@@ -66,7 +68,7 @@ def _version_of(name: str) -> Version | None:
     try:
         if name.endswith(".whl"):
             return parse_wheel_filename(name)[1]
-        return parse_sdist_filename(name)[1]
+        return parse_sdist_filename(SDIST.sub(".tar.gz", name))[1]
     except ValueError:  # what packaging raises, and Python for a number of 5,000 digits
         return None
 
@@ -238,7 +240,7 @@ def owner(name: str) -> str | None:
     try:
         if name.endswith(".whl"):
             return str(parse_wheel_filename(name)[0])
-        return str(parse_sdist_filename(name)[0])
+        return str(parse_sdist_filename(SDIST.sub(".tar.gz", name))[0])
     except ValueError:  # what packaging raises, and Python for a number of 5,000 digits
         return None
 
@@ -308,7 +310,7 @@ def read_html(text: str, url: str) -> list[IndexFile]:
     for anchor in links.anchors:
         address, fragment = urllib.parse.urldefrag(urllib.parse.urljoin(base, anchor["href"] or ""))
         name = urllib.parse.unquote(urllib.parse.urlsplit(address).path.rsplit("/", 1)[-1])
-        if not name.endswith((".whl", *SDIST_ENDINGS)):
+        if not name.endswith(".whl") and not SDIST.search(name):
             continue
         hashes = dict(urllib.parse.parse_qsl(fragment))
         core = anchor.get("data-core-metadata", anchor.get("data-dist-info-metadata"))

@@ -41,7 +41,12 @@ def refuse(lock: Lock, file: str, *, hint: str) -> None:
     for arch, resolution in lock.arch.items():
         for number, built in enumerate(resolution.built):
             here = ("arch", arch, "built", number)
-            notes.form((*here, "sdist", "file"), built.sdist.file, SDIST, "file name of an sdist")
+            notes.form(
+                (*here, "sdist", "file"),
+                built.sdist.file,
+                SDIST,
+                "file name of an sdist: .tar.gz or .zip",
+            )
             notes.form((*here, "wheel", "file"), built.wheel.file, WHEEL, "file name of a wheel")
     if lock.extends is not None:
         _extends(notes, lock.extends)

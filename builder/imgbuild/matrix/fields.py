@@ -7,6 +7,7 @@ the file in which it is written.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -26,7 +27,8 @@ WHEEL = (
     r"[A-Za-z0-9][A-Za-z0-9_.]*-[0-9][A-Za-z0-9_.!+]*(-[0-9][A-Za-z0-9_.]*)?(-[A-Za-z0-9_.]+){3}"
     r"\.whl"
 )
-SDIST = r"[A-Za-z0-9][A-Za-z0-9._!+-]*\.(tar\.(gz|bz2|xz)|tgz|zip)"
+SDIST_ENDINGS = (".tar.gz", ".zip")  # PEP 625, and what was usual before it
+SDIST = rf"[A-Za-z0-9][A-Za-z0-9._!+-]*({'|'.join(map(re.escape, SDIST_ENDINGS))})"
 _PART = r"(?!\.{1,2}(/|\Z))[A-Za-z0-9._+~%:!=@-]+"
 
 Line = Annotated[

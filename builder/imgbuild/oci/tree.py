@@ -9,13 +9,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
-import shutil
 import stat
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
 from imgbuild.errors import IntegrityError
+from imgbuild.system.folder import remove_all
 
 LINK_LIMIT = 40  # the same as the kernel's
 OPEN_FOLDERS = 64
@@ -86,7 +86,7 @@ class RootFolder:
         with contextlib.suppress(FileNotFoundError):
             kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             if stat.S_ISDIR(kind):
-                shutil.rmtree(name, dir_fd=parent)
+                remove_all(name, parent)
             else:
                 os.unlink(name, dir_fd=parent)
             if stat.S_ISDIR(kind) or stat.S_ISLNK(kind):
@@ -180,15 +180,5 @@ class RootFolder:
 
 def remove(root: Path) -> None:
     """Remove an unpacked image, also read-only folders; no error if it is missing."""
-    try:
-        shutil.rmtree(root)
-    except FileNotFoundError:
-        return
-    except PermissionError:
-        root.chmod(0o700)
-        for folder, names, _ in os.walk(root):  # does not follow links
-            for name in names:
-                path = Path(folder, name)
-                if not path.is_symlink():
-                    path.chmod(0o700)
-        shutil.rmtree(root)
+    with contextlib.suppress(FileNotFoundError):
+        remove_all(root)

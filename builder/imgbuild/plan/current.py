@@ -14,6 +14,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.plan import seal as seals
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
+from imgbuild.system import boundary
 from imgbuild.system.folder import OpenFolder
 
 
@@ -46,7 +47,7 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Sea
             reasons.append(f"{arch}: {entry}; {entry.other}: {has} is locked")
     for file, text in requirement_files(lock).items():
         path = project.images / name / file
-        if not path.is_file() or path.read_bytes() != text.encode():
+        if not path.is_file() or boundary.content(path) != text.encode():
             reasons.append(f"{path} does not follow from the lock")
     if reasons:
         message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))

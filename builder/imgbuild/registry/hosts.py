@@ -20,6 +20,7 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.registry.reference import HUB
+from imgbuild.system import boundary
 from imgbuild.system.files import home
 from imgbuild.system.reporter import SILENT, Reporter
 
@@ -136,7 +137,7 @@ class _Document(_Settings, frozen=True):
 
 def _described(host: str, address: str, file: Path) -> tuple[Endpoint, ...]:
     try:
-        document = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Document)
+        document = msgspec.convert(tomllib.loads(boundary.content(file).decode()), _Document)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         message = f"{file}: {error}"
         raise InputError(message, hint="the format is that of containerd's hosts.toml") from error

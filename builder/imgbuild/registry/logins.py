@@ -16,7 +16,7 @@ from imgbuild.errors import InputError
 from imgbuild.http.credentials import Login
 from imgbuild.registry.hosts import HUB_SERVER
 from imgbuild.registry.reference import HUB
-from imgbuild.system import process, programs
+from imgbuild.system import boundary, process, programs
 from imgbuild.system.files import home
 from imgbuild.system.reporter import SILENT, Reporter
 
@@ -99,7 +99,7 @@ def _names(host: str) -> tuple[str, ...]:
 
 def _read(path: Path) -> _Config:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Config)
+        return msgspec.json.decode(boundary.content(path), type=_Config)
     except FileNotFoundError:
         return _Config()
     except OSError as error:

@@ -7,7 +7,6 @@ is an error, not an empty text.
 from __future__ import annotations
 
 import os
-import stat
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 
 from imgbuild.errors import ImgbuildError, InputError, Signal
 from imgbuild.system import files, quoting
+from imgbuild.system.folder import LEVELS, OpenFolder
 from imgbuild.system.quoting import Quoted
 
 DATA = files.data("templates")
@@ -82,13 +82,13 @@ def project_templates(images: Path) -> tuple[str, ...]:
     folder = images / FOLDER
     if folder.is_symlink():
         return ()
-    names = sorted(
-        Path(place, file).relative_to(folder).as_posix()
-        for place, _, files_in_place in os.walk(folder)
-        for file in files_in_place
-        if file.endswith(".j2")
-    )
-    return tuple(name for name in names if not _same(folder / name, DATA / name))
+    names = []
+    for place, folders, files_in_place in os.walk(folder):
+        inner = Path(place).relative_to(folder)
+        if len(inner.parts) == LEVELS:
+            folders.clear()
+        names += [(inner / file).as_posix() for file in files_in_place if file.endswith(".j2")]
+    return tuple(name for name in sorted(names) if not _same(folder, name))
 
 
 def slug(name: str) -> str:
@@ -96,9 +96,9 @@ def slug(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _same(path: Path, other: Path) -> bool:
+def _same(folder: Path, name: str) -> bool:
     try:
-        return _read(path) == _read(other)
+        return _read(folder, name) == _read(DATA, name)
     except InputError:
         return False
 
@@ -121,39 +121,28 @@ def _label(text: str) -> Quoted:
 
 def _source(images: Path | None, name: str) -> tuple[str, str] | None:
     """The text of a template and its path; None if there is none."""
-    parts = name.split("/")
-    if not name or "\\" in name or any(part in ("", ".", "..") for part in parts):
+    if "\\" in name:
         message = f"{name!r} is not the name of a template"
         raise InputError(message, hint="templates are files below images/templates")
-    project_folder = [images / FOLDER] if images is not None else []
-    for folder in (*project_folder, DATA):
-        path = folder / name
-        if not os.path.lexists(path):
-            continue
-        if folder is not DATA:
-            _refuse_links(folder, parts)
-        return _read(path), str(path)
+    places = [(images, f"{FOLDER}/{name}")] if images is not None else []
+    for top, path in (*places, (DATA, name)):
+        text = _read(top, path)
+        if text is not None:
+            return text, str(top / path)
     return None
 
 
-def _refuse_links(folder: Path, parts: list[str]) -> None:
-    """InputError if the folder of templates, or a part of a template's path below it, is a link."""
-    path = folder
-    for part in ("", *parts):
-        path = path / part
-        if path.is_symlink():
-            message = f"{path} is a link, and templates are files of the project"
-            raise InputError(message, hint="copy the file there")
+def _read(top: Path, name: str) -> str | None:
+    """The text of the template at `name` below `top`; None if there is none.
 
-
-def _read(path: Path) -> str:
+    InputError for links, what is not a file of text, and names that are no path below `top`.
+    """
+    path = top / name
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                message = f"{path} is not a file"
-                raise InputError(message, hint=HINT)
+        with OpenFolder.open(top) as folder, os.fdopen(folder.file(name), "rb") as file:
             data = file.read(SIZE + 1)
+    except FileNotFoundError:
+        return None
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message, hint=HINT) from error

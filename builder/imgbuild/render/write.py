@@ -22,6 +22,7 @@ from imgbuild.project import Project
 from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates
 from imgbuild.render.addresses import Addresses, addresses
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.system import boundary
 from imgbuild.system.folder import OpenFolder
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
@@ -97,7 +98,7 @@ def check(
     for lock in chosen:
         reasons += committed.stale(project, lock.target, _kept(project, matrix, lock))
     path = project.root / bake.FILE
-    if (path.read_bytes() if path.is_file() else None) != _bake(project, matrix, reporter):
+    if (boundary.content(path) if path.is_file() else None) != _bake(project, matrix, reporter):
         reasons.append(f"{path} does not follow from the locks")
     if reasons:
         message = "\n  ".join(("what was rendered is out of date:", *reasons))

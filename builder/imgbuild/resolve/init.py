@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from imgbuild.resolve import first_matrix
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import TIERS
+from imgbuild.system import boundary, files
 from imgbuild.values import Arch
 
 TARGET_NAME = re.compile(NAME)
@@ -165,7 +165,7 @@ def _read(place: str, http: Http) -> bytes | None:
                 return None
             raise
     path = Path(place).expanduser()
-    return path.read_bytes() if path.is_file() else None
+    return boundary.content(path) if path.is_file() else None
 
 
 def begin(
@@ -187,7 +187,7 @@ def begin(
         below = copied(place, extends, folder, http, below=path.parent)
         write(path, first_matrix.text(wanted, below, f"{FOLDER}/{extends}", place, image))
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        files.remove_tree(folder)
         with contextlib.suppress(OSError):
             folder.parent.rmdir()
         raise
@@ -247,7 +247,7 @@ def refresh(path: Path, http: Http) -> list[Renewed]:
 
 def _digest(folder: Path) -> str:
     try:
-        return str(json.loads((folder / SEAL).read_bytes())["digest"])
+        return str(json.loads(boundary.content(folder / SEAL))["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -20,6 +20,7 @@ import msgspec
 import yaml
 
 from imgbuild.errors import InputError
+from imgbuild.system import boundary
 
 FILE = "data/compare.yaml"
 # Bytes of one file whose text is compared; of a larger one nothing is kept, and it is not alike.
@@ -82,7 +83,7 @@ def builders() -> tuple[Accepted, ...]:
 def read(path: Path) -> tuple[Accepted, ...]:
     """The list in the file at `path`; InputError names what is wrong with it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = boundary.content(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         message = f"cannot read {path}: {error}"
         raise InputError(message) from error

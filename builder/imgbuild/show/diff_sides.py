@@ -23,6 +23,7 @@ from imgbuild.registry.reference import Reference, parse
 from imgbuild.show import diff as diffs
 from imgbuild.show import revisions
 from imgbuild.show.diff import DiffLayer, DiffSide, SideContent
+from imgbuild.system import boundary
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
@@ -49,7 +50,7 @@ def _on_disk(path: Path, name: str) -> DiffSide:
     if not file.is_file():
         message = f"{path} has no {LOCK}"
         raise InputError(message, hint=hint)
-    lock = locks.decode_lock(file.read_bytes(), str(file), hint=hint, remedy="lock it anew")
+    lock = locks.decode_lock(boundary.content(file), str(file), hint=hint, remedy="lock it anew")
     place = file.with_name(SEAL)
     if not place.is_file():
         message = f"{place}: no such file, and a lock alone does not say how large its layers are"

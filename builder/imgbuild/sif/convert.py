@@ -22,6 +22,7 @@ from imgbuild.plan.seal import read_seal
 from imgbuild.sif import container, enroot, files, squashfs
 from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.sif.image import archive, read
+from imgbuild.system import boundary
 from imgbuild.system import files as disk
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
@@ -138,7 +139,7 @@ def lock_of(
             f" the file will contain no lock (imgbuild build {target})"
         )
         return b""
-    return lock_path(images, target).read_bytes()
+    return boundary.content(lock_path(images, target))
 
 
 def lock_of_any(images: Path, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT) -> bytes:

@@ -10,6 +10,7 @@ from imgbuild.oci.merged import Merged
 from imgbuild.oci.tar import Member
 from imgbuild.sif.files import labels
 from imgbuild.sif.image import SifSource, file, folder, words
+from imgbuild.system import quoting
 
 LOCK = "opt/imgbuild/lock.json"
 LOCAL = """\
@@ -41,10 +42,13 @@ def environment(image: SifSource) -> str:
 
 
 def mounts(image: SifSource) -> str:
-    """An fstab that makes each volume of the image a writable folder."""
+    """An fstab that makes each volume of the image a writable folder.
+
+    InputError for a path that is more than a plain word: enroot would mount something else.
+    """
     return "".join(
         f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev\n"
-        for path in sorted(image.settings.volumes or {})
+        for path in map(quoting.plain, sorted(image.settings.volumes or {}))
     )
 
 
@@ -52,7 +56,7 @@ def start(image: SifSource) -> str:
     """The start script: runs its arguments, or the image's command, with the entry point."""
     place = words([image.settings.working_dir or "/"])
     entrypoint = image.settings.entrypoint or ()
-    lines = [f"# {name} {text}" for name, text in labels(image).items() if "\n" not in text]
+    lines = [f"# {quoting.line(f'{name} {text}')}" for name, text in labels(image).items()]
     lines += [
         "",
         f"mkdir -p {place} 2>/dev/null",

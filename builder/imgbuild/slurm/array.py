@@ -20,6 +20,7 @@ from imgbuild.project import Project
 from imgbuild.render import templates
 from imgbuild.slurm import commands
 from imgbuild.slurm.commands import LATER, LOST
+from imgbuild.system import boundary
 from imgbuild.system.ending import EndSignal
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
@@ -303,13 +304,13 @@ def ended(one: ArrayTask, word: str, state: TaskState | None) -> TaskEnd:
     """The end of `one`, with its log and output."""
     place = one.order.place / f"{one.number}.log"
     answer = one.order.place / f"{one.target}.answer.json"
-    log = place.read_text(encoding="utf-8", errors="replace").splitlines() if place.exists() else []
+    log = boundary.content(place).decode(errors="replace").splitlines() if place.exists() else []
     return TaskEnd(
         target=one.target,
         job=f"{one.order.job}_{one.number}",
         state=word,
         status=state.status if state else None,
-        answer=answer.read_text(encoding="utf-8") if answer.exists() else "",
+        answer=boundary.content(answer).decode() if answer.exists() else "",
         log="\n".join(log[-TAIL:]),
         place=place,
     )

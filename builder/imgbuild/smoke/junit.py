@@ -16,7 +16,7 @@ def document(reports: Sequence[Report]) -> bytes:
     """The reports as one document, with a suite for each target, architecture and tier."""
     top = ElementTree.Element("testsuites")
     for report in reports:
-        name = f"{report.target} {report.arch} {report.tier}"
+        name = _plain(f"{report.target} {report.arch} {report.tier}")
         suite = ElementTree.SubElement(top, "testsuite", {
             "name": name,
             "tests": str(len(report.cases)),

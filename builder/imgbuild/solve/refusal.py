@@ -13,6 +13,7 @@ from packaging.version import Version
 from imgbuild.index.candidates import described, is_sdist, objection, same_version, system
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.server import Catalogue
+from imgbuild.matrix.fields import SDIST_ENDINGS
 from imgbuild.matrix.model import Matrix
 from imgbuild.values import Arch
 
@@ -101,6 +102,10 @@ def nothing(catalogue: Catalogue, package: str) -> str:
 def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
     rules, timed = catalogue.rules, catalogue.indexes.place(package).timed
     wheels = [file for file in files if file.is_wheel]
+    if not any(file.is_wheel or is_sdist(file) for file in files):
+        ends = " and ".join(SDIST_ENDINGS)
+        names = ", ".join(sorted(file.name for file in files)[:SHOWN])
+        return f"no wheel exists, and sdists are read as {ends}, not as {names}"
     if not wheels:
         what = "only an sdist" if any(is_sdist(file) for file in files) else "no wheel"
         return f"{what} exists, and sdists: of the matrix does not list {package}"

@@ -12,18 +12,18 @@ import errno
 import functools
 import inspect
 import os
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from imgbuild.errors import ImgbuildError, IntegrityError, Signal
+from imgbuild.errors import ImgbuildError, InputError, IntegrityError, Signal
+from imgbuild.system.folder import CHUNK, regular_file
 
 P = ParamSpec("P")
 R = TypeVar("R")
 REMEDY = "it is damaged or was made to mislead: get it again, or use another version"
 NONSENSE = "the server does not answer as it should: try another one, or ask its owner"
-CHUNK = 1 << 20
+LIMIT = 256 << 20  # bytes of a document
 SHOWN = 200  # characters of another error's text
 
 
@@ -64,20 +64,20 @@ def reads(parameter: str, *, hint: str = REMEDY) -> Callable[[Callable[P, R]], C
 
 
 def regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of the file at `path`, for `open(opener=…)` too.
+    """A descriptor of the file at `path`, for `open(opener=…)` too; links are followed.
 
     IntegrityError for a pipe, a device or a folder, without waiting for a writer; OSError if it
     cannot be opened.
     """
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    message = f"{path} is not a regular file"
-    raise IntegrityError(message, hint="name a file, not a pipe, a device or a folder")
+    try:
+        return regular_file(Path(path), flags, links=True)
+    except InputError as error:
+        message = f"{path} is not a regular file"
+        hint = "name a file, not a pipe, a device or a folder"
+        raise IntegrityError(message, hint=hint) from error
 
 
-def content(path: Path, limit: int) -> bytes:
+def content(path: Path, limit: int = LIMIT) -> bytes:
     """The bytes of the regular file at `path`; IntegrityError if there are more than `limit`."""
     with open(path, "rb", opener=regular) as file:
         data = file.read(limit + 1)
@@ -94,14 +94,11 @@ def copy_regular(source: Path, target: Path, *, limit: int, hint: str = REMEDY) 
     bytes. The folders on its path are not checked. OSError if it cannot be opened.
     """
     try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EACCES):  # a link, a socket
-            raise
+        descriptor = regular_file(source)
+    except (InputError, PermissionError) as error:
         message = f"{source.name} is not a regular file that can be read"
         raise IntegrityError(message, hint=hint) from error
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+    if os.fstat(descriptor).st_nlink != 1:
         os.close(descriptor)
         message = f"{source.name} is not a regular file with one name"
         raise IntegrityError(message, hint=hint)

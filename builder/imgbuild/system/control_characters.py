@@ -1,27 +1,40 @@
-"""Control characters in texts from files, servers and programs."""
+"""Control characters and invisible characters in texts from files, servers and programs."""
 
 from __future__ import annotations
 
+import json
 import re
 
 from imgbuild.values import CONTROLS
 
 IN_LINES = re.compile(rf"(?![\t\n])[{CONTROLS}]")  # a text of several lines may have tabs
+# A set for a regular expression: format characters (Unicode 15.1, category Cf), which show nothing
+# or change what is near them. A text could look like another one, or hide what it says.
+FORMATS = (
+    r"\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e"
+    r"\u2060-\u206f\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+)
+_HIDDEN = re.compile(rf"(?![\t\n])[{CONTROLS}{FORMATS}]")
 
 
 def visible(text: str) -> str:
-    """`text` with control characters, except tab and newline, replaced by visible escapes.
+    """`text` with control and format characters, except tab and newline, as visible escapes.
 
-    Text from servers and files could otherwise control the terminal.
+    Text from servers and files could otherwise control the terminal, or deceive its reader.
     """
-    return IN_LINES.sub(_escaped, text)
+    return _HIDDEN.sub(_escaped, text)
 
 
 def _escaped(match: re.Match[str]) -> str:
     number = ord(match[0])
+    if number > 0xFFFF:
+        return f"\\U{number:08x}"
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
 
 def ascii_controls(document: str) -> str:
-    """JSON with all control characters in its strings as JSON's own escapes."""
-    return IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
+    """JSON with all control and format characters in its strings as JSON's own escapes."""
+    return _HIDDEN.sub(
+        lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), document
+    )

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from importlib import resources
@@ -18,7 +17,7 @@ from typing import BinaryIO
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
 from imgbuild.system.amounts import size_text
-from imgbuild.system.folder import OTHERS, OpenFolder, regular_file
+from imgbuild.system.folder import OTHERS, OpenFolder, regular_file, remove_all, try_lock
 
 NO_SPACE_HINT = (
     "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
@@ -83,11 +82,15 @@ def described(error: OSError, place: Path, *, hint: str | None = None) -> Imgbui
 
 
 def free_bytes(place: Path) -> int | None:
-    """The free bytes of the file system that `place` is on, or will be; None if that is unknown."""
+    """The free bytes of the file system that `place` is on, or will be; None if that is unknown.
+
+    Root may use the reserve. Some file systems report no sizes.
+    """
     for folder in (place.absolute(), *place.absolute().parents):
         with contextlib.suppress(OSError):
             status = os.statvfs(folder)
-            return status.f_frsize * (status.f_bavail if os.geteuid() else status.f_bfree)
+            free = status.f_bavail if os.geteuid() else status.f_bfree
+            return status.f_frsize * free if status.f_blocks else None
     return None
 
 
@@ -139,9 +142,7 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
             reason = "is on a read-only file system" if read_only else "may not be written to"
             message = f"cannot write {path}: {folder} {reason}"
             raise InputError(message, hint=hint)
-        room = os.statvfs(folder)
-        free = room.f_bavail if os.geteuid() else room.f_bfree  # root may use the reserve
-        if room.f_blocks and not free:  # some file systems report no sizes
+        if free_bytes(folder) == 0:
             error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise described(error, path, hint=FULL_HINT)
 
@@ -159,15 +160,6 @@ def is_own(folder: Path, *, hint: str) -> bool:
         message = f"{folder} is not a folder of this user (user id {os.geteuid()})"
         raise InputError(message, hint=hint)
     return not found.st_mode & OTHERS
-
-
-def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file without waiting; False if another process holds the lock."""
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def same_file(descriptor: int, path: Path) -> bool:
@@ -249,18 +241,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove a folder with its content, also read-only folders; no error if it is missing.
+def remove_tree(place: Path) -> None:
+    """Remove a folder with its content, as far as that is possible; no error if it is missing.
 
-    A link is not followed, and stays.
+    See `folder.remove_all`.
     """
-    if folder.is_symlink():
-        return
-    for parent, folders, _ in os.walk(folder):
-        for name in folders:
-            path = Path(parent, name)
-            with contextlib.suppress(OSError):
-                mode = path.lstat().st_mode
-                if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
-                    path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        remove_all(place)

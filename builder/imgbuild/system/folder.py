@@ -16,13 +16,12 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.system.boundary import CHUNK
 from imgbuild.values import Sha256
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,6 +34,8 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+LEVELS = 100  # of folders
+CHUNK = 1 << 20
 OTHERS = 0o022  # the modes with which other users may write
 REMEDY = "remove it, or move it elsewhere"
 LINK_REMEDY = "remove it: links are not followed there"
@@ -153,7 +154,10 @@ class OpenFolder:
                 temporary = f".{last}.{secrets.token_hex(8)}.tmp"
                 file = above.new_file(temporary)
                 status = os.fstat(file.fileno())
-                if _try_lock(file.fileno()) is not False:
+                locked = True  # as far as the file system has locks
+                with contextlib.suppress(OSError):
+                    locked = try_lock(file.fileno())
+                if locked:
                     present = _status(temporary, above.descriptor)
                     if present is not None and os.path.samestat(status, present):
                         break
@@ -206,15 +210,21 @@ class OpenFolder:
         """What is in this folder, sorted."""
         return sorted(os.listdir(self.descriptor))  # noqa: PTH208 - no path
 
-    def tree(self) -> Iterator[str]:
-        """The names of all regular files below this folder; InputError for a link."""
+    def tree(self, levels: int = LEVELS) -> Iterator[str]:
+        """The names of all regular files below this folder.
+
+        InputError for a link, and for folders below folders of more than so many levels.
+        """
+        if not levels:
+            message = f"{self.path} is more than {LEVELS} folders deep"
+            raise InputError(message, hint=REMEDY)
         for name in self.names():
             status = _status(name, self.descriptor)
             if status is None:
                 continue
             if stat.S_ISDIR(status.st_mode):
                 with self.folder(name) as below:
-                    yield from (f"{name}/{each}" for each in below.tree())
+                    yield from (f"{name}/{each}" for each in below.tree(levels - 1))
             elif stat.S_ISREG(status.st_mode):
                 yield name
             else:
@@ -228,7 +238,7 @@ class OpenFolder:
                 contextlib.suppress(OSError, ImgbuildError),
                 os.fdopen(self.file(leftover), "rb") as file,
             ):
-                if _try_lock(file.fileno()):
+                if try_lock(file.fileno()):
                     os.unlink(leftover, dir_fd=self.descriptor)
 
     @contextlib.contextmanager
@@ -256,14 +266,15 @@ def regular_file(
     *,
     name: str | None = None,
     above: int | None = None,
+    links: bool = False,
 ) -> int:
     """A descriptor of the regular file at `path`, or of `name` in the folder `above`.
 
-    InputError for a link, a pipe, a device or a folder, without waiting for a writer; OSError if it
-    cannot be opened.
+    InputError for a pipe, a device or a folder, without waiting for a writer, and for a link unless
+    `links` are followed; OSError if it cannot be opened.
     """
     name = os.fspath(path) if name is None else name
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     try:
         descriptor = os.open(name, flags, mode, dir_fd=above)
     except OSError as error:
@@ -275,6 +286,87 @@ def regular_file(
         return descriptor
     os.close(descriptor)
     raise _refusal(path, status, "a file")
+
+
+def remove_all(place: str | Path, above: int | None = None) -> None:
+    """Remove the folder at `place`, relative to the descriptor `above`, with all that is in it.
+
+    One level after the other, with one descriptor: a tree may be deeper than a path can be long, or
+    a process can open files. Read-only folders are made writable. The first OSError is raised when
+    all else is removed. A link is an OSError: it is not followed, and stays.
+    """
+    errors: list[OSError] = []
+    descriptor = _writable(place, above)
+    try:
+        levels = [(os.fstat(descriptor), _remove_files(descriptor, errors))]
+        while True:
+            names = levels[-1][1]
+            if names:
+                try:
+                    below = _writable(names[-1], descriptor)
+                except OSError as error:
+                    names.pop()
+                    errors.append(error)
+                    continue
+                os.close(descriptor)
+                descriptor = below
+                levels.append((os.fstat(descriptor), _remove_files(descriptor, errors)))
+                continue
+            levels.pop()
+            if not levels:
+                break
+            outer = os.open("..", _FOLDER, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = outer
+            status, names = levels[-1]
+            if not os.path.samestat(status, os.fstat(descriptor)):  # moved in the meantime
+                break
+            _try(errors, os.rmdir, names.pop(), descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        os.rmdir(place, dir_fd=above)
+    except OSError as error:
+        raise (errors or [error])[0] from None
+
+
+def _writable(name: str | Path, above: int | None) -> int:
+    """A descriptor of the folder `name`, in which this user can remove files."""
+    try:
+        descriptor = os.open(name, _FOLDER, dir_fd=above)
+    except PermissionError:
+        closed = os.open(name, _FOLDER | os.O_PATH, dir_fd=above)
+        try:
+            os.chmod(f"/proc/self/fd/{closed}", 0o700)  # noqa: PTH101 - by descriptor
+            return os.open(".", _FOLDER, dir_fd=closed)
+        finally:
+            os.close(closed)
+    if os.fstat(descriptor).st_mode & 0o700 != 0o700:
+        with contextlib.suppress(OSError):
+            os.fchmod(descriptor, 0o700)
+    return descriptor
+
+
+def _remove_files(descriptor: int, errors: list[OSError]) -> list[str]:
+    """Remove all but folders from the open folder; the names of these."""
+    with os.scandir(descriptor) as scanned:
+        entries = list(scanned)
+    folders = []
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            folders.append(entry.name)
+        else:
+            _try(errors, os.unlink, entry.name, descriptor)
+    return folders
+
+
+def _try(errors: list[OSError], remove: Callable[..., None], name: str, above: int) -> None:
+    try:
+        remove(name, dir_fd=above)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        errors.append(error)
 
 
 def require_below(top: Path, path: Path) -> Path:
@@ -361,14 +453,15 @@ def copy(source: BinaryIO, target: BinaryIO) -> Sha256:
     return copied.hexdigest()
 
 
-def _try_lock(descriptor: int) -> bool | None:
-    """Lock an open file: False if another process has it locked, None if there are no locks."""
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file without waiting; False if another process holds the lock.
+
+    OSError if the file system has no locks.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:
-        return None
     return True
 
 

@@ -7,19 +7,17 @@ leads to depends on all members before it, and sdists of pure Python do not need
 
 from __future__ import annotations
 
-import bz2
-import contextlib
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal, NoReturn, cast
+from typing import Literal, NoReturn
 
 import msgspec
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import Files, pieces
-from imgbuild.oci.reader import DEVICES, FILES, GZIP, Reader, decompressed
+from imgbuild.oci.reader import DEVICES, FILES, ZSTD, Reader, decompressed
 from imgbuild.oci.tar import Slice
 from imgbuild.system.boundary import reading, regular
 from imgbuild.wheel.archive import NAME_LIMIT, PATH_LIMIT
@@ -27,7 +25,8 @@ from imgbuild.wheel.directory import read_directory
 from imgbuild.wheel.zipformat import DEFLATED
 
 ZIPS = (b"PK\3\4", b"PK\5\6")
-BZIP2 = b"BZh"
+OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", ZSTD: "zstd"}  # the first bytes
+LONGEST = max(map(len, OTHERS))
 DEPTH_LIMIT = 100  # folders of a path
 LARGEST, MEMBERS = 2 << 30, 200_000  # bytes and entries of an sdist
 REMEDY = "use another version, or pin one that has a wheel"
@@ -50,14 +49,19 @@ class SdistMember(msgspec.Struct, frozen=True, kw_only=True):
 def entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
     """Each member and what reads its content, which is valid until the next member.
 
-    `sdist` is a tar, plain or compressed with gzip or bzip2, or a zip. IntegrityError, with
-    `label` in it, if it is damaged or has sparse members.
+    `sdist` is a tar, plain or compressed with gzip, or a zip. IntegrityError, with `label` in it,
+    if it is damaged, compressed otherwise, or has sparse members.
     """
     with reading(label, hint=REMEDY), open(sdist, "rb", opener=regular) as file:
-        if file.peek(len(BZIP2)).startswith(ZIPS):
+        start = file.peek(LONGEST)
+        for magic, name in OTHERS.items():
+            if start.startswith(magic):
+                message = f"{label} is compressed with {name}; sdists are read as .tar.gz or .zip"
+                raise IntegrityError(message, hint=REMEDY)
+        if start.startswith(ZIPS):
             yield from _zip_entries(sdist, label)
             return
-        with _inflated(sdist, cast("BinaryIO", file)) as stream:
+        with decompressed(sdist) as stream:
             reader = Reader(stream, label, hint=REMEDY)
             for entry in reader:
                 kinds: dict[bytes, Kind] = {
@@ -76,16 +80,6 @@ def entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
                     target=entry.target,
                 )
                 yield member, reader.content
-
-
-def _inflated(sdist: Path, file: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
-    magic = file.read(len(BZIP2))
-    file.seek(0)
-    if magic.startswith(GZIP):
-        return decompressed(sdist)
-    if magic == BZIP2:
-        return cast("contextlib.AbstractContextManager[BinaryIO]", bz2.BZ2File(file))
-    return contextlib.nullcontext(file)
 
 
 def _zip_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:

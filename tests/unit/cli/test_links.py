@@ -271,8 +271,17 @@ def test_a_pipe_in_place_of_what_is_checked_does_not_block(project, name):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("name", "words", "error"), [
     ("ci.yaml", ("ci", "script", "--all", "--no-push"), "ci.yaml is not a regular file"),
-    ("images/templates/slurm/single.j2", ("slurm", TARGET, "--", "true"), "single.j2 is "),
+    ("images/templates/slurm/single.j2", ("slurm", TARGET, "--", "true"), "single.j2: it is "),
     (f"images/{TARGET}/lock.json", ("digest", TARGET), "lock.json is not a regular file"),
+    ("named", ("list", "--into", "named"), "named is not a regular file"),
+    ("named", ("diff", TARGET, "named"), "named has no lock.json"),
+    ("named", ("diff", TARGET, TARGET, "--files", "--accept", "named"), "named is not a regular "),
+    ("named", ("smoke", "layout", "--lock", "named"), "named is not a regular file"),
+    ("named", ("run", TARGET, "--env-file", "named", "--", "true"), "named is not a regular file"),
+    ("named", ("audit", "-r", "named"), "named is not a regular file"),
+    ("named", ("cves", TARGET, "--report", "named"), "named is not a regular file"),
+    ("named", ("smoke", "--import", "named"), "named has no test results"),
+    ("named", ("ci", "report", "--jobs-file", "named"), "named is not a regular file"),
 ])  # fmt: skip
 @pytest.mark.parametrize("device", [False, True], ids=["pipe", "device"])
 def test_a_pipe_or_device_in_place_of_what_is_read_is_refused(

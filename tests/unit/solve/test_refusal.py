@@ -35,6 +35,7 @@ def index():
     made.wheel("yanked", "1.0", yanked=True)
     made.wheel("yanked", "1.1")
     made.add("source", "source-1.0.tar.gz", sdist_bytes("source", "1.0", {}))
+    made.add("packed", "packed-1.0.tar.xz", b"x")
     return made
 
 
@@ -83,6 +84,11 @@ def reason(index, tmp_path):
             "source", "1.0",
             ("source 1.0: only an sdist exists, and sdists: of the matrix does not list source;"
             " no version of it fits"),
+        ),
+        (
+            "packed", "1.0",
+            ("packed 1.0: no wheel exists, and sdists are read as .tar.gz and .zip, not as"
+            " packed-1.0.tar.xz; no version of it fits"),
         ),
         ("late", "1.5", "late 1.5: the index pypi has no such version; nearest that fits: 1.0"),
         ("absent", "1.0", "absent: the index pypi has no such package"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import lzma
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.errors import IntegrityError
+from imgbuild.oci.reader import ZSTD
 from imgbuild.wheel import sdist
 from imgbuild.wheel.sdist import SdistMember
 
@@ -56,7 +58,7 @@ def read(folder: Path, data: bytes) -> list[tuple[SdistMember, bytes]]:
     ]
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress])
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
 def test_files_and_folders_of_a_tar_are_read(
     tmp_path: Path, compress: Callable[[bytes], bytes]
 ) -> None:
@@ -68,6 +70,19 @@ def test_files_and_folders_of_a_tar_are_read(
          b"x"),
         (SdistMember(path="empty", kind="folder", mtime=0), b""),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("compress", "name"),
+    [(bz2.compress, "bzip2"), (lzma.compress, "xz"), (lambda data: ZSTD + data, "zstd")],
+)
+def test_other_compressions_are_named(
+    tmp_path: Path, compress: Callable[[bytes], bytes], name: str
+) -> None:
+    data = compress(packed(entry(f"{TOP}/x"), data=b"x"))
+    with pytest.raises(IntegrityError, match=f"^demo 1.0 is compressed with {name}; ") as caught:
+        read(tmp_path, data)
+    assert caught.value.hint == sdist.REMEDY
 
 
 def test_files_and_folders_of_a_zip_are_read(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from imgbuild.audit.packages.installed import FOLDERS, InstalledContent, pointed
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.lock.resolution import Wheel
 from imgbuild.report import Unread
-from imgbuild.system import process, programs
+from imgbuild.system import boundary, process, programs
 from imgbuild.values import normalize
 
 CONFIG = "pyvenv.cfg"
@@ -119,7 +119,7 @@ def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
 
     It may name another Python, which then has to run: InputError for a `.venv` that is not `named`.
     """
-    text = (root / CONFIG).read_text(encoding="utf-8", errors="replace")
+    text = boundary.content(root / CONFIG).decode(errors="replace")
     pairs = (line.partition("=") for line in text.splitlines())
     config = {name.strip().lower(): value.strip() for name, _, value in pairs}
     # lib64 is a link to lib in some environments, and a folder of its own in others.

@@ -19,6 +19,8 @@ from pathlib import Path
 from imgbuild.audit.packages.content import WheelMember
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import CHUNK
+from imgbuild.system import boundary
+from imgbuild.system.folder import LEVELS
 
 FOLDERS = (".dist-info", ".egg-info")
 # Folders of a source tree that are not installed.
@@ -55,7 +57,7 @@ class InstalledContent:
         for name in names:
             place = self._place(name)
             if place is not None:
-                found[name] = place.read_bytes()
+                found[name] = boundary.content(place)
         return found
 
     def chunks(self, name: str) -> Iterator[bytes]:
@@ -124,7 +126,7 @@ class InstalledContent:
     def _top_level(self) -> list[str]:
         listed = self._info / "top_level.txt"
         if listed.is_file():
-            return listed.read_text(encoding="utf-8", errors="replace").split()
+            return boundary.content(listed).decode(errors="replace").split()
         return [re.sub(r"[-.]+", "_", self._info.name.partition("-")[0])]
 
     @cached_property
@@ -149,7 +151,7 @@ class InstalledContent:
         """The packages of a source folder: those of top_level.txt, else all that may be ones."""
         listed = self._info / "top_level.txt"
         if listed.is_file():
-            tops = listed.read_text(encoding="utf-8", errors="replace").split()
+            tops = boundary.content(listed).decode(errors="replace").split()
             return [top if (folder / top).is_dir() else f"{top}.py" for top in tops]
         return sorted(
             each.name
@@ -173,7 +175,7 @@ class InstalledContent:
 def pointed(path: Path) -> list[Path]:
     """The folders that a `.pth` file adds to `sys.path`; lines of code are left out."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = boundary.content(path).decode(errors="replace").splitlines()
     except OSError:
         return []
     plain = (line.strip() for line in lines if not line.startswith(("import ", "import\t", "#")))
@@ -183,7 +185,7 @@ def pointed(path: Path) -> list[Path]:
 
 def _mapping(path: Path) -> dict[str, Path]:
     """Top-level module → folder, as setuptools writes it for an editable installation."""
-    found = _MAPPING.search(path.read_text(encoding="utf-8", errors="replace"))
+    found = _MAPPING.search(boundary.content(path).decode(errors="replace"))
     try:
         mapping = ast.literal_eval(found[1]) if found is not None else {}
     except (ValueError, SyntaxError):
@@ -213,6 +215,8 @@ def _below(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__" and name[0] != "."]
         inner = os.path.relpath(place, folder)
+        if inner.count("/") >= LEVELS:
+            folders.clear()
         start = top if inner == "." else f"{top}/{inner}"
         for name in files:
             yield f"{start}/{name}", Path(place, name)

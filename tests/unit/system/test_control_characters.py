@@ -1,0 +1,52 @@
+"""What is printed has no control characters and no invisible ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+
+import pytest
+
+from imgbuild.system.console import Console
+from imgbuild.system.control_characters import ascii_controls, visible
+
+HIDDEN = [
+    sign
+    for sign in map(chr, range(sys.maxunicode + 1))
+    if unicodedata.category(sign) in ("Cc", "Cf", "Zl", "Zp") and sign not in "\t\n"
+]
+
+
+def test_all_control_and_format_characters_are_escaped() -> None:
+    shown = visible("".join(HIDDEN))
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert shown.encode().decode("unicode_escape") == "".join(HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\u200bb", r"a\u200bb"),
+        ("a\u200db", r"a\u200db"),
+        ("\ufefftorch", r"\ufefftorch"),
+        ("a\u2063b\u00adc", r"a\u2063b\xadc"),
+        ("x\U000e0041\U000e007f", r"x\U000e0041\U000e007f"),
+        ("a\tb\nc é 🙂 ❤\ufe0f العربية", "a\tb\nc é 🙂 ❤\ufe0f العربية"),
+    ],
+)
+def test_texts_without_them_stay(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_json_has_them_as_its_own_escapes() -> None:
+    document = json.dumps({"a": "".join(HIDDEN)}, ensure_ascii=False)
+    written = ascii_controls(document)
+    assert written.isascii()
+    assert json.loads(written) == json.loads(document)
+
+
+def test_messages_have_none(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().warn("tor\u200bch \U000e0041\u202e is old")
+    assert r"tor\u200bch \U000e0041\u202e is old" in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,118 @@
+"""Folders are removed whole: deep ones, read-only ones, and nothing that a link leads to."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import InputError
+from imgbuild.oci import tree
+from imgbuild.oci.tree import RootFolder
+from imgbuild.render import templates
+from imgbuild.system import files, folder
+from imgbuild.system.folder import OpenFolder
+from tests.support import needs
+
+DEEP = 3000
+NOBODY = 65534
+
+
+@pytest.fixture(name="memory")
+def _memory() -> Iterator[Path]:
+    """A folder in memory, where deep folders are removed fast."""
+    place = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    yield place
+    files.remove_tree(place)
+
+
+def deep(place: Path) -> Path:
+    """A folder with folders and files on so many levels that no path can name the last one."""
+    place.mkdir()
+    descriptor = os.open(place, os.O_RDONLY)
+    for _ in range(DEEP):
+        os.mkdir("d", 0o700, dir_fd=descriptor)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    return place
+
+
+@pytest.mark.parametrize("remove", [files.remove_tree, tree.remove, folder.remove_all])
+def test_a_tree_of_any_depth_is_removed(remove, memory: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    place = deep(memory / "deep")
+    (place / "other").mkdir()
+    remove(place)
+    assert not place.exists()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_deep_folder_of_an_image_is_removed(memory: Path) -> None:
+    deep(memory / "deep")
+    with RootFolder(memory) as image:
+        assert image.remove(("deep",))
+    assert list(memory.iterdir()) == []
+
+
+def test_what_links_lead_to_stays(tmp_path: Path) -> None:
+    outside, place = tmp_path / "outside", tmp_path / "place"
+    outside.mkdir()
+    (outside / "file").touch()
+    (place / "in").mkdir(parents=True)
+    (place / "in/link").symlink_to(outside)
+    (tmp_path / "link").symlink_to(outside)
+    os.mkfifo(place / "pipe")
+    files.remove_tree(tmp_path / "link")
+    with pytest.raises(NotADirectoryError):
+        folder.remove_all(tmp_path / "link")
+    files.remove_tree(place)
+    files.remove_tree(place)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "outside"]
+    assert [path.name for path in outside.iterdir()] == ["file"]
+
+
+def test_the_rest_is_removed_where_something_cannot_be(memory: Path) -> None:
+    """As an ordinary user, folders without any rights are removed, but not those of others."""
+    needs.root()
+    memory.chmod(0o755)
+    place = memory / "place"
+    for name in ("a", "b/c", "z"):
+        (place / name).mkdir(parents=True)
+        (place / name / "file").touch()
+    for path in (place, *place.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    os.chown(place / "b/c", 0, 0)
+    for path in (place / "a", place / "z", place):
+        path.chmod(0)
+    with pytest.raises(PermissionError):
+        as_nobody(lambda: folder.remove_all(place))
+    assert sorted(path.relative_to(place).as_posix() for path in place.rglob("*")) == [
+        "b", "b/c", "b/c/file",
+    ]  # fmt: skip
+
+
+def as_nobody(call: Callable[[], None]) -> None:
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        call()
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def test_a_deep_folder_of_a_checkout_is_refused_by_its_name(memory: Path) -> None:
+    deep(memory / "files")
+    with OpenFolder.open(memory / "files") as opened, pytest.raises(InputError, match="deep"):
+        list(opened.tree())
+
+
+def test_a_deep_folder_of_templates_has_none(memory: Path) -> None:
+    deep(memory / templates.FOLDER)
+    assert templates.project_templates(memory) == ()

@@ -1,0 +1,199 @@
+"""Markdown, YAML, HTML and XML that imgbuild writes hold any text; each template has such a test.
+
+A parser of the language reads what is written: with hostile texts it has the same structure as with
+harmless ones of the same white space, and the texts are read back.
+"""
+
+from __future__ import annotations
+
+import html.parser
+import re
+from importlib import resources
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import requests
+import yaml
+from markdown_it import MarkdownIt
+
+from imgbuild.ci import report as ci_report
+from imgbuild.ci.report import Overview, TargetOutcome
+from imgbuild.http.file_urls import FolderAdapter
+from imgbuild.lock import published
+from imgbuild.render import templates
+from imgbuild.report import Case, Report
+from imgbuild.resolve import first_matrix
+from imgbuild.resolve.first_matrix import WantedExtension
+from imgbuild.resolve.request import RequestedPackage
+from imgbuild.show import table
+from imgbuild.show.table import TableImage, TableRow
+from imgbuild.smoke import junit
+from imgbuild.system.control_characters import visible
+from imgbuild.values import Arch
+from tests.support import extended, hostile_texts
+
+MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+MARKS = (
+    "<b>x", "<!-- ", "<!-- /images -->", "&lt;", "&#x3c;", "![x](y)", "[x](y)", "[x]: y", "**x**",
+    "_x_", "# x", "x\n===", "```\nx", "> x", "- x", "1. x", "| --- |", "\\|", "`x", "``",
+    "<https://x.y>", "~~x~~", "x  \ny", "\n\n    x", "\t", "---",
+)  # fmt: skip
+TEXTS = (*hostile_texts.PAYLOADS, *hostile_texts.BREAKS, *MARKS)
+DIGEST = f"sha256:{'0' * 64}"
+
+# Each template that is rendered by itself, with the test that feeds it.
+TEMPLATES = {
+    "dockerfile.j2": "tests/integration/test_hostile_texts.py",
+    "apptainer.j2": "tests/integration/test_hostile_texts.py",
+    "script.j2": "tests/integration/test_hostile_texts.py",
+    **{f"slurm/{name}.j2": "tests/integration/test_hostile_jobs.py"
+       for name in ("single", "ray-job", "trl-server", "verl", "check", "array")},
+}  # fmt: skip
+# Shell code of imgbuild's data: ci.sh is a part of `ci script`, the other has no texts put in.
+SHELL = {"ci.sh": "tests/integration/test_hostile_jobs.py", "image/environment.sh": ""}
+
+
+def test_each_template_is_in_the_table() -> None:
+    """A new template needs its renderer in one of these tests."""
+    reached, rest = set(), list(TEMPLATES)
+    while rest:
+        name = rest.pop()
+        reached.add(name)
+        text = (templates.DATA / name).read_text("utf-8")
+        rest += (
+            set(re.findall(r'\{%-?\s*(?:include|import|extends|from)\s+"([^"]+)"', text)) - reached
+        )
+    present = {
+        path.relative_to(templates.DATA.resolve()).as_posix()
+        for path in templates.DATA.resolve().rglob("*")
+        if path.is_file()
+    }
+    assert present == reached
+    data = Path(str(resources.files("imgbuild").joinpath("data")))
+    scripts = {path.relative_to(data).as_posix() for path in data.rglob("*.sh")}
+    assert scripts == set(SHELL)
+    for test in {*TEMPLATES.values(), *SHELL.values()} - {""}:
+        assert Path(__file__).parents[2].joinpath(test).is_file()
+
+
+def structure(text: str) -> list[tuple[str, ...]]:
+    """The kinds of blocks and of what is in their lines."""
+    return [
+        (token.type, *(child.type for child in token.children or ()))
+        for token in MARKDOWN.parse(text)
+    ]
+
+
+def contents(text: str) -> list[str]:
+    """The texts of all lines and code spans, as a reader sees them."""
+    return [
+        "".join(child.content for child in token.children or ())
+        for token in MARKDOWN.parse(text)
+        if token.type == "inline"
+    ]
+
+
+def harmless(text: str) -> str:
+    """A text with the same white space."""
+    return re.sub(r"\S+", "x", text)
+
+
+def row(text: str) -> TableRow:
+    image = TableImage(arch=Arch.X86_64, digest=DIGEST, size=1, tested=text)
+    return TableRow(
+        target=text, summary=text, cuda=text, python=text, base=text, arch=(Arch.X86_64,),
+        as_of=text, flashinfer=text, gpu=(text,), pins={"torch": text, text: text},
+        indexes={text: text}, exclude={}, tested=text, recommended=text, retired=text, state=text,
+        reasons=(text,), images=(image,),
+    )  # fmt: skip
+
+
+def outcome(text: str) -> TargetOutcome:
+    return TargetOutcome(
+        target=text, digest=text, outcome="failed", job=text, step=text, exit_code=1, error=text,
+        hint=text, log=text, repeat=text,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_is_a_text_in_markdown(text: str) -> None:
+    pages = {
+        "list": lambda text: "\n".join(table.markdown([row(text)])),
+        "images": lambda text: "\n".join(table.images([row(text)])),
+        "ci report": lambda text: ci_report.markdown(Overview(targets=(outcome(text),))),
+        "issue": lambda text: ci_report.issue(outcome(text)),
+    }
+    for name, page in pages.items():
+        assert structure(page(text)) == structure(page(harmless(text))), (name, page(text))
+    shown = visible(" ".join(text.split()))
+    assert shown in contents(pages["list"](text))
+    if shown:
+        assert any(shown == content for content in contents(pages["ci report"](text)))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_is_a_text_in_a_first_matrix(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    extended.publish(tmp_path / "published/small", extended.published())
+    below = published.read(tmp_path / "published/small", "small")
+    name = hostile_texts.name(text)
+    (tmp_path / f"file{name}").touch()
+
+    def _written(text: str, name: str) -> str:
+        wanted = WantedExtension(
+            name=text, summary=text, system=(text,),
+            packages=(RequestedPackage(package=text, spec=text),),
+            files=((Path(f"file{name}"), f"/{text}"),),
+        )  # fmt: skip
+        return first_matrix.text(wanted, below, text, text, text)
+
+    read = yaml.safe_load(_written(text, name))
+    assert read["targets"][text]["summary"] == text
+    assert read["targets"][text]["requires"][text]["spec"] == text
+    assert read["targets"][text]["files"][f"/{text}"]["from"] == f"file{name}"
+    (tmp_path / "filex").touch()
+    plain = yaml.safe_load(_written("x", "x"))
+    assert read["targets"][text].keys() == plain["targets"]["x"].keys()
+    assert read.keys() == plain.keys()
+
+
+class Links(html.parser.HTMLParser):
+    """The tags and texts of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_a_name_of_a_file_is_a_text_in_a_page_of_links(tmp_path: Path) -> None:
+    names = sorted({hostile_texts.name(f"a{text}") for text in TEXTS})
+    for name in names:
+        (tmp_path / name).touch()
+    request = requests.Request("GET", f"file://{tmp_path}/").prepare()
+    reader = Links()
+    reader.feed(FolderAdapter().send(request).text)
+    assert reader.tags == ["html", "body", *["a"] * len(names)]
+    assert set(names) <= set(reader.texts)
+
+
+def test_a_text_is_a_text_in_junit_xml() -> None:
+    for text in (*TEXTS, "\0\x1b[2J", "\ud800", "]]>", "\ufffe"):
+        case = Case(name=text, outcome="failed", message=text, seconds=1.0, log=text)
+        found = Report(target=text, arch=Arch.X86_64, tier=text, cases=(case,))
+        top = ElementTree.fromstring(junit.document([found]))
+        assert [element.tag for element in top.iter()] == [
+            "testsuites", "testsuite", "testcase", "failure", "system-out",
+        ]  # fmt: skip
+        if text.isprintable():
+            assert top[0][0].get("name") == text
+            assert top[0][0][0].get("message") == text
