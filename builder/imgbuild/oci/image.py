@@ -6,7 +6,7 @@ An `ImageSource` is the place of an image. Here are folders and archives of an O
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from imgbuild.oci.storage import (
 )
 from imgbuild.values import Arch, Digest, digest_of
 
+NO_PLATFORM = "unknown"  # what BuildKit gives its statements in an index
 LISTING = "manifest.json"  # how `docker save` described an image before it wrote layouts
 LISTS = (INDEX, documents.DOCKER_INDEX)
 CONFIGS = (CONFIG, "application/vnd.docker.container.image.v1+json")
@@ -94,7 +95,26 @@ def manifests(source: ImageSource) -> tuple[Descriptor, ...]:
         return (source.top,)
     data = _typed(source, source.top, (INDEX,), "image index")
     entries = codec.decode(data, Index, file=source.top.digest, what="image index").manifests
+    _refuse_ambiguous(entries, source)
     return tuple(msgspec.structs.replace(one, annotations={}) for one in entries)
+
+
+def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> None:
+    """IntegrityError if two entries of an index are for the same platform: engines differ."""
+    by_platform: dict[tuple[tuple[str, str], ...], Descriptor] = {}
+    for entry in entries:
+        platform = tuple(sorted((key, str(value)) for key, value in entry.platform.items()))
+        if not platform or entry.platform.get("os") == NO_PLATFORM:
+            continue
+        other = by_platform.setdefault(platform, entry)
+        if other is not entry:
+            parts = ("os", "architecture", "variant")
+            name = "/".join(str(entry.platform[part]) for part in parts if part in entry.platform)
+            message = (
+                f"{source.top.digest} names two images for {name}:"
+                f" {other.digest} and {entry.digest}"
+            )
+            raise IntegrityError(message, hint="an index names one image for each platform")
 
 
 def manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:

@@ -21,7 +21,6 @@ from imgbuild.system.threads import Stop
 from imgbuild.values import Arch, Digest, digest_of
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked
 
-NO_PLATFORM = "unknown"  # what BuildKit gives its statements in an index
 NO_LAYERS = "no manifest that could be read names a layer"
 
 
@@ -92,7 +91,7 @@ def check_alone(place: ImageSource, checklist: Checklist) -> None:
 def _contents(place: ImageSource, descriptor: Descriptor) -> list[tuple[Descriptor, Digest | None]]:
     """The layers of a manifest with their diff ids; None for BuildKit's statements, no image."""
     manifest = images.manifest(place, descriptor)
-    if descriptor.platform.get("os") == NO_PLATFORM:
+    if descriptor.platform.get("os") == images.NO_PLATFORM:
         return [(layer, None) for layer in manifest.layers]
     _, configuration = images.image_configuration(place, descriptor, manifest)
     return list(zip(manifest.layers, configuration.rootfs.diff_ids, strict=True))

@@ -130,3 +130,26 @@ def test_damage_is_an_error(tmp_path):
     config.write_bytes(data + b" ")
     with pytest.raises(IntegrityError, match="has the digest"):
         image.read(folder.path)
+
+
+def _with_entries(folder: Path, entries: list[dict[str, object]]) -> None:
+    """Let the layout's top be an index of `entries`."""
+    inner = json.dumps({"schemaVersion": 2, "manifests": entries}).encode()
+    (folder / "blobs/sha256" / sha256(inner)).write_bytes(inner)
+    top = {
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "digest": f"sha256:{sha256(inner)}", "size": len(inner),
+    }  # fmt: skip
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [top]}))
+
+
+def test_two_images_for_one_platform_are_refused(tmp_path):
+    folder = made(tmp_path, Arch.X86_64, Arch.ARM64).path
+    index = json.loads((folder / "index.json").read_bytes())["manifests"][0]
+    entries = json.loads((folder / "blobs/sha256" / index["digest"][7:]).read_bytes())["manifests"]
+    _with_entries(folder, entries)
+    assert len(image.manifests(layout.source(folder))) == 2
+    other = {**entries[0], "digest": entries[1]["digest"], "size": entries[1]["size"]}
+    _with_entries(folder, [*entries, other])
+    with pytest.raises(IntegrityError, match="names two images for linux/a"):
+        image.manifests(layout.source(folder))

@@ -223,3 +223,18 @@ def test_a_layout_is_checked_alike(sample, place, due, tmp_path):
     assert _found(whole=True) == ["layer bytes"]
     layer.unlink()
     assert _found(whole=True) == ["layer sizes", "layer bytes"]
+
+
+def test_an_index_that_names_a_platform_twice_fails_without_a_lock(place, due):
+    def _repeat(document: Any) -> None:
+        first, second = document["manifests"]
+        document["manifests"].append({**second, "platform": first["platform"]})
+
+    top = place.registry.tags[NAME, BOTH]
+    place.registry.tags[NAME, BOTH] = rewrite(place, top, _repeat)[0]
+    checklist = Checklist()
+    client = Client(first_wait=0.001, attempts=2)
+    image.check_alone(InRegistry(client, place.reference(BOTH)), checklist)
+    (problem,) = [check for check in checklist.checks if check.name == "index"]
+    assert problem.outcome is CheckOutcome.FAILED
+    assert "names two images for" in problem.detail
