@@ -200,6 +200,8 @@ def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
     change_root(job.root)
     if not job.mapped and libc.unshare(NEWUSER) == 0:  # the kernel may refuse it
         helper.map_ids()
+    elif not job.mapped and job.outer_proc:
+        checked(-1, f"{NO_NAMESPACES} of users, which the existing /proc needs")
     elif not job.mapped and job.host_id is not None:
         job.user = (job.host_id, job.host_id)
     limit(job.limits, grouped=grouped)

@@ -57,6 +57,7 @@ class EnclosureJob:
     env: dict[str, str]
     cwd: str
     mapped: bool  # set here: the user namespace is the outermost one
+    outer_proc: bool = False  # set here: /proc is that of the caller
 
     def __init__(self, values: dict[str, object]) -> None:
         self.__dict__.update(values)
@@ -99,14 +100,12 @@ def make_proc(proc: str, job: EnclosureJob) -> None:
     """A /proc of the new processes, without its parts that change or show the machine.
 
     The /proc of a container is partly hidden, so that the kernel allows no new one: then that one
-    is bound, which is safe only because the command is in a user namespace of its own.
+    is bound, which is safe only if the command is in a user namespace of its own.
     """
     if mount("proc", proc, "proc", NOSUID | NODEV | NOEXEC) != 0:
-        if not job.mapped:
-            checked(-1, "mount /proc")
+        job.outer_proc = True
         bind("/proc", proc, "/proc")
         restrict(proc, NOSUID | NODEV | NOEXEC)
-        return
     for name in LOCKED:
         if os.path.exists(f"{proc}/{name}"):
             bind(f"{proc}/{name}", f"{proc}/{name}", f"/proc/{name}")

@@ -3,8 +3,8 @@
 The command runs in its own namespaces, so that nothing stays mounted or running when it ends or
 imgbuild is killed. It sees the image, what is bound and nothing else of the host; it cannot get
 more rights than it starts with, and most system calls of administrators are denied to it.
-`enclosure` does the work in the started process, or bubblewrap where it is installed. The threat
-model in docs/explanation says what this defends against.
+`enclosure` does the work in the started process. The threat model in docs/explanation says what
+this defends against.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from pathlib import Path
 import msgspec
 
 import imgbuild
-from imgbuild.container import bubblewrap, seccomp
-from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES, NOT_FOUND, NOT_STARTED
-from imgbuild.container.enclosure_root import EnclosureJob, hosts_file
+from imgbuild.container import seccomp
+from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.oci.tree import RootFolder
 from imgbuild.system import process as processes
-from imgbuild.system.terminal import GivenTerminal, SentTerminal
+from imgbuild.system.terminal import SentTerminal
 
 HOSTNAME = "imgbuild"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESOLVER = Path("/etc/resolv.conf")
 RDMA = Path("/dev/infiniband")  # bound with the network of the host
-REMEDY = (
-    "run as root, or allow users to create namespaces: sysctl user.max_user_namespaces above 0,"
-    " kernel.unprivileged_userns_clone=1 on older Debian,"
-    " kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu;"
-    " a container needs --privileged"
+SETTINGS = Path("/proc/sys")
+REMEDY = "run as root, or allow users to create namespaces; a container needs --privileged"
+# A setting of the kernel, its value that forbids namespaces to users, and which systems have it.
+FORBIDDING = (
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "AppArmor, as on Ubuntu 24.04"),
+    ("kernel.unprivileged_userns_clone", "0", "the kernel, as on older Debian"),
+    ("user.max_user_namespaces", "0", "the kernel"),
 )
-NOT_RUN = ("bwrap: execvp ", "bwrap: Can't chdir ")
-WRAPPER_FAILED = ("bwrap: Can't mount", "bwrap: Can't bind", "bwrap: Can't make", "bwrap: No perm")
 START = "import sys; sys.path.append({!r}); from imgbuild.container.enclosure import run; run()"
 # An id that no user of the host has, from a range that container managers use; else nobody's.
 SPARE, NOBODY = 1_878_982_000, 65534
@@ -149,37 +148,7 @@ def run(
         "cwd": cwd,
         "probe": False,
     }
-    if not job["overlay"] and bubblewrap.usable():
-        return _wrapped(root, EnclosureJob(job), streams)
     return _started(root, job, command, streams)
-
-
-def _wrapped(root: Root, job: EnclosureJob, streams: Streams) -> processes.Result:
-    hosts = hosts_file(job.hostname).encode()
-    with _descriptor(_filter()) as filtered, _descriptor(hosts) as names:
-        options = bubblewrap.options(job, filtered=filtered if _filter() else None, hosts=names)
-        with _descriptor(options) as arguments:
-            full = bubblewrap.command(job, arguments)
-            given = [filtered, names, arguments]
-            if streams is Streams.TERMINAL:
-                terminal = GivenTerminal()
-                status = processes.foreground(
-                    ["setsid", "--ctty", *full], kill=True, descriptors=given,
-                    stdio=terminal.descriptor, meanwhile=terminal.join,
-                )  # fmt: skip
-                return processes.Result(status, "", "")
-            if streams is Streams.INHERITED:
-                status = processes.foreground(full, kill=True, descriptors=given)
-                return processes.Result(status, "", "")
-            result = processes.run(full, check=False, descriptors=given)
-    if result.status == 1 and result.stderr.startswith(NOT_RUN):
-        missing = "execvp" in result.stderr and "No such file" in result.stderr
-        status = NOT_FOUND if missing else NOT_STARTED
-        return processes.Result(status, "", result.stderr, result.seconds)
-    if result.status == 1 and result.stderr.startswith(WRAPPER_FAILED):
-        message = f"the sandbox in {root.path} failed: {result.stderr.strip()}"
-        raise WorkFailed(message, hint=REMEDY)
-    return result
 
 
 def _started(
@@ -201,10 +170,22 @@ def _started(
         reason = result.stderr.rpartition(MARK)[2].strip()
         if reason.startswith(f"cannot {NO_NAMESPACES}"):
             message = f"this machine does not allow the sandbox: {reason}"
-            raise ToolMissing(message, hint=REMEDY)
+            raise ToolMissing(message, hint=_remedy())
         message = f"the sandbox in {root.path} failed: {reason}"
         raise WorkFailed(message, hint=REMEDY)
     return result
+
+
+def _remedy(settings: Path = SETTINGS) -> str:
+    """How namespaces can be allowed: the setting in the folder `settings` that forbids them."""
+    for name, value, owner in FORBIDDING:
+        path = settings / name.replace(".", "/")
+        if path.exists() and path.read_text(encoding="ascii").strip() == value:
+            return (
+                f"{name} is {value}: {owner} forbids user namespaces to users without rights. Run"
+                f" as root, or have it set: sudo sysctl {name}={1000 if value == '0' else 0}"
+            )
+    return REMEDY
 
 
 def _on_terminal(job: Mapping[str, object], shown: Sequence[str]) -> processes.Result:

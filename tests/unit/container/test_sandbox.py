@@ -91,6 +91,25 @@ def test_no_command_is_an_error(root):
         sandbox.run(sandbox.Root(path=root), [])
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "other"),
+    [
+        ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+        ("kernel.unprivileged_userns_clone", "0", "1"),
+        ("user.max_user_namespaces", "0", "96211"),
+    ],
+)
+def test_the_setting_that_forbids_namespaces_is_named(tmp_path, name, value, other):
+    path = tmp_path / name.replace(".", "/")
+    path.parent.mkdir()
+    path.write_text(f"{value}\n")
+    hint = sandbox._remedy(tmp_path)
+    assert hint.startswith(f"{name} is {value}: ")
+    assert hint.partition("sudo sysctl ")[2].partition("=")[0] == name
+    path.write_text(f"{other}\n")
+    assert sandbox._remedy(tmp_path) == sandbox.REMEDY
+
+
 MODULES = ("enclosure", "enclosure_root", "kernel_calls", "control_groups")
 
 
