@@ -19,14 +19,15 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 import imgbuild
 from imgbuild.container import seccomp
 from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES
+from imgbuild.container.enclosure_root import MAKE_POINT
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
-from imgbuild.oci.tree import RootFolder
 from imgbuild.system import process as processes
 from imgbuild.system.terminal import SentTerminal
 
@@ -50,23 +51,27 @@ SPARE, NOBODY = 1_878_982_000, 65534
 class Root(msgspec.Struct, frozen=True, kw_only=True):
     """An unpacked image at `path`.
 
-    What commands write goes to it or, with `changes`, to that folder of the same disk, so that the
-    files of `path` may be hard links to others.
+    What commands write goes to it or, with `changes`, to that folder, so that `path` never changes;
+    to memory, until the command ends, if the disk of `changes` does not allow an overlay.
     """
 
     path: Path
     changes: Path | None = None
 
-    def overlay(self) -> str:
-        """The options to mount an overlay over `path`; empty without `changes`."""
+    def places(self) -> dict[str, str]:
+        """The fields of a job about the root. InputError if it is not a folder."""
+        root = self.path.resolve()
+        if not root.is_dir():
+            message = f"cannot use {root} as a root: it is not a folder"
+            raise InputError(message, hint="unpack the image to a folder that you own")
         if self.changes is None:
-            return ""
-        layers = {"lowerdir": self.path, "upperdir": self.changes, "workdir": self.changes}
-        for name in ("upperdir", "workdir"):
-            layers[name] /= name
-            layers[name].mkdir(exist_ok=True)
-        shown = [f"{name}={_escaped(folder.resolve())}" for name, folder in layers.items()]
-        return ",".join([*shown, *(() if os.geteuid() == 0 else ("userxattr",))])
+            return {"root": str(root), "changes": "", "overlay": ""}
+        changes = self.changes.resolve()
+        layers = {
+            "lowerdir": root, "upperdir": changes / "upperdir", "workdir": changes / "workdir"
+        }  # fmt: skip
+        shown = ",".join(f"{name}={_escaped(folder)}" for name, folder in layers.items())
+        return {"root": str(root), "changes": str(changes), "overlay": shown}
 
 
 class Bind(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,14 +130,15 @@ def run(
     of the environment only `env`. Without `network` it has only a loopback.
 
     ToolMissing if namespaces are not allowed on this machine, WorkFailed if the set-up fails,
-    InputError if `root` cannot be used.
+    InputError if `root`, a bind or its path in the image cannot be used.
     """
     if not command:
         message = "no command to run"
         raise InputError(message)
     confined = user if isinstance(user, Confined) else None
     job = {
-        **_points(root, binds, network=network),
+        **root.places(),
+        "binds": _sources(binds, network=network),
         "network": network,
         "readonly": readonly,
         "terminal": streams is not Streams.CAPTURED,
@@ -171,6 +177,9 @@ def _started(
         if reason.startswith(f"cannot {NO_NAMESPACES}"):
             message = f"this machine does not allow the sandbox: {reason}"
             raise ToolMissing(message, hint=_remedy())
+        if reason.startswith(f"cannot {MAKE_POINT}"):
+            message = f"the image at {root.path}: {reason}"
+            raise InputError(message, hint="mount it at another path")
         message = f"the sandbox in {root.path} failed: {reason}"
         raise WorkFailed(message, hint=REMEDY)
     return result
@@ -246,24 +255,17 @@ def spare_id() -> int | None:
     raise ToolMissing(message, hint="run as another user, or map more user ids into this container")
 
 
-def _points(image: Root, binds: Sequence[Bind], *, network: bool) -> dict[str, object]:
-    """The mount points of a job, created and resolved inside the image."""
-    root = image.path.resolve()
+def _sources(binds: Sequence[Bind], *, network: bool) -> list[tuple[bool, str, str]]:
+    """The binds of a job; InputError if a source is missing."""
     shared = [path for path in (RESOLVER, RDMA) if network and path.exists()]
     binds = (*binds, *(Bind(source=path, target=str(path)) for path in shared))
     try:
-        with RootFolder(root) as tree:
-            found = {name: str(tree.real((name,))) for name in ("proc", "dev", "sys", "tmp")}
-            hosts = _file_point(tree, "etc/hosts")
-            triples = [
-                (bind.writable, str(bind.source.resolve(strict=True)), str(_point(tree, bind)))
-                for bind in binds
-            ]
+        return [
+            (bind.writable, str(bind.source.resolve(strict=True)), bind.target) for bind in binds
+        ]
     except OSError as error:
-        message = f"cannot use {root} as a root: {error.filename or ''}: {error.strerror}"
-        raise InputError(message, hint="unpack the image to a folder that you own") from error
-    overlay = image.overlay()
-    return {"root": str(root), **found, "hosts": str(hosts), "binds": triples, "overlay": overlay}
+        message = f"cannot mount {error.filename}: {error.strerror}"
+        raise InputError(message, hint="name a file or folder of this machine") from error
 
 
 def _escaped(path: Path) -> str:
@@ -271,25 +273,16 @@ def _escaped(path: Path) -> str:
     return re.sub(r"([\\,:])", r"\\\1", str(path))
 
 
-def _point(tree: RootFolder, bind: Bind) -> Path:
-    if bind.source.is_dir():
-        return tree.real(tree.parts(bind.target))
-    return _file_point(tree, bind.target)
+def overlay_place(folder: Path) -> Literal["disk", "memory"] | None:
+    """Where `run` keeps changes of a root with `changes` in `folder`, which is empty.
 
-
-def _file_point(tree: RootFolder, path: str) -> Path:
-    parts = tree.parts(path)
-    tree.touch(parts)
-    return tree.real(parts[:-1]) / parts[-1]
-
-
-def can_overlay(folder: Path) -> bool:
-    """Whether `run` can mount an overlay whose layers are in `folder`, which is empty."""
-    root = Root(path=folder / "root", changes=folder)
-    root.path.mkdir()
+    None if it cannot mount an overlay.
+    """
+    root = Root(path=folder / "root", changes=folder / "changes")
+    for place in (folder / "root", folder / "changes"):
+        place.mkdir()
     job = {
-        "root": str(root.path.resolve()),
-        "overlay": root.overlay(),
+        **root.places(),
         "probe": True,
         "network": True,
         "hostname": HOSTNAME,
@@ -298,6 +291,6 @@ def can_overlay(folder: Path) -> bool:
         "limits": {},
     }
     try:
-        return _started(root, job, ("true",)).status == 0
+        return "disk" if _started(root, job, ("true",)).status == 0 else "memory"
     except WorkFailed:
-        return False
+        return None
