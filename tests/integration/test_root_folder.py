@@ -112,7 +112,7 @@ def require_disk_overlay(folder: Path) -> None:
 
 def test_changes_of_a_command_end_with_its_root_folder(tiny: Layout, store: Store) -> None:
     require_disk_overlay(store.root.parent)
-    before = {}
+    before: dict[str, tuple[object, ...]] = {}
     for _ in range(2):
         with root_folder(tiny, ARCH, store) as root:
             before = before or contents(store)
@@ -242,7 +242,7 @@ root_folder.root_folder(layout.read(Path(sys.argv[2])), Arch.X86_64, store).__en
 
 
 def test_a_root_whose_making_was_killed_leaves_nothing(tiny: Layout, store: Store) -> None:
-    words = [sys.executable, "-c", KILLED, store.root, tiny.path]
+    words = [sys.executable, "-c", KILLED, str(store.root), str(tiny.path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert list((store.root / "scratch").glob("*/*/root/tree"))
@@ -278,7 +278,7 @@ def test_on_a_disk_without_overlays_changes_are_in_memory(tiny: Layout, tmp_path
         f"{name}dir={tmp_path}/{name}" for name in ("lower", "upper", "work")
     )  # fmt: skip
     mounted = f'mount -t overlay overlay -o {options} {tmp_path}/disk && exec "$@"'
-    words = [sys.executable, "-c", ON_AN_OVERLAY, tmp_path / "disk", tiny.path, CHANGES]
+    words = [sys.executable, "-c", ON_AN_OVERLAY, f"{tmp_path}/disk", str(tiny.path), CHANGES]
     done = subprocess.run(
         [needs.user_namespaces(), "--mount", "sh", "-c", mounted, "sh", *words],
         capture_output=True,

@@ -281,7 +281,7 @@ def overlay_place(folder: Path) -> Literal["disk", "memory"] | None:
     root = Root(path=folder / "root", changes=folder / "changes")
     for place in (folder / "root", folder / "changes"):
         place.mkdir()
-    job = {
+    job: dict[str, object] = {
         **root.places(),
         "probe": True,
         "network": True,
