@@ -88,15 +88,15 @@ def contents(store: Store) -> dict[str, tuple[object, ...]]:
 
     The time of a folder that is an entry of the cache is that of its last use, and left out.
     """
-    found: dict[str, tuple[object, ...]] = {}
+    entries: dict[str, tuple[object, ...]] = {}
     for path in sorted(
         path for kind in ("roots", "unpacked") for path in (store.root / kind).rglob("*")
     ):
         status = path.lstat()
         data = path.readlink() if path.is_symlink() else path.is_file() and path.read_bytes()
         time = 0 if len(path.relative_to(store.root).parts) == 3 else status.st_mtime_ns
-        found[str(path)] = (status.st_mode, status.st_uid, time, data)
-    return found
+        entries[str(path)] = (status.st_mode, status.st_uid, time, data)
+    return entries
 
 
 def roots(store: Store) -> list[Path]:
@@ -145,17 +145,17 @@ def test_layers_are_unpacked_and_roots_made_once(tiny: Layout, store: Store) -> 
     times = []
     for _ in range(2):
         with root_folder(tiny, ARCH, store):
-            (kept,) = roots(store)
-            times.append((kept / "tree").stat().st_ctime_ns)
+            (folder,) = roots(store)
+            times.append((folder / "tree").stat().st_ctime_ns)
     assert times[0] == times[1]
     entries = prune.entries(store)
     layers = [entry for entry in entries if entry.kind == "unpacked"]
     assert {f"sha256:{entry.sha256}" for entry in layers} == {
         layer.digest for layer in tiny.image(ARCH).layers
     }
-    (made,) = [entry for entry in entries if entry.kind == "root"]
-    assert all(entry.in_use and entry.size > 0 for entry in (*layers, made))
-    assert made.size < sum(entry.size for entry in layers)  # its files are theirs
+    (root_entry,) = [entry for entry in entries if entry.kind == "root"]
+    assert all(entry.in_use and entry.size > 0 for entry in (*layers, root_entry))
+    assert root_entry.size < sum(entry.size for entry in layers)  # its files are theirs
 
 
 def test_a_root_belongs_to_the_layers_of_its_image(tiny: Layout, store: Store) -> None:
@@ -167,9 +167,9 @@ def test_a_root_belongs_to_the_layers_of_its_image(tiny: Layout, store: Store) -
 
 
 def test_two_runs_share_a_root_and_not_their_changes(tiny: Layout, store: Store) -> None:
-    with root_folder(tiny, ARCH, store) as one, root_folder(tiny, ARCH, store) as two:
-        assert shell(one, CHANGES) == "other\nhello\nnew\n"
-        assert shell(two, "cat /opt/hello; ls /opt") == "hello\nhello\nmine\n"
+    with root_folder(tiny, ARCH, store) as first, root_folder(tiny, ARCH, store) as second:
+        assert shell(first, CHANGES) == "other\nhello\nnew\n"
+        assert shell(second, "cat /opt/hello; ls /opt") == "hello\nhello\nmine\n"
     assert len(roots(store)) == 1
 
 
@@ -207,10 +207,10 @@ def test_roots_then_unpacked_layers_are_pruned_first(
 
 def test_a_root_that_others_can_change_is_made_again(tiny: Layout, store: Store) -> None:
     with root_folder(tiny, ARCH, store):
-        (kept,) = roots(store)
-        (kept / "tree/opt/hello").unlink()
-        (kept / "tree/opt/hello").write_text("false\n")
-    kept.chmod(0o777)
+        (folder,) = roots(store)
+        (folder / "tree/opt/hello").unlink()
+        (folder / "tree/opt/hello").write_text("false\n")
+    folder.chmod(0o777)
     with root_folder(tiny, ARCH, store) as root:
         assert shell(root, "cat /opt/hello") == "hello\n"
 
@@ -218,8 +218,8 @@ def test_a_root_that_others_can_change_is_made_again(tiny: Layout, store: Store)
 def test_a_root_of_another_user_is_refused(tiny: Layout, store: Store) -> None:
     needs.root()
     with root_folder(tiny, ARCH, store):
-        (kept,) = roots(store)
-    os.chown(kept, 65534, 65534)
+        (folder,) = roots(store)
+    os.chown(folder, 65534, 65534)
     with pytest.raises(InputError, match="is not a folder of this user"):
         root_folder(tiny, ARCH, store).__enter__()
 

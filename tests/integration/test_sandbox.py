@@ -201,6 +201,16 @@ def test_devices_work(shell):
     assert found.stdout.splitlines() == ["character special file"] * 2
 
 
+def test_a_device_that_is_bound_can_be_used(shell):
+    """As those of GPUs; other devices of the host are not there."""
+    device = Bind(source=Path("/dev/zero"), target="/dev/nvidia-test", writable=True)
+    script = "stat -c %F /dev/nvidia-test; busybox head -c 1 /dev/nvidia-test | busybox od"
+    for user in (None, (1000, 1001)):
+        done = shell(script, binds=[device], user=user)
+        assert done.stdout == "character special file\n0000000 000000\n0000001\n", done.stderr
+    assert "No such file" in shell("stat /dev/nvidia-test").stderr
+
+
 def test_a_folder_that_is_missing_fails_in_words(shell):
     found = shell("true", cwd="/absent")
     assert found.status != 0

@@ -38,7 +38,7 @@ def root_folder(
                     f"{store.root}: its disk does not allow an overlay, so what the command writes"
                     " is kept in memory; set IMGBUILD_CACHE to a folder on another disk"
                 )
-            tree = _kept_tree(layout, arch, store, reporter)
+            tree = _image_tree(layout, arch, store, reporter)
             yield sandbox.Root(path=tree, changes=scratch / "changes")
             return
         digests = [layer.digest for layer in layout.image(arch).layers]
@@ -54,18 +54,18 @@ def root_folder(
         yield sandbox.Root(path=root)
 
 
-def _kept_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) -> Path:
+def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) -> Path:
     """The tree of the image in the cache, made if it is missing."""
     with files.plain_errors(store.root), store.scratch() as scratch:
         layers = _kept_layers(layout, arch, store, scratch, reporter)
         names = "\n".join(layer.digest for layer in layout.image(arch).layers)
         digest = f"sha256:{sha256(names.encode())}"
-        kept = store.unpacked(digest, kind="roots")
-        if kept is None:
+        folder = store.unpacked(digest, kind="roots")
+        if folder is None:
             with reporter.step(f"making a root folder of {len(layers)} layers"):
                 stack(layers, scratch / "root" / TREE, reporter=reporter)
-                kept = store.add_unpacked({digest: scratch / "root"}, kind="roots")[digest]
-    return kept / TREE
+                folder = store.add_unpacked({digest: scratch / "root"}, kind="roots")[digest]
+    return folder / TREE
 
 
 def _kept_layers(

@@ -36,12 +36,13 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESOLVER = Path("/etc/resolv.conf")
 RDMA = Path("/dev/infiniband")  # bound with the network of the host
 SETTINGS = Path("/proc/sys")
-REMEDY = "run as root, or allow users to create namespaces; a container needs --privileged"
-# A setting of the kernel, its value that forbids namespaces to users, and which systems have it.
+CONTAINER = "start a container with --security-opt seccomp=unconfined or --privileged"
+REMEDY = f"run as root, or allow users to create namespaces; {CONTAINER}"
+# A setting of the kernel, the values that forbid and allow namespaces to users, and who has it.
 FORBIDDING = (
-    ("kernel.apparmor_restrict_unprivileged_userns", "1", "AppArmor, as on Ubuntu 24.04"),
-    ("kernel.unprivileged_userns_clone", "0", "the kernel, as on older Debian"),
-    ("user.max_user_namespaces", "0", "the kernel"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0", "AppArmor (Ubuntu 24.04)"),
+    ("kernel.unprivileged_userns_clone", "0", "1", "the kernel (older Debian)"),
+    ("user.max_user_namespaces", "0", "10000", "the kernel"),
 )
 START = "import sys; sys.path.append({!r}); from imgbuild.container.enclosure import run; run()"
 # An id that no user of the host has, from a range that container managers use; else nobody's.
@@ -187,12 +188,12 @@ def _started(
 
 def _remedy(settings: Path = SETTINGS) -> str:
     """How namespaces can be allowed: the setting in the folder `settings` that forbids them."""
-    for name, value, owner in FORBIDDING:
+    for name, forbidding, allowing, owner in FORBIDDING:
         path = settings / name.replace(".", "/")
-        if path.exists() and path.read_text(encoding="ascii").strip() == value:
+        if path.exists() and path.read_text(encoding="ascii").strip() == forbidding:
             return (
-                f"{name} is {value}: {owner} forbids user namespaces to users without rights. Run"
-                f" as root, or have it set: sudo sysctl {name}={1000 if value == '0' else 0}"
+                f"{name} is {forbidding}: {owner} forbids user namespaces. Allow them"
+                f" (sudo sysctl {name}={allowing}) or run as root; {CONTAINER}"
             )
     return REMEDY
 
