@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from imgbuild.cache import prune
 from imgbuild.cache.store import Store
 from imgbuild.container import sandbox
 from imgbuild.container.root_folder import root_folder
-from imgbuild.errors import IntegrityError
+from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
+from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 from tests.support import images, needs, ordinary, rewritten_image
 
@@ -38,6 +41,8 @@ for _ in range(2):
     with root_folder(layout.read(folder / "layout-hello"), Arch.X86_64, store) as root:
         assert root.changes is not None
         print(sandbox.run(root, ["sh", "-c", sys.argv[2]]).stdout)
+        assert sandbox.run(root, ["mkdir", "-m", "0", "/closed"]).status == 0
+assert not list((store.root / "scratch").glob("*/*"))
 """
 
 
@@ -78,37 +83,118 @@ def test_a_layer_with_other_bytes_is_not_unpacked(tiny: Layout, store: Store) ->
         assert shell(root, "cat /opt/hello") == "hello\n"
 
 
+def contents(store: Store) -> dict[str, tuple[object, ...]]:
+    """What the cache has of images: path → mode, owner, time and bytes or target.
+
+    The time of a folder that is an entry of the cache is that of its last use, and left out.
+    """
+    entries: dict[str, tuple[object, ...]] = {}
+    for path in sorted(
+        path for kind in ("roots", "unpacked") for path in (store.root / kind).rglob("*")
+    ):
+        status = path.lstat()
+        data = path.readlink() if path.is_symlink() else path.is_file() and path.read_bytes()
+        time = 0 if len(path.relative_to(store.root).parts) == 3 else status.st_mtime_ns
+        entries[str(path)] = (status.st_mode, status.st_uid, time, data)
+    return entries
+
+
+def roots(store: Store) -> list[Path]:
+    return sorted((store.root / "roots").glob("*/*"))
+
+
+def require_disk_overlay(folder: Path) -> None:
+    probe = folder / "probe"
+    probe.mkdir()
+    if sandbox.overlay_place(probe) != "disk":
+        pytest.skip("no overlay can be mounted on the disk of the temporary folder")
+
+
 def test_changes_of_a_command_end_with_its_root_folder(tiny: Layout, store: Store) -> None:
-    with root_folder(tiny, ARCH, store) as root:
-        if root.changes is None:
-            pytest.skip("no overlay can be mounted on the disk of the temporary folder")
-        assert shell(root, CHANGES) == "other\nhello\nnew\n"
-        assert shell(root, "cat /opt/hello") == "other\n"  # until the folder is removed
-    with root_folder(tiny, ARCH, store) as root:
-        assert shell(root, "cat /opt/hello; ls /opt") == "hello\nhello\nmine\n"
-    assert not root.path.exists()
-
-
-def test_layers_are_unpacked_once(tiny: Layout, store: Store) -> None:
-    files = []
+    require_disk_overlay(store.root.parent)
+    before: dict[str, tuple[object, ...]] = {}
     for _ in range(2):
         with root_folder(tiny, ARCH, store) as root:
-            files.append((root.path / "bin/busybox").stat().st_ino)
-    assert files[0] == files[1]
-    kept = [entry for entry in prune.entries(store) if entry.kind == "unpacked"]
-    assert {f"sha256:{one.sha256}" for one in kept} == {
+            before = before or contents(store)
+            assert shell(root, CHANGES) == "other\nhello\nnew\n"
+            assert shell(root, "cat /opt/hello") == "other\n"  # until the folder is removed
+            more = (
+                "rm -r /opt; mkdir -m 0 /closed; echo >>/bin/sh; busybox chmod 0 /etc/passwd /bin"
+            )
+            shell(root, more)
+        assert contents(store) == before
+        assert not list((store.root / "scratch").glob("*/*"))
+    with root_folder(tiny, ARCH, store) as root:
+        assert shell(root, "cat /opt/hello; ls /opt") == "hello\nhello\nmine\n"
+
+
+def test_mounts_leave_no_trace_in_the_kept_root(tiny: Layout, store: Store) -> None:
+    with root_folder(tiny, ARCH, store):
+        before = contents(store)
+    binds = [
+        sandbox.Bind(source=tiny.path, target="/opt/new/folder", writable=True),
+        sandbox.Bind(source=Path(__file__), target="/opt/hello"),
+    ]
+    with root_folder(tiny, ARCH, store) as root:
+        done = sandbox.run(root, ["ls", "/opt/new/folder"], binds=binds, network=True)
+        assert "index.json" in done.stdout, done.stderr
+    assert contents(store) == before
+
+
+def test_layers_are_unpacked_and_roots_made_once(tiny: Layout, store: Store) -> None:
+    times = []
+    for _ in range(2):
+        with root_folder(tiny, ARCH, store):
+            (folder,) = roots(store)
+            times.append((folder / "tree").stat().st_ctime_ns)
+    assert times[0] == times[1]
+    entries = prune.entries(store)
+    layers = [entry for entry in entries if entry.kind == "unpacked"]
+    assert {f"sha256:{entry.sha256}" for entry in layers} == {
         layer.digest for layer in tiny.image(ARCH).layers
     }
-    assert all(one.in_use and one.size > 0 for one in kept)
+    (root_entry,) = [entry for entry in entries if entry.kind == "root"]
+    assert all(entry.in_use and entry.size > 0 for entry in (*layers, root_entry))
+    assert root_entry.size < sum(entry.size for entry in layers)  # its files are theirs
 
 
-def test_unpacked_layers_are_pruned_first(tiny: Layout, tmp_path: Path, store: Store) -> None:
+def test_a_root_belongs_to_the_layers_of_its_image(tiny: Layout, store: Store) -> None:
+    other = layout.read(images.tiny(tiny.path.parent, word="other"))
+    for image, text in ((tiny, "hello\n"), (other, "other\n"), (tiny, "hello\n")):
+        with root_folder(image, ARCH, store) as root:
+            assert shell(root, "cat /opt/hello") == text
+    assert len(roots(store)) == 2
+
+
+def test_two_runs_share_a_root_and_not_their_changes(tiny: Layout, store: Store) -> None:
+    with root_folder(tiny, ARCH, store) as first, root_folder(tiny, ARCH, store) as second:
+        assert shell(first, CHANGES) == "other\nhello\nnew\n"
+        assert shell(second, "cat /opt/hello; ls /opt") == "hello\nhello\nmine\n"
+    assert len(roots(store)) == 1
+
+
+def test_a_root_in_use_is_not_pruned(tiny: Layout, store: Store) -> None:
+    other = Store.open(store.root)
+    with root_folder(tiny, ARCH, store) as root:
+        prune.clear(other)
+        assert shell(root, "cat /opt/hello") == "hello\n"
+        assert {entry.kind for entry in prune.entries(other)} >= {"root", "unpacked"}
+    store.release()
+    prune.clear(other)
+    assert prune.entries(other) == []
+
+
+def test_roots_then_unpacked_layers_are_pruned_first(
+    tiny: Layout, tmp_path: Path, store: Store
+) -> None:
     (tmp_path / "blob").write_bytes(b"older")
     blob = store.add_blob(tmp_path / "blob", f"sha256:{sha256(b'older')}")
     os.utime(blob, (0, 0))
     with root_folder(tiny, ARCH, store):
         pass
     store.release()
+    done = prune.prune(store, sum(entry.size for entry in prune.entries(store)) - 1)
+    assert (done.removed, roots(store)) == (1, [])
     facts = sum(entry.size for entry in prune.entries(store) if entry.kind == "fact")
     done = prune.prune(store, 5 + facts)
     assert blob.exists()
@@ -119,14 +205,101 @@ def test_unpacked_layers_are_pruned_first(tiny: Layout, tmp_path: Path, store: S
         assert shell(root, "cat /opt/hello") == "hello\n"
 
 
-def test_without_an_overlay_the_image_is_unpacked(
-    tiny: Layout, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sandbox, "can_overlay", lambda _: False)
+def test_a_root_that_others_can_change_is_made_again(tiny: Layout, store: Store) -> None:
+    with root_folder(tiny, ARCH, store):
+        (folder,) = roots(store)
+        (folder / "tree/opt/hello").unlink()
+        (folder / "tree/opt/hello").write_text("false\n")
+    folder.chmod(0o777)
     with root_folder(tiny, ARCH, store) as root:
+        assert shell(root, "cat /opt/hello") == "hello\n"
+
+
+def test_a_root_of_another_user_is_refused(tiny: Layout, store: Store) -> None:
+    needs.root()
+    with root_folder(tiny, ARCH, store):
+        (folder,) = roots(store)
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(InputError, match="is not a folder of this user"):
+        root_folder(tiny, ARCH, store).__enter__()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from imgbuild.cache.store import Store
+from imgbuild.container import root_folder
+from imgbuild.oci import layout, unpack
+from imgbuild.values import Arch
+stack = unpack.stack
+def killed(*words, **options):
+    stack(*words, **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+root_folder.stack = killed
+store = Store.open(Path(sys.argv[1]))
+root_folder.root_folder(layout.read(Path(sys.argv[2])), Arch.X86_64, store).__enter__()
+"""
+
+
+def test_a_root_whose_making_was_killed_leaves_nothing(tiny: Layout, store: Store) -> None:
+    words = [sys.executable, "-c", KILLED, str(store.root), str(tiny.path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert list((store.root / "scratch").glob("*/*/root/tree"))
+    assert roots(store) == []
+    store.sweep()
+    assert not list((store.root / "scratch").glob("*/*"))
+    with root_folder(tiny, ARCH, store) as root:
+        assert shell(root, "cat /opt/hello") == "hello\n"
+
+
+ON_AN_OVERLAY = """
+import sys
+from pathlib import Path
+from imgbuild.cache.store import Store
+from imgbuild.container import sandbox
+from imgbuild.container.root_folder import root_folder
+from imgbuild.oci import layout
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+store = Store.open(Path(sys.argv[1]))
+for _ in range(2):
+    with root_folder(layout.read(Path(sys.argv[2])), Arch.X86_64, store, reporter=console) as root:
+        print(sandbox.run(root, ["sh", "-c", sys.argv[3]]).stdout)
+"""
+
+
+def test_on_a_disk_without_overlays_changes_are_in_memory(tiny: Layout, tmp_path: Path) -> None:
+    """As in a container, whose own disk is an overlay."""
+    needs.root()
+    for name in ("lower", "upper", "work", "disk"):
+        (tmp_path / name).mkdir()
+    options = ",".join(
+        f"{name}dir={tmp_path}/{name}" for name in ("lower", "upper", "work")
+    )  # fmt: skip
+    mounted = f'mount -t overlay overlay -o {options} {tmp_path}/disk && exec "$@"'
+    words = [sys.executable, "-c", ON_AN_OVERLAY, f"{tmp_path}/disk", str(tiny.path), CHANGES]
+    done = subprocess.run(
+        [needs.user_namespaces(), "--mount", "sh", "-c", mounted, "sh", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["other", "hello", "new"] * 2
+    assert done.stderr.count("what the command writes is kept in memory") == 2
+
+
+def test_without_an_overlay_the_image_is_unpacked(
+    tiny: Layout, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sandbox, "overlay_place", lambda _: None)
+    with root_folder(tiny, ARCH, store, reporter=console) as root:
         assert root.changes is None
         assert shell(root, CHANGES) == "other\nhello\nnew\n"
+    assert capsys.readouterr().err.count("no overlay can be mounted") == 1
     assert not list((store.root / "unpacked").glob("*"))
+    assert not list((store.root / "scratch").glob("*/*"))
 
 
 def test_an_ordinary_user_has_an_overlay() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from imgbuild.container import sandbox
 from imgbuild.container.sandbox import Bind
-from imgbuild.errors import WorkFailed
+from imgbuild.errors import InputError, WorkFailed
 from imgbuild.oci.tree import remove
 from imgbuild.system.process import Result
 from tests.support import images, needs, ordinary
@@ -133,6 +134,62 @@ def test_a_file_is_bound_too(shell, tmp_path):
         assert found.stdout == "one file"
 
 
+@pytest.fixture(name="image")
+def _image(root: Path, tmp_path: Path) -> Path:
+    """A root of its own, whose links lead out of it, and `tmp_path/outside`, where they lead."""
+    image = tmp_path / "image"
+    shutil.copytree(root / "bin", image / "bin", symlinks=True)
+    (tmp_path / "outside").mkdir()
+    (image / "sys").symlink_to(tmp_path / "outside")
+    (image / "etc").symlink_to("../../outside")
+    (image / "new").symlink_to(f"../../../../../..{tmp_path}/outside/new")
+    return image
+
+
+def test_mount_points_are_made_inside_the_image(image, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/file").write_text("a file\n")
+    targets = ("/a/b", "relative", "/../../up", "/new/in")
+    binds = [Bind(source=tmp_path / "data/file", target=target) for target in targets]
+    binds.append(Bind(source=tmp_path / "data", target="/folder"))
+    script = "cat /a/b /relative /up /new/in /folder/file /outside/hosts; ls -d /etc/hosts"
+    done = sandbox.run(sandbox.Root(path=image), ["sh", "-c", script], binds=binds)
+    assert done.status == 0, done.stderr
+    assert done.stdout.startswith("a file\n" * 5 + "127.0.0.1 ")
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "image", "outside"]
+
+
+def test_mount_points_do_not_follow_links_of_what_is_mounted(image, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "out").symlink_to(tmp_path / "outside/deep")
+    (tmp_path / "file").write_text("a file\n")
+    binds = [
+        Bind(source=data, target="/data", writable=True),
+        Bind(source=tmp_path / "file", target="/data/out/in"),
+    ]
+    words = ["cat", f"{tmp_path}/outside/deep/in"]
+    done = sandbox.run(sandbox.Root(path=image), words, binds=binds)
+    assert done.stdout == "a file\n", done.stderr
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_link_in_place_of_a_file_is_replaced(image, tmp_path):
+    (image / "outside").mkdir()
+    (image / "outside/hosts").symlink_to(tmp_path / "victim")
+    done = sandbox.run(sandbox.Root(path=image), ["cat", "/etc/hosts"])
+    assert done.stdout.startswith("127.0.0.1 ")
+    assert not (image / "outside/hosts").is_symlink()
+    assert not (tmp_path / "victim").exists()
+
+
+def test_a_mount_point_below_a_file_is_an_error(image, tmp_path):
+    binds = [Bind(source=tmp_path, target="/bin/busybox/x")]
+    with pytest.raises(InputError, match="mount point /bin/busybox/x: "):
+        sandbox.run(sandbox.Root(path=image), ["true"], binds=binds)
+
+
 def test_the_machine_cannot_be_reconfigured(shell):
     found = shell("touch /sys/new; echo 1 >/sys/kernel/profiling")
     assert found.status != 0
@@ -142,6 +199,16 @@ def test_the_machine_cannot_be_reconfigured(shell):
 def test_devices_work(shell):
     found = shell("echo gone >/dev/null; stat -c %F /dev/null /dev/urandom")
     assert found.stdout.splitlines() == ["character special file"] * 2
+
+
+def test_a_device_that_is_bound_can_be_used(shell):
+    """As those of GPUs; other devices of the host are not there."""
+    device = Bind(source=Path("/dev/zero"), target="/dev/nvidia-test", writable=True)
+    script = "stat -c %F /dev/nvidia-test; busybox head -c 1 /dev/nvidia-test | busybox od"
+    for user in (None, (1000, 1001)):
+        done = shell(script, binds=[device], user=user)
+        assert done.stdout == "character special file\n0000000 000000\n0000001\n", done.stderr
+    assert "No such file" in shell("stat /dev/nvidia-test").stderr
 
 
 def test_a_folder_that_is_missing_fails_in_words(shell):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from imgbuild.container import sandbox
 from imgbuild.container.sandbox import Bind, Root
 from imgbuild.system.process import Result
-from tests.support import needs, ordinary
+from tests.support import ordinary
 
 REPOSITORY = Path(__file__).parents[2]
 WAYS = REPOSITORY / "tests/support/escapes.py"
@@ -70,27 +70,19 @@ def tried(place: Place, **options: object) -> dict[str, str]:
 AS_ORDINARY = """
 import sys
 from pathlib import Path
-from imgbuild.container import bubblewrap
 from tests.support import sandboxed as escapes
-from tests.support import ordinary
-if sys.argv[2] == "True":
-    assert bubblewrap.usable()
-else:
-    bubblewrap.usable = lambda: False
 with escapes.place_in(Path(sys.argv[1])) as place:
 """
 
 
 @contextmanager
-def ordinary_command(body: str, *, wrapped: bool) -> Iterator[tuple[list[str], dict[str, str]]]:
+def ordinary_command(body: str) -> Iterator[tuple[list[str], dict[str, str]]]:
     """The command, and its environment, by which an ordinary user runs `body` with a `place`."""
-    if wrapped:
-        needs.tool("bwrap", "bubblewrap")
     with ordinary.home() as folder:
         (folder / "place").mkdir(mode=0o755)
         os.chown(folder / "place", folder.stat().st_uid, folder.stat().st_gid)
         python, script = ordinary.python(folder), AS_ORDINARY + textwrap.indent(body, "    ")
-        command = [*ordinary.become(), python, "-B", "-c", script, folder / "place", str(wrapped)]
+        command = [*ordinary.become(), python, "-B", "-c", script, folder / "place"]
         env = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "builder"), str(REPOSITORY))),
@@ -98,9 +90,9 @@ def ordinary_command(body: str, *, wrapped: bool) -> Iterator[tuple[list[str], d
         yield [str(word) for word in command], env
 
 
-def as_ordinary(body: str, *, wrapped: bool) -> str:
+def as_ordinary(body: str) -> str:
     """What `body` prints, which an ordinary user runs with a `place`."""
-    with ordinary_command(body, wrapped=wrapped) as (command, env):
+    with ordinary_command(body) as (command, env):
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

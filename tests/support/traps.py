@@ -10,16 +10,7 @@ from pathlib import Path
 PROGRAMS = (
     *("python", "python3", "python3.11", "pip3", "uv", "git", "env", "sh", "true", "keyring"),
     *("docker", "docker-buildx", "docker-credential-trap", "podman", "buildah", "skopeo"),
-    *(
-        "apptainer",
-        "singularity",
-        "enroot",
-        "bwrap",
-        "prlimit",
-        "unshare",
-        "newuidmap",
-        "newgidmap",
-    ),
+    *("apptainer", "singularity", "enroot", "unshare"),
     *("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo"),
     *("tar", "gzip", "igzip", "mksquashfs", "cosign", "gpg", "gpgv", "apt-get", "ldconfig"),
     *("newuidmap", "newgidmap", "nvidia-smi", "uname", "less", "editor", "ssh"),

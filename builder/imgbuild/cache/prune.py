@@ -21,7 +21,7 @@ from imgbuild.system.folder import regular_file, try_lock
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing in the cache. `kind` is file, blob, unpacked, fact or partial.
+    """One thing in the cache. `kind` is file, blob, unpacked, root, fact or partial.
 
     `used` is in seconds since the epoch; `path` is relative to the cache; `label` is the file name
     of an input, or the kind of a fact.
@@ -50,10 +50,12 @@ _PLACES = (
     ("file", "files", 2),
     ("blob", "blobs", 2),
     ("unpacked", "unpacked", 2),
+    ("root", "roots", 2),
     ("fact", "facts", 3),
     ("partial", "partial", 1),
 )
-_TURN = {"unpacked": 0, "fact": 2}  # 1: all others
+_FOLDERS = ("root", "unpacked")
+_TURN = {"root": 0, "unpacked": 1, "fact": 3}  # 2: all others
 
 
 def entries(store: Store) -> list[CacheEntry]:
@@ -63,7 +65,7 @@ def entries(store: Store) -> list[CacheEntry]:
     for kind, top, depth in _PLACES:
         for path in _below(store.root / top, depth):
             with contextlib.suppress(FileNotFoundError):
-                right = stat.S_ISDIR if kind == "unpacked" else stat.S_ISREG
+                right = stat.S_ISDIR if kind in _FOLDERS else stat.S_ISREG
                 if right(path.lstat().st_mode):
                     found.append(_entry(store, kind, path, leased))
     return sorted(found, key=lambda entry: (entry.used, entry.path))
@@ -83,7 +85,7 @@ def _entry(store: Store, kind: str, path: Path, leased: set[str]) -> CacheEntry:
     status, name = path.stat(), path.relative_to(store.root).as_posix()
     label = (store.fact(NAME, path.name) or b"").decode("utf-8", "replace")
     size = status.st_size
-    if kind == "unpacked":
+    if kind in _FOLDERS:
         size = int((path / SIZE).read_text(encoding="ascii"))
     return CacheEntry(
         kind=kind,
@@ -118,16 +120,16 @@ def _claimed(path: Path) -> Iterator[bool]:
 def prune(store: Store, limit: int) -> Removal:
     """Remove the least recently used entries until at most `limit` bytes are left.
 
-    What a live process uses is kept, whatever the limit. Unpacked layers are removed first, since
-    they can be made from the layers again; facts last, since they are small and take long to
-    compute.
+    What a live process uses is kept, whatever the limit. Roots are removed first, since the files
+    of unpacked layers have names in them too; then unpacked layers, since they can be made from the
+    layers again; facts last, since they are small and take long to compute.
     """
     store.sweep()
     removed = freed = 0
     with files.plain_errors(store.root), store.undisturbed():
         found = entries(store)
         left = sum(entry.size for entry in found)
-        for entry in sorted(found, key=lambda entry: _TURN.get(entry.kind, 1)):
+        for entry in sorted(found, key=lambda entry: _TURN.get(entry.kind, 2)):
             if left <= limit and not (limit == 0 and entry.size == 0):
                 break
             if not entry.in_use and _remove(store, entry):
@@ -143,7 +145,7 @@ def _remove(store: Store, entry: CacheEntry) -> bool:
             if mine:
                 path.unlink()
             return mine
-    if entry.kind == "unpacked":
+    if entry.kind in _FOLDERS:
         with store.scratch() as scratch:
             path.rename(scratch / "unpacked")  # whole or not at all, also after a kill
     else:

@@ -3,6 +3,7 @@
     files/ab/SHA256          input files: wheels, debs, sdists
     blobs/sha256/SHA256      layers
     unpacked/USER/SHA256     folders with the files of layers, owned by the user with this id
+    roots/USER/SHA256        folders with the tree of an image, of hard links to those files
     facts/KIND/ab/SHA256     small data derived from inputs, with a checksum of its own
     partial/SHA256           downloads that were interrupted, locked while it continues
     scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
@@ -39,7 +40,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from imgbuild.cache import facts, processes, sharing
 from imgbuild.cache.settings import default_root, size_limit
@@ -51,7 +52,8 @@ from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import DIGEST_PATTERN, SHA256_PATTERN, sha256
 
 FORMAT = b"1\n"
-SIZE = "size"  # the file in the folder of an unpacked layer with its size in bytes
+SIZE = "size"  # the file in the folder of a layer or root with its size in bytes
+FolderKind = Literal["unpacked", "roots"]  # of a layer, of an image
 NAME = "name"  # the kind of fact that keeps the file name of an input, for people
 _TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -109,12 +111,12 @@ class Store:
         """Move `temporary`, whose digest the caller has checked, into the cache; its path there."""
         return self._add(temporary, self._blob(digest))
 
-    def unpacked(self, digest: str) -> Path | None:
-        """The folder of an unpacked layer, not pruned until this process ends; None if absent.
+    def unpacked(self, digest: str, *, kind: FolderKind = "unpacked") -> Path | None:
+        """The folder of a layer or root, not pruned until this process ends; None if absent.
 
         InputError if another user owns it, or the folder that it is in.
         """
-        path = self._unpacked(digest)
+        path = self._unpacked(digest, kind)
         self._below(path.parent, make=False)
         for folder in (path.parent, path):
             self._require_own(folder)
@@ -123,13 +125,14 @@ class Store:
         os.utime(path)
         return path
 
-    def add_unpacked(self, made: Mapping[str, Path]) -> dict[str, Path]:
-        """Move folders of unpacked layers from `scratch` into the cache; digest → path there."""
-        paths = {digest: self._unpacked(digest) for digest in made}
+    def add_unpacked(
+        self, made: Mapping[str, Path], *, kind: FolderKind = "unpacked"
+    ) -> dict[str, Path]:
+        """Move folders of layers or roots from `scratch` into the cache; digest → path there."""
+        paths = {digest: self._unpacked(digest, kind) for digest in made}
         with files.plain_errors(self.root):
             for folder in made.values():
-                size = sum(entry.stat().st_size for entry in os.scandir(folder))
-                (folder / SIZE).write_text(str(size), encoding="ascii")
+                (folder / SIZE).write_text(str(files.unshared_bytes(folder)), encoding="ascii")
                 folder.chmod(0o700)
         os.sync()  # a power cut must not leave a name without the bytes of its files
         with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
@@ -176,9 +179,9 @@ class Store:
             raise ValueError(message)
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
-    def _unpacked(self, digest: str) -> Path:
+    def _unpacked(self, digest: str, kind: FolderKind) -> Path:
         # Files belong to the user who unpacked them, and nobody else may link them.
-        return self.root / "unpacked" / str(os.geteuid()) / self._blob(digest).name
+        return self.root / kind / str(os.geteuid()) / self._blob(digest).name
 
     def _add(self, temporary: Path, path: Path, *, checked: bool = True) -> Path:
         with files.plain_errors(self.root):

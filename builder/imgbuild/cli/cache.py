@@ -31,6 +31,7 @@ KINDS = {
     "file": "files",
     "blob": "layers",
     "unpacked": "unpacked layers",
+    "root": "root folders of images",
     "fact": "facts",
     "partial": "interrupted downloads",
 }

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MARK = "imgbuild sandbox: "
+IN_MEMORY = 3  # what a probe ends with if the changes of an overlay are in memory
 FAILED, NOT_STARTED, NOT_FOUND = 125, 126, 127  # as in Docker
 NO_NAMESPACES = "create namespaces"
 MESSAGE = struct.Struct("=ci")
@@ -193,13 +194,15 @@ def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
     if not job.network:
         start_network()
     own = identity("/proc/self/exe")
-    mount_overlay(job)
+    in_memory = mount_overlay(job)
     if job.probe:
-        return 0
+        return IN_MEMORY if in_memory else 0
     make_root(job)
     change_root(job.root)
     if not job.mapped and libc.unshare(NEWUSER) == 0:  # the kernel may refuse it
         helper.map_ids()
+    elif not job.mapped and job.outer_proc:
+        checked(-1, f"{NO_NAMESPACES} of users, which the existing /proc needs")
     elif not job.mapped and job.host_id is not None:
         job.user = (job.host_id, job.host_id)
     limit(job.limits, grouped=grouped)

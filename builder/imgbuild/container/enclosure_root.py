@@ -15,6 +15,7 @@ from imgbuild.container.kernel_calls import (
     PRIVATE,
     RDONLY,
     REC,
+    EnclosureError,
     bind,
     checked,
     flag,
@@ -27,22 +28,20 @@ from imgbuild.container.kernel_calls import (
 NODES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
          "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}  # fmt: skip
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+MAKE_POINT = "make the mount point"
 HIDDEN = ("kcore", "keys", "latency_stats", "timer_list", "sched_debug", "acpi", "scsi")
 LOCKED = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 
 
 class EnclosureJob:
-    """What is run, and where. Paths of mount points are those of the host, below `root`."""
+    """What is run, and where."""
 
-    root: str
-    proc: str
-    dev: str
-    sys: str
-    tmp: str
-    hosts: str
-    overlay: str  # options of an overlay over `root`, or empty
+    root: str  # the folder of the host
+    changes: str  # an empty folder of the host for what is written, or empty
+    overlay: str  # options of an overlay over `root` whose upper folder is in `changes`
     probe: bool  # only mount that overlay
-    binds: list[tuple[bool, str, str]]  # writable, source, mount point
+    binds: list[tuple[bool, str, str]]  # writable, source, path in the image
     network: bool  # whether the command has that of the host
     readonly: bool
     terminal: bool
@@ -57,32 +56,46 @@ class EnclosureJob:
     env: dict[str, str]
     cwd: str
     mapped: bool  # set here: the user namespace is the outermost one
+    outer_proc: bool = False  # set here: /proc is that of the caller
 
     def __init__(self, values: dict[str, object]) -> None:
         self.__dict__.update(values)
 
 
-def hosts_file(hostname: str) -> str:
-    """The text of /etc/hosts in the sandbox."""
-    return f"127.0.0.1 localhost {hostname}\n::1 localhost\n"
+def mount_point(root: str, path: str, *, folder: bool) -> str:
+    """Where `path` of the image at `root` is on the host; it is made if missing.
 
-
-def reach(point: str, source: str) -> None:
-    """Make the mount point for `source` if it is missing, as under a mount over its folder."""
-    if os.path.lexists(point):
-        return
-    if os.path.isdir(source):
-        os.makedirs(point)
-        return
-    os.makedirs(os.path.dirname(point), exist_ok=True)
-    os.close(os.open(point, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644))
+    It is inside the image whatever the links on it, since the kernel resolves it below `root`. A
+    link in place of the last part is followed to a folder, and replaced by a file.
+    """
+    outside = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.chroot(root)
+        os.chdir("/")
+        above, name = (f"/{path}", "") if folder else os.path.split(f"/{path}")
+        place = os.path.realpath(above)
+        os.makedirs(place, exist_ok=True)
+        if name:
+            place = os.path.join(place, name)
+            if os.path.islink(place):
+                os.unlink(place)
+            if not os.path.exists(place):
+                os.close(os.open(place, NEW_FILE, 0o644))
+    except OSError as error:
+        message = f"cannot {MAKE_POINT} {path}: {error.strerror}"
+        raise EnclosureError(message) from error
+    finally:
+        os.fchdir(outside)
+        os.chroot(".")
+        os.close(outside)
+    return f"{root}/{place.lstrip('/')}".rstrip("/")
 
 
 def make_devices(dev: str, *, terminal: bool) -> None:
     """A /dev with the harmless nodes, own pseudo-terminals, and shared memory."""
     checked(mount("tmpfs", dev, "tmpfs", NOSUID | NOEXEC, "mode=755"), "mount /dev")
     for name in (*NODES, *(("tty",) if terminal else ())):
-        reach(f"{dev}/{name}", f"/dev/{name}")
+        os.close(os.open(f"{dev}/{name}", NEW_FILE, 0o644))
         bind(f"/dev/{name}", f"{dev}/{name}", f"/dev/{name}")
         flag(f"{dev}/{name}", RDONLY | NOSUID | NOEXEC)  # it is the host's: no other mode or owner
     for name, target in LINKS.items():
@@ -99,14 +112,12 @@ def make_proc(proc: str, job: EnclosureJob) -> None:
     """A /proc of the new processes, without its parts that change or show the machine.
 
     The /proc of a container is partly hidden, so that the kernel allows no new one: then that one
-    is bound, which is safe only because the command is in a user namespace of its own.
+    is bound, which is safe only if the command is in a user namespace of its own.
     """
     if mount("proc", proc, "proc", NOSUID | NODEV | NOEXEC) != 0:
-        if not job.mapped:
-            checked(-1, "mount /proc")
+        job.outer_proc = True
         bind("/proc", proc, "/proc")
         restrict(proc, NOSUID | NODEV | NOEXEC)
-        return
     for name in LOCKED:
         if os.path.exists(f"{proc}/{name}"):
             bind(f"{proc}/{name}", f"{proc}/{name}", f"/proc/{name}")
@@ -129,29 +140,45 @@ def make_sys(sys_: str) -> None:
         restrict(sys_, flags)
 
 
-def mount_overlay(job: EnclosureJob) -> None:
-    """Make mounts private to the namespace, and the overlay over the root, if there is one."""
+def mount_overlay(job: EnclosureJob) -> bool:
+    """Make mounts private to the namespace, and the overlay over the root, if there is one.
+
+    Returns whether changes are in memory, since the disk does not allow them, as an overlay itself.
+    """
     checked(mount(None, "/", None, REC | PRIVATE), "make mounts private")
-    if job.overlay:
-        made = mount("overlay", job.root, "overlay", 0, job.overlay)
-        checked(made, f"mount an overlay over {job.root}")
+    if not job.changes:
+        return False
+    for in_memory in (False, True):
+        if in_memory and mount("tmpfs", job.changes, "tmpfs", NOSUID | NODEV, "mode=700") != 0:
+            break
+        for name in ("upperdir", "workdir"):
+            os.makedirs(f"{job.changes}/{name}", exist_ok=True)
+        for more in (
+            ",userxattr",
+            "",
+        ):  # old kernels have no such option, and overlays only as root
+            if mount("overlay", job.root, "overlay", 0, job.overlay + more) == 0:
+                return in_memory
+    checked(-1, f"mount an overlay over {job.root}")
+    return False
 
 
 def make_root(job: EnclosureJob) -> None:
     """Mount everything that the command sees below job.root."""
-    root, tmp = job.root, job.tmp
+    root = job.root
     bind(root, root, root)
     restrict(root, NOSUID | NODEV)
-    make_proc(job.proc, job)
-    make_devices(job.dev, terminal=job.terminal)
-    make_sys(job.sys)
+    make_proc(mount_point(root, "proc", folder=True), job)
+    make_devices(mount_point(root, "dev", folder=True), terminal=job.terminal)
+    make_sys(mount_point(root, "sys", folder=True))
+    tmp = mount_point(root, "tmp", folder=True)
     checked(mount("tmpfs", tmp, "tmpfs", NOSUID | NODEV, "mode=1777"), "mount /tmp")
     with open(f"{tmp}/hosts", "w", encoding="utf-8") as file:
-        file.write(hosts_file(job.hostname))
-    bind(f"{tmp}/hosts", job.hosts, "/etc/hosts")
+        file.write(f"127.0.0.1 localhost {job.hostname}\n::1 localhost\n")
+    bind(f"{tmp}/hosts", mount_point(root, "etc/hosts", folder=False), "/etc/hosts")
     os.unlink(f"{tmp}/hosts")
-    for writable, source, point in job.binds:
-        reach(point, source)
+    for writable, source, path in job.binds:
+        point = mount_point(root, path, folder=os.path.isdir(source))
         bind(source, point, source)
         nodev = 0 if source.startswith("/dev/") else NODEV
         restrict(point, NOSUID | nodev | (0 if writable else RDONLY))

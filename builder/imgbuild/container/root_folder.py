@@ -1,7 +1,7 @@
 """The root folder of an image, for commands without a container engine.
 
-Layers are unpacked once and kept in the cache. A root folder is made of hard links to their files,
-and an overlay takes what commands write.
+Layers are unpacked once and kept in the cache, as is the tree of an image, which is made of hard
+links to their files and never changes: an overlay takes what commands write.
 """
 
 from __future__ import annotations
@@ -13,44 +13,59 @@ from pathlib import Path
 from imgbuild.cache import checked_layers
 from imgbuild.cache.store import Store
 from imgbuild.container import sandbox
-from imgbuild.oci import tree
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.unpack import keep, stack, unpack
 from imgbuild.system import files
 from imgbuild.system.reporter import SILENT, Reporter
-from imgbuild.values import Arch
+from imgbuild.values import Arch, sha256
+
+TREE = "tree"  # in the folder of a root, next to its size
 
 
 @contextlib.contextmanager
 def root_folder(
     layout: Layout, arch: Arch, store: Store, *, reporter: Reporter = SILENT
 ) -> Iterator[sandbox.Root]:
-    """The image on `arch` as a root folder, which is removed at the end.
+    """The image on `arch` as a root folder; what commands change in it is removed at the end.
 
     Where the kernel or the cache's disk does not allow an overlay, the image is unpacked each time.
     """
-    digests = [layer.digest for layer in layout.image(arch).layers]
     with store.scratch() as scratch:
-        probe = scratch / "probe"
-        probe.mkdir()
-        overlay = sandbox.can_overlay(probe)
-        root = sandbox.Root(path=scratch / "root", changes=scratch if overlay else None)
-        with files.plain_errors(store.root):
-            if overlay:
-                layers = _kept_layers(layout, arch, store, scratch, reporter)
-                stack(layers, root.path, reporter=reporter)
-            else:
-                reporter.detail(
-                    f"{store.root}: no overlay can be mounted, so all layers are unpacked"
+        place = sandbox.overlay_place(scratch)
+        if place is not None:
+            if place == "memory":
+                reporter.warn(
+                    f"{store.root}: its disk does not allow an overlay, so what the command writes"
+                    " is kept in memory; set IMGBUILD_CACHE to a folder on another disk"
                 )
-                with reporter.step(f"unpacking {len(digests)} layers"):
-                    for digest in digests:
-                        layout.require_intact(digest)
-                    unpack(layout.layer_files(arch), root.path, reporter=reporter)
-        try:
-            yield root
-        finally:
-            tree.remove(root.path)  # an image may contain read-only folders
+            tree = _image_tree(layout, arch, store, reporter)
+            yield sandbox.Root(path=tree, changes=scratch / "changes")
+            return
+        digests = [layer.digest for layer in layout.image(arch).layers]
+        reporter.warn(
+            f"{store.root}: no overlay can be mounted, so all {len(digests)} layers are unpacked"
+            " for this run"
+        )
+        root = scratch / "image"
+        with files.plain_errors(store.root), reporter.step(f"unpacking {len(digests)} layers"):
+            for digest in digests:
+                layout.require_intact(digest)
+            unpack(layout.layer_files(arch), root, reporter=reporter)
+        yield sandbox.Root(path=root)
+
+
+def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) -> Path:
+    """The tree of the image in the cache, made if it is missing."""
+    with files.plain_errors(store.root), store.scratch() as scratch:
+        layers = _kept_layers(layout, arch, store, scratch, reporter)
+        names = "\n".join(layer.digest for layer in layout.image(arch).layers)
+        digest = f"sha256:{sha256(names.encode())}"
+        folder = store.unpacked(digest, kind="roots")
+        if folder is None:
+            with reporter.step(f"making a root folder of {len(layers)} layers"):
+                stack(layers, scratch / "root" / TREE, reporter=reporter)
+                folder = store.add_unpacked({digest: scratch / "root"}, kind="roots")[digest]
+    return folder / TREE
 
 
 def _kept_layers(

@@ -3,8 +3,8 @@
 The command runs in its own namespaces, so that nothing stays mounted or running when it ends or
 imgbuild is killed. It sees the image, what is bound and nothing else of the host; it cannot get
 more rights than it starts with, and most system calls of administrators are denied to it.
-`enclosure` does the work in the started process, or bubblewrap where it is installed. The threat
-model in docs/explanation says what this defends against.
+`enclosure` does the work in the started process. The threat model in docs/explanation says what
+this defends against.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 import imgbuild
-from imgbuild.container import bubblewrap, seccomp
-from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES, NOT_FOUND, NOT_STARTED
-from imgbuild.container.enclosure_root import EnclosureJob, hosts_file
+from imgbuild.container import seccomp
+from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES
+from imgbuild.container.enclosure_root import MAKE_POINT
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
-from imgbuild.oci.tree import RootFolder
 from imgbuild.system import process as processes
-from imgbuild.system.terminal import GivenTerminal, SentTerminal
+from imgbuild.system.terminal import SentTerminal
 
 HOSTNAME = "imgbuild"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESOLVER = Path("/etc/resolv.conf")
 RDMA = Path("/dev/infiniband")  # bound with the network of the host
-REMEDY = (
-    "run as root, or allow users to create namespaces: sysctl user.max_user_namespaces above 0,"
-    " kernel.unprivileged_userns_clone=1 on older Debian,"
-    " kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu;"
-    " a container needs --privileged"
+SETTINGS = Path("/proc/sys")
+CONTAINER = "start a container with --security-opt seccomp=unconfined or --privileged"
+REMEDY = f"run as root, or allow users to create namespaces; {CONTAINER}"
+# A setting of the kernel, the values that forbid and allow namespaces to users, and who has it.
+FORBIDDING = (
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0", "AppArmor (Ubuntu 24.04)"),
+    ("kernel.unprivileged_userns_clone", "0", "1", "the kernel (older Debian)"),
+    ("user.max_user_namespaces", "0", "10000", "the kernel"),
 )
-NOT_RUN = ("bwrap: execvp ", "bwrap: Can't chdir ")
-WRAPPER_FAILED = ("bwrap: Can't mount", "bwrap: Can't bind", "bwrap: Can't make", "bwrap: No perm")
 START = "import sys; sys.path.append({!r}); from imgbuild.container.enclosure import run; run()"
 # An id that no user of the host has, from a range that container managers use; else nobody's.
 SPARE, NOBODY = 1_878_982_000, 65534
@@ -51,23 +52,27 @@ SPARE, NOBODY = 1_878_982_000, 65534
 class Root(msgspec.Struct, frozen=True, kw_only=True):
     """An unpacked image at `path`.
 
-    What commands write goes to it or, with `changes`, to that folder of the same disk, so that the
-    files of `path` may be hard links to others.
+    What commands write goes to it or, with `changes`, to that folder, so that `path` never changes;
+    to memory, until the command ends, if the disk of `changes` does not allow an overlay.
     """
 
     path: Path
     changes: Path | None = None
 
-    def overlay(self) -> str:
-        """The options to mount an overlay over `path`; empty without `changes`."""
+    def places(self) -> dict[str, str]:
+        """The fields of a job about the root. InputError if it is not a folder."""
+        root = self.path.resolve()
+        if not root.is_dir():
+            message = f"cannot use {root} as a root: it is not a folder"
+            raise InputError(message, hint="unpack the image to a folder that you own")
         if self.changes is None:
-            return ""
-        layers = {"lowerdir": self.path, "upperdir": self.changes, "workdir": self.changes}
-        for name in ("upperdir", "workdir"):
-            layers[name] /= name
-            layers[name].mkdir(exist_ok=True)
-        shown = [f"{name}={_escaped(folder.resolve())}" for name, folder in layers.items()]
-        return ",".join([*shown, *(() if os.geteuid() == 0 else ("userxattr",))])
+            return {"root": str(root), "changes": "", "overlay": ""}
+        changes = self.changes.resolve()
+        layers = {
+            "lowerdir": root, "upperdir": changes / "upperdir", "workdir": changes / "workdir"
+        }  # fmt: skip
+        shown = ",".join(f"{name}={_escaped(folder)}" for name, folder in layers.items())
+        return {"root": str(root), "changes": str(changes), "overlay": shown}
 
 
 class Bind(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,14 +131,15 @@ def run(
     of the environment only `env`. Without `network` it has only a loopback.
 
     ToolMissing if namespaces are not allowed on this machine, WorkFailed if the set-up fails,
-    InputError if `root` cannot be used.
+    InputError if `root`, a bind or its path in the image cannot be used.
     """
     if not command:
         message = "no command to run"
         raise InputError(message)
     confined = user if isinstance(user, Confined) else None
     job = {
-        **_points(root, binds, network=network),
+        **root.places(),
+        "binds": _sources(binds, network=network),
         "network": network,
         "readonly": readonly,
         "terminal": streams is not Streams.CAPTURED,
@@ -149,37 +155,7 @@ def run(
         "cwd": cwd,
         "probe": False,
     }
-    if not job["overlay"] and bubblewrap.usable():
-        return _wrapped(root, EnclosureJob(job), streams)
     return _started(root, job, command, streams)
-
-
-def _wrapped(root: Root, job: EnclosureJob, streams: Streams) -> processes.Result:
-    hosts = hosts_file(job.hostname).encode()
-    with _descriptor(_filter()) as filtered, _descriptor(hosts) as names:
-        options = bubblewrap.options(job, filtered=filtered if _filter() else None, hosts=names)
-        with _descriptor(options) as arguments:
-            full = bubblewrap.command(job, arguments)
-            given = [filtered, names, arguments]
-            if streams is Streams.TERMINAL:
-                terminal = GivenTerminal()
-                status = processes.foreground(
-                    ["setsid", "--ctty", *full], kill=True, descriptors=given,
-                    stdio=terminal.descriptor, meanwhile=terminal.join,
-                )  # fmt: skip
-                return processes.Result(status, "", "")
-            if streams is Streams.INHERITED:
-                status = processes.foreground(full, kill=True, descriptors=given)
-                return processes.Result(status, "", "")
-            result = processes.run(full, check=False, descriptors=given)
-    if result.status == 1 and result.stderr.startswith(NOT_RUN):
-        missing = "execvp" in result.stderr and "No such file" in result.stderr
-        status = NOT_FOUND if missing else NOT_STARTED
-        return processes.Result(status, "", result.stderr, result.seconds)
-    if result.status == 1 and result.stderr.startswith(WRAPPER_FAILED):
-        message = f"the sandbox in {root.path} failed: {result.stderr.strip()}"
-        raise WorkFailed(message, hint=REMEDY)
-    return result
 
 
 def _started(
@@ -201,10 +177,25 @@ def _started(
         reason = result.stderr.rpartition(MARK)[2].strip()
         if reason.startswith(f"cannot {NO_NAMESPACES}"):
             message = f"this machine does not allow the sandbox: {reason}"
-            raise ToolMissing(message, hint=REMEDY)
+            raise ToolMissing(message, hint=_remedy())
+        if reason.startswith(f"cannot {MAKE_POINT}"):
+            message = f"the image at {root.path}: {reason}"
+            raise InputError(message, hint="mount it at another path")
         message = f"the sandbox in {root.path} failed: {reason}"
         raise WorkFailed(message, hint=REMEDY)
     return result
+
+
+def _remedy(settings: Path = SETTINGS) -> str:
+    """How namespaces can be allowed: the setting in the folder `settings` that forbids them."""
+    for name, forbidding, allowing, owner in FORBIDDING:
+        path = settings / name.replace(".", "/")
+        if path.exists() and path.read_text(encoding="ascii").strip() == forbidding:
+            return (
+                f"{name} is {forbidding}: {owner} forbids user namespaces. Allow them"
+                f" (sudo sysctl {name}={allowing}) or run as root; {CONTAINER}"
+            )
+    return REMEDY
 
 
 def _on_terminal(job: Mapping[str, object], shown: Sequence[str]) -> processes.Result:
@@ -265,24 +256,17 @@ def spare_id() -> int | None:
     raise ToolMissing(message, hint="run as another user, or map more user ids into this container")
 
 
-def _points(image: Root, binds: Sequence[Bind], *, network: bool) -> dict[str, object]:
-    """The mount points of a job, created and resolved inside the image."""
-    root = image.path.resolve()
+def _sources(binds: Sequence[Bind], *, network: bool) -> list[tuple[bool, str, str]]:
+    """The binds of a job; InputError if a source is missing."""
     shared = [path for path in (RESOLVER, RDMA) if network and path.exists()]
     binds = (*binds, *(Bind(source=path, target=str(path)) for path in shared))
     try:
-        with RootFolder(root) as tree:
-            found = {name: str(tree.real((name,))) for name in ("proc", "dev", "sys", "tmp")}
-            hosts = _file_point(tree, "etc/hosts")
-            triples = [
-                (bind.writable, str(bind.source.resolve(strict=True)), str(_point(tree, bind)))
-                for bind in binds
-            ]
+        return [
+            (bind.writable, str(bind.source.resolve(strict=True)), bind.target) for bind in binds
+        ]
     except OSError as error:
-        message = f"cannot use {root} as a root: {error.filename or ''}: {error.strerror}"
-        raise InputError(message, hint="unpack the image to a folder that you own") from error
-    overlay = image.overlay()
-    return {"root": str(root), **found, "hosts": str(hosts), "binds": triples, "overlay": overlay}
+        message = f"cannot mount {error.filename}: {error.strerror}"
+        raise InputError(message, hint="name a file or folder of this machine") from error
 
 
 def _escaped(path: Path) -> str:
@@ -290,25 +274,16 @@ def _escaped(path: Path) -> str:
     return re.sub(r"([\\,:])", r"\\\1", str(path))
 
 
-def _point(tree: RootFolder, bind: Bind) -> Path:
-    if bind.source.is_dir():
-        return tree.real(tree.parts(bind.target))
-    return _file_point(tree, bind.target)
+def overlay_place(folder: Path) -> Literal["disk", "memory"] | None:
+    """Where `run` keeps changes of a root with `changes` in `folder`, which is empty.
 
-
-def _file_point(tree: RootFolder, path: str) -> Path:
-    parts = tree.parts(path)
-    tree.touch(parts)
-    return tree.real(parts[:-1]) / parts[-1]
-
-
-def can_overlay(folder: Path) -> bool:
-    """Whether `run` can mount an overlay whose layers are in `folder`, which is empty."""
-    root = Root(path=folder / "root", changes=folder)
-    root.path.mkdir()
-    job = {
-        "root": str(root.path.resolve()),
-        "overlay": root.overlay(),
+    None if it cannot mount an overlay.
+    """
+    root = Root(path=folder / "root", changes=folder / "changes")
+    for place in (folder / "root", folder / "changes"):
+        place.mkdir()
+    job: dict[str, object] = {
+        **root.places(),
         "probe": True,
         "network": True,
         "hostname": HOSTNAME,
@@ -317,6 +292,6 @@ def can_overlay(folder: Path) -> bool:
         "limits": {},
     }
     try:
-        return _started(root, job, ("true",)).status == 0
+        return "disk" if _started(root, job, ("true",)).status == 0 else "memory"
     except WorkFailed:
-        return False
+        return None

@@ -105,24 +105,6 @@ class RootFolder:
         finally:
             os.close(readable)
 
-    def touch(self, parts: tuple[str, ...]) -> None:
-        """Make an empty file at `parts` if there is none; a link is replaced."""
-        parent, name = self.folder(parts[:-1]), parts[-1]
-        try:
-            kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
-        except FileNotFoundError:
-            kind = 0
-        if stat.S_ISLNK(kind):
-            os.unlink(name, dir_fd=parent)
-        elif kind:
-            return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        os.close(os.open(name, flags, 0o644, dir_fd=parent))
-
-    def real(self, parts: tuple[str, ...]) -> Path:
-        """The path on the host of the folder at `parts`, with all links resolved in the tree."""
-        return Path(f"/proc/self/fd/{self.folder(parts)}").readlink()
-
     def _walk(self, parts: tuple[str, ...], *, make: bool) -> int:
         stack = [os.open(".", _WALK, dir_fd=self._root)]
         todo = collections.deque(parts)

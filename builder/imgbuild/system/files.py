@@ -241,6 +241,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
+def unshared_bytes(folder: Path) -> int:
+    """The bytes of `folder`: of folders, links, and files that have no other name."""
+    total = 0
+    for parent, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            status = os.lstat(f"{parent}/{name}")
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink == 1:
+                total += status.st_size
+    return total
+
+
 def remove_tree(place: Path) -> None:
     """Remove a folder with its content, as far as that is possible; no error if it is missing.
 

@@ -115,7 +115,6 @@ def foreground(
     end: Sequence[str] | None = None,
     kill: bool = False,
     descriptors: Sequence[int] = (),
-    stdio: int | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> int:
     """Run `command` with this process's terminal, input and output; its status, as in a shell.
@@ -123,9 +122,8 @@ def foreground(
     `env` is added to this process's environment. The command decides what an interrupt means: this
     process waits for it, and passes SIGINT and SIGTERM on, unless the terminal has sent SIGINT to
     both. At the second one the command `end` is run. With `kill` SIGKILL is passed on instead, for
-    a command that ignores the others. It inherits the open `descriptors`. `stdio`, a terminal, is
-    its stdin and stdout, and its stderr too if this process's is one. `meanwhile` is
-    called while it runs.
+    a command that ignores the others. It inherits the open `descriptors`.
+    `meanwhile` is called while it runs.
     """
     console.detail(f"$ {pasted(command)}")
     started: list[subprocess.Popen[bytes]] = []
@@ -155,9 +153,6 @@ def foreground(
             _resolved(command),
             env=programs.environment(command[0], env),
             pass_fds=descriptors,
-            stdin=stdio,
-            stdout=stdio,
-            stderr=stdio if sys.stderr.isatty() else None,
         ) as process,
     ):
         started.append(process)

@@ -35,18 +35,6 @@ class SentTerminal:
             _join(master)
 
 
-class GivenTerminal:
-    """A new terminal for a command that makes none: `descriptor` is to be its stdin."""
-
-    def __init__(self) -> None:
-        self._master, self.descriptor = os.openpty()
-
-    def join(self) -> None:
-        """Join this process's terminal to it until its end; the command is started."""
-        os.close(self.descriptor)
-        _join(self._master)
-
-
 def _join(master: int) -> None:
     """Copy between this process's stdin and stdout, a terminal, and the terminal of `master`.
 
