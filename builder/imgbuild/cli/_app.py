@@ -213,7 +213,7 @@ def run_verb() -> int:
         if type(error).__name__ == "NoArgsIsHelpError" or not text:
             put(text)
             return InputError.exit_code
-        message = f"{name}: {text.replace('Value error, ', '')}{_suggestion(error, text)}"
+        message = f"{name}: {text}{_suggestion(error, text)}"
         hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"
         verbs = [word for word in sys.argv[1:2] if type(error).__name__ == "UsageError"]
         if name == "imgbuild" and verbs and verbs[0] in REPLACED:

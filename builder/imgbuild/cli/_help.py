@@ -8,7 +8,6 @@ import inspect
 import itertools
 import shutil
 import textwrap
-import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -232,14 +231,8 @@ def metavar(parameter: Any) -> str:
 
 def choices(parameter: Any) -> list[str]:
     """The values of a parameter that takes one of several words; empty for others."""
-    annotation = parameter.type_descriptor.annotation
-    found: list[str] = []
-    for one in (annotation, *typing.get_args(annotation)):
-        if typing.get_origin(one) is typing.Literal:
-            found += typing.get_args(one)
-        elif isinstance(one, type) and issubclass(one, enum.Enum):
-            found += [str(item.value) for item in one]
-    return found
+    values = getattr(parameter.type, "choices", ())
+    return [str(each.value if isinstance(each, enum.Enum) else each) for each in values]
 
 
 def flags(option: Any) -> str:
