@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import typer
-import typer.core
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
 from imgbuild.cli._verb import OFTEN, OUTPUT, SETTINGS, WORK
 from imgbuild.errors import InputError
@@ -36,7 +37,7 @@ def _naming(ctx: Any) -> Iterator[None]:
         raise
 
 
-class VerbCommand(typer.core.TyperCommand):
+class VerbCommand(TyperCommand):
     """A verb. `-h` prints the short help, `--help` the long one."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -78,7 +79,7 @@ class AuditCommand(VerbCommand):
         return super().parse_args(ctx, words)
 
 
-class VerbGroup(typer.core.TyperGroup):
+class VerbGroup(TyperGroup):
     """A verb with sub-verbs, or the whole program."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -90,6 +91,11 @@ class VerbGroup(typer.core.TyperGroup):
         words = ["--help"] if args[:1] == ["-h"] else args
         with _naming(ctx):
             return super().parse_args(ctx, words)
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Panel, name and summary of each verb that is listed."""
+        for name, each in self.commands.items():
+            yield getattr(each, "rich_help_panel", None) or "Commands", name, summary(each)
 
 
 def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -> None:
@@ -132,6 +138,18 @@ def add(
 ) -> None:
     """Register a verb."""
     app.command(name, cls=cls, context_settings={"help_option_names": ["--help"]}, **more)(function)
+
+
+def command(function: Callable[..., None], *, cls: type[VerbCommand] = VerbCommand) -> Any:
+    """`function` as a command of typer."""
+    single = typer.Typer(add_completion=False)
+    add(single, function.__name__, function, cls=cls)
+    return typer.main.get_command(single)
+
+
+def group(app: typer.Typer) -> Any:
+    """The verbs of `app` as a command of typer."""
+    return typer.main.get_group(app)
 
 
 def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
@@ -193,10 +211,8 @@ def listing(group: Any, ctx: Any) -> Iterator[str]:
     yield ""
     yield from _prose(group.help or "")
     panels: dict[str, list[tuple[str, str]]] = {}
-    for name, command in group.commands.items():
-        if not command.hidden:
-            panel = command.rich_help_panel or "Commands"
-            panels.setdefault(panel, []).append((name, summary(command)))
+    for panel, name, text in group.rows():
+        panels.setdefault(panel, []).append((name, text))
     widest = max(len(name) for rows in panels.values() for name, _ in rows)
     for panel, rows in panels.items():
         yield ""

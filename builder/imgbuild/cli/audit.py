@@ -10,6 +10,7 @@ import typer
 
 from imgbuild.cli._audit_lines import lines, with_cases
 from imgbuild.cli._audit_set import PackageSetOptions
+from imgbuild.cli._help import AuditCommand, command
 from imgbuild.cli._options import KEEP, JUnit, Offline
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import Selection
@@ -220,3 +221,6 @@ def _locked(
         message = f"no selected target is locked: {', '.join(skipped)}"
         raise LockStale(message, hint=f"make a lock with: imgbuild lock {skipped[0]}")
     return kept
+
+
+COMMAND = command(audit, cls=AuditCommand)

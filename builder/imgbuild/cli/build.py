@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from imgbuild.cli import _sif
+from imgbuild.cli._array import offered
+from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     BUILDER,
     FORMAT,
@@ -220,3 +222,6 @@ def _again(
     found = rebuild.find(origin, plain_http=how.plain_http, offline=how.offline)
     made = rebuild.build(found, arches, output, how, form=form)
     answer([made], folded([f"{made.target} {made.digest} {made.output}"]))
+
+
+COMMAND = command(offered("build", build))

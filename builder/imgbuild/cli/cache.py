@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._help import VerbGroup, add, group
 from imgbuild.cli._output import aligned, answer, count, size_text
 from imgbuild.cli._verb import option, verb
 from imgbuild.system.console import console
@@ -235,3 +235,4 @@ add(app, "list", list_entries)
 add(app, "prune", prune)
 add(app, "clear", clear)
 add(app, "verify", verify)
+COMMAND = group(app)

@@ -9,7 +9,7 @@ import typer
 
 from imgbuild.cli import _ci_options, _smoke_import, ci_script
 from imgbuild.cli._ci_options import Gate, NoGpu, Results
-from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._help import VerbGroup, add, group
 from imgbuild.cli._options import (
     PlainHttp,
     Record,
@@ -259,3 +259,4 @@ def _with_results(session: Session, folder: Path) -> JobPlan:
 add(app, "jobs", jobs)
 add(app, "script", ci_script.script)
 add(app, "report", report)
+COMMAND = group(app)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import Offline, PlainHttp, SignKey
 from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._targets import Selection
@@ -264,3 +265,6 @@ def _end(reports: Sequence[CveReport]) -> None:
     names = ", ".join(f"{report.target} {report.arch}" for report in failed)
     message = f"known vulnerabilities of at least {failed[0].threshold} severity in {names}"
     raise AuditFailed(message, hint=HINT)
+
+
+COMMAND = command(cves)

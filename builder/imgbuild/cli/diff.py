@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli import _diff_files
+from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     BUILDER,
     Builder,
@@ -111,3 +112,6 @@ def diff(
     old, new = (diff_sides.side(name, client, selection.matrix, console) for name in wanted)
     found = diffs.between(old, new)
     answer(found, folded(diffs.words(found)))
+
+
+COMMAND = command(diff)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from imgbuild.cli._help import command
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
@@ -52,3 +53,6 @@ def _digests(sealed: Seal, arches: Sequence[Arch]) -> Digests:
         digest=sealed.digest if every else sealed.arch[arches[0]].manifest,
         arch={each: sealed.arch[each].manifest for each in arches},
     )
+
+
+COMMAND = command(digest)

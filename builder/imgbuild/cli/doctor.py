@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     GPUS,
     SIF_FILE,
@@ -192,3 +193,6 @@ def _machine(host: Host) -> Iterable[str]:
     ]
     rows.append(("shared memory", f"{host.shared_memory >> 20} MB"))
     yield from aligned(rows)
+
+
+COMMAND = command(doctor)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import LOCK
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._verb import SELECT, option, verb
@@ -167,3 +168,6 @@ def _refresh() -> None:
     changed = any(item.before != item.after for item in found)
     console.info("next: imgbuild lock --all" if changed else "nothing has changed")
     answer(found, folded(lines))
+
+
+COMMAND = command(init)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from imgbuild.cli._help import command
 from imgbuild.cli._list_filters import Filters
 from imgbuild.cli._options import FORMAT
 from imgbuild.cli._output import aligned, answer, terminal_width
@@ -148,3 +149,6 @@ def _write(path: Path, rows: Sequence[TableRow]) -> bool:
         hint = f"add two lines to it: {table.BEGIN} or {table.RECOMMENDED}, and {table.END}"
         raise InputError(message, hint=hint)
     return codec.write_bytes(path, found.encode())
+
+
+COMMAND = command(list_targets)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import THROUGH, LayoutFolder
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import arch_of, same_image
@@ -62,3 +63,6 @@ def load(
             )
         )
     answer(done, folded(f"{item.reference} {item.id}" for item in done))
+
+
+COMMAND = command(load)

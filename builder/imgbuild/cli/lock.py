@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import AGAIN, CHECK, KEEP, Jobs, Offline, processes
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import WholeTargets
@@ -86,3 +87,6 @@ def _refuse(diff: str | None, *, check: bool) -> None:
     if diff is not None and (not diff or diff.startswith("-")):
         message = f"--diff needs a git revision, not {diff or 'an empty string'}"
         raise InputError(message, hint="name a commit, a branch or a tag: imgbuild lock --diff REV")
+
+
+COMMAND = command(lock)

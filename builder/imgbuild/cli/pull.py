@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import OUTPUT_PATH, Arches, PlainHttp, Reference
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
@@ -53,3 +54,6 @@ def pull(
     work = "up to date" if made.unchanged else f"{made.moved / 1e6:,.1f} MB downloaded"
     console.info(f"{made.size / 1e9:.2f} GB in {made.output}, {work}")
     answer(made, folded([f"{made.digest} {made.output}"]))
+
+
+COMMAND = command(pull)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import _sif
+from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     DRY_RUN,
     PART,
@@ -233,3 +234,6 @@ def _report(made: Sequence[Pushed]) -> None:
     for item in made:
         console.info(f"{item.target}: {item.sent / 1e6:,.1f} MB to send for {item.reference}")
     console.info(f"{sum(item.sent for item in made) / 1e6:,.1f} MB in total")
+
+
+COMMAND = command(push)

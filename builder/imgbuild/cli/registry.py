@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import registry_gc, registry_mirror
-from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._help import VerbGroup, add, group
 from imgbuild.cli._options import PlainHttp, Reference
 from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._verb import verb
@@ -110,3 +110,4 @@ add(app, "ls", ls)
 add(app, "tag", tag)
 add(app, "gc", registry_gc.gc)
 app.add_typer(registry_mirror.app, name="mirror")
+COMMAND = group(app)

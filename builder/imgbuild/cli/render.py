@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import CHECK, FORMAT, OUTPUT_PATH, REGISTRY_PLACE
 from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._targets import Selection
@@ -133,3 +134,6 @@ def _refuse(
     if dockerfile and arches and output is None:
         message = "the Dockerfile beside a lock is for all its architectures"
         raise InputError(message, hint="leave --arch out, or add --output FOLDER")
+
+
+COMMAND = command(render)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, Offline
 from imgbuild.cli._output import answer
 from imgbuild.cli._targets import MatrixFile
@@ -209,3 +210,6 @@ def _day(text: str | None) -> datetime.date | None:
     except ValueError as error:
         message = f"invalid date for --as-of: {text} (expected YYYY-MM-DD)"
         raise InputError(message, hint="for example: --as-of 2025-06-20") from error
+
+
+COMMAND = command(resolve)

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from imgbuild.cli._container import RunOptions
+from imgbuild.cli._help import RunCommand, command
 from imgbuild.cli._options import (
     DRY_RUN,
     THROUGH,
@@ -112,3 +113,6 @@ def run(
     if json:
         answer(RunInImage(target=found.name, arch=chosen, **msgspec.structs.asdict(ran)), [])
     raise typer.Exit(ran.status)
+
+
+COMMAND = command(run, cls=RunCommand)

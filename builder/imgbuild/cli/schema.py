@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import OUTPUT_PATH
 from imgbuild.cli._output import answer, put
 from imgbuild.cli._verb import option, verb
@@ -39,3 +40,6 @@ def schema(
     changed = codec.write_bytes(output, data)
     console.info(f"wrote {output}" if changed else f"{output} is up to date")
     answer({"output": output, "changed": changed}, [])
+
+
+COMMAND = command(schema)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from imgbuild.cli import _show_env, _show_layers, _show_sbom
+from imgbuild.cli._help import command
 from imgbuild.cli._options import OUTPUT_PATH
 from imgbuild.cli._output import GAP, aligned, answer, count, terminal_width
 from imgbuild.cli._targets import Selection
@@ -179,3 +180,6 @@ def _with_files(rows: Sequence[Sequence[str]]) -> list[str]:
     return [
         line for name, row in zip(names, rows, strict=True) for line in (name, f"{GAP}{row[-1]}")
     ]
+
+
+COMMAND = command(show)

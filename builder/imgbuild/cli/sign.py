@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from imgbuild.cli import _published
+from imgbuild.cli._help import command
 from imgbuild.cli._options import LOCK, TARGET, Keyless, PlainHttp, Reference, SignKey
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import MatrixFile
@@ -60,3 +61,6 @@ def sign(
 
 def _signed(item: Signed) -> str:
     return " ".join([item.digest, *item.statements])
+
+
+COMMAND = command(sign)

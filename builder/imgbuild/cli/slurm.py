@@ -11,6 +11,7 @@ import typer
 
 from imgbuild.cli import _slurm_runtime
 from imgbuild.cli._allocation import AllocationOptions, Nodes, allocation
+from imgbuild.cli._help import command
 from imgbuild.cli._options import ENV, GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
 from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._selection import choose
@@ -250,3 +251,6 @@ def _read(log: Path) -> str:
             return log.read_text(encoding="utf-8", errors="replace")
         time.sleep(1)
     return ""
+
+
+COMMAND = command(slurm)

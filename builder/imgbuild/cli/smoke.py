@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import _smoke_image, _smoke_import, _smoke_report
+from imgbuild.cli._array import offered
+from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     LOCK,
     SIF_FILE,
@@ -304,3 +306,6 @@ def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, Imgbu
     except ImgbuildError as error:
         return {report.target: error}
     return {}
+
+
+COMMAND = command(offered("smoke", smoke))

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from imgbuild.cli import _dependencies
+from imgbuild.cli._help import command
 from imgbuild.cli._options import Offline, complete_target
 from imgbuild.cli._output import answer, fitted
 from imgbuild.cli._targets import Filter
@@ -96,3 +97,6 @@ def _printable(line: str) -> str:
     except UnicodeEncodeError:
         return line.translate(str.maketrans("├└─│", "|`-|"))
     return line
+
+
+COMMAND = command(tree)

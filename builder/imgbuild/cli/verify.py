@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import _options, _published
+from imgbuild.cli._help import command
 from imgbuild.cli._options import KEY, LOCK, TARGET, Jobs, Offline, PlainHttp
 from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import MatrixFile
@@ -127,3 +128,6 @@ def _judge(found: Verified) -> None:
         )
     else:
         console.error(f"{found.reference} failed verification: {counts}")
+
+
+COMMAND = command(verify)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import _dependencies
+from imgbuild.cli._help import command
 from imgbuild.cli._options import Offline, complete_target
 from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import Filter
@@ -94,3 +95,6 @@ def _lines(found: VersionReason) -> Iterator[str]:
             f"learned: {one}", 80, initial_indent="  ", subsequent_indent="    ",
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
+
+
+COMMAND = command(why)
