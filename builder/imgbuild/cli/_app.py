@@ -107,7 +107,7 @@ class Program(VerbGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = Commands()
+        self.commands: Any = Commands()
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """Panel, name and summary of each verb that is listed, without importing it."""

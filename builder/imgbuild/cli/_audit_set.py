@@ -7,22 +7,32 @@ import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from imgbuild import project
+from imgbuild.audit.judge import Terms
+from imgbuild.audit.packages import requirement_files
+from imgbuild.audit.packages.environment import open_environment
+from imgbuild.audit.packages.pinned import ANY_GLIBC, PinList
+from imgbuild.audit.packages.requirement_files import RequirementText, read_pins
+from imgbuild.cache.context import Context
 from imgbuild.cli._help import ACTIVE
 from imgbuild.cli._options import AGAIN, BASE, CUDA, PYTHON
 from imgbuild.cli._output import count
 from imgbuild.cli._verb import SELECT, Group, option
+from imgbuild.doctor import host
 from imgbuild.errors import InputError
+from imgbuild.lock.published import load
+from imgbuild.matrix.model import Matrix
+from imgbuild.pipeline import audit_set
+from imgbuild.pipeline.audit_set import SetRequest
 from imgbuild.report import Report
+from imgbuild.resolve import request
+from imgbuild.resolve.request import cuda_of, python_of
+from imgbuild.solve import uv
 from imgbuild.system.console import console
 from imgbuild.values import Arch
-
-if TYPE_CHECKING:
-    from imgbuild.audit.packages.pinned import PinList
-    from imgbuild.audit.packages.requirement_files import RequirementText
-    from imgbuild.matrix.model import Matrix
-    from imgbuild.pipeline.audit_set import SetRequest
+from imgbuild.wheel.tags import Tags
 
 PINS = "pins"  # the name of those on the command line
 OLDEST = 5  # of the minor versions of glibc that a wheel's name can have
@@ -107,9 +117,6 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         *,
         offline: bool,
     ) -> Report:
-        from imgbuild.audit.packages.requirement_files import read_pins
-        from imgbuild.pipeline import audit_set
-
         texts = _texts(self.requirements or (), pinned)
         name = ", ".join(text.name for text in texts)
         python = self._python(matrix)
@@ -123,10 +130,6 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     def _environment(
         self, arch: Arch, matrix: Path | None, checks: Sequence[str], *, offline: bool
     ) -> Report:
-        from imgbuild.audit.packages.environment import open_environment
-        from imgbuild.pipeline import audit_set
-        from imgbuild.resolve.request import python_of
-
         where = None if self.environment == ACTIVE else self.environment
         python = None if self.python is None else python_of(self.python)
         found = open_environment(where, python=python)
@@ -148,13 +151,6 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         *,
         offline: bool,
     ) -> SetRequest:
-        from imgbuild.audit.judge import Terms
-        from imgbuild.cache.context import Context
-        from imgbuild.pipeline.audit_set import SetRequest
-        from imgbuild.resolve.request import cuda_of
-        from imgbuild.solve import uv
-        from imgbuild.wheel.tags import Tags
-
         glibc = self._glibc(python, matrix)
         return SetRequest(
             machine=Tags(python=python, glibc=glibc, arch=arch),
@@ -167,8 +163,6 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         )
 
     def _python(self, matrix: Path | None) -> str:
-        from imgbuild.resolve.request import python_of
-
         if self.python is not None:
             return python_of(self.python)
         if self.base is not None:
@@ -176,9 +170,6 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         return f"{sys.version_info.major}.{sys.version_info.minor}"
 
     def _glibc(self, python: str, matrix: Path | None) -> str:
-        from imgbuild.audit.packages.pinned import ANY_GLIBC
-        from imgbuild.doctor import host
-
         if self.glibc is not None:
             return glibc_of(self.glibc)
         if self.base is not None:
@@ -207,9 +198,6 @@ def _base(name: str, matrix: Path | None) -> tuple[str, str]:
 
 
 def _matrix(matrix: Path | None) -> Matrix:
-    from imgbuild import project
-    from imgbuild.lock.published import load
-
     return load(project.find(matrix).matrix)
 
 
@@ -220,10 +208,6 @@ def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
 
 def project_glibc(python: str, matrix: Path | None) -> str:
     """The glibc of the matrix's base that has this Python; any if there is no project."""
-    from imgbuild import project
-    from imgbuild.audit.packages.pinned import ANY_GLIBC
-    from imgbuild.resolve import request
-
     if not project.find(matrix).writable:
         return ANY_GLIBC
     read = _matrix(matrix)
@@ -233,8 +217,6 @@ def project_glibc(python: str, matrix: Path | None) -> str:
 
 def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText]:
     """The requirements of all files, and the pins that are named on the command line."""
-    from imgbuild.audit.packages import requirement_files
-
     names = [path.name for path in files]
     texts = []
     for path in dict.fromkeys(files):

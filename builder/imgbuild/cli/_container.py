@@ -8,17 +8,16 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from imgbuild.cache.store import Store
 from imgbuild.cli._options import ENV, GPUS
 from imgbuild.cli._verb import Definition, Group, option
 from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount, own_ids
+from imgbuild.container.run_in_image import CommandConfig
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.container.run_in_image import CommandConfig
 
 ENTRYPOINT = "/opt/imgbuild/entrypoint"  # finds a home if HOME cannot be written
 FOLDER = "/workspace"  # for the current folder, if the image has no working folder
@@ -159,8 +158,6 @@ def hugging_face_cache() -> Path | None:
 
 def _report_daily(text: str) -> None:
     """Report `text`, unless it was reported today (UTC), which the cache stores."""
-    from imgbuild.cache.store import Store
-
     today = datetime.datetime.now(datetime.UTC).date().isoformat().encode()
     try:
         store = Store.open()

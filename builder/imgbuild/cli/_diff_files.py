@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import typer
@@ -14,14 +13,17 @@ from imgbuild.cli._options import Builder
 from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._targets import Filter
+from imgbuild.matrix.select import Selected
+from imgbuild.oci import image
+from imgbuild.pipeline import docker_build
+from imgbuild.pipeline.build import build_all
+from imgbuild.pipeline.session import Options, Session, open_session
+from imgbuild.show import accepted as accepting
+from imgbuild.show import compare as comparing
+from imgbuild.show.accepted import Accepted, FileDifference
+from imgbuild.show.compare import Comparison
 from imgbuild.system.console import console
 from imgbuild.values import Arch
-
-if TYPE_CHECKING:
-    from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline.targets import Options, Session
-    from imgbuild.show.accepted import Accepted, FileDifference
-    from imgbuild.show.compare import Comparison
 
 SHOWN = 40  # differences that are printed; --json has all
 
@@ -46,11 +48,9 @@ def compare(
 
     Exit 1 if anything differs that no entry of the lists accepts.
     """
-    from imgbuild.show import accepted as accepting
-
     accepted = [entry for path in accept for entry in accepting.read(path)]
     if docker:
-        session = selection.session(work)
+        session = open_session(selection.matrix, work)
         selected = session.select(names, everything=selection.everything, arches=selection.arches)
         accepted += accepting.builders()
         made = _with_docker(session, selected, accepted, named=bool(selection.arches))
@@ -66,9 +66,6 @@ def compare(
 def _of_files(
     names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[Accepted]
 ) -> Compared:
-    from imgbuild.oci import image
-    from imgbuild.show import compare as comparing
-
     wanted = at_most_one(arches, "two images are compared on one architecture")
     left, right = (image.read(Path(name), wanted) for name in names)
     found = comparing.compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
@@ -78,15 +75,11 @@ def _of_files(
 def _with_docker(
     session: Session, selected: Sequence[Selected], accepted: Sequence[Accepted], *, named: bool
 ) -> list[Compared]:
-    from imgbuild.oci import image
-    from imgbuild.pipeline import docker_build, targets
-    from imgbuild.show import compare as comparing
-
     comparisons = []
     for item in selected:
         target = item if named else docker_build.native(item)
         folder = session.project.below(f"build/{Builder.EMBEDDED}/{item.name}")
-        left_path = targets.build_all(session, [target], folder)[0].output
+        left_path = build_all(session, [target], folder)[0].output
         with docker_build.temporary(session, target) as built:
             for arch in target.arches:
                 left, right = (image.read(place, arch) for place in (left_path, built.path))

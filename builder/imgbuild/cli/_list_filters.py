@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.cli._options import CUDA, GPU
 from imgbuild.cli._verb import SELECT, Group, option
+from imgbuild.doctor import targets
+from imgbuild.doctor.host import read_host
+from imgbuild.doctor.targets import TargetNeeds
 from imgbuild.errors import InputError, NothingSelected
+from imgbuild.lock import lock as locks
+from imgbuild.matrix import near, notes
+from imgbuild.matrix.model import Matrix
+from imgbuild.project import Project
+from imgbuild.show.table import TableRow
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Condition, normalize
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
-    from imgbuild.doctor.targets import TargetNeeds
-    from imgbuild.matrix.model import Matrix
-    from imgbuild.project import Project
-    from imgbuild.show.table import TableRow
 
 CAPABILITY = re.compile(r"(?:sm_)?([0-9]{1,2})\.?([0-9])a?")
 
@@ -88,8 +90,6 @@ class Filters(Group, frozen=True, kw_only=True):
 
     def nothing(self, matrix: Matrix, arches: Sequence[Arch]) -> NothingSelected:
         """The error for no row: the filters, and the target that meets most of them."""
-        from imgbuild.matrix import near, notes
-
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
             normalize(one.name): str(one.specifier) for one in map(_requirement, self.package or ())
@@ -114,8 +114,6 @@ class Filters(Group, frozen=True, kw_only=True):
 
 
 def _requirement(text: str) -> Requirement:
-    from packaging.requirements import InvalidRequirement, Requirement
-
     try:
         return Requirement(text)
     except InvalidRequirement as error:
@@ -145,17 +143,12 @@ def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool
 
 
 def _locked(project: Project, target: str) -> list[dict[str, str]]:
-    from imgbuild.lock import lock as locks
-
     if not locks.lock_path(project.images, target).exists():
         return []
     return [each.versions for each in locks.read_lock(project.images, target).arch.values()]
 
 
 def _offer(project: Project, target: str) -> TargetNeeds | None:
-    from imgbuild.doctor import targets
-    from imgbuild.lock import lock as locks
-
     if not locks.lock_path(project.images, target).exists():
         return None
     return targets.offer(project.images, locks.read_lock(project.images, target))
@@ -163,8 +156,6 @@ def _offer(project: Project, target: str) -> TargetNeeds | None:
 
 def _runs_on(project: Project, row: TableRow, capability: str) -> bool:
     """Whether an image of the row has code for a GPU; without a lock, whether the row names it."""
-    from imgbuild.doctor import targets
-
     offered = _offer(project, row.target)
     able = [set(row.gpu)]
     if offered is not None:
@@ -174,9 +165,6 @@ def _runs_on(project: Project, row: TableRow, capability: str) -> bool:
 
 def _judge(project: Project) -> Callable[[TableRow], bool]:
     """Whether a target runs on this machine, as `imgbuild doctor` judges it."""
-    from imgbuild.doctor import targets
-    from imgbuild.doctor.host import read_host
-
     host = read_host()
     if not targets.comparable(host):
         console.warn("no GPU and driver were found: --fits compares only the other requirements")

@@ -32,6 +32,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from imgbuild.cli._verb import OUTPUT, REGISTRY, SELECT, Definition, option
+from imgbuild.errors import ImgbuildError
+from imgbuild.matrix.notes import nearest
+from imgbuild.project import find
 from imgbuild.values import Arch
 
 
@@ -82,8 +85,6 @@ def _arch(text: object) -> tuple[Arch, ...]:
     try:
         return tuple(Arch.parse(part.strip()) for part in str(text).split(","))
     except ValueError as error:
-        from imgbuild.matrix.notes import nearest
-
         names = [arch.value for arch in Arch]
         near = nearest(str(text), names)
         message = f"{text!r} is not an architecture; expected {', '.join(names)}"
@@ -133,9 +134,6 @@ def _factor(value: object) -> float:
 
 def complete_target(incomplete: str) -> list[str]:
     """The locked targets whose names begin with `incomplete`."""
-    from imgbuild.errors import ImgbuildError
-    from imgbuild.project import find
-
     try:
         return [name for name in find(None).sealed() if name.startswith(incomplete)]
     except ImgbuildError:

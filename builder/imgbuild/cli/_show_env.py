@@ -6,15 +6,16 @@ import itertools
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from imgbuild.cli._output import answer, count
+from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import Selection
+from imgbuild.lock.lock import lock_path, read_lock
+from imgbuild.pipeline.session import open_session
+from imgbuild.show import environment as stage
+from imgbuild.show.environment import Environment, RuntimeVariable, Setting
 from imgbuild.system.console import console
 from imgbuild.system.control_characters import visible
-
-if TYPE_CHECKING:
-    from imgbuild.show.environment import Environment, RuntimeVariable, Setting
 
 WIDTH = 80
 INDENT = "    "
@@ -29,11 +30,8 @@ WORDS = {
 
 def show(selection: Selection) -> None:
     """Each variable of the images with its value, reason, source, and what sets it."""
-    from imgbuild.lock.lock import lock_path, read_lock
-    from imgbuild.show import environment as stage
-
-    session = selection.session()
-    selected = selection.of(session)
+    session = open_session(selection.matrix)
+    selected = select_targets(selection, session)
     images = session.project.images
     found = []
     for item in selected:

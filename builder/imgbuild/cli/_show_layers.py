@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from imgbuild.cli._output import aligned, answer, count, size_text
 from imgbuild.cli._targets import Selection
+from imgbuild.plan import plan as plans
+from imgbuild.plan import seal
+from imgbuild.plan.plan import (
+    AddedDebsRecipe,
+    AddedFilesRecipe,
+    DebianRecipe,
+    Plan,
+    Recipe,
+    WheelsRecipe,
+)
+from imgbuild.plan.seal import SealedImage
+from imgbuild.show.table import short
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.plan.plan import Plan, Recipe
-    from imgbuild.plan.seal import SealedImage
 
 HEAD = ("#", "layer", "MB", "unpacked", "contents", "digest")
 NUMBERS = frozenset({0, 2, 3})
@@ -20,9 +27,6 @@ WIDTH = 80
 
 def show(selection: Selection) -> None:
     """The layers of each image as a table, or as JSON with every file of each layer."""
-    from imgbuild.plan import plan as plans
-    from imgbuild.plan import seal
-
     project = selection.project()
     chosen = selection.locked(project)
     planned = [plans.plan(item.lock, each) for item in chosen for each in item.arches]
@@ -41,8 +45,6 @@ def show(selection: Selection) -> None:
 
 def _rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
     """A row for each layer; the sums go to stderr."""
-    from imgbuild.show.table import short
-
     pulled, unpacked = sealed.size, sum(layer.unpacked for layer in sealed.layers)
     console.info(
         f"{planned.target} {planned.arch}: {count(len(planned.layers), 'layer')},"
@@ -65,8 +67,6 @@ def _rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
 
 def _contents(name: str, recipe: Recipe) -> str:
     """What is in the layer `name`, in a word or two."""
-    from imgbuild.plan.plan import AddedDebsRecipe, AddedFilesRecipe, DebianRecipe, WheelsRecipe
-
     match recipe:
         case DebianRecipe() | AddedDebsRecipe():
             return count(len(recipe.debs), "package")

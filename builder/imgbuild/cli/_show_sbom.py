@@ -5,19 +5,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from imgbuild import codec
+from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
 from imgbuild.cli._output import answer, folded, put
+from imgbuild.cli._selection import SelectedLock
 from imgbuild.cli._targets import Selection
 from imgbuild.errors import InputError
+from imgbuild.plan import seal
+from imgbuild.project import Project
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest, digest_of
-
-if TYPE_CHECKING:
-    from imgbuild.cli._selection import SelectedLock
-    from imgbuild.project import Project
 
 
 class Form(enum.StrEnum):
@@ -45,8 +46,6 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 
 def show(selection: Selection, form: Form, output: Path | None) -> None:
     """Write the SBOM of each image, the same bytes that `imgbuild push` attaches."""
-    from imgbuild import codec
-
     project = selection.project()
     chosen = selection.locked(project)
     json = console.json
@@ -72,9 +71,6 @@ def show(selection: Selection, form: Form, output: Path | None) -> None:
 def _sboms(
     project: Project, chosen: Sequence[SelectedLock], form: Form
 ) -> Sequence[tuple[Written, bytes]]:
-    from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
-    from imgbuild.plan import seal
-
     known = packages.read_packages(project.images)
     write = {Form.CYCLONEDX: cyclonedx.document, Form.SPDX: spdx.document}[form]
     found = []

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from imgbuild.errors import InputError
+from imgbuild.plan.seal import Seal
+from imgbuild.project import Project
+from imgbuild.sif import files
 from imgbuild.slurm.jobs import Container
+from imgbuild.smoke import run
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.plan.seal import Seal
-    from imgbuild.project import Project
 
 
 class Runtime(msgspec.Struct, frozen=True):
@@ -32,8 +31,6 @@ def container(
 
     InputError if the job is submitted and the image's file does not exist.
     """
-    from imgbuild.smoke import run
-
     if runtime.sif is not None and runtime.pyxis is not None:
         message = "--sif-file and --pyxis cannot be combined"
         raise InputError(message, hint="leave one of them out")
@@ -60,8 +57,6 @@ def same_image(sif: Path, sealed: Seal) -> None:
 
     A SIF that another tool made cannot be compared.
     """
-    from imgbuild.sif import files
-
     try:
         config = files.config_of(sif) if sif.is_file() else None
     except InputError as error:  # Apptainer runs other kinds of files, too

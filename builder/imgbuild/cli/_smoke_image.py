@@ -6,24 +6,27 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from imgbuild.cache.store import Store
 from imgbuild.cli._options import Through
-from imgbuild.cli._selection import one_arch, same_image
+from imgbuild.cli._sessions import one_arch, same_image
+from imgbuild.cli._targets import Selection
 from imgbuild.errors import InputError
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.oci import layout as layouts
+from imgbuild.oci.layout import MARKER, Layout
+from imgbuild.pipeline.session import built_layout, open_session
+from imgbuild.project import Project
 from imgbuild.report import Tier
+from imgbuild.sif import container
+from imgbuild.smoke import recording, sif
+from imgbuild.smoke import run as tests
+from imgbuild.smoke.result import RunSettings, SmokeRun
 from imgbuild.system.console import console
 from imgbuild.values import Arch
-
-if TYPE_CHECKING:
-    from imgbuild.cache.store import Store
-    from imgbuild.cli._targets import Selection
-    from imgbuild.lock.lock import Lock
-    from imgbuild.oci.layout import Layout
-    from imgbuild.project import Project
-    from imgbuild.smoke.result import RunSettings, SmokeRun
 
 
 class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,21 +58,17 @@ def chosen(
     A positional word that is the folder of an OCI layout, or `lock`, means the latter: no matrix is
     read then. The lock of a layout is `lock`, else the lock.json in its folder.
     """
-    from imgbuild.lock import lock as locks
-    from imgbuild.oci.layout import MARKER
-    from imgbuild.pipeline import targets
-
     words, everything = selection.named, selection.everything
     if lock is not None or any((Path(word) / MARKER).is_file() for word in words):
         return [_one_image(words, layout, lock, sif, everything=everything)]
-    session = selection.session()
+    session = open_session(selection.matrix)
     selected = session.select(words, everything=everything, arches=[])
     same_image(selected, layout or sif)
     return [
         Subject(
             name=item.name,
             lock=partial(locks.read_lock, session.project.images, item.name),
-            layout=partial(targets.built_layout, session, item.name, layout),
+            layout=partial(built_layout, session, item.name, layout),
             project=session.project,
         )
         for item in selected
@@ -84,9 +83,6 @@ def _one_image(
     *,
     everything: bool,
 ) -> Subject:
-    from imgbuild.lock import lock as locks
-    from imgbuild.oci import layout as layouts
-
     images = [*map(Path, words), *(each for each in (layout, sif) if each is not None)]
     if everything or len(images) != 1:
         message = f"--lock is for one image; given: {', '.join(map(str, images)) or 'none'}"
@@ -113,10 +109,6 @@ def reports(
     image: Subject, arch: Sequence[Arch] | None, options: SmokeOptions, store: Store
 ) -> Iterator[SmokeRun]:
     """The report of each tier, as soon as it has run."""
-    from imgbuild.sif import container
-    from imgbuild.smoke import recording, sif
-    from imgbuild.smoke import run as tests
-
     tiers, how = options.tiers, options.how
     if options.through is Through.HERE:
         locked, only = image.lock(), _here(arch)

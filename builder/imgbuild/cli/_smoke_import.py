@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from imgbuild.cache.store import Store
 from imgbuild.cli._output import answer
+from imgbuild.project import Project
+from imgbuild.smoke import recording, reports
+from imgbuild.smoke.recording import Recorded
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from imgbuild.project import Project
-    from imgbuild.smoke.recording import Recorded
 
 
 def record(paths: Sequence[Path], project: Project) -> None:
     """Add the runs in `paths` to images/TARGET/smoke.json; none of them if one is refused."""
-    from imgbuild.cache.store import Store
-    from imgbuild.smoke import recording, reports
-
     runs = [each for path in paths for each in reports.image_runs(path)]
     recorded = recording.record(project, runs, Store.open())
     report(recorded)

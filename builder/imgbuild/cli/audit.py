@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from imgbuild.cache import prune
 from imgbuild.cli._audit_lines import lines, with_cases
 from imgbuild.cli._audit_set import PackageSetOptions
 from imgbuild.cli._help import AuditCommand, command
 from imgbuild.cli._options import KEEP, JUnit, Offline
 from imgbuild.cli._output import answer, folded
+from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, option, verb
+from imgbuild.codec import write_bytes
 from imgbuild.errors import AuditFailed, InputError, LockStale
+from imgbuild.lock import lock as locks
+from imgbuild.matrix.select import Selected
+from imgbuild.pipeline import audit_lock
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.report import Relation, Report, Severity
+from imgbuild.smoke import junit as junits
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline.targets import Session
-
 
 WAIVE = "change versions, or accept the finding under `waive:` in matrix.yaml"
 RESOLVE = "change versions; `imgbuild resolve` finds compatible ones"
@@ -89,9 +93,6 @@ def audit(
 
         imgbuild audit --environment .venv
     """
-    from imgbuild.codec import write_bytes
-    from imgbuild.smoke import junit as junits
-
     checks = tuple(each.value for each in select or Check)
     pinned = [name for name in selection.named if "==" in name or "@" in name]
     free = bool(pinned or packages.requirements) or packages.environment is not None
@@ -172,12 +173,9 @@ def _audit_targets(
     offline: bool,
     again: bool,
 ) -> list[Report]:
-    from imgbuild.cache import prune
-    from imgbuild.pipeline import audit_lock, targets
-
-    session = selection.session(targets.Options(offline=offline))
-    selected = _locked(session, selection.of(session), selection.named)
-    inputs = session.inputs()
+    session = open_session(selection.matrix, Options(offline=offline))
+    selected = _locked(session, select_targets(selection, session), selection.named)
+    inputs = open_inputs(session)
     drop = len(selected) > 1 if keep is None else not keep
     reports = [
         audit_lock.audit_target(
@@ -204,8 +202,6 @@ def _locked(
 
     LockStale for one that is named, and if none is left.
     """
-    from imgbuild.lock import lock as locks
-
     kept, skipped = [], []
     for item in selected:
         try:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Annotated
+import shutil
+from typing import Annotated
 
 import msgspec
 import typer
 
+from imgbuild.cache import prune
+from imgbuild.cache.prune import Removal
+from imgbuild.cache.settings import default_root, parse_size, size_limit
+from imgbuild.cache.store import Store
 from imgbuild.cli._help import VerbGroup, add, group
 from imgbuild.cli._output import aligned, answer, count, size_text
 from imgbuild.cli._verb import option, verb
+from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.cache.prune import Removal
 
 app = typer.Typer(
     cls=VerbGroup,
@@ -63,12 +66,6 @@ def info() -> None:
 
         imgbuild cache info
     """
-    import shutil
-
-    from imgbuild.cache import prune
-    from imgbuild.cache.settings import size_limit
-    from imgbuild.cache.store import Store
-
     store = Store.open()
     found = prune.entries(store)
     names = sorted({entry.kind for entry in found})
@@ -105,8 +102,6 @@ def path() -> None:
 
         du -sh "$(imgbuild cache path)"
     """
-    from imgbuild.cache.settings import default_root
-
     root = str(default_root())
     answer({"path": root}, [root])
 
@@ -123,9 +118,6 @@ def list_entries() -> None:
 
         imgbuild cache list | sort -k2 -n | tail
     """
-    from imgbuild.cache import prune
-    from imgbuild.cache.store import Store
-
     found = [
         entry
         for entry in prune.entries(Store.open())
@@ -141,7 +133,7 @@ def list_entries() -> None:
 
 
 @verb
-def prune(
+def prune_cache(
     max_size: Annotated[
         str | None,
         option(
@@ -163,11 +155,6 @@ def prune(
 
         imgbuild cache prune --max-size 20G
     """
-    from imgbuild.cache import prune
-    from imgbuild.cache.settings import parse_size, size_limit
-    from imgbuild.cache.store import Store
-    from imgbuild.errors import InputError
-
     limit = size_limit() if max_size is None else parse_size(max_size, "--max-size")
     if limit is None:
         message = "no size is given"
@@ -183,9 +170,6 @@ def clear() -> None:
 
         imgbuild cache clear
     """
-    from imgbuild.cache import prune
-    from imgbuild.cache.store import Store
-
     _removed(prune.clear(Store.open()))
 
 
@@ -201,10 +185,6 @@ def verify() -> None:
 
         imgbuild cache verify
     """
-    from imgbuild.cache import prune
-    from imgbuild.cache.store import Store
-    from imgbuild.errors import IntegrityError
-
     store = Store.open()
     total = sum(entry.size for entry in prune.entries(store) if entry.kind in ("file", "blob"))
     with console.progress("Hashing the cache", total) as bar:
@@ -232,7 +212,7 @@ def _removed(value: Removal) -> None:
 add(app, "info", info)
 add(app, "path", path)
 add(app, "list", list_entries)
-add(app, "prune", prune)
+add(app, "prune", prune_cache)
 add(app, "clear", clear)
 add(app, "verify", verify)
 COMMAND = group(app)

@@ -22,6 +22,10 @@ from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.pipeline.session import Options
+from imgbuild.registry.client import Client
+from imgbuild.show import diff as diffs
+from imgbuild.show import diff_sides
 from imgbuild.system.console import console
 
 NamesOption = Annotated[
@@ -91,11 +95,6 @@ def diff(
 
         imgbuild diff --builder docker cu124-vllm
     """
-    from imgbuild.pipeline.targets import Options
-    from imgbuild.registry.client import Client
-    from imgbuild.show import diff as diffs
-    from imgbuild.show import diff_sides
-
     docker = builder is Builder.DOCKER
     wanted = [*(names or []), *selection.named]
     if not docker and (len(wanted) != 2 or selection.everything):

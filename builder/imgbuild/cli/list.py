@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from imgbuild import codec
 from imgbuild.cli._help import command
 from imgbuild.cli._list_filters import Filters
 from imgbuild.cli._options import FORMAT
@@ -16,10 +17,11 @@ from imgbuild.cli._output import aligned, answer, terminal_width
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError
+from imgbuild.lock import published
+from imgbuild.matrix.select import select
+from imgbuild.show import status, table
+from imgbuild.show.table import TableRow
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.show.table import TableRow
 
 ListFormat = Literal["text", "markdown"]
 WideOption = Annotated[
@@ -84,10 +86,6 @@ def list_targets(
 
         imgbuild list --into README.md
     """
-    from imgbuild.lock import published
-    from imgbuild.matrix.select import select
-    from imgbuild.show import status, table
-
     project = selection.project()
     read = published.load(project.matrix)
     wanted = selection.named
@@ -134,9 +132,6 @@ def list_targets(
 
 def _write(path: Path, rows: Sequence[TableRow]) -> bool:
     """Put the images between the comments of the file at `path`; False if they are there."""
-    from imgbuild import codec
-    from imgbuild.show import table
-
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

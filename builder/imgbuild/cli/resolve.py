@@ -9,12 +9,18 @@ from typing import Annotated
 
 import typer
 
+from imgbuild.cli import _resolve_lines as words
 from imgbuild.cli._help import command
 from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, Offline
 from imgbuild.cli._output import answer
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError, NoSolution
+from imgbuild.matrix import constraints
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Options, open_session
+from imgbuild.resolve import answer as solution
+from imgbuild.resolve import locked, request, stored
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -146,13 +152,7 @@ def resolve(
 
         imgbuild resolve vllm==0.8.5.post1 trl --as-of 2025-06-20 --json
     """
-    from imgbuild.cli import _resolve_lines as words
-    from imgbuild.matrix import constraints
-    from imgbuild.pipeline import targets
-    from imgbuild.resolve import answer as solution
-    from imgbuild.resolve import locked, request, stored
-
-    session = targets.open_session(matrix, targets.Options(offline=offline))
+    session = open_session(matrix, Options(offline=offline))
     assigned = request.indexes_of(index or [], session.matrix)
     asked, named = request.read([*(wanted or []), *(want or [])], have or [], assigned)
     ask = request.ResolveRequest(
@@ -173,7 +173,7 @@ def resolve(
             found = solution.of_locks(ask, session.matrix, targets_found)
             answer(found, words.locked_lines(found, everything=everything))
             return
-    inputs = session.inputs()
+    inputs = open_inputs(session)
     learned = constraints.read(session.project.images)
     with _suggesting(locked.similar(ask, session.project, session.matrix)):
         found = stored.answer(

@@ -20,9 +20,12 @@ from imgbuild.cli._options import (
     processes,
 )
 from imgbuild.cli._output import answer
-from imgbuild.cli._selection import arch_of, single
+from imgbuild.cli._selection import arch_of
+from imgbuild.cli._sessions import single
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import RunOutput, verb
+from imgbuild.pipeline import run_target
+from imgbuild.pipeline.session import Options, open_session
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -94,10 +97,8 @@ def run(
 
         imgbuild run cu124-vllm --dry-run -- python train.py
     """
-    from imgbuild.pipeline import run_target
-
     pattern, words = one.split(command)
-    session = one.session(jobs=processes(0))
+    session = open_session(one.matrix, Options(jobs=processes(0)))
     found = run_target.find(session, single(session.select([pattern])), layout)
     chosen = arch_of(found.arches, found.place, arch)
     json = console.json

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from imgbuild import codec
 from imgbuild.cli._help import command
 from imgbuild.cli._options import OUTPUT_PATH
 from imgbuild.cli._output import answer, put
 from imgbuild.cli._verb import option, verb
+from imgbuild.matrix.schema import published, published_extension
+from imgbuild.system.console import console
 
 
 @verb
@@ -29,10 +32,6 @@ def schema(
 
         imgbuild schema --extension --output matrix.schema.json
     """
-    from imgbuild import codec
-    from imgbuild.matrix.schema import published, published_extension
-    from imgbuild.system.console import console
-
     data = published_extension() if extension else published()
     if output is None:
         put(data.decode())

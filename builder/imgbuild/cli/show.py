@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
@@ -13,17 +13,20 @@ from imgbuild.cli import _show_env, _show_layers, _show_sbom
 from imgbuild.cli._help import command
 from imgbuild.cli._options import OUTPUT_PATH
 from imgbuild.cli._output import GAP, aligned, answer, count, terminal_width
+from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.lock import published
+from imgbuild.lock.lock import read_lock
+from imgbuild.matrix.select import Selected
+from imgbuild.pipeline.session import Session, open_session
+from imgbuild.plan.seal import read_seal
+from imgbuild.show import page, status, table
+from imgbuild.show.page import Page
 from imgbuild.system import files
 from imgbuild.system.console import console
-from imgbuild.values import Arch
-
-if TYPE_CHECKING:
-    from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline.targets import Session
-    from imgbuild.show.page import Page
+from imgbuild.values import Arch, Condition
 
 HEAD = ("package", "version", "file")
 Layers = Annotated[bool, option("--layers", "The layers, in order, with sizes.", often=True)]
@@ -117,10 +120,8 @@ def show(
 
 
 def _pages(selection: Selection) -> None:
-    from imgbuild.show import page
-
-    session = selection.session()
-    found = [_page(session, item) for item in selection.of(session)]
+    session = open_session(selection.matrix)
+    found = [_page(session, item) for item in select_targets(selection, session)]
     lines: list[str] = []
     for each in found:
         lines += ["", ""] if lines else []
@@ -129,12 +130,6 @@ def _pages(selection: Selection) -> None:
 
 
 def _page(session: Session, item: Selected) -> Page:
-    from imgbuild.lock import published
-    from imgbuild.lock.lock import read_lock
-    from imgbuild.plan.seal import read_seal
-    from imgbuild.show import page, status, table
-    from imgbuild.values import Condition
-
     project, matrix = session.project, session.matrix
     found = status.state(project, matrix, item.name)
     [row] = table.rows(matrix, published.shown(matrix, [item]))

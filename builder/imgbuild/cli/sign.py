@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from imgbuild.attest.signing import keys
+from imgbuild.attest.signing.signer import Signed
 from imgbuild.cli import _published
 from imgbuild.cli._help import command
 from imgbuild.cli._options import LOCK, TARGET, Keyless, PlainHttp, Reference, SignKey
@@ -12,9 +14,7 @@ from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.attest.signing.signer import Signed
+from imgbuild.verify import sign as signing
 
 
 @verb
@@ -45,9 +45,6 @@ def sign(
 
         imgbuild sign registry.example/rl:cu124-vllm --target cu124-vllm --keyless
     """
-    from imgbuild.attest.signing import keys
-    from imgbuild.verify import sign as signing
-
     if (sign_key is None) != keyless:
         message = "either --sign-key FILE or --keyless is needed"
         raise InputError(message, hint="make a key pair with: cosign generate-key-pair")

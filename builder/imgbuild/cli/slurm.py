@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -17,13 +17,14 @@ from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._selection import choose
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import option, verb
+from imgbuild.codec import write_bytes
 from imgbuild.errors import InputError
-from imgbuild.slurm import jobs
+from imgbuild.pipeline.opened import report_templates
+from imgbuild.plan import seal
+from imgbuild.project import Project
+from imgbuild.slurm import commands, jobs
 from imgbuild.slurm.jobs import Allocation, JobScript, ScriptKind
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.project import Project
 
 PASSED = "nothing stands in the way on "  # in the last line of a check that passed
 LATE = 5  # seconds until a log is visible once its job has ended
@@ -145,9 +146,6 @@ def slurm(
 
         imgbuild slurm cu130-vllm --job verl --nodes 2 --gpus 8 -- python -m verl.trainer.main_ppo
     """
-    from imgbuild.codec import write_bytes
-    from imgbuild.pipeline.opened import report_templates
-
     name, words = one.split(command)
     if shared and job is not ScriptKind.CHECK:
         message = "--shared needs --job check"
@@ -187,8 +185,6 @@ def _script(
     **more: object,
 ) -> JobScript:
     """The script of `job`, in the image of the one target `name`."""
-    from imgbuild.plan import seal
-
     chosen = choose(found, [name], everything=False, arches=[])
     if len(chosen) > 1:
         message = f"several targets match: {', '.join(one.lock.target for one in chosen)}"
@@ -215,8 +211,6 @@ def _script(
 
 def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) -> None:
     """Print the script, or submit it and print the result."""
-    from imgbuild.slurm import commands
-
     result = WrittenScript(target=made.target, name=made.name, script=text, place=output)
     if not submit:
         if output is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from imgbuild.cache.store import Store
 from imgbuild.cli import _smoke_image, _smoke_import, _smoke_report
 from imgbuild.cli._array import offered
 from imgbuild.cli._help import command
@@ -28,18 +29,19 @@ from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._smoke_image import SmokeOptions, Subject
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
+from imgbuild.codec import write_bytes
+from imgbuild.container import driver
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
+from imgbuild.project import Project
+from imgbuild.report import Tier as TierName
 from imgbuild.report import passed
-from imgbuild.smoke.result import RunSettings, stopped
+from imgbuild.smoke import junit as junits
+from imgbuild.smoke import recording, reports
+from imgbuild.smoke import run as tests
+from imgbuild.smoke.result import RunSettings, SmokeRun, stopped
 from imgbuild.system import files
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.cache.store import Store
-    from imgbuild.project import Project
-    from imgbuild.report import Tier as TierName
-    from imgbuild.smoke.result import SmokeRun
-    from imgbuild.values import Arch
+from imgbuild.values import Arch
 
 Tiers = Annotated[
     list[Tier] | None,
@@ -155,10 +157,6 @@ def smoke(
 
         imgbuild smoke --import smoke.json --import build/ci/cu124-vllm@x86_64
     """
-    from imgbuild.codec import write_bytes
-    from imgbuild.smoke import junit as junits
-    from imgbuild.smoke import run as tests
-
     if imports:
         if selection.named or selection.everything:
             message = "--import and targets cannot be combined"
@@ -229,9 +227,6 @@ def _refuse(
 
 def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierName, ...]:
     """The tiers that are named, else all that this machine's GPUs allow, which are reported."""
-    from imgbuild.container import driver
-    from imgbuild.smoke import run as tests
-
     if named:
         return tuple(each.value for each in named)
     found = driver.gpus()
@@ -259,8 +254,6 @@ def _smoke(
     One that could not be tested has a report that says so. By target: what stopped a test, or the
     record of one. If nothing at all was tested and no JUnit is asked for, that is raised.
     """
-    from imgbuild.cache.store import Store
-
     if options.record and any(image.project is None for image in images):
         message = "--record needs the project of the image, but --lock names only a file"
         hint = "write the results with --json, and add them in the project with --import"
@@ -297,8 +290,6 @@ def _smoke(
 
 def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, ImgbuildError]:
     """Add the run to the test record; by target, the error if it is refused."""
-    from imgbuild.smoke import recording, reports
-
     try:
         _smoke_import.report(recording.record(project, [reports.image_run(report)], store))
     except Interrupted:

@@ -15,6 +15,7 @@ from imgbuild.cli._output import answer, fitted
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.show import dependencies
 from imgbuild.system.console import console
 
 TARGET = Annotated[
@@ -61,8 +62,6 @@ def tree(
 
         imgbuild tree cu124-vllm numpy --invert --depth 2
     """
-    from imgbuild.show import dependencies
-
     if invert and package is None:
         message = "--invert needs PACKAGE"
         raise InputError(
