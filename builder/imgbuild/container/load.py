@@ -10,7 +10,7 @@ from imgbuild.container import engine
 from imgbuild.container.engine import Engine
 from imgbuild.errors import WorkFailed
 from imgbuild.oci import archive
-from imgbuild.oci.layout import Layout
+from imgbuild.oci.layout import Layout, Stored
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from imgbuild.cli._app import REPLACED, app
+from imgbuild.cli._app import REMOVED, app
 from tests.support.inprocess_project import Command
 
 ROOT = Path(__file__).parents[3]
@@ -87,7 +87,7 @@ def test_the_verbs_of_the_readme_exist() -> None:
     assert named <= known
 
 
-@pytest.mark.parametrize(("verb", "replacement"), REPLACED.items())
+@pytest.mark.parametrize(("verb", "replacement"), REMOVED.items())
 def test_a_verb_of_earlier_versions_names_its_replacement(
     verb: str, replacement: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
