@@ -70,11 +70,6 @@ VERBS = {
         SITES, "List the jobs of a CI, write them as a shell script, and report their results"
     ),
     "cache": Verb(SITES, "Show, prune and verify the cache of downloads and layers"),
-    "schema": Verb(
-        SITES,
-        "Write the JSON Schema of matrix.yaml, for editors to complete and check",
-        hidden=True,
-    ),
     "help": Verb(SITES, "Show the long help of a command", hidden=True),
 }
 

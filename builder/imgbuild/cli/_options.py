@@ -23,7 +23,6 @@
 
 from __future__ import annotations
 
-import datetime
 import enum
 import os
 from pathlib import Path
@@ -110,14 +109,6 @@ def _count(value: object) -> str:
         message = f"{text!r} is not a number of GPUs; expected a number or 'all'"
         raise typer.BadParameter(message)
     return text
-
-
-def _day(text: object) -> datetime.date:
-    try:
-        return datetime.date.fromisoformat(str(text))
-    except ValueError as error:
-        message = f"invalid date: {text} (expected YYYY-MM-DD)"
-        raise typer.BadParameter(message) from error
 
 
 def _factor(value: object) -> float:
@@ -257,11 +248,6 @@ Keyless = Annotated[
     bool,
     option("--keyless", "Sign with the identity of the CI job, through the cosign program.",
            panel=REGISTRY),
-]  # fmt: skip
-Date = Annotated[
-    datetime.date | None,
-    option("--date", "The date in the tag TARGET-YYYYMMDD. Default: today in UTC.",
-           metavar="DATE", parser=_day),
 ]  # fmt: skip
 Reference = Annotated[
     str, typer.Argument(metavar="REF", help="An image in a registry, by tag or digest.")

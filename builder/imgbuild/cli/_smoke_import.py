@@ -29,4 +29,4 @@ def report(recorded: Sequence[Recorded]) -> None:
         fresh = sum(each.new for each in runs)
         console.info(f"{path}: {fresh} new, {len(runs) - fresh} known before")
     if any(each.new for each in recorded):
-        console.info("commit it; to update tables of images: imgbuild list --into FILE")
+        console.info("commit the test records")

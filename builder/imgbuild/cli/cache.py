@@ -11,7 +11,7 @@ import typer
 
 from imgbuild.cache import prune
 from imgbuild.cache.prune import Removal
-from imgbuild.cache.settings import default_root, parse_size, size_limit
+from imgbuild.cache.settings import parse_size, size_limit
 from imgbuild.cache.store import Store
 from imgbuild.cli._help import VerbGroup, add, group
 from imgbuild.cli._output import aligned, answer, count, size_text
@@ -92,18 +92,6 @@ def info() -> None:
     lines.append(f"total: {size_text(value.size)}, {size_text(value.in_use)} in use, {cap}")
     lines.append(f"free on the disk: {size_text(value.free)}")
     answer(value, lines)
-
-
-@verb
-def path() -> None:
-    """Print the cache folder.
-
-    Example:
-
-        du -sh "$(imgbuild cache path)"
-    """
-    root = str(default_root())
-    answer({"path": root}, [root])
 
 
 @verb
@@ -210,7 +198,6 @@ def _removed(value: Removal) -> None:
 
 
 add(app, "info", info)
-add(app, "path", path)
 add(app, "list", list_entries)
 add(app, "prune", prune_cache)
 add(app, "clear", clear)

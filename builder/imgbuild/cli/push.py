@@ -18,7 +18,6 @@ from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     DRY_RUN,
     PART,
-    Date,
     ImagePart,
     Jobs,
     LayoutFolder,
@@ -112,7 +111,6 @@ def push(
     dry_run: DryRunOption = False,
     digest_only: DigestOnly = False,
     digest_file: DigestFile = None,
-    date: Date = None,
     mount_from: MountFrom = None,
     attach: Attach = True,
     sign_key: SignKey = None,
@@ -143,7 +141,7 @@ def push(
         message = "--only wheels: only an image or its base can be pushed"
         raise InputError(message, hint="give --only base, or leave it out")
     if sif:
-        given = [part, dry_run, digest_only, digest_file, date, mount_from, sign_key]
+        given = [part, dry_run, digest_only, digest_file, mount_from, sign_key]
         if any(given):
             message = "--sif cannot be combined with options for the push of an image"
             raise InputError(message, hint="push the image first, then its SIF")
@@ -161,7 +159,7 @@ def push(
         require_no_host(names, session.matrix.targets)
     repository = _repository(place, session)
     key = _key(sign_key)
-    day = date or datetime.datetime.now(datetime.UTC).date()
+    day = datetime.datetime.now(datetime.UTC).date()
     chosen = select_targets(selection, session, names)
     plans = pushes.plans(session, chosen, date=day, only_base=part is ImagePart.BASE)
     work = pushes.work(

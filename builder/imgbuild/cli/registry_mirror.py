@@ -111,15 +111,6 @@ def use(
     ] = None,
     off: Annotated[bool, option("--off", "Remove the setting.", often=True)] = False,
     mirror_only: MirrorOnly = False,
-    user: Annotated[
-        bool,
-        option(
-            "--global",
-            "For all projects of this user, in ~/.config/imgbuild. Default: for this project, in"
-            " mirror.json beside the matrix.",
-            often=True,
-        ),
-    ] = False,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
@@ -132,14 +123,14 @@ def use(
 
         imgbuild registry mirror use registry.example/rl/inputs
 
-        imgbuild registry mirror use registry.example/rl/inputs --mirror-only --global
+        imgbuild registry mirror use registry.example/rl/inputs --mirror-only
 
         imgbuild registry mirror use --off
     """
     if off == (place is not None):
         message = "a repository or --off is needed"
         raise InputError(message, hint="imgbuild registry mirror use HOST/REPOSITORY")
-    path = mirror.user_file() if user else _project_file(matrix)
+    path = _project_file(matrix)
     if place is None:
         path.unlink(missing_ok=True)
         console.info(f"{path}: no mirror is set")
@@ -159,7 +150,8 @@ def _project_file(matrix: Path | None) -> Path:
     """The file of a project's setting; InputError if the project is the catalogue."""
     found = open_project(matrix)
     found.require_writable(
-        "imgbuild registry mirror use", hint="add --global to set it for your user"
+        "imgbuild registry mirror use",
+        hint="without a project, set IMGBUILD_MIRROR=HOST/REPOSITORY",
     )
     return found.root / FILE
 

@@ -62,7 +62,7 @@ def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
     yield 0, f"tree {TARGET} --offline", ["vllm"]
     yield 0, "digest --all", [TARGET, UNLOCKED, digest]
     yield 0, f"build {TARGET} --offline --output images-of-today", [TARGET, digest]
-    words = f"{repository} --date 20261121 --jobs 1 --offline --no-attach"
+    words = f"{repository} --jobs 1 --offline --no-attach"
     yield 0, f"push {TARGET} {words} --dry-run", [TARGET, "x86_64", "configuration", "lacking"]
     yield 0, f"push {TARGET} {words}", [TARGET, f"{repository}@{digest}"]
     yield 0, f"push {UNLOCKED} {words}", [UNLOCKED]
