@@ -11,18 +11,40 @@ import tempfile
 from pathlib import Path
 
 from imgbuild.cache.settings import default_root
-from imgbuild.cli._excerpt import excerpt
 from imgbuild.cli._output import answer
 from imgbuild.errors import (
     ImgbuildError,
     InputError,
     Interrupted,
     NoSolution,
+    Problem,
     Terminated,
     WorkFailed,
 )
 from imgbuild.system import ending, files
 from imgbuild.system.console import console
+from imgbuild.system.control_characters import visible
+
+WIDTH = 72  # columns of an excerpt
+BEFORE = 40  # of these at most before the place
+
+
+def excerpt(problem: Problem) -> list[str]:
+    """Three lines: a margin, the line with its number, the carets. Empty without a source."""
+    if problem.source is None or problem.line is None or problem.column is None:
+        return []
+    at = problem.column - 1
+    first = max(0, at - BEFORE) if len(problem.source) > WIDTH else 0
+    shown = problem.source[first : first + WIDTH].rstrip()
+    before = visible(shown[: at - first])
+    value = problem.value or ""
+    length = len(value) if problem.source.startswith(value, at) else 1
+    carets = "^" * max(1, min(length, WIDTH - (at - first)))
+    indent = "".join("\t" if one == "\t" else " " for one in before)
+    number = str(problem.line)
+    margin = " " * len(number)
+    return [f"{margin} |", f"{number} | {visible(shown)}", f"{margin} | {indent}{carets}"]
+
 
 STOPPED = "interrupted; finished work is kept, and the same command continues"
 

@@ -9,7 +9,6 @@ from typing import Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import _slurm_runtime
 from imgbuild.cli._allocation import AllocationOptions, Nodes, allocation
 from imgbuild.cli._help import command
 from imgbuild.cli._options import ENV, GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
@@ -21,10 +20,72 @@ from imgbuild.codec import write_bytes
 from imgbuild.errors import InputError
 from imgbuild.pipeline.opened import report_templates
 from imgbuild.plan import seal
+from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
+from imgbuild.sif import files
 from imgbuild.slurm import commands, jobs
-from imgbuild.slurm.jobs import Allocation, JobScript, ScriptKind
+from imgbuild.slurm.jobs import Allocation, Container, JobScript, ScriptKind
+from imgbuild.smoke import run
 from imgbuild.system.console import console
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """How to run the image: a SIF or a name for pyxis, folders, and options for Apptainer."""
+
+    sif: Path | None
+    pyxis: str | None
+    binds: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def runtime_container(
+    found: Project, sealed: Seal, runtime: Runtime, *, check: bool, submit: bool
+) -> Container:
+    """How to run the sealed image; for a check, with the folder of its scripts mounted.
+
+    InputError if the job is submitted and the image's file does not exist.
+    """
+    if runtime.sif is not None and runtime.pyxis is not None:
+        message = "--sif-file and --pyxis cannot be combined"
+        raise InputError(message, hint="leave one of them out")
+    binds, words, target = runtime.binds, runtime.words, sealed.target
+    if check:
+        binds = (*binds, f"{run.TESTS.resolve()}:/smoke_tests:ro")
+    if runtime.pyxis is not None:
+        image = imported(runtime.pyxis)
+        make = f"imgbuild build {target} --format squashfs"
+    else:
+        image = (runtime.sif or found.output(target).with_name(f"{target}.sif")).absolute()
+        same_image(image, sealed)
+        make = f"imgbuild build {target} --format sif"
+    if isinstance(image, Path) and not image.exists():
+        if submit:
+            message = f"{image}: no such file"
+            raise InputError(message, hint=f"make it with: {make}")
+        console.warn(f"{image} does not exist yet; make it with: {make}")
+    return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
+
+
+def same_image(sif: Path, sealed: Seal) -> None:
+    """Warn if the SIF is not of the locked image, whose digest the script names.
+
+    A SIF that another tool made cannot be compared.
+    """
+    try:
+        config = files.config_of(sif) if sif.is_file() else None
+    except InputError as error:  # Apptainer runs other kinds of files, too
+        console.warn(error.message)
+        return
+    if config and config not in {image.config for image in sealed.arch.values()}:
+        made = f"imgbuild build {sealed.target} --format sif"
+        console.warn(f"{sif} is not the image of the current lock; make that one with: {made}")
+
+
+def imported(image: str) -> Path | str:
+    """The image as pyxis accepts it: a file by its absolute path; other names are a registry's."""
+    path = Path(image)
+    return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
+
 
 PASSED = "nothing stands in the way on "  # in the last line of a check that passed
 LATE = 5  # seconds until a log is visible once its job has ended
@@ -161,7 +222,7 @@ def slurm(
     asked = allocation(
         request, nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory
     )
-    runtime = _slurm_runtime.Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
+    runtime = Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
     made = _script(
         found, name, job, asked, runtime, env or [],
         command=words, model=served_model, stage=tuple(stage or ()), scratch=scratch,
@@ -178,7 +239,7 @@ def _script(
     name: str,
     job: ScriptKind,
     asked: Allocation,
-    runtime: _slurm_runtime.Runtime,
+    runtime: Runtime,
     env: list[str],
     *,
     submit: bool,
@@ -197,9 +258,7 @@ def _script(
         sealed.digest,
         job,
         asked,
-        _slurm_runtime.container(
-            found, sealed, runtime, check=job is ScriptKind.CHECK, submit=submit
-        ),
+        runtime_container(found, sealed, runtime, check=job is ScriptKind.CHECK, submit=submit),
         environment=environment,
         passed=passed,
         **more,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.cli import _smoke_report
+from imgbuild.cli import smoke
 from imgbuild.doctor.host import Host, HostGpu, Runs
 from imgbuild.report import Case, Report
 from imgbuild.system.console import Console
@@ -115,8 +115,8 @@ def test_the_cases_of_a_tier_fit(
     cases = (Case(name=name * 3, outcome="failed", seconds=1234.5, message="x"), PASSED)
     report = Report(target=TARGET, arch=Arch.X86_64, tier="gpu", cases=cases)
     # A console of its own: it looks at the terminal once.
-    monkeypatch.setattr(_smoke_report, "console", Console())
-    _smoke_report.print_report(report)
+    monkeypatch.setattr(smoke, "console", Console())
+    smoke.print_report(report)
     table, counts, _ = capsys.readouterr().err.partition("tier gpu: ")
     assert counts
     assert max(map(len, table.splitlines())) <= terminal.COLUMNS
