@@ -70,7 +70,7 @@ VERBS = {
         SITES, "List the jobs of a CI, write them as a shell script, and report their results"
     ),
     "cache": Verb(SITES, "Show, prune and verify the cache of downloads and layers"),
-    "help": Verb(SITES, "Show the long help of a command", hidden=True),
+    "help": Verb(SITES, "Show the help of a command", hidden=True),
 }
 
 # Verbs that were removed → what replaces them; CHANGELOG.md lists them.
@@ -135,7 +135,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help"]},
+    context_settings={"help_option_names": ["--help", "-h"]},
     help=(
         "Reproducible container images for LLM reinforcement learning.\n\n"
         "matrix.yaml names targets: versions of CUDA, torch, vLLM, trl and more that work together."

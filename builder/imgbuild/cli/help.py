@@ -1,4 +1,4 @@
-"""`imgbuild help`: the long help of a command."""
+"""`imgbuild help`: the help of a command."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def show_help(
         typer.Argument(metavar="COMMAND", help="A command, such as build or `registry ls`."),
     ] = None,
 ) -> None:
-    """Show the long help of a command.
+    """Show the help of a command.
 
-    The same as COMMAND --help; COMMAND -h is short.
+    The same as COMMAND --help.
 
     Example:
 

@@ -41,9 +41,9 @@ def load(
     known = engine.diff_ids(found)
     pairs = zip(stored.layers, stored.diff_ids, strict=True)
     # With the clients of engines, which take 0.2 s to import, only if there is work for them.
-    from imgbuild.container.transfer import Transfer, transfer
+    from imgbuild.container.transfer import ImageTransfer, transfer
 
-    job = Transfer(
+    job = ImageTransfer(
         engine=found,
         layout=layout,
         arch=arch,

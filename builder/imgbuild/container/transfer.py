@@ -29,7 +29,7 @@ SHORT = 12  # characters of a layer's digest in Docker's events
 DONE = ("Pull complete", "Already exists")
 
 
-class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+class ImageTransfer(msgspec.Struct, frozen=True, kw_only=True):
     """An image on its way into an engine; `there` are digests of layers that the engine has."""
 
     engine: Engine
@@ -45,14 +45,14 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
         return sum(layer.size for layer in layers if layer.digest not in without)
 
 
-def transfer(job: Transfer, reporter: Reporter) -> None:
-    """Transfer the image; WorkFailed if the engine refuses it."""
+def transfer(job: ImageTransfer, reporter: Reporter) -> None:
+    """ImageTransfer the image; WorkFailed if the engine refuses it."""
     with reporter.step(f"{job.title}, {_amount(job)}"):
         if not _pulled(job, reporter):
             _send(job, reporter)
 
 
-def _amount(job: Transfer) -> str:
+def _amount(job: ImageTransfer) -> str:
     layers = job.layout.image(job.arch).layers
     missing, total = job.size(job.there), job.size()
     number = count(len(layers), "layer")
@@ -61,7 +61,7 @@ def _amount(job: Transfer) -> str:
     return f"{size_text(missing)} of {size_text(total)} in {number}"
 
 
-def _pulled(job: Transfer, reporter: Reporter) -> bool:
+def _pulled(job: ImageTransfer, reporter: Reporter) -> bool:
     """Let the engine pull from the loopback; False if it cannot reach that of this machine."""
     with (
         reporter.progress(job.title, job.size(job.there)) as bar,
@@ -80,12 +80,12 @@ def _pulled(job: Transfer, reporter: Reporter) -> bool:
     return True
 
 
-def _sent(job: Transfer, bar: ProgressBar) -> Callable[[int], object]:
+def _sent(job: ImageTransfer, bar: ProgressBar) -> Callable[[int], object]:
     """What advances the bar with each piece: for Docker, whose events say more, nothing does."""
     return bar.advance if job.engine.kind == "podman" else lambda _: None
 
 
-def _docker_pull(job: Transfer, served: LoopbackImage, bar: ProgressBar) -> None:
+def _docker_pull(job: ImageTransfer, served: LoopbackImage, bar: ProgressBar) -> None:
     layers = job.layout.image(job.arch).layers
     missing = (layer for layer in layers if layer.digest not in job.there)
     sizes = {one.digest.removeprefix("sha256:")[:SHORT]: one.size for one in missing}
@@ -97,7 +97,7 @@ def _docker_pull(job: Transfer, served: LoopbackImage, bar: ProgressBar) -> None
         api.remove(served.reference)
 
 
-def _podman_pull(job: Transfer, served: LoopbackImage) -> None:
+def _podman_pull(job: ImageTransfer, served: LoopbackImage) -> None:
     command = job.engine.command
     options = ("--quiet", "--tls-verify=false", f"--arch={job.arch.oci}")
     process.run(command("pull", *options, served.reference))
@@ -105,7 +105,7 @@ def _podman_pull(job: Transfer, served: LoopbackImage) -> None:
     process.run(command("untag", served.reference, served.reference))
 
 
-def _send(job: Transfer, reporter: Reporter) -> None:
+def _send(job: ImageTransfer, reporter: Reporter) -> None:
     """Send a docker-archive of the layers that the engine lacks, or of all if it refuses that."""
     if job.engine.kind == "podman":
         with _archive(job, reporter) as chunks:
@@ -126,7 +126,7 @@ def _send(job: Transfer, reporter: Reporter) -> None:
 
 @contextlib.contextmanager
 def _archive(
-    job: Transfer, reporter: Reporter, without: Collection[Digest] = ()
+    job: ImageTransfer, reporter: Reporter, without: Collection[Digest] = ()
 ) -> Iterator[Iterator[bytes]]:
     """The pieces of a docker-archive, counted by a bar as they are taken."""
     with reporter.progress(job.title, job.size(without)) as bar:
