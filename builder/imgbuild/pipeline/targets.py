@@ -4,8 +4,8 @@
             only) → audit of whole files → seal → render
     build:  lock and seal → plan → fetch → assemble → OCI layout
 
-`lock_target` and `assemble.layout` hold the steps of one target; here they are put in order for
-several.
+`lock_target` and `assemble.layout` hold the steps of one target. Here targets are locked one after
+another, and in `pipeline.build` built.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ runners:
 @pytest.fixture(name="place")
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A project with two locked targets."""
-    monkeypatch.setattr("imgbuild.doctor.host.read_host", lambda: MACHINE)
+    monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: MACHINE)
     for place in registry_project.place(tmp_path, monkeypatch):
         place.sample.edit('{torch: "2.11.0"}', '{torch: "2.6.0"}')
         place.both()
